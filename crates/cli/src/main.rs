@@ -1,0 +1,2 @@
+//! The `ironrail` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Safe, owning objects over libfabric.

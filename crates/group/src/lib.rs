@@ -1,0 +1,1 @@
+//! Ranks and collectives over any NCCL net plugin.

@@ -1,0 +1,1 @@
+//! The protocol of Ironrail: events in, actions out.

@@ -1,0 +1,1 @@
+//! Ironrail, a network plugin for NCCL.
