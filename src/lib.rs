@@ -1,1 +1,23 @@
-//! Ironrail, a network plugin for NCCL.
+//! Ironrail, a network plugin for NCCL over libfabric rails.
+//!
+//! ```text
+//! NCCL ──C ABI──▶ abi ──▶ plugin ──▶ endpoint ──▶ comm ──▶ proto      pure: events in, actions out
+//!                                       │
+//!                                       └────▶ rail ──▶ fabric ──▶ libfabric-sys ──▶ libfabric.so
+//! ```
+//!
+//! Arrows only point right; `tests/tidy.rs` holds them. Unsafe code lives in `abi`, and in the crates `fabric` and
+//! `libfabric-sys`.
+
+mod abi;
+#[forbid(unsafe_code)]
+mod comm;
+#[forbid(unsafe_code)]
+mod endpoint;
+mod error;
+#[forbid(unsafe_code)]
+mod handle;
+#[forbid(unsafe_code)]
+mod plugin;
+#[forbid(unsafe_code)]
+mod rail;

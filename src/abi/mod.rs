@@ -1,0 +1,1 @@
+//! What NCCL sees: one table per API version. Each version file holds only what it changes.

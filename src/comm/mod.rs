@@ -1,0 +1,1 @@
+//! Connections: their set-up, their two directions, their end.

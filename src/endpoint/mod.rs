@@ -1,0 +1,1 @@
+//! The rails one communicator uses on one device, behind one lock.

@@ -1,0 +1,1 @@
+//! A rail: one libfabric endpoint, and what is in flight on it.
