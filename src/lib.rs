@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Arrows only point right; `tests/tidy.rs` holds them. Unsafe code lives in `abi`, and in the crates `fabric` and
-//! `libfabric-sys`.
+//! `libfabric-sys`; `plugin::environment` has the one `set_var`.
 
 mod abi;
 #[forbid(unsafe_code)]
@@ -17,7 +17,8 @@ mod endpoint;
 mod error;
 #[forbid(unsafe_code)]
 mod handle;
-#[forbid(unsafe_code)]
+// Not forbidden: `plugin::environment` changes the environment, in one place.
+#[deny(unsafe_code)]
 mod plugin;
 #[forbid(unsafe_code)]
 mod rail;

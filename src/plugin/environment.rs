@@ -1,0 +1,95 @@
+//! The variables that providers want before libfabric initialises: the only place that changes the environment.
+//!
+//! Providers read their variables once, when libfabric loads them, and some have no other switch. A value that is there
+//! stays, whoever put it there; what is set here is logged once, and listed in docs/configuration.md.
+
+use super::config::Config;
+
+/// A variable of libfabric's, the value it gets where nobody gave one, and why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) name: &'static str,
+    pub(crate) value: &'static str,
+    /// Part of the name of the providers that read it.
+    pub(crate) provider: &'static str,
+    pub(crate) doc: &'static str,
+}
+
+pub(crate) const WANTED: &[Wanted] = &[
+    Wanted {
+        name: "FI_CXI_ENABLE_WRITEDATA",
+        value: "1",
+        provider: "cxi",
+        doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and messages then end with fin lines.",
+    },
+    Wanted {
+        name: "FI_OFI_RXM_MSG_RX_SIZE",
+        value: "128",
+        provider: "ofi_rxm",
+        doc: "The receive pool below rxm, which its first connection allocates. 128 holds more messages than one connection may have outstanding (112), and more than twice less memory than tcp's default: fi_pingpong takes 40 MB instead of 92 on libfabric 1.17, and 56 instead of 173 on 2.5.1.",
+    },
+    Wanted {
+        name: "FI_OFI_RXM_MSG_TX_SIZE",
+        value: "128",
+        provider: "ofi_rxm",
+        doc: "The send queue below rxm, for the same reason.",
+    },
+];
+
+/// Sets what nobody set, for the providers that may be chosen. Once per process, before libfabric is loaded.
+pub(crate) fn prepare(config: &Config) {
+    for wanted in missing(config) {
+        put(wanted);
+        log::info!(
+            "{}={} is set for {}, since nobody set it",
+            wanted.name,
+            wanted.value,
+            wanted.provider
+        );
+    }
+}
+
+/// What a user did not set, of the providers that the setting leaves open.
+fn missing(config: &Config) -> impl Iterator<Item = &'static Wanted> {
+    WANTED.iter().filter(|wanted| {
+        let open = config.provider.as_ref().is_none_or(|name| name.contains(wanted.provider));
+        open && config.provider_variable(wanted.name).is_none()
+    })
+}
+
+#[allow(
+    unsafe_code,
+    reason = "the environment can be changed in no other way, and this is the one place that does"
+)]
+fn put(wanted: &Wanted) {
+    // SAFETY: no thread of ours reads the environment meanwhile. Another's may call getenv(3), which nothing that a library
+    // can do excludes: so this happens once, only for what is missing, and while NCCL initialises, where NCCL itself calls
+    // setenv(3) for its configuration file. Values that getenv(3) has handed out stay: glibc never frees them.
+    unsafe { std::env::set_var(wanted.name, wanted.value) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing_with(variables: &[(&str, &str)]) -> Vec<&'static str> {
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let config = Config::from_variables(owned).unwrap();
+        missing(&config).map(|wanted| wanted.name).collect()
+    }
+
+    #[test]
+    fn every_provider_that_may_be_chosen_gets_what_it_wants() {
+        assert_eq!(missing_with(&[]).len(), WANTED.len());
+        assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "cxi")]), ["FI_CXI_ENABLE_WRITEDATA"]);
+        assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "verbs;ofi_rxm")]).len(), 2);
+        assert!(missing_with(&[("IRONRAIL_PROVIDER", "net")]).is_empty());
+    }
+
+    #[test]
+    fn a_users_value_stays() {
+        for wanted in WANTED {
+            assert!(!missing_with(&[(wanted.name, "7")]).contains(&wanted.name));
+        }
+    }
+}
