@@ -1,1 +1,27 @@
 //! What NCCL sees: one table per API version. Each version file holds only what it changes.
+//!
+//! ```text
+//! v6 … v12 (tables, changed calls) ──▶ entry (newest form of each call) ──▶ plugin
+//!                                      guard, place, argument, object, logger
+//! ```
+//!
+//! Laws kept here: no panic and no error type crosses into NCCL; every out-parameter is written on every path, before
+//! anything can fail; what NCCL holds is a handle, never a pointer, so a stale or wild one is a sentence and not a
+//! crash; an error is logged once, where it becomes a code.
+
+mod argument;
+mod entry;
+mod guard;
+mod logger;
+mod object;
+mod place;
+mod table;
+#[cfg(test)]
+mod tests;
+mod v10;
+mod v11;
+mod v12;
+mod v6;
+mod v7;
+mod v8;
+mod v9;

@@ -1,0 +1,203 @@
+//! NCCL's numbers and arrays, parsed once into types that cannot be wrong.
+
+use std::ffi::{c_int, c_void};
+use std::slice;
+
+use crate::abi::object;
+use crate::error::{Error, Kind, Result};
+use crate::plugin::{HANDLE_BYTES, Receive};
+
+/// Largest group of receives in any version.
+pub(super) const GROUP_MAX: usize = 8;
+
+/// Bytes, as versions count them: `int` up to v8, `size_t` since.
+pub(super) trait Bytes: Copy {
+    fn bytes(self) -> Result<usize>;
+}
+
+impl Bytes for c_int {
+    fn bytes(self) -> Result<usize> {
+        usize::try_from(self).map_err(|_| invalid(format!("a size of {self} bytes is negative")))
+    }
+}
+
+impl Bytes for usize {
+    fn bytes(self) -> Result<usize> {
+        Ok(self)
+    }
+}
+
+pub(super) fn device(index: c_int) -> Result<usize> {
+    usize::try_from(index).map_err(|_| invalid(format!("there is no device {index}")))
+}
+
+/// An address is a number to us: who may touch it is a question of its region.
+pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
+    if data.is_null() && len > 0 {
+        return Err(invalid(format!("{len} bytes at a null address")));
+    }
+    Ok(data.addr() as u64)
+}
+
+/// The handle that `listen` wrote, which carries the state of connecting from call to call.
+///
+/// # Safety
+///
+/// Null, or good to read and write 128 bytes at while the call into us lasts.
+pub(super) unsafe fn handle<'a>(pointer: *mut c_void) -> Result<&'a mut [u8; HANDLE_BYTES]> {
+    // SAFETY: the caller vouches for it.
+    unsafe { pointer.cast::<[u8; HANDLE_BYTES]>().as_mut() }
+        .ok_or_else(|| invalid("NCCL gave no handle".to_owned()))
+}
+
+/// The arrays of `irecv` and `iflush`, one entry per sub-receive.
+#[derive(Debug)]
+pub(super) struct Group<'a, B> {
+    data: &'a [*mut c_void],
+    sizes: &'a [B],
+    /// Empty for a flush.
+    tags: &'a [c_int],
+    regions: &'a [*mut c_void],
+}
+
+impl<'a, B: Bytes> Group<'a, B> {
+    /// # Safety
+    ///
+    /// Each pointer is null, or good to read `count` entries from while the call into us lasts.
+    pub(super) unsafe fn read(
+        count: c_int,
+        most: usize,
+        data: *mut *mut c_void,
+        sizes: *mut B,
+        tags: *mut c_int,
+        regions: *mut *mut c_void,
+    ) -> Result<Self> {
+        let count = group_len(count, most)?;
+        Ok(Self {
+            // SAFETY: passed on; the count has been checked.
+            data: unsafe { list(data, count, "addresses") }?,
+            // SAFETY: as above.
+            sizes: unsafe { list(sizes, count, "sizes") }?,
+            // SAFETY: as above.
+            tags: unsafe { list(tags, count, "tags") }?,
+            // SAFETY: as above.
+            regions: unsafe { list(regions, count, "memory handles") }?,
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As for `read`.
+    pub(super) unsafe fn read_untagged(
+        count: c_int,
+        data: *mut *mut c_void,
+        sizes: *mut B,
+        regions: *mut *mut c_void,
+    ) -> Result<Self> {
+        let count = group_len(count, GROUP_MAX)?;
+        Ok(Self {
+            // SAFETY: passed on; the count has been checked.
+            data: unsafe { list(data, count, "addresses") }?,
+            // SAFETY: as above.
+            sizes: unsafe { list(sizes, count, "sizes") }?,
+            tags: &[],
+            // SAFETY: as above.
+            regions: unsafe { list(regions, count, "memory handles") }?,
+        })
+    }
+
+    /// Hands the parsed receives to `body`, from the stack: nothing is allocated on this path.
+    pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Receive]) -> Result<T>) -> Result<T> {
+        let mut receives = [Receive { address: 0, len: 0, tag: 0, region: None }; GROUP_MAX];
+        let receives = &mut receives[..self.data.len()];
+        for (index, receive) in receives.iter_mut().enumerate() {
+            let len = self.sizes[index].bytes()?;
+            *receive = Receive {
+                address: address(self.data[index], len)?,
+                len,
+                tag: self.tags.get(index).copied().unwrap_or(0),
+                region: object::optional_region(self.regions[index])?,
+            };
+        }
+        body(receives)
+    }
+}
+
+fn group_len(count: c_int, most: usize) -> Result<usize> {
+    usize::try_from(count).ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
+        invalid(format!(
+            "a group of {count} receives, where this version of the API takes 1 to {most}"
+        ))
+    })
+}
+
+/// # Safety
+///
+/// Null, or good to read `count` entries from while the call into us lasts.
+unsafe fn list<'a, T>(first: *mut T, count: usize, what: &str) -> Result<&'a [T]> {
+    if first.is_null() {
+        return Err(invalid(format!("NCCL gave no list of {what}")));
+    }
+    // SAFETY: not null, so the caller vouches for it.
+    Ok(unsafe { slice::from_raw_parts(first, count) })
+}
+
+#[cold]
+fn invalid(sentence: String) -> Error {
+    Error::new(Kind::InvalidArgument, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::handle::{Handle, HandleKind};
+
+    #[test]
+    fn a_group_is_read_entry_by_entry() {
+        let region = Handle::new(HandleKind::Region, 1, 2, 3, 0);
+        let mut data = [ptr::without_provenance_mut(64), ptr::null_mut()];
+        let mut sizes = [7, 0];
+        let mut tags = [5, -9];
+        let mut regions = [object::pointer(region), ptr::null_mut()];
+        let (data, sizes, tags, regions) =
+            (data.as_mut_ptr(), sizes.as_mut_ptr(), tags.as_mut_ptr(), regions.as_mut_ptr());
+        // SAFETY: two entries each.
+        let group =
+            unsafe { Group::<c_int>::read(2, 8, data, sizes, tags, regions) }.expect("well-formed");
+        group
+            .parsed(|receives| {
+                assert_eq!(receives.len(), 2);
+                assert_eq!((receives[0].address, receives[0].len, receives[0].tag), (64, 7, 5));
+                assert_eq!(receives[0].region, Some(region));
+                assert_eq!((receives[1].len, receives[1].tag, receives[1].region), (0, -9, None));
+                Ok(())
+            })
+            .expect("well-formed");
+    }
+
+    #[test]
+    fn a_group_has_one_to_most_members() {
+        for (count, most, fits) in [
+            (0, 8, false),
+            (-1, 8, false),
+            (1, 1, true),
+            (2, 1, false),
+            (8, 8, true),
+            (9, 8, false),
+        ] {
+            assert_eq!(group_len(count, most).is_ok(), fits, "{count} of {most}");
+        }
+    }
+
+    #[test]
+    fn negative_sizes_and_null_buffers_are_refused() {
+        assert_eq!((-1).bytes().expect_err("negative").kind, Kind::InvalidArgument);
+        assert_eq!(c_int::MAX.bytes(), Ok(0x7fff_ffff));
+        assert_eq!(usize::MAX.bytes(), Ok(usize::MAX));
+        assert_eq!(address(ptr::null_mut(), 0), Ok(0));
+        assert!(address(ptr::null_mut(), 1).is_err());
+        assert!(device(-1).is_err());
+    }
+}

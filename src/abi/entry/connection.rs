@@ -1,0 +1,105 @@
+//! Connections: listen, connect, accept, close.
+//!
+//! NCCL polls connect and accept: success with a null comm is "not yet". Device handles are for plugins that offload to
+//! the GPU; NCCL passes the address of a null, or null itself, and this plugin looks at neither.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use net_abi::{DevHandle, ResultCode};
+
+use crate::abi::guard::guard;
+use crate::abi::place::place;
+use crate::abi::{argument, object};
+use crate::error::Result;
+use crate::plugin::{self, HANDLE_BYTES, Owner};
+
+pub(in crate::abi) unsafe extern "C" fn listen(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's own places, or null.
+    guard("listen", || unsafe { listen_as(|| of_context(context), device, handle, listener) })
+}
+
+/// # Safety
+///
+/// The pointers are NCCL's: null, or places for a handle of 128 bytes and for a comm.
+pub(in crate::abi) unsafe fn listen_as(
+    owner: impl FnOnce() -> Result<Owner>,
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> Result<()> {
+    // SAFETY: the caller vouches for both.
+    let listener = unsafe { place(listener, ptr::null_mut(), "listen comm") };
+    // SAFETY: NCCL's buffer always has the full size.
+    let handle = unsafe { place(handle.cast(), [0; HANDLE_BYTES], "handle") }?;
+    let listener = listener?;
+    *listener = object::pointer(plugin::listen(owner()?, argument::device(device)?, handle)?);
+    Ok(())
+}
+
+pub(in crate::abi) unsafe extern "C" fn connect(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_comm: *mut *mut DevHandle,
+) -> ResultCode {
+    // SAFETY: NCCL's own places, or null.
+    guard("connect", || unsafe { connect_as(|| of_context(context), device, handle, comm) })
+}
+
+/// # Safety
+///
+/// The pointers are NCCL's: null, or a handle of 128 bytes that `listen` wrote and a place for a comm.
+pub(in crate::abi) unsafe fn connect_as(
+    owner: impl FnOnce() -> Result<Owner>,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> Result<()> {
+    // SAFETY: the caller vouches for it.
+    let comm = unsafe { place(comm, ptr::null_mut(), "send comm") }?;
+    // SAFETY: NCCL's buffer has the full size, and is the same at each retry.
+    let handle = unsafe { argument::handle(handle) }?;
+    *comm = object::pointer_or_null(plugin::connect(owner()?, argument::device(device)?, handle)?);
+    Ok(())
+}
+
+fn of_context(context: *mut c_void) -> Result<Owner> {
+    object::context(context).map(Owner::Context)
+}
+
+/// Up to v10 NCCL has no contexts.
+pub(in crate::abi) fn of_thread() -> Result<Owner> {
+    Ok(Owner::Thread)
+}
+
+pub(in crate::abi) unsafe extern "C" fn accept(
+    listener: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_comm: *mut *mut DevHandle,
+) -> ResultCode {
+    guard("accept", || {
+        // SAFETY: NCCL's place for the comm, or null.
+        let comm = unsafe { place(comm, ptr::null_mut(), "receive comm") }?;
+        *comm = object::pointer_or_null(plugin::accept(object::listener(listener)?)?);
+        Ok(())
+    })
+}
+
+pub(in crate::abi) unsafe extern "C" fn close_send(comm: *mut c_void) -> ResultCode {
+    guard("closeSend", || plugin::close_send(object::sender(comm)?))
+}
+
+pub(in crate::abi) unsafe extern "C" fn close_recv(comm: *mut c_void) -> ResultCode {
+    guard("closeRecv", || plugin::close_receive(object::receiver(comm)?))
+}
+
+pub(in crate::abi) unsafe extern "C" fn close_listen(listener: *mut c_void) -> ResultCode {
+    guard("closeListen", || plugin::close_listen(object::listener(listener)?))
+}

@@ -1,0 +1,114 @@
+//! Memory: regMr, regMrDmaBuf, deregMr.
+//!
+//! NCCL's kinds are host and CUDA; DMABUF is a way to name CUDA memory, never a kind. Whether a device takes CUDA
+//! memory is the plugin's to say. A region of no bytes is refused: NCCL never asks for one, an empty message needs no
+//! region, and not every provider registers nothing, so it would be the caller's mistake everywhere but here.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use fabric::UserMemory;
+use net_abi::{PTR_CUDA, PTR_HOST, ResultCode};
+
+use crate::abi::guard::guard;
+use crate::abi::place::place;
+use crate::abi::{argument, object};
+use crate::error::{Error, Kind, Result};
+use crate::plugin;
+
+pub(in crate::abi) unsafe extern "C" fn reg_mr(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    kind: c_int,
+    region: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's own place, or null.
+    guard("regMr", || unsafe { register(comm, data, size, kind, region) })
+}
+
+/// # Safety
+///
+/// `region` is null or a place for a memory handle; the memory stays what it is until it is deregistered.
+pub(in crate::abi) unsafe fn register(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: impl argument::Bytes,
+    kind: c_int,
+    region: *mut *mut c_void,
+) -> Result<()> {
+    // SAFETY: the caller vouches for it.
+    let region = unsafe { place(region, ptr::null_mut(), "memory handle") }?;
+    let (address, len) = range(data, size)?;
+    let memory = match kind {
+        PTR_HOST => UserMemory,
+        PTR_CUDA => UserMemory,
+        _ => return Err(unknown_kind(kind)),
+    };
+    let _ = (address, len);
+    *region = object::pointer(plugin::register(object::comm(comm)?, memory)?);
+    Ok(())
+}
+
+pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    kind: c_int,
+    offset: u64,
+    descriptor: c_int,
+    region: *mut *mut c_void,
+) -> ResultCode {
+    guard("regMrDmaBuf", || {
+        // SAFETY: NCCL's place for the memory handle, or null.
+        let region = unsafe { place(region, ptr::null_mut(), "memory handle") }?;
+        let (address, len) = range(data, size)?;
+        if kind != PTR_CUDA {
+            return Err(unknown_kind(kind));
+        }
+        if descriptor < 0 {
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                format!("{descriptor} is no DMA-BUF descriptor"),
+            ));
+        }
+        let _ = (address, len, offset);
+        *region = object::pointer(plugin::register(object::comm(comm)?, UserMemory)?);
+        Ok(())
+    })
+}
+
+pub(in crate::abi) unsafe extern "C" fn dereg_mr(
+    comm: *mut c_void,
+    region: *mut c_void,
+) -> ResultCode {
+    guard("deregMr", || plugin::deregister(object::comm(comm)?, object::region(region)?))
+}
+
+fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {
+    let len = size.bytes()?;
+    if len == 0 {
+        return Err(Error::new(
+            Kind::InvalidArgument,
+            "a region of 0 bytes: there is nothing to register",
+        ));
+    }
+    let address = argument::address(data, len)?;
+    if address.checked_add(len as u64).is_none() {
+        return Err(Error::new(
+            Kind::InvalidArgument,
+            format!("{len} bytes at {address:#x} end past the address space"),
+        ));
+    }
+    Ok((address, len))
+}
+
+#[cold]
+fn unknown_kind(kind: c_int) -> Error {
+    Error::new(
+        Kind::InvalidArgument,
+        format!(
+            "memory of type {kind}, where this call takes {PTR_HOST} (host) or {PTR_CUDA} (CUDA)"
+        ),
+    )
+}

@@ -1,0 +1,170 @@
+//! NCCL's logger as the sink of the `log` crate.
+//!
+//! NCCL hands its logger to every `init`; the newest one is used. What is logged before the first is dropped: the
+//! plugin prints nothing of its own.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong};
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use net_abi::{LOG_INFO, LOG_TRACE, LOG_WARN, Logger, SUBSYSTEM_INIT, SUBSYSTEM_NET};
+
+type Call = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
+
+/// Points to the logger in use, or is null. A place is never freed: another thread may be reading it.
+static CURRENT: AtomicPtr<Call> = AtomicPtr::new(ptr::null_mut());
+
+/// Sends the log to NCCL from now on. Safe to call many times, with the same logger, another, or none (which changes
+/// nothing).
+pub(super) fn install(logger: Logger) {
+    let Some(call) = logger else { return };
+    if current().map(|call| call as usize) != Some(call as usize) {
+        // One small leak per distinct logger, of which a process has one or two.
+        CURRENT.store(Box::into_raw(Box::new(call)), Ordering::Release);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Refused only if somebody within this library was faster, and nobody else is here.
+        if log::set_logger(&Forward).is_ok() {
+            log::set_max_level(if cfg!(debug_assertions) {
+                LevelFilter::Trace
+            } else {
+                LevelFilter::Debug
+            });
+        }
+    });
+}
+
+fn current() -> Option<Call> {
+    let place = CURRENT.load(Ordering::Acquire);
+    // SAFETY: null, or a box that `install` leaked.
+    unsafe { place.as_ref() }.copied()
+}
+
+struct Forward;
+
+impl Log for Forward {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        current().is_some()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let Some(call) = current() else { return };
+        let text = c_text(&format!("NET/Ironrail : {}", record.args()));
+        let file = c_text(record.file().unwrap_or_else(|| record.target()));
+        let line = record.line().and_then(|line| c_int::try_from(line).ok()).unwrap_or(0);
+        // SAFETY: NCCL's logger, which lives as long as NCCL; "%s" takes exactly the one string that follows.
+        unsafe {
+            call(
+                level(record.level()),
+                SUBSYSTEMS,
+                file.as_ptr(),
+                line,
+                FORMAT.as_ptr(),
+                text.as_ptr(),
+            )
+        };
+    }
+
+    fn flush(&self) {}
+}
+
+fn level(level: Level) -> c_int {
+    match level {
+        Level::Error | Level::Warn => LOG_WARN,
+        Level::Info => LOG_INFO,
+        Level::Debug | Level::Trace => LOG_TRACE,
+    }
+}
+
+/// Text that C can read: a NUL would cut it short.
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "\u{2400}")).unwrap_or_default()
+}
+
+const FORMAT: &CStr = c"%s";
+const SUBSYSTEMS: c_ulong = SUBSYSTEM_NET | SUBSYSTEM_INIT;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    thread_local! {
+        static LINES: RefCell<Vec<(c_int, String)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// What this thread logs from now on, with NCCL's levels.
+    pub(in crate::abi) struct Captured;
+
+    impl Captured {
+        pub(in crate::abi) fn start() -> Self {
+            install(Some(variadic(capture)));
+            LINES.take();
+            Self
+        }
+
+        pub(in crate::abi) fn lines(&self) -> Vec<(c_int, String)> {
+            LINES.take()
+        }
+    }
+
+    type Fixed =
+        unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
+
+    /// A logger for tests. Rust cannot define a variadic function, but on 64-bit Linux one with a single further pointer
+    /// is called as this one is.
+    pub(in crate::abi) fn variadic(call: Fixed) -> Call {
+        // SAFETY: see above.
+        unsafe { std::mem::transmute::<Fixed, Call>(call) }
+    }
+
+    unsafe extern "C" fn capture(
+        level: c_int,
+        flags: c_ulong,
+        file: *const c_char,
+        line: c_int,
+        format: *const c_char,
+        text: *const c_char,
+    ) {
+        assert_eq!(flags, 0x11);
+        assert!(line > 0);
+        // SAFETY: a C string.
+        assert!(unsafe { CStr::from_ptr(file) }.to_bytes().ends_with(b".rs"));
+        // SAFETY: a C string.
+        assert_eq!(unsafe { CStr::from_ptr(format) }, c"%s");
+        // SAFETY: a C string.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
+        LINES.with_borrow_mut(|lines| lines.push((level, text)));
+    }
+
+    #[test]
+    fn levels_are_nccls() {
+        let captured = Captured::start();
+        log::error!("one");
+        log::warn!("two");
+        log::info!("three");
+        log::debug!("four");
+        log::trace!("five");
+        let levels: Vec<_> = captured.lines().into_iter().map(|(level, _)| level).collect();
+        assert_eq!(levels, [2, 2, 3, 5, 5]);
+    }
+
+    #[test]
+    fn a_line_is_one_string_with_our_name_in_front_whatever_it_holds() {
+        let captured = Captured::start();
+        log::info!("100% of \0 and {}", "%n");
+        assert_eq!(captured.lines(), [(3, "NET/Ironrail : 100% of \u{2400} and %n".to_owned())]);
+    }
+
+    #[test]
+    fn the_same_logger_again_takes_no_memory() {
+        install(Some(variadic(capture)));
+        let place = CURRENT.load(Ordering::Acquire);
+        install(Some(variadic(capture)));
+        assert_eq!(place, CURRENT.load(Ordering::Acquire));
+    }
+}

@@ -1,0 +1,105 @@
+//! Between NCCL's `void*` and our handles: a pointer is a number here, and is never followed.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use crate::error::{Error, Kind, Result};
+use crate::handle::{Handle, HandleKind};
+
+/// What NCCL holds for us.
+pub(super) fn pointer(handle: Handle) -> *mut c_void {
+    ptr::without_provenance_mut(
+        usize::try_from(handle.bits()).expect("a pointer has 64 bits: asserted below"),
+    )
+}
+
+/// As `pointer`, with null for "not yet".
+pub(super) fn pointer_or_null(handle: Option<Handle>) -> *mut c_void {
+    handle.map_or(ptr::null_mut(), pointer)
+}
+
+pub(super) fn context(pointer: *mut c_void) -> Result<Handle> {
+    one_of(pointer, "context", &[HandleKind::Context])
+}
+
+pub(super) fn listener(pointer: *mut c_void) -> Result<Handle> {
+    one_of(pointer, "listen comm", &[HandleKind::Listener])
+}
+
+pub(super) fn sender(pointer: *mut c_void) -> Result<Handle> {
+    one_of(pointer, "send comm", &[HandleKind::Sender])
+}
+
+pub(super) fn receiver(pointer: *mut c_void) -> Result<Handle> {
+    one_of(pointer, "receive comm", &[HandleKind::Receiver])
+}
+
+/// Either end of a connection.
+pub(super) fn comm(pointer: *mut c_void) -> Result<Handle> {
+    one_of(pointer, "comm", &[HandleKind::Sender, HandleKind::Receiver])
+}
+
+pub(super) fn region(pointer: *mut c_void) -> Result<Handle> {
+    one_of(pointer, "memory handle", &[HandleKind::Region])
+}
+
+/// Null where the message is empty.
+pub(super) fn optional_region(pointer: *mut c_void) -> Result<Option<Handle>> {
+    if pointer.is_null() { Ok(None) } else { region(pointer).map(Some) }
+}
+
+pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
+    one_of(
+        pointer,
+        "request",
+        &[HandleKind::SendRequest, HandleKind::ReceiveRequest, HandleKind::FlushRequest],
+    )
+}
+
+fn one_of(pointer: *mut c_void, what: &str, kinds: &[HandleKind]) -> Result<Handle> {
+    Handle::from_bits(pointer.addr() as u64)
+        .filter(|handle| kinds.iter().any(|kind| handle.is(*kind)))
+        .ok_or_else(|| wrong(pointer, what))
+}
+
+#[cold]
+fn wrong(pointer: *mut c_void, what: &str) -> Error {
+    let found =
+        if pointer.is_null() { "null".to_owned() } else { format!("{:#x}", pointer.addr()) };
+    Error::new(Kind::InvalidArgument, format!("expected a {what} of this plugin's, got {found}"))
+}
+
+const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "a handle travels in a pointer");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_travels_through_a_pointer() {
+        let handle = Handle::new(HandleKind::Receiver, 4095, 65535, 1, 2);
+        assert_eq!(receiver(pointer(handle)), Ok(handle));
+        assert_eq!(comm(pointer(handle)), Ok(handle));
+        assert!(pointer_or_null(None).is_null());
+    }
+
+    #[test]
+    fn a_handle_of_another_kind_is_refused() {
+        let region = pointer(Handle::new(HandleKind::Region, 1, 1, 1, 0));
+        for parse in [context, listener, sender, receiver, comm, request] {
+            assert_eq!(parse(region).expect_err("a region").kind, Kind::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn null_and_nccls_marks_are_refused() {
+        for bits in [0, 1, 2, usize::MAX] {
+            let garbage = ptr::without_provenance_mut(bits);
+            for parse in [context, listener, sender, receiver, comm, region, request] {
+                assert_eq!(parse(garbage).expect_err("garbage").kind, Kind::InvalidArgument);
+            }
+        }
+        assert_eq!(optional_region(ptr::null_mut()), Ok(None));
+        assert!(optional_region(ptr::without_provenance_mut(1)).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! NCCL's out-parameters: written before anything can fail, so that no path leaves one as it was.
+//!
+//! NCCL does not clear them first: the request it passes to `isend` may be the one of eight steps ago, and the one it
+//! passes to `irecv` may be 1, its mark for "completion is optional".
+
+use crate::error::{Error, Kind, Result};
+
+/// Writes `empty` to the place and gives it back, or says that it is null.
+///
+/// # Safety
+///
+/// Null, or valid for writes for as long as the call into us lasts.
+pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: &str) -> Result<&'a mut T> {
+    if pointer.is_null() {
+        return Err(Error::new(
+            Kind::InvalidArgument,
+            format!("NCCL gave no place for the {what}"),
+        ));
+    }
+    // Written, not assigned: the place may hold anything, even nothing initialised.
+    // SAFETY: not null, so the caller vouches for it.
+    unsafe { pointer.write(empty) };
+    // SAFETY: the same place, initialised by now.
+    Ok(unsafe { &mut *pointer })
+}
+
+/// As `place`, for one that NCCL may leave out.
+///
+/// # Safety
+///
+/// As for `place`.
+pub(super) unsafe fn optional_place<'a, T>(pointer: *mut T, empty: T) -> Option<&'a mut T> {
+    // SAFETY: passed on.
+    unsafe { place(pointer, empty, "") }.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::ptr;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_written_at_once() {
+        let mut memory = MaybeUninit::<i32>::uninit();
+        // SAFETY: a place for an i32.
+        let place = unsafe { place(memory.as_mut_ptr(), 0, "count") }.expect("not null");
+        assert_eq!(*place, 0);
+    }
+
+    #[test]
+    fn a_null_place_is_the_callers_mistake() {
+        // SAFETY: null is allowed.
+        let error = unsafe { place(ptr::null_mut(), 0, "count") }.expect_err("null");
+        assert_eq!(error.kind, Kind::InvalidArgument);
+        assert!(error.sentence.contains("count"));
+        // SAFETY: null is allowed.
+        assert!(unsafe { optional_place(ptr::null_mut(), 0) }.is_none());
+    }
+}

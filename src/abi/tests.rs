@@ -1,0 +1,292 @@
+//! Every call of every table, with null and with garbage: a code comes back, and every place is written.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{self, null_mut};
+
+use net_abi::{
+    PropertiesV6, PropertiesV7, PropertiesV8, PropertiesV9, PropertiesV10, PropertiesV11,
+    PropertiesV12, ResultCode,
+};
+
+use super::logger::tests::Captured;
+use super::{v6, v7, v8, v9, v10, v11, v12};
+use crate::handle::{Handle, HandleKind};
+
+/// Makes each call, which has to fail and to say so in one line.
+macro_rules! refused {
+    ($table:expr; $($call:ident($($argument:expr),*))*) => {
+        let captured = Captured::start();
+        $(
+            let call = $table.$call.expect("every table has it");
+            // SAFETY: null, or the kind of place that the call writes.
+            let code = unsafe { call($($argument),*) };
+            assert_ne!(code, ResultCode::SUCCESS, "{} of {}", stringify!($call), stringify!($table));
+            let lines = captured.lines();
+            assert_eq!(lines.len(), 1, "{} of {}: {lines:?}", stringify!($call), stringify!($table));
+        )*
+    };
+}
+
+/// The calls whose form never changed.
+macro_rules! refused_in_every_version {
+    ($table:expr, $wild:expr) => {
+        refused!($table;
+            devices(null_mut())
+            get_properties(0, null_mut())
+            get_properties(-1, null_mut())
+            reg_mr($wild, null_mut(), 0, 0, null_mut())
+            reg_mr_dma_buf($wild, null_mut(), 0, 0, 0, -1, null_mut())
+            dereg_mr($wild, $wild)
+            iflush($wild, 1, null_mut(), null_mut(), null_mut(), null_mut())
+            test($wild, null_mut(), null_mut())
+            close_send($wild)
+            close_recv($wild)
+            close_listen($wild)
+        );
+    };
+}
+
+/// Null, NCCL's mark for optional completion, wild numbers, and a handle of the wrong kind.
+fn wild() -> [*mut c_void; 5] {
+    let context = Handle::new(HandleKind::Context, 4095, 65535, 65535, 65535).bits();
+    [0, 1, 0xdead_beef, u64::MAX, context]
+        .map(|bits| ptr::without_provenance_mut(usize::try_from(bits).unwrap()))
+}
+
+#[test]
+fn no_call_of_v6_trusts_its_arguments() {
+    let table = &v6::ncclNetPlugin_v6;
+    for wild in wild() {
+        refused_in_every_version!(table, wild);
+        refused!(table;
+            listen(-1, null_mut(), null_mut())
+            connect(-1, null_mut(), null_mut())
+            accept(wild, null_mut())
+            isend(wild, null_mut(), -1, 0, wild, null_mut())
+            irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
+        );
+    }
+}
+
+#[test]
+fn no_call_of_v7_and_v8_trusts_its_arguments() {
+    macro_rules! check {
+        ($table:expr) => {
+            for wild in wild() {
+                refused_in_every_version!($table, wild);
+                refused!($table;
+                    listen(-1, null_mut(), null_mut())
+                    connect(-1, null_mut(), null_mut(), null_mut())
+                    accept(wild, null_mut(), null_mut())
+                    isend(wild, null_mut(), -1, 0, wild, null_mut())
+                    irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
+                );
+            }
+            assert!($table.get_device_mr.is_none() && $table.irecv_consumed.is_none());
+        };
+    }
+    check!(&v7::ncclNetPlugin_v7);
+    check!(&v8::ncclNetPlugin_v8);
+}
+
+#[test]
+fn no_call_of_v9_trusts_its_arguments() {
+    let table = &v9::ncclNetPlugin_v9;
+    for wild in wild() {
+        refused_in_every_version!(table, wild);
+        refused!(table;
+            listen(-1, null_mut(), null_mut())
+            connect(-1, null_mut(), null_mut(), null_mut())
+            accept(wild, null_mut(), null_mut())
+            isend(wild, null_mut(), usize::MAX, 0, wild, null_mut())
+            irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
+        );
+    }
+    assert!(
+        table.get_device_mr.is_none()
+            && table.irecv_consumed.is_none()
+            && table.make_v_device.is_none()
+    );
+}
+
+#[test]
+fn no_call_of_v10_trusts_its_arguments() {
+    let table = &v10::ncclNetPlugin_v10;
+    for wild in wild() {
+        refused_in_every_version!(table, wild);
+        refused!(table;
+            listen(-1, null_mut(), null_mut())
+            connect(-1, null_mut(), null_mut(), null_mut(), null_mut())
+            accept(wild, null_mut(), null_mut())
+            isend(wild, null_mut(), usize::MAX, 0, wild, null_mut(), null_mut())
+            irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
+        );
+    }
+    assert!(
+        table.get_device_mr.is_none()
+            && table.irecv_consumed.is_none()
+            && table.make_v_device.is_none()
+    );
+}
+
+#[test]
+fn no_call_of_v11_and_v12_trusts_its_arguments() {
+    macro_rules! check {
+        ($table:expr) => {
+            for wild in wild() {
+                refused_in_every_version!($table, wild);
+                refused!($table;
+                    init(null_mut(), 0, null_mut(), None, None)
+                    listen(wild, -1, null_mut(), null_mut())
+                    connect(wild, -1, null_mut(), null_mut(), null_mut())
+                    accept(wild, null_mut(), null_mut())
+                    isend(wild, null_mut(), usize::MAX, 0, wild, null_mut(), null_mut())
+                    irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
+                    finalize(wild)
+                );
+            }
+            assert!($table.get_device_mr.is_none() && $table.irecv_consumed.is_none());
+            assert!($table.make_v_device.is_none() && $table.set_net_attr.is_none());
+        };
+    }
+    check!(&v11::ncclNetPlugin_v11);
+    check!(&v12::ncclNetPlugin_v12);
+}
+
+#[test]
+fn the_init_of_every_version_gives_a_code() {
+    let _captured = Captured::start();
+    for init in [
+        v6::ncclNetPlugin_v6.init,
+        v7::ncclNetPlugin_v7.init,
+        v8::ncclNetPlugin_v8.init,
+        v9::ncclNetPlugin_v9.init,
+    ] {
+        // SAFETY: a missing logger is allowed.
+        let code = unsafe { init.expect("every table has it")(None) };
+        assert!(code.name().is_some());
+    }
+    // SAFETY: as above.
+    let code = unsafe { v10::ncclNetPlugin_v10.init.expect("every table has it")(None, None) };
+    assert!(code.name().is_some());
+}
+
+#[test]
+fn a_failed_call_leaves_no_place_as_it_was() {
+    let captured = Captured::start();
+    let table = &v12::ncclNetPlugin_v12;
+    let stale = ptr::without_provenance_mut::<c_void>(1);
+    let mut handle = [0xaa_u8; 128];
+    let mut object;
+    let mut done = 7;
+    let mut sizes = [7; 8];
+    let (mut data, mut tags, mut regions) = ([null_mut(); 8], [0; 8], [null_mut(); 8]);
+    let mut lengths = [0_usize; 8];
+    let garbage = ptr::without_provenance_mut::<c_void>(0xdead_beef);
+
+    /// Calls with the place as it was before, and looks at it after.
+    macro_rules! written {
+        ($call:ident($($argument:expr),*)) => {
+            object = stale;
+            // SAFETY: every pointer is a place of the kind that the call writes, or a number that it does not follow.
+            let code = unsafe { table.$call.expect("every table has it")($($argument),*) };
+            assert_ne!(code, ResultCode::SUCCESS, "{}", stringify!($call));
+            assert!(object.is_null(), "{} left {object:?}", stringify!($call));
+        };
+    }
+    written!(listen(garbage, 0, handle.as_mut_ptr().cast(), &raw mut object));
+    assert_eq!(handle, [0; 128]);
+    written!(listen(garbage, 0, null_mut(), &raw mut object));
+    written!(connect(garbage, 0, handle.as_mut_ptr().cast(), &raw mut object, null_mut()));
+    written!(connect(garbage, 0, null_mut(), &raw mut object, null_mut()));
+    written!(accept(garbage, &raw mut object, null_mut()));
+    written!(reg_mr(garbage, handle.as_mut_ptr().cast(), 128, 1, &raw mut object));
+    written!(reg_mr(garbage, handle.as_mut_ptr().cast(), 128, 4, &raw mut object));
+    written!(reg_mr_dma_buf(garbage, handle.as_mut_ptr().cast(), 128, 2, 0, 0, &raw mut object));
+    written!(isend(garbage, null_mut(), 0, 0, null_mut(), null_mut(), &raw mut object));
+    for count in [c_int::MIN, -1, 0, 1, 8, 9, c_int::MAX] {
+        written!(irecv(
+            garbage,
+            count,
+            data.as_mut_ptr(),
+            lengths.as_mut_ptr(),
+            tags.as_mut_ptr(),
+            regions.as_mut_ptr(),
+            null_mut(),
+            &raw mut object
+        ));
+        written!(iflush(
+            garbage,
+            count,
+            data.as_mut_ptr(),
+            sizes.as_mut_ptr(),
+            regions.as_mut_ptr(),
+            &raw mut object
+        ));
+    }
+    // SAFETY: places for the answer and for eight sizes.
+    let code = unsafe {
+        table.test.expect("every table has it")(garbage, &raw mut done, sizes.as_mut_ptr())
+    };
+    assert_eq!((code, done), (ResultCode::INVALID_ARGUMENT, 0));
+    assert_eq!(sizes, [0, 7, 7, 7, 7, 7, 7, 7]);
+    done = 7;
+    // SAFETY: as above, with no sizes.
+    let code =
+        unsafe { table.test.expect("every table has it")(garbage, &raw mut done, null_mut()) };
+    assert_eq!((code, done), (ResultCode::INVALID_ARGUMENT, 0));
+    assert!(
+        captured
+            .lines()
+            .iter()
+            .all(|(level, text)| *level == 2 && text.starts_with("NET/Ironrail : "))
+    );
+}
+
+#[test]
+fn a_device_that_is_not_there_has_whole_properties_all_the_same() {
+    let _captured = Captured::start();
+    macro_rules! check {
+        ($($table:expr => $properties:ident)*) => {
+            $(
+                let mut properties = MaybeUninit::<$properties>::uninit();
+                // SAFETY: bytes that are no pointer, no size: what NCCL's stack may hold.
+                unsafe { properties.as_mut_ptr().write_bytes(0xaa, 1) };
+                // SAFETY: a place for the properties.
+                let code = unsafe { $table.get_properties.expect("every table has it")(-1, properties.as_mut_ptr()) };
+                assert_ne!(code, ResultCode::SUCCESS);
+                // SAFETY: written on every path, which is what this test is about.
+                let properties = unsafe { properties.assume_init() };
+                // SAFETY: not the bytes from above, as the next line would not hold with them.
+                assert_eq!(unsafe { CStr::from_ptr(properties.name) }, c"");
+                assert_eq!((properties.ptr_support, properties.max_recvs, properties.port), (1, 1, 0));
+            )*
+        };
+    }
+    check!(
+        v6::ncclNetPlugin_v6 => PropertiesV6
+        v7::ncclNetPlugin_v7 => PropertiesV7
+        v8::ncclNetPlugin_v8 => PropertiesV8
+        v9::ncclNetPlugin_v9 => PropertiesV9
+        v10::ncclNetPlugin_v10 => PropertiesV10
+        v11::ncclNetPlugin_v11 => PropertiesV11
+        v12::ncclNetPlugin_v12 => PropertiesV12
+    );
+}
+
+#[test]
+fn every_table_has_one_word_as_its_name() {
+    for name in [
+        v6::ncclNetPlugin_v6.name,
+        v7::ncclNetPlugin_v7.name,
+        v8::ncclNetPlugin_v8.name,
+        v9::ncclNetPlugin_v9.name,
+        v10::ncclNetPlugin_v10.name,
+        v11::ncclNetPlugin_v11.name,
+        v12::ncclNetPlugin_v12.name,
+    ] {
+        // SAFETY: a C string that lives as long as the library.
+        assert_eq!(unsafe { CStr::from_ptr(name) }, c"Ironrail");
+    }
+}

@@ -1,0 +1,46 @@
+//! No contexts: `init` once per process, connections belong to the calling thread, the traffic class comes in `connect`.
+
+use std::ffi::{c_int, c_void};
+
+use net_abi::{CommConfig, DevHandle, Logger, NetV10, Profiler, ResultCode};
+
+use super::entry::{self, connection};
+use super::guard::guard;
+use super::table::net_table;
+
+/// What NCCL finds when it looks for a v10 plugin.
+#[unsafe(no_mangle)]
+#[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
+pub static ncclNetPlugin_v10: NetV10 = net_table!(NetV10 {
+    entry: [devices, accept, reg_mr, reg_mr_dma_buf, dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen],
+    v10: [init, listen, connect],
+    v9: [get_properties],
+} without [get_device_mr, irecv_consumed, make_v_device]);
+
+pub(super) unsafe extern "C" fn init(logger: Logger, _profiler: Profiler) -> ResultCode {
+    entry::start(logger)
+}
+
+pub(super) unsafe extern "C" fn listen(
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's own places, or null.
+    guard("listen", || unsafe {
+        connection::listen_as(connection::of_thread, device, handle, listener)
+    })
+}
+
+pub(super) unsafe extern "C" fn connect(
+    device: c_int,
+    _config: *mut CommConfig,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_comm: *mut *mut DevHandle,
+) -> ResultCode {
+    // SAFETY: NCCL's own places, or null.
+    guard("connect", || unsafe {
+        connection::connect_as(connection::of_thread, device, handle, comm)
+    })
+}

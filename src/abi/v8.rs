@@ -1,0 +1,83 @@
+//! Message sizes are `int`, receives come one by one, and a message may be longer than its receive: NCCL once relied on
+//! truncation.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use net_abi::{NetV8, PropertiesV8, PropertiesV12, ResultCode};
+
+use super::argument::Group;
+use super::entry::{self, transfer};
+use super::guard::guard;
+use super::place::place;
+use super::table::net_table;
+
+/// What NCCL finds when it looks for a v8 plugin.
+#[unsafe(no_mangle)]
+#[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
+pub static ncclNetPlugin_v8: NetV8 = net_table!(NetV8 {
+    entry: [devices, accept, reg_mr, reg_mr_dma_buf, dereg_mr, iflush, test, close_send, close_recv, close_listen],
+    v10: [listen],
+    v9: [init, connect],
+    v8: [get_properties, isend, irecv],
+} without [get_device_mr, irecv_consumed]);
+
+/// Largest group up to v8, as a count and as `maxRecvs` tells it.
+const GROUP_MAX: usize = 1;
+pub(super) const MAX_RECVS: c_int = 1;
+
+pub(super) unsafe extern "C" fn isend(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: c_int,
+    tag: c_int,
+    region: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's own place, or null.
+    guard("isend", || unsafe { transfer::send(comm, data, size, tag, region, request) })
+}
+
+pub(super) unsafe extern "C" fn irecv(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut c_int,
+    tags: *mut c_int,
+    regions: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    guard("irecv", || {
+        // SAFETY: NCCL's place for the request, or null.
+        let request = unsafe { place(request, ptr::null_mut(), "request") }?;
+        // SAFETY: NCCL's lists, one entry per receive.
+        let group = unsafe { Group::read(count, GROUP_MAX, data, sizes, tags, regions) }?;
+        *request = transfer::receive(comm, &group, true)?;
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn get_properties(
+    device: c_int,
+    properties: *mut PropertiesV8,
+) -> ResultCode {
+    // SAFETY: NCCL's own place, or null.
+    unsafe { entry::properties_as(device, properties, narrow) }
+}
+
+fn narrow(newest: &PropertiesV12) -> PropertiesV8 {
+    PropertiesV8 {
+        name: newest.name,
+        pci_path: newest.pci_path,
+        guid: newest.guid,
+        ptr_support: newest.ptr_support,
+        reg_is_global: newest.reg_is_global,
+        speed: newest.speed,
+        port: newest.port,
+        latency: newest.latency,
+        max_comms: newest.max_comms,
+        max_recvs: MAX_RECVS,
+        net_device_type: newest.net_device_type,
+        net_device_version: newest.net_device_version,
+    }
+}
