@@ -11,7 +11,7 @@ use crate::calls::{
     MakeVDeviceV12, RegMrDmaBuf, RegMrV6, RegMrV8, SetNetAttr, Test,
 };
 
-/// The oldest form that NCCL still looks for.
+/// v6: the oldest form that NCCL still looks for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV6 {
@@ -37,7 +37,7 @@ pub struct NetV6 {
 // SAFETY: a table is never written after it is made, and reading through its pointers is the reader's own `unsafe`.
 unsafe impl Sync for NetV6 {}
 
-/// Device offload.
+/// v7: device offload.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV7 {
@@ -65,7 +65,7 @@ pub struct NetV7 {
 // SAFETY: a table is never written after it is made, and reading through its pointers is the reader's own `unsafe`.
 unsafe impl Sync for NetV7 {}
 
-/// Regions of 2 GiB and more, which may be global.
+/// v8: regions of 2 GiB and more, which may be global.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV8 {
@@ -93,7 +93,7 @@ pub struct NetV8 {
 // SAFETY: a table is never written after it is made, and reading through its pointers is the reader's own `unsafe`.
 unsafe impl Sync for NetV8 {}
 
-/// Message sizes are `size_t`; virtual devices.
+/// v9: message sizes are `size_t`; virtual devices.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV9 {
@@ -122,7 +122,7 @@ pub struct NetV9 {
 // SAFETY: a table is never written after it is made, and reading through its pointers is the reader's own `unsafe`.
 unsafe impl Sync for NetV9 {}
 
-/// Traffic class in `connect`, profiler handles.
+/// v10: traffic class in `connect`, profiler handles.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV10 {
@@ -151,7 +151,7 @@ pub struct NetV10 {
 // SAFETY: a table is never written after it is made, and reading through its pointers is the reader's own `unsafe`.
 unsafe impl Sync for NetV10 {}
 
-/// A context per communicator, `finalize`, hints.
+/// v11: a context per communicator, `finalize`, hints.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV11 {
@@ -182,7 +182,7 @@ pub struct NetV11 {
 // SAFETY: a table is never written after it is made, and reading through its pointers is the reader's own `unsafe`.
 unsafe impl Sync for NetV11 {}
 
-/// Wider virtual devices, rails and planes.
+/// v12: wider virtual devices, rails and planes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NetV12 {

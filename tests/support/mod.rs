@@ -1,0 +1,75 @@
+//! The plugin as tests open it: built by cargo once per test binary, under the name that NCCL looks for.
+//!
+//! `cargo test` builds no library of a package that is a cdylib only. So tests ask cargo for it, open exactly the file that
+//! cargo names and print its hash, and never take what happens to lie in the target folder. With
+//! IRONRAIL_TEST_PROFILE=release it is the optimised one.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The name that NCCL_NET_PLUGIN=ironrail makes NCCL look for.
+pub(crate) const PLUGIN_FILE: &str = "libnccl-net-ironrail.so";
+
+/// The plugin, with its folder fit for LD_LIBRARY_PATH.
+pub(crate) fn plugin() -> PathBuf {
+    static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
+    PLUGIN
+        .get_or_init(|| {
+            let built = build();
+            say(&format!("plugin: {}", hash(&built)));
+            named(&built)
+        })
+        .clone()
+}
+
+fn build() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let mut cargo =
+        escargot::CargoBuild::new().manifest_path(manifest).package("ironrail").arg("--lib");
+    if std::env::var("IRONRAIL_TEST_PROFILE").is_ok_and(|profile| profile == "release") {
+        cargo = cargo.release();
+    }
+    let mut found = None;
+    for message in cargo.exec().expect("cargo runs") {
+        let message = message.expect("the plugin builds");
+        if let Ok(escargot::format::Message::CompilerArtifact(artifact)) = message.decode() {
+            let library =
+                artifact.filenames.iter().find(|file| file.ends_with("libnccl_net_ironrail.so"));
+            found = library.map(|file| file.to_path_buf()).or(found);
+        }
+    }
+    found.expect("cargo says where it left the plugin")
+}
+
+/// A link beside the file, under NCCL's name. Test binaries may race here, so it is made aside and moved.
+fn named(built: &Path) -> PathBuf {
+    let link = built.with_file_name(PLUGIN_FILE);
+    let aside = built.with_file_name(format!("{PLUGIN_FILE}.{}", std::process::id()));
+    std::os::unix::fs::symlink(built.file_name().expect("a file"), &aside)
+        .expect("the target folder takes a link");
+    fs::rename(&aside, &link).expect("the target folder takes a link");
+    link
+}
+
+#[expect(clippy::print_stdout, reason = "a test's log names the file it tried")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+fn hash(file: &Path) -> String {
+    let output = Command::new("sha256sum").arg(file).output().expect("sha256sum runs");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// What a command printed, which has to succeed.
+pub(crate) fn output_of(command: &mut Command) -> String {
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
