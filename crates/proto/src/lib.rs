@@ -1,1 +1,47 @@
-//! The protocol of Ironrail: events in, actions out.
+//! The protocol of Ironrail: events in, actions out. `docs/protocol.md` is its contract.
+//!
+//! ```text
+//!  sender                                             receiver
+//!  SendFlow::submit   ◀── advert (mailbox) ─────────  ReceiveFlow::post, next_write, wrote
+//!  parts::cut         ─── part + immediate ────────▶  ReceiveFlow::arrived
+//!  SendFlow::written  ─── or part, then fin line ──▶  ReceiveFlow::read_fins
+//!  SendFlow::observe  ◀── done, in adverts or alone   ReceiveFlow::lone_done
+//!  SendFlow::poll                                     ReceiveFlow::poll
+//! ```
+//!
+//! No I/O, no thread, no clock, no unsafe code, no dependency; memory that a peer writes is read through
+//! [`LineSource`], memory that travels is filled through [`LineSink`]. A flow allocates when it is made, never later.
+
+#![forbid(unsafe_code)]
+
+pub mod capabilities;
+pub mod codec;
+pub mod error;
+pub mod flow;
+pub mod handle;
+pub mod handshake;
+pub mod ids;
+pub mod immediate;
+pub mod limits;
+pub mod mailbox;
+pub mod parts;
+pub mod rails;
+pub mod receive;
+pub mod send;
+pub mod window;
+pub mod wire;
+
+mod bits;
+
+pub use capabilities::{Capabilities, ImmediateWidth};
+pub use error::{ProtocolError, Violation};
+pub use flow::{FlowParameters, LineSink, LineSource, Path};
+pub use handle::Handle;
+pub use handshake::{Bye, HandshakeError, Message as HandshakeMessage, Refusal, Reply, Request};
+pub use ids::{CommId, ConnectionId, Line};
+pub use immediate::Immediate;
+pub use parts::{Cut, Part, RailPlan};
+pub use receive::{AdvertWrite, Arrival, LoneDone, Receive, ReceiveFlow, ReceivePoll};
+pub use send::{FailedFin, Message, SendFlow, SendPoll, Submit, WriteOutcome};
+pub use window::Window;
+pub use wire::LineFormat;

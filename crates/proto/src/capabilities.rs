@@ -1,0 +1,170 @@
+//! What a provider was found to do. Peers exchange theirs at connect and use what both have.
+
+use crate::codec::{Reader, Writer};
+use crate::handshake::HandshakeError;
+use crate::limits::PART_ALIGN;
+
+/// How many bytes of an immediate arrive, if any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ImmediateWidth {
+    #[default]
+    None = 0,
+    Four = 4,
+    Eight = 8,
+}
+
+/// The findings of the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    pub immediate: ImmediateWidth,
+    /// The completion of an arrival tells how many bytes arrived.
+    pub true_lengths: bool,
+    /// A rail can read from its own memory, as a flush does.
+    pub self_read: bool,
+    /// The completion of a write proves that its bytes are at the peer.
+    pub proves_arrival: bool,
+    /// FI_DELIVERY_COMPLETE is honoured when asked for.
+    pub delivery_complete: bool,
+    /// Peers name our memory by virtual address, not by offset.
+    pub virtual_addresses: bool,
+    /// Writes up to this are injected.
+    pub rma_inject_bytes: u32,
+    /// The longest write, in bytes.
+    pub largest_write: u64,
+}
+
+impl Capabilities {
+    /// What both ends have. How memory is named stays each end's own matter: the one that owns it says the address.
+    #[must_use]
+    pub fn agree(&self, peer: &Self) -> Self {
+        Self {
+            immediate: self.immediate.min(peer.immediate),
+            true_lengths: self.true_lengths && peer.true_lengths,
+            self_read: self.self_read && peer.self_read,
+            proves_arrival: self.proves_arrival && peer.proves_arrival,
+            delivery_complete: self.delivery_complete && peer.delivery_complete,
+            virtual_addresses: self.virtual_addresses && peer.virtual_addresses,
+            rma_inject_bytes: self.rma_inject_bytes.min(peer.rma_inject_bytes),
+            largest_write: self.largest_write.min(peer.largest_write),
+        }
+    }
+
+    pub fn encode(&self, writer: &mut Writer) {
+        writer.field(WIDTH, &[self.immediate as u8]);
+        writer.field(FLAGS, &self.flags().to_le_bytes());
+        writer.field(INJECT, &self.rma_inject_bytes.to_le_bytes());
+        writer.field(LARGEST, &self.largest_write.to_le_bytes());
+    }
+
+    /// Flags of a later version that we do not know are ignored: the intersection has no use for them.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let (mut width, mut flags, mut inject, mut largest) = (None, None, None, None);
+        for field in Reader::new(bytes) {
+            let field = field?;
+            match field.kind {
+                WIDTH => field.once(&mut width, |field| match field.u8()? {
+                    0 => Ok(ImmediateWidth::None),
+                    4 => Ok(ImmediateWidth::Four),
+                    8 => Ok(ImmediateWidth::Eight),
+                    _ => Err(HandshakeError::Value("immediate width")),
+                })?,
+                FLAGS => field.once(&mut flags, |field| field.u32())?,
+                INJECT => field.once(&mut inject, |field| field.u32())?,
+                LARGEST => field.once(&mut largest, |field| field.u64())?,
+                _ => {}
+            }
+        }
+        let flags = flags.ok_or(HandshakeError::Missing("capability flags"))?;
+        let largest_write = largest.ok_or(HandshakeError::Missing("largest write"))?;
+        if largest_write < PART_ALIGN {
+            return Err(HandshakeError::Value("largest write"));
+        }
+        Ok(Self {
+            immediate: width.ok_or(HandshakeError::Missing("immediate width"))?,
+            true_lengths: flags & TRUE_LENGTHS != 0,
+            self_read: flags & SELF_READ != 0,
+            proves_arrival: flags & PROVES_ARRIVAL != 0,
+            delivery_complete: flags & DELIVERY_COMPLETE != 0,
+            virtual_addresses: flags & VIRTUAL_ADDRESSES != 0,
+            rma_inject_bytes: inject.ok_or(HandshakeError::Missing("inject size"))?,
+            largest_write,
+        })
+    }
+
+    fn flags(&self) -> u32 {
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        flag(self.true_lengths, TRUE_LENGTHS)
+            | flag(self.self_read, SELF_READ)
+            | flag(self.proves_arrival, PROVES_ARRIVAL)
+            | flag(self.delivery_complete, DELIVERY_COMPLETE)
+            | flag(self.virtual_addresses, VIRTUAL_ADDRESSES)
+    }
+}
+
+const WIDTH: u16 = 1;
+const FLAGS: u16 = 2;
+const INJECT: u16 = 3;
+const LARGEST: u16 = 4;
+
+const TRUE_LENGTHS: u32 = 1;
+const SELF_READ: u32 = 1 << 1;
+const PROVES_ARRIVAL: u32 = 1 << 2;
+const DELIVERY_COMPLETE: u32 = 1 << 3;
+const VIRTUAL_ADDRESSES: u32 = 1 << 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every() -> impl Iterator<Item = Capabilities> {
+        use ImmediateWidth::{Eight, Four, None};
+        (0..32_u32).flat_map(|flags| {
+            [None, Four, Eight].map(|immediate| Capabilities {
+                immediate,
+                true_lengths: flags & 1 != 0,
+                self_read: flags & 2 != 0,
+                proves_arrival: flags & 4 != 0,
+                delivery_complete: flags & 8 != 0,
+                virtual_addresses: flags & 16 != 0,
+                rma_inject_bytes: flags * 7,
+                largest_write: u64::from(flags) << 40 | 128,
+            })
+        })
+    }
+
+    #[test]
+    fn capabilities_survive_the_wire() {
+        for capabilities in every() {
+            let mut writer = Writer::default();
+            capabilities.encode(&mut writer);
+            assert_eq!(Capabilities::decode(writer.bytes()), Ok(capabilities));
+        }
+    }
+
+    #[test]
+    fn agreement_is_symmetric_and_never_more_than_either_has() {
+        for ours in every() {
+            for theirs in every() {
+                let agreed = ours.agree(&theirs);
+                assert_eq!(agreed, theirs.agree(&ours));
+                assert_eq!(agreed.agree(&ours), agreed);
+                assert!(agreed.immediate <= ours.immediate);
+                assert!(agreed.largest_write <= ours.largest_write);
+                assert_eq!(agreed.flags() & !ours.flags(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_largest_write_that_cannot_hold_an_aligned_part_is_refused() {
+        let mut capabilities = every().next().unwrap();
+        capabilities.largest_write = 127;
+        let mut writer = Writer::default();
+        capabilities.encode(&mut writer);
+        assert_eq!(
+            Capabilities::decode(writer.bytes()),
+            Err(HandshakeError::Value("largest write"))
+        );
+    }
+}

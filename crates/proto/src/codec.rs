@@ -1,0 +1,250 @@
+//! Type–length–value fields, and the envelope around the fields of a connection message.
+//!
+//! ```text
+//! 0..4 magic | 4..6 version | 6..8 kind | 8..12 length of all | 12..16 check over all | fields: type 2, length 2, value
+//! ```
+//!
+//! Nothing here trusts a length: every slice is taken by `get`. Allocation is bounded by the message, which is bounded.
+
+use crate::bits::{fold, mix};
+use crate::handshake::HandshakeError;
+use crate::limits::{MAX_ADDRESS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES};
+
+/// First bytes of every connection message: `IRRL`.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"IRRL");
+/// The version of this protocol. Peers of another version refuse each other.
+pub const VERSION: u16 = 1;
+/// The bytes before the first field.
+pub const ENVELOPE_BYTES: usize = 16;
+
+const CHECK_AT: std::ops::Range<usize> = 12..16;
+
+/// A check over bytes: every bit, its position and the length matter. It guards against accidents, not against malice.
+pub(crate) fn check_of(bytes: &[u8]) -> u32 {
+    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let mixed =
+        bytes.chunks(8).fold(bytes.len() as u64, |seed, chunk| mix(seed, word(chunk), seed >> 32));
+    fold(mix(mixed, 1, 2))
+}
+
+/// Some bytes, at most `MAX`, kept in place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bounded<const MAX: usize> {
+    len: u8,
+    bytes: [u8; MAX],
+}
+
+/// A libfabric address with its bytes; the format of both ends is that of their common fabric.
+pub type Address = Bounded<MAX_ADDRESS_BYTES>;
+/// The name of a fabric, a host or a provider.
+pub type Name = Bounded<MAX_NAME_BYTES>;
+
+impl<const MAX: usize> Bounded<MAX> {
+    /// None if there are more than `MAX`.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        const { assert!(MAX <= u8::MAX as usize) };
+        let mut kept = [0; MAX];
+        kept.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self { len: u8::try_from(bytes.len()).ok()?, bytes: kept })
+    }
+
+    /// As much of a text as fits, cut between characters.
+    pub fn cut(text: &str) -> Self {
+        let end = text.floor_char_boundary_at(MAX);
+        Self::new(text.as_bytes().get(..end).unwrap_or(&[])).unwrap_or_default()
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    /// For people: what is not UTF-8 is replaced.
+    pub fn to_text(&self) -> String {
+        String::from_utf8_lossy(self.as_bytes()).into_owned()
+    }
+}
+
+impl<const MAX: usize> Default for Bounded<MAX> {
+    fn default() -> Self {
+        Self { len: 0, bytes: [0; MAX] }
+    }
+}
+
+impl<const MAX: usize> std::fmt::Debug for Bounded<MAX> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
+    }
+}
+
+/// `str::floor_char_boundary` is newer than our oldest toolchain.
+pub(crate) trait FloorCharBoundary {
+    fn floor_char_boundary_at(&self, end: usize) -> usize;
+}
+
+impl FloorCharBoundary for str {
+    fn floor_char_boundary_at(&self, end: usize) -> usize {
+        let end = end.min(self.len());
+        (0..=end).rev().find(|at| self.is_char_boundary(*at)).unwrap_or(0)
+    }
+}
+
+/// Appends fields.
+#[derive(Clone, Debug, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// Appends a field. One that cannot be described makes the message too long, which [`seal`](Self::seal) refuses.
+    pub fn field(&mut self, kind: u16, value: &[u8]) {
+        let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
+        self.bytes.extend_from_slice(&kind.to_le_bytes());
+        self.bytes.extend_from_slice(&len.to_le_bytes());
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// Appends a field whose value is fields.
+    pub fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let mut inner = Self::default();
+        fill(&mut inner);
+        self.field(kind, &inner.bytes);
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Puts the envelope around the fields.
+    pub(crate) fn seal(self, kind: u16) -> Result<Vec<u8>, HandshakeError> {
+        let len = ENVELOPE_BYTES + self.bytes.len();
+        if len > MAX_MESSAGE_BYTES {
+            return Err(HandshakeError::TooLong { len });
+        }
+        let mut message = Vec::with_capacity(len);
+        message.extend_from_slice(&MAGIC.to_le_bytes());
+        message.extend_from_slice(&VERSION.to_le_bytes());
+        message.extend_from_slice(&kind.to_le_bytes());
+        message.extend_from_slice(&crate::bits::count32(len).to_le_bytes());
+        message.extend_from_slice(&[0; 4]);
+        message.extend_from_slice(&self.bytes);
+        let check = check_of(&message).to_le_bytes();
+        message[CHECK_AT].copy_from_slice(&check);
+        Ok(message)
+    }
+}
+
+/// What the envelope says, once its check holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) version: u16,
+    pub(crate) kind: u16,
+    pub(crate) fields: &'a [u8],
+}
+
+/// Opens a message of any version. `bytes` may go on behind it, as a receive buffer does.
+pub(crate) fn open(bytes: &[u8]) -> Result<Envelope<'_>, HandshakeError> {
+    let word = |at: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+    };
+    let (Some(magic), Some(form), Some(len), Some(check)) = (word(0), word(4), word(8), word(12))
+    else {
+        return Err(HandshakeError::Short);
+    };
+    if magic != MAGIC {
+        return Err(HandshakeError::Magic);
+    }
+    let len = len as usize;
+    if !(ENVELOPE_BYTES..=MAX_MESSAGE_BYTES).contains(&len) {
+        return Err(HandshakeError::Length);
+    }
+    let message = bytes.get(..len).ok_or(HandshakeError::Short)?;
+    let mut unsealed = [0; MAX_MESSAGE_BYTES];
+    unsealed[..len].copy_from_slice(message);
+    unsealed[CHECK_AT].fill(0);
+    if check_of(&unsealed[..len]) != check {
+        return Err(HandshakeError::Check);
+    }
+    let [v0, v1, k0, k1] = form.to_le_bytes();
+    let (version, kind) = (u16::from_le_bytes([v0, v1]), u16::from_le_bytes([k0, k1]));
+    Ok(Envelope { version, kind, fields: &message[ENVELOPE_BYTES..] })
+}
+
+/// A field as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    pub kind: u16,
+    pub value: &'a [u8],
+}
+
+impl Field<'_> {
+    /// Reads the field into `target`, which must be empty: a repeated field would say two things.
+    pub fn once<T>(
+        &self,
+        target: &mut Option<T>,
+        read: impl FnOnce(&Self) -> Result<T, HandshakeError>,
+    ) -> Result<(), HandshakeError> {
+        if target.is_some() {
+            return Err(HandshakeError::Repeated(self.kind));
+        }
+        *target = Some(read(self)?);
+        Ok(())
+    }
+
+    pub fn u8(&self) -> Result<u8, HandshakeError> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    pub fn u16(&self) -> Result<u16, HandshakeError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub fn u32(&self) -> Result<u32, HandshakeError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub fn u64(&self) -> Result<u64, HandshakeError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub fn bounded<const MAX: usize>(&self) -> Result<Bounded<MAX>, HandshakeError> {
+        Bounded::new(self.value).ok_or(HandshakeError::FieldLength(self.kind))
+    }
+
+    pub(crate) fn array<const LEN: usize>(&self) -> Result<[u8; LEN], HandshakeError> {
+        self.value.try_into().map_err(|_| HandshakeError::FieldLength(self.kind))
+    }
+}
+
+/// Reads fields one after the other; one that runs past the end is an error, and the last thing read.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn take(&mut self) -> Option<Field<'a>> {
+        let [k0, k1, l0, l1, rest @ ..] = self.rest else { return None };
+        let len = usize::from(u16::from_le_bytes([*l0, *l1]));
+        let (value, rest) = rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(Field { kind: u16::from_le_bytes([*k0, *k1]), value })
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Result<Field<'a>, HandshakeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        Some(self.take().ok_or_else(|| {
+            self.rest = &[];
+            HandshakeError::Short
+        }))
+    }
+}

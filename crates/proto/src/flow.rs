@@ -1,0 +1,116 @@
+//! What the two flows share: how they see memory, and what connect has settled for both.
+
+use crate::capabilities::{Capabilities, ImmediateWidth};
+use crate::error::ProtocolError;
+use crate::ids::{CommId, Line};
+use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
+use crate::window::Window;
+use crate::wire::LineFormat;
+
+/// Memory that the peer writes into: a ring of places, each of so many little-endian 64-bit words.
+pub trait LineSource {
+    /// An acquire load. The peer may be writing at this moment.
+    fn word(&self, place: u32, index: usize) -> u64;
+}
+
+/// Memory that travels to the peer's ring: the same places and words, registered by the caller.
+pub trait LineSink {
+    fn store(&mut self, place: u32, index: usize, word: u64);
+}
+
+/// How the bytes of a message are told to the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Each part carries an immediate, with the length in it where `eight` bytes are carried.
+    Immediate { eight: bool },
+    /// Plain writes with delivery completion, then a fin line.
+    Fin,
+}
+
+/// What connect has settled for a connection; equal on both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowParameters {
+    pub window: Window,
+    /// Data rails in use: an advert carries one key for each.
+    pub rails: usize,
+    /// Mixed from the parts of both ends ([`handshake::mix_nonces`](crate::handshake::mix_nonces)).
+    pub nonce: u64,
+    /// The receiver's, as immediates carry it.
+    pub comm: CommId,
+    /// What messages take unless they cannot.
+    pub path: Path,
+    /// Whether messages may take the fin path: where delivery is known. The ring is there in any case, for failures.
+    pub fins: bool,
+    /// Completions of writes with an immediate tell their true length.
+    pub true_lengths: bool,
+    /// The completion of a write proves that its bytes are at the peer: then nobody waits for done.
+    pub sends_arrive_when_complete: bool,
+    /// The longest write of the provider, in bytes.
+    pub largest_write: u64,
+    /// The first line; 0, except in tests that begin near a wrap.
+    pub first_line: Line,
+}
+
+impl FlowParameters {
+    /// What the capabilities of both ends (already agreed) make of a connection.
+    ///
+    /// `fin_only` is a setting: every message by the fin path.
+    pub fn settle(
+        agreed: &Capabilities,
+        window: Window,
+        rails: usize,
+        nonce: u64,
+        comm: CommId,
+        fin_only: bool,
+    ) -> Result<Self, ProtocolError> {
+        let path = match agreed.immediate {
+            ImmediateWidth::None => Path::Fin,
+            _ if fin_only => Path::Fin,
+            width => Path::Immediate { eight: width == ImmediateWidth::Eight },
+        };
+        let parameters = Self {
+            window,
+            rails,
+            nonce,
+            comm,
+            path,
+            // A fin may be written only when the parts before it are known to have landed.
+            fins: agreed.delivery_complete || agreed.proves_arrival,
+            true_lengths: agreed.true_lengths,
+            sends_arrive_when_complete: agreed.proves_arrival,
+            largest_write: agreed.largest_write,
+            first_line: Line::FIRST,
+        };
+        parameters.validate().map(|()| parameters)
+    }
+
+    /// The length of lines on this connection.
+    pub fn format(&self) -> LineFormat {
+        LineFormat::for_rails(self.rails)
+    }
+
+    /// Whether a flow can be made of these.
+    pub fn validate(&self) -> Result<(), ProtocolError> {
+        if self.rails == 0 || self.rails > MAX_DATA_RAILS {
+            Err(ProtocolError::Misuse("a connection has 1 to 16 data rails"))
+        } else if self.largest_write < PART_ALIGN {
+            Err(ProtocolError::Misuse("the largest write of the provider is below 128 bytes"))
+        } else if self.path == Path::Fin && !self.fins {
+            Err(ProtocolError::Misuse(
+                "neither immediates nor delivery completion: the receiver could not be told of an arrival",
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The longest part: starts stay aligned when parts of this length follow each other.
+    pub(crate) fn longest_part(&self) -> u64 {
+        self.largest_write & !(PART_ALIGN - 1)
+    }
+
+    /// The longest message that [`MAX_PARTS`] parts hold.
+    pub(crate) fn longest_by_immediates(&self) -> u64 {
+        self.longest_part().saturating_mul(u64::from(MAX_PARTS))
+    }
+}

@@ -1,0 +1,495 @@
+//! The messages that make and end a connection: request, reply, refusal, bye.
+//!
+//! Fields of unknown type are skipped, missing ones refused, so that versions can add. The connection id and the reply
+//! address keep their types in every version: even a request of another version can be refused by a message.
+
+use std::fmt;
+
+use crate::capabilities::Capabilities;
+use crate::codec::{Address, FloorCharBoundary, Name, Reader, VERSION, Writer, open};
+use crate::ids::{CommId, ConnectionId};
+use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_GROUP, MAX_TEXT_BYTES};
+use crate::rails::{Pairing, Rail, decode_pairs};
+use crate::window::Window;
+
+/// The sender's, to the control address of a handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub connection: ConnectionId,
+    /// Where the reply goes: the control address of the sender.
+    pub reply_to: Address,
+    /// From the handle.
+    pub listener: u64,
+    /// From the handle.
+    pub listener_nonce: u64,
+    /// The sender's part of the connection's nonce.
+    pub nonce: u64,
+    pub capabilities: Capabilities,
+    pub rails: Vec<Rail>,
+    /// Where the receiver's adverts go.
+    pub mailbox: Ring,
+    pub window: Window,
+    pub max_group: u8,
+    pub identity: Identity,
+}
+
+/// The receiver's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// From the request.
+    pub connection: ConnectionId,
+    /// What immediates are to carry.
+    pub comm: CommId,
+    /// The receiver's part of the connection's nonce.
+    pub nonce: u64,
+    /// The receiver's own; both ends compute the intersection.
+    pub capabilities: Capabilities,
+    pub rails: Vec<Rail>,
+    pub pairing: Pairing,
+    /// Where the sender's fins go.
+    pub fins: Ring,
+    /// The window agreed.
+    pub window: Window,
+    /// Whether every message takes the fin path, by a setting of the receiver's.
+    pub fin_only: bool,
+    pub identity: Identity,
+}
+
+/// The receiver's answer when it must not or cannot be connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub connection: ConnectionId,
+    pub reason: RefusalReason,
+    /// A sentence for the sender's log.
+    pub text: String,
+}
+
+/// Why a request is refused. Nothing else is a reason: what is merely not ready stays unanswered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefusalReason {
+    Version = 1,
+    Check = 2,
+    Feature = 3,
+    Nonce = 4,
+    Rails = 5,
+}
+
+/// Each end's last word on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bye {
+    pub connection: ConnectionId,
+    pub comm: CommId,
+    /// The connection's nonce: a bye for an earlier tenant of the id is told apart.
+    pub nonce: u64,
+    pub from: Side,
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Side {
+    Sender = 1,
+    Receiver = 2,
+}
+
+/// A ring in control memory, as the peer names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ring {
+    /// Address or offset, as the owner's provider wants it.
+    pub address: u64,
+    /// One per control rail, in the order of the owner's rails that have one.
+    pub keys: Vec<u64>,
+}
+
+/// Who one talks to; for words to the user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    pub host: Name,
+    pub process: u32,
+    pub provider: Name,
+    pub libfabric_version: u32,
+    /// A fingerprint of the settings that both ends should share.
+    pub settings: u64,
+}
+
+/// A connection message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    Request(Box<Request>),
+    Reply(Box<Reply>),
+    Refusal(Refusal),
+    Bye(Bye),
+}
+
+/// Message kinds from here on are reserved for fences.
+pub const FIRST_RESERVED_KIND: u16 = 16;
+
+const REQUEST: u16 = 1;
+const REPLY: u16 = 2;
+const REFUSAL: u16 = 3;
+const BYE: u16 = 4;
+
+/// The connection's nonce, of the sender's part and the receiver's.
+pub fn mix_nonces(sender: u64, receiver: u64) -> u64 {
+    crate::bits::mix(sender, receiver, sender.rotate_left(32) ^ 0x6972_6f6e_7261_696c)
+}
+
+impl Message {
+    /// Reads the message at the beginning of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let envelope = open(bytes)?;
+        let fields = Fields::read(envelope.fields)?;
+        if envelope.version != VERSION {
+            let reply = fields.connection.zip(fields.reply_to);
+            return Err(HandshakeError::Version { theirs: envelope.version, reply });
+        }
+        match envelope.kind {
+            REQUEST => fields.request().map(Box::new).map(Self::Request),
+            REPLY => fields.reply().map(Box::new).map(Self::Reply),
+            REFUSAL => fields.refusal().map(Self::Refusal),
+            BYE => fields.bye().map(Self::Bye),
+            kind => Err(HandshakeError::Kind(kind)),
+        }
+    }
+}
+
+impl Request {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(REPLY_TO, self.reply_to.as_bytes());
+        writer.field(LISTENER, &self.listener.to_le_bytes());
+        writer.field(LISTENER_NONCE, &self.listener_nonce.to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
+        encode_rails(&mut writer, &self.rails);
+        self.mailbox.encode(&mut writer);
+        encode_window(&mut writer, self.window);
+        writer.field(MAX_GROUP_FIELD, &[self.max_group]);
+        self.identity.encode(&mut writer);
+        writer.seal(REQUEST)
+    }
+}
+
+impl Reply {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(COMM, &self.comm.get().to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
+        encode_rails(&mut writer, &self.rails);
+        self.pairing.encode(&mut writer, DATA_PAIRS, CONTROL_PAIRS);
+        self.fins.encode(&mut writer);
+        encode_window(&mut writer, self.window);
+        writer.field(FIN_ONLY, &[u8::from(self.fin_only)]);
+        self.identity.encode(&mut writer);
+        writer.seal(REPLY)
+    }
+}
+
+impl Refusal {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(REASON, &[self.reason as u8]);
+        let end = self.text.floor_char_boundary_at(MAX_TEXT_BYTES);
+        writer.field(TEXT, self.text.as_bytes().get(..end).unwrap_or(&[]));
+        writer.seal(REFUSAL)
+    }
+}
+
+impl Bye {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(COMM, &self.comm.get().to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.field(FROM, &[self.from as u8]);
+        writer.seal(BYE)
+    }
+}
+
+impl Ring {
+    fn encode(&self, writer: &mut Writer) {
+        let mut value = self.address.to_le_bytes().to_vec();
+        value.extend(self.keys.iter().flat_map(|key| key.to_le_bytes()));
+        writer.field(RING, &value);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let [address, keys @ ..] = words else { return Err(HandshakeError::Value("ring")) };
+        if !rest.is_empty() || keys.is_empty() || keys.len() > MAX_CONTROL_RAILS {
+            return Err(HandshakeError::Value("ring"));
+        }
+        let keys = keys.iter().map(|key| u64::from_le_bytes(*key)).collect();
+        Ok(Self { address: u64::from_le_bytes(*address), keys })
+    }
+}
+
+impl Identity {
+    fn encode(&self, writer: &mut Writer) {
+        writer.field(HOST, self.host.as_bytes());
+        writer.field(PROCESS, &self.process.to_le_bytes());
+        writer.field(PROVIDER, self.provider.as_bytes());
+        writer.field(LIBFABRIC, &self.libfabric_version.to_le_bytes());
+        writer.field(SETTINGS, &self.settings.to_le_bytes());
+    }
+}
+
+fn encode_rails(writer: &mut Writer, rails: &[Rail]) {
+    for rail in rails {
+        writer.nested(RAIL, |inner| rail.encode(inner));
+    }
+}
+
+fn encode_window(writer: &mut Writer, window: Window) {
+    let values = [window.lines(), window.eager(), window.outstanding()];
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    writer.field(WINDOW, &bytes);
+}
+
+fn decode_window(bytes: [u8; 12]) -> Result<Window, HandshakeError> {
+    let ([lines, eager, outstanding], _) = bytes.as_chunks::<4>() else {
+        return Err(HandshakeError::Value("window"));
+    };
+    let [lines, eager, outstanding] = [lines, eager, outstanding].map(|v| u32::from_le_bytes(*v));
+    Window::new(lines, eager, outstanding).ok_or(HandshakeError::Value("window"))
+}
+
+/// Every field there is, as far as a message has it.
+#[derive(Default)]
+struct Fields {
+    connection: Option<ConnectionId>,
+    reply_to: Option<Address>,
+    listener: Option<u64>,
+    listener_nonce: Option<u64>,
+    nonce: Option<u64>,
+    capabilities: Option<Capabilities>,
+    rails: Vec<Rail>,
+    ring: Option<Ring>,
+    window: Option<Window>,
+    max_group: Option<u8>,
+    comm: Option<CommId>,
+    data_pairs: Option<Vec<crate::rails::RailPair>>,
+    control_pairs: Option<Vec<crate::rails::RailPair>>,
+    fin_only: Option<bool>,
+    reason: Option<RefusalReason>,
+    text: Option<String>,
+    from: Option<Side>,
+    host: Option<Name>,
+    process: Option<u32>,
+    provider: Option<Name>,
+    libfabric: Option<u32>,
+    settings: Option<u64>,
+}
+
+// Types of fields. 1 and 2 are the same in every version.
+const CONNECTION: u16 = 1;
+const REPLY_TO: u16 = 2;
+const LISTENER: u16 = 3;
+const LISTENER_NONCE: u16 = 4;
+const NONCE: u16 = 5;
+const CAPABILITIES: u16 = 6;
+const RAIL: u16 = 7;
+const RING: u16 = 8;
+const WINDOW: u16 = 9;
+const MAX_GROUP_FIELD: u16 = 10;
+const COMM: u16 = 11;
+const DATA_PAIRS: u16 = 12;
+const CONTROL_PAIRS: u16 = 13;
+const FIN_ONLY: u16 = 14;
+const REASON: u16 = 15;
+const TEXT: u16 = 16;
+const FROM: u16 = 17;
+const HOST: u16 = 18;
+const PROCESS: u16 = 19;
+const PROVIDER: u16 = 20;
+const LIBFABRIC: u16 = 21;
+const SETTINGS: u16 = 22;
+
+impl Fields {
+    fn read(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let mut fields = Self::default();
+        for field in Reader::new(bytes) {
+            fields.take(field?)?;
+        }
+        Ok(fields)
+    }
+
+    fn take(&mut self, field: crate::codec::Field<'_>) -> Result<(), HandshakeError> {
+        match field.kind {
+            CONNECTION => field.once(&mut self.connection, |field| field.u64().map(ConnectionId)),
+            REPLY_TO => field.once(&mut self.reply_to, |field| field.bounded()),
+            LISTENER => field.once(&mut self.listener, |field| field.u64()),
+            LISTENER_NONCE => field.once(&mut self.listener_nonce, |field| field.u64()),
+            NONCE => field.once(&mut self.nonce, |field| field.u64()),
+            CAPABILITIES => {
+                field.once(&mut self.capabilities, |field| Capabilities::decode(field.value))
+            }
+            RAIL if self.rails.len() == MAX_DATA_RAILS => Err(HandshakeError::Value("rails")),
+            RAIL => Rail::decode(field.value).map(|rail| self.rails.push(rail)),
+            RING => field.once(&mut self.ring, |field| Ring::decode(field.value)),
+            WINDOW => field.once(&mut self.window, |field| decode_window(field.array()?)),
+            MAX_GROUP_FIELD => field.once(&mut self.max_group, |field| match field.u8()? {
+                group if (1..=MAX_GROUP).contains(&usize::from(group)) => Ok(group),
+                _ => Err(HandshakeError::Value("largest group")),
+            }),
+            COMM => field.once(&mut self.comm, |field| {
+                CommId::new(field.u16()?).ok_or(HandshakeError::Value("comm id"))
+            }),
+            DATA_PAIRS => {
+                field.once(&mut self.data_pairs, |field| decode_pairs(field.value, MAX_DATA_RAILS))
+            }
+            CONTROL_PAIRS => field.once(&mut self.control_pairs, |field| {
+                decode_pairs(field.value, MAX_CONTROL_RAILS)
+            }),
+            FIN_ONLY => field.once(&mut self.fin_only, |field| field.u8().map(|value| value != 0)),
+            REASON => field.once(&mut self.reason, |field| RefusalReason::from_u8(field.u8()?)),
+            TEXT => field.once(&mut self.text, |field| match field.value {
+                text if text.len() > MAX_TEXT_BYTES => Err(HandshakeError::FieldLength(TEXT)),
+                text => Ok(String::from_utf8_lossy(text).into_owned()),
+            }),
+            FROM => field.once(&mut self.from, |field| match field.u8()? {
+                1 => Ok(Side::Sender),
+                2 => Ok(Side::Receiver),
+                _ => Err(HandshakeError::Value("side")),
+            }),
+            HOST => field.once(&mut self.host, |field| field.bounded()),
+            PROCESS => field.once(&mut self.process, |field| field.u32()),
+            PROVIDER => field.once(&mut self.provider, |field| field.bounded()),
+            LIBFABRIC => field.once(&mut self.libfabric, |field| field.u32()),
+            SETTINGS => field.once(&mut self.settings, |field| field.u64()),
+            _ => Ok(()),
+        }
+    }
+
+    fn request(mut self) -> Result<Request, HandshakeError> {
+        Ok(Request {
+            connection: self.connection()?,
+            reply_to: have(self.reply_to.take(), "reply address")?,
+            listener: have(self.listener, "listener")?,
+            listener_nonce: have(self.listener_nonce, "listener nonce")?,
+            nonce: have(self.nonce, "nonce")?,
+            capabilities: have(self.capabilities, "capabilities")?,
+            mailbox: have(self.ring.take(), "mailbox")?,
+            window: have(self.window, "window")?,
+            max_group: have(self.max_group, "largest group")?,
+            identity: self.identity()?,
+            rails: self.rails()?,
+        })
+    }
+
+    fn reply(mut self) -> Result<Reply, HandshakeError> {
+        Ok(Reply {
+            connection: self.connection()?,
+            comm: have(self.comm, "comm id")?,
+            nonce: have(self.nonce, "nonce")?,
+            capabilities: have(self.capabilities, "capabilities")?,
+            pairing: Pairing {
+                data: have(self.data_pairs.take(), "data rail pairs")?,
+                control: have(self.control_pairs.take(), "control rail pairs")?,
+            },
+            fins: have(self.ring.take(), "fin ring")?,
+            window: have(self.window, "window")?,
+            fin_only: have(self.fin_only, "fin path")?,
+            identity: self.identity()?,
+            rails: self.rails()?,
+        })
+    }
+
+    fn refusal(mut self) -> Result<Refusal, HandshakeError> {
+        Ok(Refusal {
+            connection: self.connection()?,
+            reason: have(self.reason, "reason")?,
+            text: have(self.text.take(), "sentence")?,
+        })
+    }
+
+    fn bye(self) -> Result<Bye, HandshakeError> {
+        Ok(Bye {
+            connection: self.connection()?,
+            comm: have(self.comm, "comm id")?,
+            nonce: have(self.nonce, "nonce")?,
+            from: have(self.from, "side")?,
+        })
+    }
+
+    fn connection(&self) -> Result<ConnectionId, HandshakeError> {
+        have(self.connection, "connection id")
+    }
+
+    fn identity(&self) -> Result<Identity, HandshakeError> {
+        Ok(Identity {
+            host: have(self.host, "host")?,
+            process: have(self.process, "process")?,
+            provider: have(self.provider, "provider")?,
+            libfabric_version: have(self.libfabric, "libfabric version")?,
+            settings: have(self.settings, "settings")?,
+        })
+    }
+
+    fn rails(self) -> Result<Vec<Rail>, HandshakeError> {
+        if self.rails.is_empty() { Err(HandshakeError::Missing("rail")) } else { Ok(self.rails) }
+    }
+}
+
+fn have<T>(field: Option<T>, name: &'static str) -> Result<T, HandshakeError> {
+    field.ok_or(HandshakeError::Missing(name))
+}
+
+impl RefusalReason {
+    fn from_u8(value: u8) -> Result<Self, HandshakeError> {
+        [Self::Version, Self::Check, Self::Feature, Self::Nonce, Self::Rails]
+            .into_iter()
+            .find(|reason| *reason as u8 == value)
+            .ok_or(HandshakeError::Value("reason"))
+    }
+}
+
+/// Why bytes are not a handle or a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeError {
+    Short,
+    Magic,
+    /// Of another version; from a request, whom to tell.
+    Version {
+        theirs: u16,
+        reply: Option<(ConnectionId, Address)>,
+    },
+    Check,
+    Length,
+    Kind(u16),
+    Missing(&'static str),
+    Repeated(u16),
+    FieldLength(u16),
+    Value(&'static str),
+    /// What is to be sent does not fit a message.
+    TooLong {
+        len: usize,
+    },
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short => f.write_str("it ends too early"),
+            Self::Magic => f.write_str("it is not of this plugin"),
+            Self::Version { theirs, .. } => {
+                write!(f, "it is of protocol version {theirs}, ours is {VERSION}")
+            }
+            Self::Check => f.write_str("its check does not hold"),
+            Self::Length => f.write_str("its length is out of bounds"),
+            Self::Kind(kind) => write!(f, "its kind {kind} is unknown"),
+            Self::Missing(name) => write!(f, "it lacks the {name}"),
+            Self::Repeated(kind) => write!(f, "it has field {kind} twice"),
+            Self::FieldLength(kind) => write!(f, "its field {kind} has a wrong length"),
+            Self::Value(name) => write!(f, "its {name} makes no sense"),
+            Self::TooLong { len } => write!(f, "it would have {len} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}

@@ -1,0 +1,50 @@
+//! Every bound of the protocol, by name.
+
+use crate::ids::RESIDUES;
+use crate::window::Window;
+
+/// Data rails of one connection: a line of 192 bytes has room for 20 keys, and NCCL's virtual device is narrower still.
+pub const MAX_DATA_RAILS: usize = 16;
+/// Rails that carry control messages of one connection.
+pub const MAX_CONTROL_RAILS: usize = 4;
+/// Parts of a message that takes immediates: the receiver keeps a bit per part, the immediate has 6 bits for its index.
+pub const MAX_PARTS: u32 = 64;
+/// Sub-receives of a grouped receive (NCCL_PROXY_MAX_SUBS; NCCL src/include/proxy.h).
+pub const MAX_GROUP: usize = 8;
+/// Parts start on this boundary, so that NCCL's LL128 lines are never torn across rails.
+pub const PART_ALIGN: u64 = 128;
+/// Turns of progress without an event of a connection before a done that is owed travels alone.
+pub const LONE_DONE_IDLE_TURNS: u32 = 128;
+/// A done of 16 bits can tell this many lines apart, forward and backward.
+pub const MAX_RING: u32 = 128;
+
+/// The longest connection message.
+pub const MAX_MESSAGE_BYTES: usize = 4096;
+/// The longest libfabric address we carry.
+pub const MAX_ADDRESS_BYTES: usize = 64;
+/// The longest name of a fabric, host or provider; longer ones are cut.
+pub const MAX_NAME_BYTES: usize = 64;
+/// The longest sentence of a refusal; longer ones are cut.
+pub const MAX_TEXT_BYTES: usize = 256;
+
+/// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
+pub const HANDLE_BYTES: usize = 128;
+/// NCCL_NET_MAX_REQUESTS (NCCL src/include/plugin/nccl_net.h): requests NCCL may have on one communicator.
+pub const NCCL_MAX_REQUESTS: u32 = 32;
+
+const _: () = {
+    assert!(Window::SINGLE.outstanding() + Window::SINGLE.eager() <= Window::SINGLE.lines());
+    assert!(Window::GROUPED.outstanding() + Window::GROUPED.eager() <= Window::GROUPED.lines());
+    assert!(
+        Window::SINGLE.outstanding() >= NCCL_MAX_REQUESTS,
+        "NCCL may post all its requests as single receives"
+    );
+    assert!(Window::GROUPED.outstanding() as usize >= MAX_GROUP, "one group always fits");
+    assert!(Window::GROUPED.lines() <= MAX_RING && Window::SINGLE.lines() <= MAX_RING);
+    assert!(MAX_RING <= RESIDUES / 2, "an immediate resolves to one line of the ring");
+    assert!(MAX_RING < 1 << 15, "a done of 16 bits has a direction");
+    assert!(MAX_PARTS <= u64::BITS);
+    assert!(MAX_DATA_RAILS <= u16::BITS as usize, "the rails that carried bytes are bits of a u16");
+    assert!(MAX_DATA_RAILS <= MAX_PARTS as usize, "every rail can carry a part");
+    assert!(MAX_GROUP <= 16, "the index in a group has 4 bits");
+};

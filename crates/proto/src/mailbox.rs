@@ -1,0 +1,108 @@
+//! The sender's reading side: adverts, and the done that travels alone.
+//!
+//! A line is copied word by word, validated, and only then used; the last one copied is kept, so that looking ahead
+//! for its done and then sending to it costs one reading.
+
+use crate::flow::{FlowParameters, LineSource};
+use crate::ids::Line;
+use crate::window::Window;
+use crate::wire::{FIRST_KEY, Form, Kind, LineFormat, MAX_LINE_WORDS, SHORT_LINE_WORDS};
+use crate::wire::{head_line, validates};
+
+/// Where the receiver's adverts land, seen through a local copy of one line.
+#[derive(Debug)]
+pub struct Mailbox {
+    nonce: u64,
+    window: Window,
+    format: LineFormat,
+    /// Whether `copy` holds a validated line: the one its head names.
+    copied: bool,
+    /// Word 0 of the last lone done that was taken.
+    lone_head: u64,
+    copy: [u64; MAX_LINE_WORDS],
+}
+
+impl Mailbox {
+    pub fn new(parameters: &FlowParameters) -> Self {
+        Self {
+            nonce: parameters.nonce,
+            window: parameters.window,
+            format: parameters.format(),
+            copied: false,
+            lone_head: 0,
+            copy: [0; MAX_LINE_WORDS],
+        }
+    }
+
+    /// Copies the advert of `line`, if it is there: whole, of this connection, of this lap.
+    #[inline]
+    pub fn advert<S: LineSource>(&mut self, source: &S, line: Line) -> bool {
+        if self.copied && head_line(self.copy[0]) == line {
+            return true;
+        }
+        let place = self.window.place(line);
+        let head = source.word(place, 0);
+        if head_line(head) != line {
+            return false;
+        }
+        // Each arm is a loop of fixed length.
+        match self.format {
+            LineFormat::Words8 => self.copy_line::<S, 8>(source, place, head),
+            LineFormat::Words16 => self.copy_line::<S, 16>(source, place, head),
+            LineFormat::Words24 => self.copy_line::<S, 24>(source, place, head),
+        }
+        self.copied
+    }
+
+    #[inline]
+    fn copy_line<S: LineSource, const WORDS: usize>(&mut self, source: &S, place: u32, head: u64) {
+        self.copy[0] = head;
+        for index in 1..WORDS {
+            self.copy[index] = source.word(place, index);
+        }
+        self.copied = validates(self.nonce, &self.copy[..WORDS]);
+    }
+
+    /// The cumulative done that was written alone, if there is one that was not taken before.
+    #[inline]
+    pub fn lone_done<S: LineSource>(&mut self, source: &S) -> Option<Line> {
+        let place = self.window.lone_place();
+        let head = source.word(place, 0);
+        if head == self.lone_head {
+            return None;
+        }
+        let mut words = [head; SHORT_LINE_WORDS];
+        for (index, word) in words.iter_mut().enumerate().skip(1) {
+            *word = source.word(place, index);
+        }
+        if !validates(self.nonce, &words) || !Form::from_word(words[1]).is(Kind::LoneDone) {
+            return None;
+        }
+        self.lone_head = head;
+        Some(head_line(head))
+    }
+
+    /// Of the advert copied last.
+    #[inline]
+    pub fn form(&self) -> Form {
+        Form::from_word(self.copy[1])
+    }
+
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.copy[2]
+    }
+
+    /// The length of the receive.
+    #[inline]
+    pub fn posted(&self) -> u64 {
+        self.copy[3]
+    }
+
+    /// The first keys of the advert copied last.
+    #[inline]
+    pub fn keys(&self, rails: usize) -> &[u64] {
+        let end = (FIRST_KEY + rails).min(MAX_LINE_WORDS);
+        self.copy.get(FIRST_KEY..end).unwrap_or(&[])
+    }
+}

@@ -1,0 +1,139 @@
+//! The rails of one end, as it describes them to the other, and how two ends pair theirs.
+
+use crate::codec::{Address, Name, Reader, Writer};
+use crate::handshake::HandshakeError;
+use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
+
+/// A rail as its peer needs to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// Rails of equal fabric names can reach each other.
+    pub fabric: Name,
+    /// The network card, for words to the user.
+    pub nic: u16,
+    pub data: Address,
+    /// Of the control rail on the same card, if it has one.
+    pub control: Option<Address>,
+}
+
+impl Rail {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.field(FABRIC, self.fabric.as_bytes());
+        writer.field(NIC, &self.nic.to_le_bytes());
+        writer.field(DATA, self.data.as_bytes());
+        if let Some(control) = &self.control {
+            writer.field(CONTROL, control.as_bytes());
+        }
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let (mut fabric, mut nic, mut data, mut control) = (None, None, None, None);
+        for field in Reader::new(bytes) {
+            let field = field?;
+            match field.kind {
+                FABRIC => field.once(&mut fabric, |field| field.bounded())?,
+                NIC => field.once(&mut nic, |field| field.u16())?,
+                DATA => field.once(&mut data, |field| field.bounded())?,
+                CONTROL => field.once(&mut control, |field| field.bounded())?,
+                _ => {}
+            }
+        }
+        Ok(Self {
+            fabric: fabric.ok_or(HandshakeError::Missing("fabric name"))?,
+            nic: nic.ok_or(HandshakeError::Missing("network card"))?,
+            data: data.ok_or(HandshakeError::Missing("data address"))?,
+            control,
+        })
+    }
+}
+
+const FABRIC: u16 = 1;
+const NIC: u16 = 2;
+const DATA: u16 = 3;
+const CONTROL: u16 = 4;
+
+/// A rail of the sender and a rail of the receiver, by their indices in the lists that each end sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailPair {
+    pub sender: u8,
+    pub receiver: u8,
+}
+
+/// The rails that two ends have in common. Keys, immediates and bit sets count in the order of `data`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairing {
+    pub data: Vec<RailPair>,
+    pub control: Vec<RailPair>,
+}
+
+impl Pairing {
+    /// Pairs by fabric name, in order; what one end has more of stays unused. None without a pair of each kind.
+    pub fn of(sender: &[Rail], receiver: &[Rail]) -> Option<Self> {
+        let data = pair(sender, receiver, MAX_DATA_RAILS, |_| true);
+        let control = pair(sender, receiver, MAX_CONTROL_RAILS, |rail| rail.control.is_some());
+        (!data.is_empty() && !control.is_empty()).then_some(Self { data, control })
+    }
+
+    /// Whether what a reply says can be true of these rails: every pair exists, and is of one fabric.
+    pub fn fits(&self, sender: &[Rail], receiver: &[Rail]) -> bool {
+        let fits = |pair: &RailPair, control: bool| {
+            let rails =
+                sender.get(usize::from(pair.sender)).zip(receiver.get(usize::from(pair.receiver)));
+            rails.is_some_and(|(ours, theirs)| {
+                let reachable = !control || ours.control.is_some() && theirs.control.is_some();
+                ours.fabric == theirs.fabric && reachable
+            })
+        };
+        self.data.iter().all(|pair| fits(pair, false))
+            && self.control.iter().all(|pair| fits(pair, true))
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer, data: u16, control: u16) {
+        let flat = |pairs: &[RailPair]| -> Vec<u8> {
+            pairs.iter().flat_map(|pair| [pair.sender, pair.receiver]).collect()
+        };
+        writer.field(data, &flat(&self.data));
+        writer.field(control, &flat(&self.control));
+    }
+}
+
+/// Reads pairs; each rail occurs at most once.
+pub(crate) fn decode_pairs(bytes: &[u8], max: usize) -> Result<Vec<RailPair>, HandshakeError> {
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    if !rest.is_empty() || pairs.is_empty() || pairs.len() > max {
+        return Err(HandshakeError::Value("rail pairs"));
+    }
+    let (mut senders, mut receivers) = (0_u16, 0_u16);
+    let taken = |set: &mut u16, rail: u8| {
+        let bit = 1_u16.checked_shl(u32::from(rail)).unwrap_or(0);
+        let fresh = bit != 0 && *set & bit == 0;
+        *set |= bit;
+        fresh
+    };
+    pairs
+        .iter()
+        .map(|[sender, receiver]| {
+            if taken(&mut senders, *sender) && taken(&mut receivers, *receiver) {
+                Ok(RailPair { sender: *sender, receiver: *receiver })
+            } else {
+                Err(HandshakeError::Value("rail pairs"))
+            }
+        })
+        .collect()
+}
+
+fn pair(
+    sender: &[Rail],
+    receiver: &[Rail],
+    max: usize,
+    usable: impl Fn(&Rail) -> bool,
+) -> Vec<RailPair> {
+    let mut free: Vec<_> = (0..).zip(receiver).filter(|(_, rail)| usable(rail)).collect();
+    let ours = (0..).zip(sender).filter(|(_, rail)| usable(rail));
+    ours.filter_map(|(index, rail)| {
+        let found = free.iter().position(|(_, other)| other.fabric == rail.fabric)?;
+        Some(RailPair { sender: index, receiver: free.remove(found).0 })
+    })
+    .take(max)
+    .collect()
+}

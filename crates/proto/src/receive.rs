@@ -1,0 +1,498 @@
+//! The receiver's flow: receives become adverts, parts arrive, and what is complete is told to the sender as done.
+//!
+//! ```text
+//!        post               arrived (last missing part) or read_fins         poll: Done
+//!  Free ──────▶ Incomplete ──────────────────────────────────────▶ Complete ───────────▶ Free
+//!                  │ next_write, wrote: advertised
+//! ```
+//!
+//! Laws: at most W lines lie between the oldest incomplete one and the newest. An immediate names a line modulo 1024;
+//! outside the advertised window it is late and dropped. A line is complete when its last part is known and all before
+//! it are there. The first cause of failure sticks.
+
+use crate::bits::{count32, low8, low16, mix};
+use crate::error::{ProtocolError, Violation};
+use crate::flow::{FlowParameters, LineSink, LineSource, Path};
+use crate::ids::{Line, RESIDUES};
+use crate::immediate::Immediate;
+use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP};
+use crate::window::Window;
+use crate::wire::{FIRST_KEY, Form, Kind, SHORT_LINE_WORDS};
+use crate::wire::{head_line, seal, short_line, validates};
+
+/// One direction of one connection, at the side that called accept.
+#[derive(Debug)]
+pub struct ReceiveFlow {
+    /// Lines before this one are complete.
+    done: Line,
+    /// Lines before this one have been advertised.
+    advertised: Line,
+    /// The line the next receive takes.
+    next: Line,
+    /// Adverts before this one are to be written without asking again whether it is time.
+    flush_to: Line,
+    /// The newest done that a post has taken along.
+    told: Line,
+    parameters: FlowParameters,
+    /// Turns of progress that brought nothing while a done is owed.
+    idle_turns: u32,
+    lone_in_flight: bool,
+    unretired: u32,
+    failed: Option<ProtocolError>,
+    counters: ReceiveCounters,
+    slots: Box<[Slot]>,
+}
+
+/// What was dropped, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveCounters {
+    /// Immediates for lines that are not outstanding.
+    pub late: u64,
+    /// Parts of an outstanding line that were there already.
+    pub duplicates: u64,
+    /// Parts that cannot be.
+    pub violations: u64,
+}
+
+/// A receive to post. `keys` has one for each data rail.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive<'a> {
+    pub address: u64,
+    pub len: u64,
+    pub tag: i32,
+    pub keys: &'a [u64],
+}
+
+/// Adverts that travel in one write: `count` places from `place` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdvertWrite {
+    pub place: u32,
+    pub count: u32,
+    done: Line,
+}
+
+/// A done that travels alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoneDone {
+    pub words: [u64; SHORT_LINE_WORDS],
+    done: Line,
+}
+
+/// What an immediate was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    Progress,
+    Complete(Line),
+    /// For a line that is not outstanding: dropped.
+    Late,
+    /// A part that was there already: dropped.
+    Duplicate,
+    /// A part that cannot be: dropped.
+    Violation,
+}
+
+/// The answer to [`ReceiveFlow::poll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivePoll {
+    Pending,
+    /// Said once: the lines' places are free again. Their sizes can be read until the next post.
+    Done {
+        count: u32,
+    },
+    Failed(ProtocolError),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The check so far, over all but words 0 and 1, which are known only when the advert travels.
+    body: u64,
+    form: Form,
+    len: u64,
+    /// A bit per part that is there.
+    parts: u64,
+    /// The sum of the parts' lengths; of a complete line, its size.
+    size: u64,
+    /// A bit per rail that brought bytes.
+    carried: u16,
+    /// The index of the last part, or `NO_LAST`.
+    last: u8,
+    /// Of the first line of a group: how many of its lines are incomplete.
+    left: u8,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Incomplete,
+    Complete,
+}
+
+const NO_LAST: u8 = 64;
+
+impl Slot {
+    const FREE: Self = Self {
+        body: 0,
+        form: Form::from_word(0),
+        len: 0,
+        parts: 0,
+        size: 0,
+        carried: 0,
+        last: NO_LAST,
+        left: 0,
+        state: State::Free,
+    };
+}
+
+impl ReceiveFlow {
+    pub fn new(parameters: FlowParameters) -> Result<Self, ProtocolError> {
+        parameters.validate()?;
+        let first = parameters.first_line;
+        Ok(Self {
+            done: first,
+            advertised: first,
+            next: first,
+            flush_to: first,
+            told: first,
+            idle_turns: 0,
+            lone_in_flight: false,
+            unretired: 0,
+            failed: None,
+            counters: ReceiveCounters::default(),
+            slots: vec![Slot::FREE; parameters.window.lines() as usize].into_boxed_slice(),
+            parameters,
+        })
+    }
+
+    /// Posts a receive, or a group of them, and answers its first line; none while the window has no room. `cut` says
+    /// that longer messages are to be truncated. The adverts are put into `sink`, still unsealed.
+    #[inline]
+    pub fn post<S: LineSink>(
+        &mut self,
+        sink: &mut S,
+        receives: &[Receive<'_>],
+        cut: bool,
+    ) -> Result<Option<Line>, ProtocolError> {
+        if let Some(cause) = self.failed {
+            return Err(cause);
+        }
+        let (first, count) = (self.next, receives.len());
+        if count == 0 || count > MAX_GROUP {
+            return Err(ProtocolError::Misuse(
+                "a receive is posted alone or in a group of up to 8",
+            ));
+        }
+        let room = self.window().outstanding() - first.distance(self.done);
+        if count32(count) > room {
+            return Ok(None);
+        }
+        for (index, receive) in (0..).zip(receives) {
+            if receive.keys.len() != self.parameters.rails {
+                return Err(ProtocolError::Misuse("a receive has one key for each data rail"));
+            }
+            if self.slot(first.plus(index)).state != State::Free {
+                return Ok(None);
+            }
+        }
+        for (index, receive) in receives.iter().enumerate() {
+            self.post_line(sink, receive, Form::advert(index, count, cut, receive.tag));
+        }
+        self.slot_mut(first).left = low8(count as u64);
+        self.unretired += 1;
+        Ok(Some(first))
+    }
+
+    #[inline]
+    fn post_line<S: LineSink>(&mut self, sink: &mut S, receive: &Receive<'_>, form: Form) {
+        let line = self.next;
+        let place = self.window().place(line);
+        let mut body = mix(self.parameters.nonce, receive.address, receive.len);
+        sink.store(place, 2, receive.address);
+        sink.store(place, 3, receive.len);
+        let key = |index: usize| receive.keys.get(index).copied().unwrap_or(0);
+        for index in (0..self.parameters.format().keys()).step_by(2) {
+            let pair = [key(index), key(index + 1)];
+            body = mix(body, pair[0], pair[1]);
+            sink.store(place, FIRST_KEY + index, pair[0]);
+            sink.store(place, FIRST_KEY + index + 1, pair[1]);
+        }
+        let len = receive.len;
+        *self.slot_mut(line) = Slot { body, form, len, state: State::Incomplete, ..Slot::FREE };
+        self.next = line.plus(1);
+    }
+
+    /// The adverts to write now, sealed with the newest done; none while the sender cannot run dry.
+    ///
+    /// Ask until there is none: a run ends where the ring does. A post that is refused is asked for again.
+    #[inline]
+    pub fn next_write<S: LineSink>(&mut self, sink: &mut S) -> Option<AdvertWrite> {
+        let unsent = self.next.distance(self.advertised);
+        // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
+        let begun = self.flush_to != self.advertised;
+        if unsent == 0 || !begun && unsent < self.advertised.distance(self.done) {
+            return None;
+        }
+        self.flush_to = self.next;
+        let (place, count) =
+            (self.window().place(self.advertised), unsent.min(self.window().run(self.advertised)));
+        for index in 0..count {
+            let line = self.advertised.plus(index);
+            let slot = self.slot(line);
+            let form = slot.form.with_done(self.done);
+            sink.store(place + index, 0, seal(slot.body, line, form));
+            sink.store(place + index, 1, form.word());
+        }
+        Some(AdvertWrite { place, count, done: self.done })
+    }
+
+    /// The post of these adverts was accepted.
+    #[inline]
+    pub fn wrote(&mut self, write: AdvertWrite) {
+        self.advertised = self.advertised.plus(write.count);
+        self.tell(write.done);
+    }
+
+    /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
+    #[inline]
+    pub fn arrived(&mut self, rail: u32, immediate: Immediate, completion_len: u64) -> Arrival {
+        let Path::Immediate { eight } = self.parameters.path else { return self.violation() };
+        let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
+        if ahead >= self.advertised.distance(self.done) {
+            self.counters.late += 1;
+            return Arrival::Late;
+        }
+        let line = self.done.plus(ahead);
+        let true_lengths = self.parameters.true_lengths;
+        let slot = self.slot_mut(line);
+        let part = immediate.part();
+        let bit = 1 << part;
+        if slot.state != State::Incomplete || slot.parts & bit != 0 {
+            self.counters.duplicates += 1;
+            return Arrival::Duplicate;
+        }
+        if immediate.is_last() {
+            if slot.last != NO_LAST || slot.parts >> part != 0 {
+                return self.violation();
+            }
+            slot.last = part;
+        } else if part >= slot.last {
+            return self.violation();
+        }
+        slot.parts |= bit;
+        slot.size = slot.size.saturating_add(completion_len);
+        slot.carried |= 1 << (rail & 15);
+        if slot.last == NO_LAST || slot.parts != u64::MAX >> (63 - slot.last) {
+            return Arrival::Progress;
+        }
+        let size = if immediate.is_whole() {
+            slot.len
+        } else if eight {
+            u64::from(immediate.length())
+        } else if true_lengths {
+            slot.size
+        } else {
+            u64::MAX
+        };
+        let carried = slot.carried;
+        self.complete(line, size, carried)
+    }
+
+    /// All bytes of a line are there.
+    #[inline]
+    fn complete(&mut self, line: Line, size: u64, carried: u16) -> Arrival {
+        let slot = self.slot_mut(line);
+        if size > slot.len {
+            let violation = Violation::Size { said: size, posted: slot.len };
+            self.fail(ProtocolError::Violation(violation));
+            return self.violation();
+        }
+        slot.size = size;
+        slot.carried = if size == 0 { 0 } else { carried };
+        slot.state = State::Complete;
+        let first = line.plus(slot.form.index().wrapping_neg());
+        self.slot_mut(first).left -= 1;
+        self.idle_turns = 0;
+        if line == self.done {
+            self.advance();
+        }
+        Arrival::Complete(line)
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        self.done = self.done.plus(1);
+        while self.done != self.advertised && self.slot(self.done).state != State::Incomplete {
+            self.done = self.done.plus(1);
+        }
+    }
+
+    /// Reads the fin ring from the oldest incomplete line on, up to the first fin that is not there. Answers how many
+    /// lines it completed.
+    #[inline]
+    pub fn read_fins<S: LineSource>(&mut self, fins: &S) -> u32 {
+        let mut completed = 0;
+        let mut line = self.done;
+        while line != self.advertised {
+            if self.slot(line).state == State::Incomplete {
+                let head = fins.word(self.window().place(line), 0);
+                if head_line(head) != line || !self.read_fin(fins, line, head) {
+                    break;
+                }
+                completed += 1;
+            }
+            line = line.plus(1);
+        }
+        completed
+    }
+
+    fn read_fin<S: LineSource>(&mut self, fins: &S, line: Line, head: u64) -> bool {
+        let place = self.window().place(line);
+        let mut words = [head; SHORT_LINE_WORDS];
+        for (index, word) in words.iter_mut().enumerate().skip(1) {
+            *word = fins.word(place, index);
+        }
+        if !validates(self.parameters.nonce, &words) {
+            return false;
+        }
+        let form = Form::from_word(words[1]);
+        let (carried, len) = (low16(words[2]), words[3]);
+        if !form.is(Kind::Fin) {
+            self.fail(ProtocolError::Violation(Violation::LineKind));
+        } else if form.status() != 0 {
+            let posted = self.slot(line).len;
+            self.fail(ProtocolError::TooLong { line, sent: len, posted });
+        } else {
+            return matches!(self.complete(line, len, carried), Arrival::Complete(_));
+        }
+        false
+    }
+
+    /// Whether the sender may be waiting for a done that no post has taken along.
+    ///
+    /// The last outstanding receive of an endpoint is reported only when this is false: its caller may never be heard
+    /// of again.
+    #[inline]
+    pub fn owes_done(&self) -> bool {
+        !self.parameters.sends_arrive_when_complete && self.done != self.told
+    }
+
+    /// A turn of progress brought nothing for this connection.
+    #[inline]
+    pub fn idle_turn(&mut self) {
+        if self.owes_done() {
+            self.idle_turns = self.idle_turns.saturating_add(1);
+        }
+    }
+
+    /// The line to write alone, into place [`Window::lone_place`] of the mailbox, always over the same control rail.
+    ///
+    /// None while one is in flight: two could overtake each other. `urgent` does not wait for idle turns.
+    pub fn lone_done(&self, urgent: bool) -> Option<LoneDone> {
+        let due = urgent || self.idle_turns >= LONE_DONE_IDLE_TURNS;
+        if self.lone_in_flight || !due || !self.owes_done() {
+            return None;
+        }
+        let words = short_line(self.parameters.nonce, self.done, Form::lone_done(), [0, 0]);
+        Some(LoneDone { words, done: self.done })
+    }
+
+    /// The post of this lone done was accepted. One that is refused is asked for again.
+    pub fn lone_done_posted(&mut self, lone: LoneDone) {
+        self.lone_in_flight = true;
+        self.tell(lone.done);
+    }
+
+    /// The write of the lone done has completed.
+    pub fn lone_done_written(&mut self) {
+        self.lone_in_flight = false;
+    }
+
+    /// Asks for the receive, or group, that began with `first`; done is said once.
+    #[inline]
+    pub fn poll(&mut self, first: Line) -> ReceivePoll {
+        let slot = self.slot(first);
+        debug_assert!(slot.form.index() == 0, "a group is asked for by its first line");
+        if slot.left == 0 && slot.state == State::Complete {
+            let count = slot.form.count();
+            for index in 0..count {
+                self.slot_mut(first.plus(index)).state = State::Free;
+            }
+            self.unretired -= 1;
+            return ReceivePoll::Done { count };
+        }
+        match self.failed {
+            Some(cause) => ReceivePoll::Failed(cause),
+            None => ReceivePoll::Pending,
+        }
+    }
+
+    /// How many bytes a complete line received.
+    #[inline]
+    pub fn size(&self, line: Line) -> u64 {
+        self.slot(line).size
+    }
+
+    /// The rails that brought bytes of a complete line, as bits.
+    #[inline]
+    pub fn carried(&self, line: Line) -> u16 {
+        self.slot(line).carried
+    }
+
+    /// How many receives (a group is one) were posted and not yet reported done.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.unretired
+    }
+
+    /// Fails the flow from outside. The first cause stays.
+    #[cold]
+    pub fn fail(&mut self, cause: ProtocolError) {
+        self.failed.get_or_insert(cause);
+    }
+
+    pub fn failure(&self) -> Option<ProtocolError> {
+        self.failed
+    }
+
+    pub fn counters(&self) -> ReceiveCounters {
+        self.counters
+    }
+
+    pub fn parameters(&self) -> &FlowParameters {
+        &self.parameters
+    }
+
+    /// Lines before this one are complete.
+    pub fn done(&self) -> Line {
+        self.done
+    }
+
+    #[inline]
+    fn tell(&mut self, done: Line) {
+        if done.is_after(self.told) {
+            self.told = done;
+        }
+        self.idle_turns = 0;
+    }
+
+    #[cold]
+    fn violation(&mut self) -> Arrival {
+        self.counters.violations += 1;
+        Arrival::Violation
+    }
+
+    #[inline]
+    fn window(&self) -> Window {
+        self.parameters.window
+    }
+
+    #[inline]
+    fn slot(&self, line: Line) -> &Slot {
+        &self.slots[line.number() as usize & (self.slots.len() - 1)]
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, line: Line) -> &mut Slot {
+        &mut self.slots[line.number() as usize & (self.slots.len() - 1)]
+    }
+}

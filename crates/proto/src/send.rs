@@ -1,0 +1,457 @@
+//! The sender's flow: a message finds its advert, its parts travel, and it is done when they are known to be there.
+//!
+//! ```text
+//!        submit            written (last part)                    done passed the line,
+//!  Free ────────▶ Posting ────────┬──────────────────────▶ Written ── or nobody need wait ─▶ poll: Done, Free
+//!                                 └▶ Fin ── fin_written ──▶
+//! ```
+//!
+//! Laws: messages match receives in posting order; tags choose only inside the first unfinished group. A done is
+//! believed only as far as messages were submitted. The first cause of failure sticks.
+
+use crate::bits::low16;
+use crate::error::{ProtocolError, Violation};
+use crate::flow::{FlowParameters, LineSource, Path};
+use crate::ids::{CommId, Line};
+use crate::immediate::Immediate;
+use crate::limits::MAX_GROUP;
+use crate::mailbox::Mailbox;
+use crate::parts::Part;
+use crate::window::Window;
+use crate::wire::{Form, Kind, SHORT_LINE_WORDS, short_line};
+
+/// One direction of one connection, at the side that called connect.
+#[derive(Debug)]
+pub struct SendFlow {
+    mailbox: Mailbox,
+    /// The first line of the first unfinished group.
+    first: Line,
+    /// Adverts before this one have been read for their done.
+    seen: Line,
+    /// Lines before this one are complete at the receiver, as far as we were told.
+    peer_done: Line,
+    parameters: FlowParameters,
+    longest_by_immediates: u64,
+    group: Group,
+    failed: Option<ProtocolError>,
+    failed_fin: Option<FailedFin>,
+    counters: SendCounters,
+    slots: Box<[Slot]>,
+}
+
+/// What was dropped, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounters {
+    /// Dones older than the newest: normal, since control writes overtake each other.
+    pub stale_dones: u64,
+    /// Dones past the messages submitted: the peer is wrong.
+    pub violations: u64,
+}
+
+/// The answer to [`SendFlow::submit`].
+#[derive(Debug)]
+pub enum Submit<'a> {
+    /// No advert for it yet, or its place in the ring still belongs to an earlier message that was not polled.
+    NotYet,
+    Accepted(Message<'a>),
+}
+
+/// Where a message goes, for the posts that carry it.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    pub line: Line,
+    /// Where the receive begins, as the receiver's provider wants it named.
+    pub address: u64,
+    /// One per data rail.
+    pub keys: &'a [u64],
+    /// After truncation, where that was agreed.
+    pub len: u64,
+    pub path: Path,
+    /// The message fills its receive.
+    pub whole: bool,
+    pub comm: CommId,
+}
+
+impl Message<'_> {
+    /// What rides with a part, on the path of immediates.
+    #[inline]
+    pub fn immediate(&self, part: &Part) -> Immediate {
+        let length = match self.path {
+            Path::Immediate { eight: true } => crate::bits::low32(self.len),
+            _ => 0,
+        };
+        Immediate::new(self.comm, self.line, part.index, part.last, self.whole, length)
+    }
+}
+
+/// The answer to [`SendFlow::written`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// More writes of this message are under way.
+    Pending,
+    /// All parts have completed: now [`SendFlow::fin_words`] go into the fin ring, at the line's place.
+    NeedsFin,
+    /// All writes have completed; ask [`SendFlow::poll`].
+    Written,
+}
+
+/// The answer to [`SendFlow::poll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendPoll {
+    Pending,
+    /// Said once: the line's place is free again.
+    Done {
+        len: u64,
+    },
+    Failed(ProtocolError),
+}
+
+/// A fin that tells the receiver of a message that was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedFin {
+    pub place: u32,
+    pub words: [u64; SHORT_LINE_WORDS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    len: u64,
+    operations: u32,
+    carried: u16,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    Posting {
+        fin: bool,
+    },
+    Fin,
+    Written,
+}
+
+/// The first unfinished group, once all of its adverts are there. A count of 0: not looked at yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    count: u32,
+    /// A bit per line that a message took.
+    taken: u32,
+    tags: [i32; MAX_GROUP],
+}
+
+impl SendFlow {
+    pub fn new(parameters: FlowParameters) -> Result<Self, ProtocolError> {
+        parameters.validate()?;
+        let first = parameters.first_line;
+        Ok(Self {
+            mailbox: Mailbox::new(&parameters),
+            first,
+            seen: first,
+            peer_done: first,
+            longest_by_immediates: parameters.longest_by_immediates(),
+            parameters,
+            group: Group::default(),
+            failed: None,
+            failed_fin: None,
+            counters: SendCounters::default(),
+            slots: vec![Slot::default(); parameters.window.lines() as usize].into_boxed_slice(),
+        })
+    }
+
+    /// Finds the receive for a message of `len` bytes. An error sticks; for a message that is too long, see also
+    /// [`failed_fin`](Self::failed_fin).
+    #[inline]
+    pub fn submit<S: LineSource>(
+        &mut self,
+        mailbox: &S,
+        tag: i32,
+        len: u64,
+    ) -> Result<Submit<'_>, ProtocolError> {
+        if let Some(cause) = self.failed {
+            return Err(cause);
+        }
+        let line = self.first;
+        if self.group.count == 0 {
+            if !self.read_advert(mailbox, line) {
+                return Ok(Submit::NotYet);
+            }
+            if self.mailbox.form().is_single_advert() {
+                if self.slot(line).state != State::Free {
+                    return Ok(Submit::NotYet);
+                }
+                self.first = line.plus(1);
+                return self.accept(line, len);
+            }
+        }
+        self.submit_to_group(mailbox, tag, len)
+    }
+
+    #[inline(never)]
+    fn submit_to_group<S: LineSource>(
+        &mut self,
+        mailbox: &S,
+        tag: i32,
+        len: u64,
+    ) -> Result<Submit<'_>, ProtocolError> {
+        if self.group.count == 0 && !self.open_group(mailbox)? {
+            return Ok(Submit::NotYet);
+        }
+        let Group { count, taken, tags } = self.group;
+        let free = |index: &u32| taken & 1 << index == 0 && tags[*index as usize] == tag;
+        let Some(index) = (0..count).find(free) else { return Ok(Submit::NotYet) };
+        let line = self.first.plus(index);
+        if self.slot(line).state != State::Free || !self.mailbox.advert(mailbox, line) {
+            return Ok(Submit::NotYet);
+        }
+        self.group.taken |= 1 << index;
+        if self.group.taken == (1 << count) - 1 {
+            self.group = Group::default();
+            self.first = self.first.plus(count);
+        }
+        self.accept(line, len)
+    }
+
+    /// Reads the group that begins at the first line; false while one of its adverts is missing.
+    fn open_group<S: LineSource>(&mut self, mailbox: &S) -> Result<bool, ProtocolError> {
+        let mut count = self.mailbox.form().count();
+        let mut tags = [0; MAX_GROUP];
+        let mut index = 0;
+        while index < count {
+            if !self.read_advert(mailbox, self.first.plus(index)) {
+                return Ok(false);
+            }
+            let form = self.mailbox.form();
+            if !form.is(Kind::Advert) {
+                return Err(self.stick(ProtocolError::Violation(Violation::LineKind)));
+            }
+            if index == 0 {
+                count = form.count();
+            }
+            if form.index() != index || form.count() != count || count as usize > MAX_GROUP {
+                return Err(self.stick(ProtocolError::Violation(Violation::Group)));
+            }
+            tags[index as usize] = form.tag();
+            index += 1;
+        }
+        self.group = Group { count, taken: 0, tags };
+        Ok(true)
+    }
+
+    /// The advert copied last is the one for this message.
+    #[inline]
+    fn accept(&mut self, line: Line, len: u64) -> Result<Submit<'_>, ProtocolError> {
+        let posted = self.mailbox.posted();
+        let mut len = len;
+        if len > posted {
+            if !self.mailbox.form().cuts() {
+                return Err(self.refuse(line, len, posted));
+            }
+            len = posted;
+        }
+        let whole = len == posted;
+        let path = self.path_of(len, whole);
+        if path == Path::Fin && !self.parameters.fins {
+            return Err(self.stick(ProtocolError::Unsendable { len }));
+        }
+        let state = State::Posting { fin: path == Path::Fin };
+        *self.slot_mut(line) = Slot { len, operations: 0, carried: 0, state };
+        Ok(Submit::Accepted(Message {
+            line,
+            address: self.mailbox.address(),
+            keys: self.mailbox.keys(self.parameters.rails),
+            len,
+            path,
+            whole,
+            comm: self.parameters.comm,
+        }))
+    }
+
+    /// Immediates, if they can tell the size and 64 parts can hold the message.
+    #[inline]
+    fn path_of(&self, len: u64, whole: bool) -> Path {
+        let Path::Immediate { eight } = self.parameters.path else { return Path::Fin };
+        let told = if eight { len <= u64::from(u32::MAX) } else { self.parameters.true_lengths };
+        if (whole || told) && len <= self.longest_by_immediates {
+            Path::Immediate { eight }
+        } else {
+            Path::Fin
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, line: Line, sent: u64, posted: u64) -> ProtocolError {
+        let words = short_line(self.parameters.nonce, line, Form::fin(true), [0, sent]);
+        self.failed_fin = Some(FailedFin { place: self.window().place(line), words });
+        self.stick(ProtocolError::TooLong { line, sent, posted })
+    }
+
+    /// Says with how many writes a message travels, once, before the first of them can complete, and the rails they
+    /// take as bits.
+    #[inline]
+    pub fn posted(&mut self, line: Line, operations: u32, carried: u16) {
+        let slot = self.slot_mut(line);
+        slot.operations += operations;
+        slot.carried |= carried;
+    }
+
+    /// One write of the message has completed well.
+    #[inline]
+    pub fn written(&mut self, line: Line) -> WriteOutcome {
+        let slot = self.slot_mut(line);
+        let State::Posting { fin } = slot.state else { return WriteOutcome::Pending };
+        slot.operations = slot.operations.saturating_sub(1);
+        if slot.operations > 0 {
+            WriteOutcome::Pending
+        } else if fin {
+            slot.state = State::Fin;
+            WriteOutcome::NeedsFin
+        } else {
+            slot.state = State::Written;
+            WriteOutcome::Written
+        }
+    }
+
+    /// The fin line of a message whose parts have all completed, for place [`Window::place`] of the fin ring.
+    pub fn fin_words(&self, line: Line) -> [u64; SHORT_LINE_WORDS] {
+        let slot = self.slot(line);
+        let carried = if slot.len == 0 { 0 } else { slot.carried };
+        let rest = [u64::from(carried), slot.len];
+        short_line(self.parameters.nonce, line, Form::fin(false), rest)
+    }
+
+    /// The write of the fin line has completed well.
+    pub fn fin_written(&mut self, line: Line) {
+        let slot = self.slot_mut(line);
+        if slot.state == State::Fin {
+            slot.state = State::Written;
+        }
+    }
+
+    /// Takes the dones that have come: alone, and in adverts not yet sent to.
+    #[inline]
+    pub fn observe<S: LineSource>(&mut self, mailbox: &S) {
+        if self.parameters.sends_arrive_when_complete || self.peer_done == self.submitted() {
+            return;
+        }
+        if let Some(done) = self.mailbox.lone_done(mailbox) {
+            self.accept_done(done);
+        }
+        for _ in 0..self.window().lines() {
+            let line = if self.first.is_after(self.seen) { self.first } else { self.seen };
+            if !self.read_advert(mailbox, line) {
+                break;
+            }
+        }
+    }
+
+    /// Asks for a message; done is said once.
+    #[inline]
+    pub fn poll(&mut self, line: Line) -> SendPoll {
+        let arrived = self.parameters.sends_arrive_when_complete || self.peer_done.is_after(line);
+        let slot = self.slot_mut(line);
+        if arrived && slot.state == State::Written {
+            slot.state = State::Free;
+            return SendPoll::Done { len: slot.len };
+        }
+        match self.failed {
+            Some(cause) => SendPoll::Failed(cause),
+            None => SendPoll::Pending,
+        }
+    }
+
+    /// Fails the flow from outside. The first cause stays.
+    pub fn fail(&mut self, cause: ProtocolError) {
+        self.stick(cause);
+    }
+
+    pub fn failure(&self) -> Option<ProtocolError> {
+        self.failed
+    }
+
+    /// What to write into the receiver's fin ring, so that it learns of a message that was too long.
+    pub fn failed_fin(&self) -> Option<FailedFin> {
+        self.failed_fin
+    }
+
+    /// The post of [`failed_fin`](Self::failed_fin) was accepted.
+    pub fn failed_fin_posted(&mut self) {
+        self.failed_fin = None;
+    }
+
+    pub fn counters(&self) -> SendCounters {
+        self.counters
+    }
+
+    pub fn parameters(&self) -> &FlowParameters {
+        &self.parameters
+    }
+
+    /// The oldest line that no message has taken.
+    #[inline]
+    pub fn submitted(&self) -> Line {
+        self.first.plus(self.group.taken.trailing_ones())
+    }
+
+    /// The receiver's cumulative done, as far as we were told.
+    pub fn peer_done(&self) -> Line {
+        self.peer_done
+    }
+
+    #[inline]
+    fn read_advert<S: LineSource>(&mut self, mailbox: &S, line: Line) -> bool {
+        if !self.mailbox.advert(mailbox, line) {
+            return false;
+        }
+        if !self.seen.is_after(line) {
+            self.seen = line.plus(1);
+            if !self.parameters.sends_arrive_when_complete {
+                let ahead =
+                    self.mailbox.form().done().wrapping_sub(low16(self.peer_done.number().into()));
+                self.accept_done(self.peer_done.plus(u32::from(ahead)));
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn accept_done(&mut self, done: Line) {
+        let ahead = done.distance(self.peer_done);
+        if ahead <= self.submitted().distance(self.peer_done) {
+            self.peer_done = done;
+        } else {
+            self.drop_done(ahead);
+        }
+    }
+
+    #[cold]
+    fn drop_done(&mut self, ahead: u32) {
+        // A done of 16 bits that lies behind looks up to 65535 ahead; an honest one is within the ring.
+        if ahead > u32::from(u16::MAX) - self.window().lines() {
+            self.counters.stale_dones += 1;
+        } else {
+            self.counters.violations += 1;
+        }
+    }
+
+    #[cold]
+    fn stick(&mut self, cause: ProtocolError) -> ProtocolError {
+        *self.failed.get_or_insert(cause)
+    }
+
+    #[inline]
+    fn window(&self) -> Window {
+        self.parameters.window
+    }
+
+    #[inline]
+    fn slot(&self, line: Line) -> &Slot {
+        &self.slots[line.number() as usize & (self.slots.len() - 1)]
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, line: Line) -> &mut Slot {
+        &mut self.slots[line.number() as usize & (self.slots.len() - 1)]
+    }
+}

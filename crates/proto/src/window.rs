@@ -1,0 +1,101 @@
+//! How many lines may be where: the ring of L, the E that may travel unadvertised, the W outstanding at the receiver.
+//!
+//! The law is W ≤ L − E: then an advert is never overwritten before the sender has read it or, eagerly, gone past it.
+
+use crate::ids::Line;
+use crate::limits::MAX_RING;
+
+/// A window that keeps the law.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    lines: u32,
+    eager: u32,
+    outstanding: u32,
+}
+
+impl Window {
+    /// For connections whose receives are all single.
+    pub const SINGLE: Self = Self { lines: 64, eager: 16, outstanding: 48 };
+    /// For connections with grouped receives.
+    pub const GROUPED: Self = Self { lines: 128, eager: 16, outstanding: 112 };
+
+    /// None unless the ring is a power of two within bounds and W ≤ L − E.
+    pub const fn new(lines: u32, eager: u32, outstanding: u32) -> Option<Self> {
+        let ring = lines.is_power_of_two() && lines <= MAX_RING;
+        if ring && outstanding > 0 && eager <= lines && outstanding <= lines - eager {
+            Some(Self { lines, eager, outstanding })
+        } else {
+            None
+        }
+    }
+
+    /// The window that serves groups of up to `max_group`.
+    pub const fn for_groups_of(max_group: usize) -> Self {
+        if max_group > 1 { Self::GROUPED } else { Self::SINGLE }
+    }
+
+    #[inline]
+    pub const fn lines(self) -> u32 {
+        self.lines
+    }
+
+    #[inline]
+    pub const fn eager(self) -> u32 {
+        self.eager
+    }
+
+    #[inline]
+    pub const fn outstanding(self) -> u32 {
+        self.outstanding
+    }
+
+    /// The place of a line in the ring.
+    #[inline]
+    pub const fn place(self, line: Line) -> u32 {
+        line.number() & (self.lines - 1)
+    }
+
+    /// The place behind the ring of adverts, where the lone done lands.
+    #[inline]
+    pub const fn lone_place(self) -> u32 {
+        self.lines
+    }
+
+    /// How many lines from `first` on lie side by side before the ring ends.
+    #[inline]
+    pub(crate) const fn run(self, first: Line) -> u32 {
+        self.lines - self.place(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_window_breaks_the_law() {
+        for lines in 0..=130 {
+            for eager in 0..=lines + 1 {
+                for outstanding in 0..=lines + 1 {
+                    let legal = [1, 2, 4, 8, 16, 32, 64, 128].contains(&lines)
+                        && outstanding > 0
+                        && outstanding + eager <= lines;
+                    assert_eq!(Window::new(lines, eager, outstanding).is_some(), legal);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_and_the_next_lap_share_a_place() {
+        for window in [Window::SINGLE, Window::GROUPED] {
+            for start in [0, 63, u32::MAX - 64] {
+                let line = Line::new(start);
+                assert_eq!(window.place(line), window.place(line.plus(window.lines())));
+                for other in 1..window.lines() {
+                    assert_ne!(window.place(line), window.place(line.plus(other)));
+                }
+            }
+        }
+    }
+}

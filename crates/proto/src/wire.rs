@@ -1,0 +1,208 @@
+//! The words of a line: how they are packed, and the check that says they are all there.
+//!
+//! A line is validated from a local copy. One that does not validate is not there yet: half landed, of an earlier
+//! tenant, or of another connection; the check mixes every word, in order, with the connection's nonce.
+
+use crate::bits::{fold, low8, low16, low32, mix};
+use crate::ids::Line;
+use crate::limits::{MAX_DATA_RAILS, MAX_GROUP};
+
+/// How long an advert is: it has room for one key per data rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineFormat {
+    /// 64 bytes, up to 4 rails.
+    Words8,
+    /// 128 bytes, up to 12 rails.
+    Words16,
+    /// 192 bytes, up to 20 rails.
+    Words24,
+}
+
+impl LineFormat {
+    pub const fn for_rails(rails: usize) -> Self {
+        match rails {
+            0..=4 => Self::Words8,
+            5..=12 => Self::Words16,
+            _ => Self::Words24,
+        }
+    }
+
+    #[inline]
+    pub const fn words(self) -> usize {
+        match self {
+            Self::Words8 => 8,
+            Self::Words16 => 16,
+            Self::Words24 => 24,
+        }
+    }
+
+    /// How far apart the places of a mailbox are.
+    #[inline]
+    pub const fn bytes(self) -> usize {
+        self.words() * 8
+    }
+
+    /// How many keys a line has room for.
+    #[inline]
+    pub const fn keys(self) -> usize {
+        self.words() - FIRST_KEY
+    }
+}
+
+/// The words of the longest line.
+pub const MAX_LINE_WORDS: usize = LineFormat::Words24.words();
+/// Fins and lone dones carry no keys: these words and no more, in every format.
+pub const SHORT_LINE_WORDS: usize = 4;
+/// The distance between the places of a fin ring: a cache line each.
+pub const FIN_PLACE_BYTES: usize = 64;
+/// The word of an advert with the first key.
+pub const FIRST_KEY: usize = 4;
+
+const _: () = assert!(MAX_DATA_RAILS <= LineFormat::Words24.keys());
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Advert = 1,
+    LoneDone = 2,
+    Fin = 3,
+}
+
+/// Word 1 of a line: done, the place in the group, kind and flags, tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form(u64);
+
+impl Form {
+    /// An advert's, still without its done.
+    #[inline]
+    pub fn advert(index: usize, count: usize, cut: bool, tag: i32) -> Self {
+        debug_assert!(
+            index < count && count <= MAX_GROUP,
+            "the group is checked when it is posted"
+        );
+        Self(
+            (index as u64) << INDEX_SHIFT
+                | (count as u64 - 1) << COUNT_SHIFT
+                | (Kind::Advert as u64) << KIND_SHIFT
+                | u64::from(cut) << CUT_SHIFT
+                | u64::from(tag.cast_unsigned()) << TAG_SHIFT,
+        )
+    }
+
+    pub fn lone_done() -> Self {
+        Self((Kind::LoneDone as u64) << KIND_SHIFT)
+    }
+
+    pub fn fin(failed: bool) -> Self {
+        Self((Kind::Fin as u64) << KIND_SHIFT | u64::from(failed) << STATUS_SHIFT)
+    }
+
+    #[inline]
+    #[must_use]
+    pub const fn with_done(self, done: Line) -> Self {
+        Self(self.0 & !0xffff | low16(done.number() as u64) as u64)
+    }
+
+    #[inline]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    #[inline]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub const fn done(self) -> u16 {
+        low16(self.0)
+    }
+
+    #[inline]
+    pub const fn index(self) -> u32 {
+        low32(self.0 >> INDEX_SHIFT) & 15
+    }
+
+    #[inline]
+    pub const fn count(self) -> u32 {
+        (low32(self.0 >> COUNT_SHIFT) & 15) + 1
+    }
+
+    #[inline]
+    pub const fn is(self, kind: Kind) -> bool {
+        self.0 >> KIND_SHIFT & 7 == kind as u64
+    }
+
+    /// Whether it is an advert that stands alone: the common case, in one comparison.
+    #[inline]
+    pub(crate) const fn is_single_advert(self) -> bool {
+        const MASK: u64 = 0xff << INDEX_SHIFT | 7 << KIND_SHIFT;
+        self.0 & MASK == (Kind::Advert as u64) << KIND_SHIFT
+    }
+
+    #[inline]
+    pub const fn cuts(self) -> bool {
+        self.0 >> CUT_SHIFT & 1 != 0
+    }
+
+    /// The status of a fin: 0 is well.
+    #[inline]
+    pub const fn status(self) -> u8 {
+        low8(self.0 >> STATUS_SHIFT) & 15
+    }
+
+    #[inline]
+    pub const fn tag(self) -> i32 {
+        low32(self.0 >> TAG_SHIFT).cast_signed()
+    }
+}
+
+const INDEX_SHIFT: u32 = 16;
+const COUNT_SHIFT: u32 = 20;
+const KIND_SHIFT: u32 = 24;
+const CUT_SHIFT: u32 = 27;
+const STATUS_SHIFT: u32 = 28;
+const TAG_SHIFT: u32 = 32;
+
+/// Word 0 before its check is put in.
+#[inline]
+pub(crate) const fn head(line: Line) -> u64 {
+    (line.number() as u64) << 32
+}
+
+/// The line number in word 0.
+#[inline]
+pub(crate) const fn head_line(word: u64) -> Line {
+    Line::new(low32(word >> 32))
+}
+
+/// The last step over the body: words 0 and 1, which are known only when the line travels.
+#[inline]
+pub(crate) const fn seal(body: u64, line: Line, form: Form) -> u64 {
+    let head = head(line);
+    head | fold(mix(body, head, form.word())) as u64
+}
+
+/// Mixes the words from the second on, in pairs, on top of the nonce.
+#[inline]
+pub(crate) fn body(nonce: u64, words: &[u64]) -> u64 {
+    words.chunks_exact(2).fold(nonce, |seed, pair| mix(seed, pair[0], pair[1]))
+}
+
+/// Whether the copy of a line is whole and of this connection.
+#[inline]
+pub(crate) fn validates(nonce: u64, words: &[u64]) -> bool {
+    let [head, form, rest @ ..] = words else { return false };
+    seal(body(nonce, rest), head_line(*head), Form::from_word(*form)) == *head
+}
+
+/// A fin or a lone done, sealed.
+pub(crate) fn short_line(
+    nonce: u64,
+    line: Line,
+    form: Form,
+    rest: [u64; 2],
+) -> [u64; SHORT_LINE_WORDS] {
+    [seal(body(nonce, &rest), line, form), form.word(), rest[0], rest[1]]
+}
