@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::{Level, LevelFilter};
+use proto::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use crate::error::{Error, Kind as ErrorKind, Result};
 
@@ -101,7 +102,7 @@ settings! {
     /// The most data rails in one device.
     max_rails: usize = "MAX_RAILS", Takes::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// The most control rails in one device. There is one per NIC, up to this number.
-    max_control_rails: usize = "MAX_CONTROL_RAILS", Takes::Number { min: 1, max: 4, zero: Zero::Refused }, "4", shared true;
+    max_control_rails: usize = "MAX_CONTROL_RAILS", Takes::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// Never use immediates: a fin line ends each message instead.
     force_fin: bool = "FORCE_FIN", Takes::Switch, "0", shared true;
     /// The most bytes in one write. Smaller ones cut messages into more parts; for tests.
@@ -119,7 +120,7 @@ settings! {
     /// How long close waits for operations in flight.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "2000", shared false;
     /// Entries of each completion queue.
-    cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("sized from what may be outstanding") }, "0", shared false;
+    cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
     /// How many turns of progress must find nothing before a done that is owed travels alone. 0: at once.
     lone_done_turns: u32 = "LONE_DONE_TURNS", Takes::Number { min: 0, max: 1 << 20, zero: Zero::Refused }, "128", shared false;
     /// Adverts may wait for one another, to travel in one write. Off: each goes at once.
@@ -141,8 +142,10 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
 const PROVIDER_PREFIX: &str = "FI_";
-/// A line on the wire holds so many keys (docs/protocol.md, section 2).
-const RAILS_MAX: u64 = 20;
+const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
+const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
+/// A few hundred connections with full windows; the backlog keeps what goes beyond. 64 bytes each in most providers.
+const CQ_ENTRIES_DEFAULT: usize = 16_384;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A line for the log that reading the settings gave.
@@ -211,6 +214,11 @@ impl Config {
     /// The value of one of libfabric's own variables (FI_…).
     pub(crate) fn provider_variable(&self, name: &str) -> Option<&str> {
         self.provider_variables.get(name).map(String::as_str)
+    }
+
+    /// The size asked of each completion queue.
+    pub(crate) fn cq_entries_or_default(&self) -> usize {
+        if self.cq_entries == 0 { CQ_ENTRIES_DEFAULT } else { self.cq_entries }
     }
 
     /// Where this process writes its counters.
@@ -587,7 +595,8 @@ mod tests {
         assert_eq!(with("CONNECT_WARN_MS", "1").connect_warn, Duration::from_millis(1));
         assert_eq!(with("PEER_TIMEOUT_MS", "10").peer_timeout, Duration::from_millis(10));
         assert_eq!(with("CLOSE_TIMEOUT_MS", "0").close_timeout, Duration::ZERO);
-        assert_eq!(with("CQ_ENTRIES", "4096").cq_entries, 4096);
+        assert_eq!(with("CQ_ENTRIES", "4096").cq_entries_or_default(), 4096);
+        assert_eq!(with("CQ_ENTRIES", "0").cq_entries_or_default(), 16_384);
         assert_eq!(with("LONE_DONE_TURNS", "0").lone_done_turns, 0);
         assert!(!with("ADVERT_BATCHING", "NO").advert_batching);
         assert_eq!(
@@ -602,10 +611,10 @@ mod tests {
     fn a_wrong_value_is_refused_with_the_name_the_value_and_what_is_accepted() {
         assert_eq!(
             refusal("MAX_RAILS", "none"),
-            "IRONRAIL_MAX_RAILS=none is not a value Ironrail can use: give a whole number from 1 to 20, or unset it (default: 4)"
+            "IRONRAIL_MAX_RAILS=none is not a value Ironrail can use: give a whole number from 1 to 16, or unset it (default: 4)"
         );
         for (name, value, accepted) in [
-            ("MAX_RAILS", "0", "from 1 to 20"),
+            ("MAX_RAILS", "0", "from 1 to 16"),
             ("MAX_CONTROL_RAILS", "5", "from 1 to 4"),
             ("FORCE_FIN", "2", "0 or 1"),
             ("LARGEST_WRITE", "127", "bytes from 128 to 1024G, or 0 for what the provider allows"),

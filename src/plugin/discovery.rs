@@ -1,0 +1,458 @@
+//! Finds libfabric, a provider and the rails of each device, or says in one sentence why there is none.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fabric::{FabricError, Info, Library, Query};
+
+use super::config::Config;
+use super::interfaces;
+use super::topology::{self, Candidate, Choice, Named};
+use crate::error::{Error, Kind, Result};
+
+/// What there is to build on.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    pub(crate) library: Arc<Library>,
+    /// One at least, with one rail each at least.
+    pub(crate) devices: Vec<DevicePlan>,
+    /// The provider, and why this one.
+    pub(crate) chosen_because: String,
+}
+
+/// A device before it is opened.
+#[derive(Debug)]
+pub(crate) struct DevicePlan {
+    /// Unique in the process, and without blanks: NCCL tells devices apart by it.
+    pub(crate) name: String,
+    pub(crate) rails: Vec<RailPlan>,
+}
+
+/// A rail before it is opened.
+#[derive(Debug)]
+pub(crate) struct RailPlan {
+    pub(crate) info: Info,
+    /// Peers' rails pair by it.
+    pub(crate) fabric_name: String,
+    /// As the user would name it: the interface, the NIC, or the address that was given.
+    pub(crate) interface: String,
+    /// The source address, for logs.
+    pub(crate) address: String,
+    pub(crate) speed_mbps: Option<u32>,
+    pub(crate) pci_path: Option<String>,
+}
+
+/// Finds what the settings ask for. Takes as long as the providers take to look around.
+pub(crate) fn discover(config: &Config) -> Result<Discovery> {
+    let library = open(config)?;
+    log::info!("Using Libfabric {} from {}", library.version(), library.path().display());
+    let infos = find(&library, &query(config, config.provider.clone()))?;
+    let candidates: Vec<_> = infos.iter().map(candidate).collect();
+    let filtered = config.provider_variable("FI_PROVIDER").is_some();
+    let choice = topology::choose(&candidates, config.provider.as_deref(), filtered);
+    let choice = choice.ok_or_else(|| none_usable(&library, config, &candidates))?;
+    let listed = Listed { infos, candidates };
+    let devices = if config.rails.is_empty() {
+        listed.devices(&choice.provider, config.max_rails)
+    } else {
+        vec![listed.named(&library, config, &choice.provider)?]
+    };
+    let chosen_because = announce(&choice, &devices);
+    Ok(Discovery { library, devices, chosen_because })
+}
+
+/// A user's file is the only one tried: another one would hide that it does not load.
+fn open(config: &Config) -> Result<Arc<Library>> {
+    let default = PathBuf::from(DEFAULT_LIBRARY);
+    let candidate = config.libfabric.as_ref().unwrap_or(&default);
+    Library::open(&[candidate]).map_err(|error| {
+        let next = match config.libfabric {
+            Some(_) => "correct IRONRAIL_LIBFABRIC, or unset it for libfabric.so.1",
+            None => "install it (Debian: libfabric1), add its directory to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC",
+        };
+        Error::new(Kind::System, format!("no libfabric 1.17 or newer could be loaded ({error}): {next}"))
+    })
+}
+
+fn query(config: &Config, provider: Option<String>) -> Query {
+    Query { provider, basic_regions: config.basic_regions, ..Query::default() }
+}
+
+fn find(library: &Library, query: &Query) -> Result<Vec<Info>> {
+    let failed = |error: FabricError| {
+        let sentence = format!(
+            "libfabric {} cannot say what it offers ({error}): run fi_info to see why",
+            library.version()
+        );
+        Error::new(Kind::System, sentence)
+    };
+    library.find(query).map_err(failed)
+}
+
+/// Says what was asked, what is there, and what to do.
+fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> Error {
+    let version = library.version();
+    let regions = if config.basic_regions { " with IRONRAIL_BASIC_REGIONS=1" } else { "" };
+    let offers = |candidates: &[Candidate]| match topology::offered(candidates).as_slice() {
+        [] => "nothing with reliable datagrams and one-sided access".to_owned(),
+        names => names.join(", "),
+    };
+    let sentence = match &config.provider {
+        Some(wanted) => {
+            let all = library.find(&query(config, None)).unwrap_or_default();
+            let offered = offers(&all.iter().map(candidate).collect::<Vec<_>>());
+            format!(
+                "IRONRAIL_PROVIDER={wanted} is not to be had: libfabric {version} offers {offered}{regions}; name one of these, or unset it"
+            )
+        }
+        None => format!(
+            "no provider can serve: libfabric {version} offers {}{regions}; check that a network interface is up, \
+             and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
+            offers(candidates)
+        ),
+    };
+    Error::new(Kind::System, sentence)
+}
+
+/// What libfabric listed, and the same as plain data, place by place.
+struct Listed {
+    infos: Vec<Info>,
+    candidates: Vec<Candidate>,
+}
+
+impl Listed {
+    fn devices(&self, provider: &str, max_rails: usize) -> Vec<DevicePlan> {
+        let devices = topology::devices(&self.candidates, provider, max_rails);
+        devices
+            .iter()
+            .map(|places| DevicePlan::new(places.iter().map(|place| self.rail(*place)).collect()))
+            .collect()
+    }
+
+    /// One device of the rails that IRONRAIL_RAILS names.
+    fn named(&self, library: &Library, config: &Config, provider: &str) -> Result<DevicePlan> {
+        let names = config.rails.iter().take(config.max_rails);
+        if config.rails.len() > config.max_rails {
+            let (named, taken) = (config.rails.len(), config.max_rails);
+            log::warn!(
+                "IRONRAIL_RAILS names {named} rails, and the first {taken} are taken: raise IRONRAIL_MAX_RAILS for more"
+            );
+        }
+        let rails = names.map(|name| match topology::find_rail(&self.candidates, provider, name) {
+            Some(Named::Listed(place)) => {
+                let rail = self.rail(place);
+                Ok(RailPlan { interface: name.clone(), ..rail })
+            }
+            Some(Named::Address(address)) => self.rail_at(library, config, provider, address),
+            None => Err(self.no_such_rail(provider, name)),
+        });
+        Ok(DevicePlan::new(rails.collect::<Result<_>>()?))
+    }
+
+    fn rail(&self, place: usize) -> RailPlan {
+        let (info, candidate) = (self.infos[place].clone(), &self.candidates[place]);
+        RailPlan {
+            fabric_name: topology::pairing_name(
+                &self.candidates,
+                &candidate.fabric,
+                candidate.address,
+            ),
+            interface: candidate.domain.clone(),
+            address: candidate
+                .address
+                .map_or_else(|| hexadecimal(info.source_address()), |address| address.to_string()),
+            speed_mbps: candidate.speed_mbps,
+            pci_path: candidate.pci_path.clone(),
+            info,
+        }
+    }
+
+    /// An address that libfabric does not list, such as an alias, but finds when asked for it.
+    fn rail_at(
+        &self,
+        library: &Library,
+        config: &Config,
+        provider: &str,
+        address: IpAddr,
+    ) -> Result<RailPlan> {
+        let source = Some(address.to_string());
+        let query = Query { source, ..query(config, Some(provider.to_owned())) };
+        let mut found =
+            find(library, &query)?.into_iter().filter(|info| info.provider() == provider);
+        let info = found.next().ok_or_else(|| self.no_such_rail(provider, &address.to_string()))?;
+        let neighbour = topology::neighbour(&self.candidates, address);
+        Ok(RailPlan {
+            fabric_name: topology::pairing_name(
+                &self.candidates,
+                info.fabric_name(),
+                Some(address),
+            ),
+            interface: address.to_string(),
+            address: address.to_string(),
+            speed_mbps: neighbour.and_then(|neighbour| neighbour.speed_mbps),
+            pci_path: neighbour.and_then(|neighbour| neighbour.pci_path.clone()),
+            info,
+        })
+    }
+
+    fn no_such_rail(&self, provider: &str, name: &str) -> Error {
+        let mut there: Vec<String> = Vec::new();
+        for candidate in self.candidates.iter().filter(|candidate| candidate.provider == provider) {
+            let text = candidate.address.map_or_else(
+                || candidate.domain.clone(),
+                |address| format!("{} ({address})", candidate.domain),
+            );
+            if !there.contains(&text) {
+                there.push(text);
+            }
+        }
+        let there = there.join(", ");
+        Error::new(
+            Kind::InvalidUsage,
+            format!(
+                "IRONRAIL_RAILS names {name}, which {provider} does not have: it has {there}; name some of these, or unset it"
+            ),
+        )
+    }
+}
+
+impl DevicePlan {
+    fn new(rails: Vec<RailPlan>) -> Self {
+        let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
+        Self { name: device_name(&names), rails }
+    }
+
+    /// Whether a region serves every endpoint of the device's domains.
+    pub(crate) fn regions_are_global(&self) -> bool {
+        self.rails.iter().all(|rail| !rail.info.region_mode().bind_to_endpoint)
+    }
+}
+
+/// `eth0`, `eth0+eth1`, or with many `eth0+15more`; letters that NCCL's lists and files know are left as they are.
+fn device_name(rails: &[&str]) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-+".contains(letter);
+    let joined = rails.join("+");
+    let name = match rails {
+        [first, rest @ ..] if joined.len() > NAME_BYTES_MAX => {
+            format!("{first}+{}more", rest.len())
+        }
+        _ => joined,
+    };
+    name.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect()
+}
+
+/// The start-up lines. Sites look for "Selected provider is".
+fn announce(choice: &Choice, devices: &[DevicePlan]) -> String {
+    let chosen = format!("{} ({})", choice.provider, choice.because);
+    log::info!("Selected provider is {chosen}");
+    for device in devices {
+        let rails: Vec<_> = device
+            .rails
+            .iter()
+            .map(|rail| format!("{} at {} on {}", rail.interface, rail.address, rail.fabric_name))
+            .collect();
+        log::info!(
+            "device {}: {} {}: {}",
+            device.name,
+            rails.len(),
+            if rails.len() == 1 { "rail" } else { "rails" },
+            rails.join(", ")
+        );
+        let speeds = || device.rails.iter().filter_map(|rail| rail.speed_mbps);
+        if let (Some(slowest), Some(fastest)) = (speeds().min(), speeds().max())
+            && fastest / 2 >= slowest
+        {
+            log::info!(
+                "device {}: the rails' speeds differ, {slowest} to {fastest} Mb/s, and the slow ones hold up the rest: \
+                 name the fast ones in IRONRAIL_RAILS",
+                device.name
+            );
+        }
+    }
+    chosen
+}
+
+/// What topology needs to know of an info.
+fn candidate(info: &Info) -> Candidate {
+    let address = ip_address(info.address_format(), info.source_address());
+    let nic = info.nic();
+    let interface = interfaces::read(Path::new(interfaces::SYSFS), info.domain_name());
+    let by_bus = nic
+        .as_ref()
+        .and_then(|nic| nic.pci)
+        .and_then(|pci| interfaces::pci_device(Path::new(interfaces::SYSFS), &pci.to_string()));
+    let link = nic.as_ref().and_then(|nic| nic.link_bits_per_second);
+    let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok());
+    Candidate {
+        provider: info.provider().to_owned(),
+        fabric: info.fabric_name().to_owned(),
+        domain: info.domain_name().to_owned(),
+        address,
+        class: Candidate::class_of(interface.class, address),
+        speed_mbps: link_mbps.or(interface.speed_mbps),
+        hardware: nic.is_some(),
+        pci_path: by_bus
+            .or(interface.pci_path)
+            .and_then(|path| path.into_os_string().into_string().ok()),
+    }
+}
+
+/// The address in a sockaddr, by the formats of fi_getinfo(3).
+fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
+    let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
+    match (format, family) {
+        (FI_SOCKADDR | FI_SOCKADDR_IN, AF_INET) => {
+            let octets: [u8; 4] = bytes.get(4..8)?.try_into().ok()?;
+            Some(octets.into())
+        }
+        (FI_SOCKADDR | FI_SOCKADDR_IN6, AF_INET6) => {
+            let octets: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
+            Some(Ipv6Addr::from(octets).into())
+        }
+        _ => None,
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const DEFAULT_LIBRARY: &str = "libfabric.so.1";
+/// NCCL keeps names in places of 64 bytes and more.
+const NAME_BYTES_MAX: usize = 60;
+
+/// rdma/fabric.h, and the system's numbers.
+const FI_SOCKADDR: u32 = 1;
+const FI_SOCKADDR_IN: u32 = 2;
+const FI_SOCKADDR_IN6: u32 = 3;
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Config {
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Config::from_variables(owned).unwrap()
+    }
+
+    fn sentence(variables: &[(&str, &str)]) -> String {
+        discover(&settings(variables)).unwrap_err().sentence
+    }
+
+    /// The addresses of the rails of each device.
+    fn rails(variables: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let found = discover(&settings(variables)).unwrap();
+        found
+            .devices
+            .iter()
+            .map(|device| device.rails.iter().map(|rail| rail.address.clone()).collect())
+            .collect()
+    }
+
+    #[test]
+    fn addresses_are_read_from_sockaddrs() {
+        let v4 = [2, 0, 0, 0, 192, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(ip_address(FI_SOCKADDR_IN, &v4), Some([192, 0, 2, 7].into()));
+        let mut v6 = [0; 28];
+        v6[0] = 10;
+        v6[23] = 1;
+        assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6), Some(Ipv6Addr::LOCALHOST.into()));
+        assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6[..20]), None);
+        assert_eq!(ip_address(FI_SOCKADDR_IN, &v6), None, "another family than the format says");
+        assert_eq!(ip_address(FI_SOCKADDR_IN, &[]), None);
+    }
+
+    #[test]
+    fn a_device_is_named_after_its_rails() {
+        assert_eq!(device_name(&["eth0"]), "eth0");
+        assert_eq!(device_name(&["cxi0", "cxi1"]), "cxi0+cxi1");
+        assert_eq!(device_name(&["fd00::2"]), "fd00__2");
+        let many: Vec<String> = (0..16).map(|place| format!("127.0.0.{place}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(device_name(&many), "127.0.0.0+15more");
+    }
+
+    #[test]
+    fn a_library_that_does_not_load_is_one_sentence_with_a_next_step() {
+        let sentence = sentence(&[("IRONRAIL_LIBFABRIC", "/nowhere/libfabric.so.1")]);
+        assert!(sentence.contains("/nowhere/libfabric.so.1"), "{sentence}");
+        assert!(sentence.contains("correct IRONRAIL_LIBFABRIC"), "{sentence}");
+        assert!(!sentence.contains('\n'), "{sentence}");
+    }
+
+    #[test]
+    fn a_provider_that_is_not_there_is_told_which_are() {
+        let sentence = sentence(&[("IRONRAIL_PROVIDER", "cxi")]);
+        assert!(
+            sentence.starts_with("IRONRAIL_PROVIDER=cxi is not to be had: libfabric"),
+            "{sentence}"
+        );
+        assert!(sentence.contains("tcp;ofi_rxm"), "{sentence}");
+    }
+
+    #[test]
+    fn a_rail_that_is_not_there_is_told_which_are() {
+        let sentence =
+            sentence(&[("IRONRAIL_PROVIDER", "sockets"), ("IRONRAIL_RAILS", "lo,eth77")]);
+        assert!(
+            sentence.starts_with("IRONRAIL_RAILS names eth77, which sockets does not have"),
+            "{sentence}"
+        );
+        assert!(sentence.contains("lo (127.0.0.1)"), "{sentence}");
+    }
+
+    #[test]
+    fn rails_are_taken_by_address_as_they_were_named() {
+        for provider in ["tcp;ofi_rxm", "sockets"] {
+            let found = rails(&[
+                ("IRONRAIL_PROVIDER", provider),
+                ("IRONRAIL_RAILS", "127.0.0.2,127.0.0.1,127.0.0.3"),
+            ]);
+            assert_eq!(found, [["127.0.0.2", "127.0.0.1", "127.0.0.3"]], "{provider}");
+        }
+    }
+
+    #[test]
+    fn named_loopback_rails_pair_with_each_other() {
+        let found = discover(&settings(&[("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2,lo")])).unwrap();
+        let names: Vec<_> =
+            found.devices[0].rails.iter().map(|rail| rail.fabric_name.as_str()).collect();
+        assert_eq!(names, ["loopback"; 3]);
+        assert_eq!(found.devices[0].name, "127.0.0.1+127.0.0.2+lo");
+    }
+
+    #[test]
+    fn the_number_of_rails_is_capped() {
+        let found = rails(&[
+            ("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2,127.0.0.3"),
+            ("IRONRAIL_MAX_RAILS", "2"),
+        ]);
+        assert_eq!(found, [["127.0.0.1", "127.0.0.2"]]);
+    }
+
+    #[test]
+    fn what_is_found_without_settings_is_a_native_provider_on_one_device() {
+        let found = discover(&Config::default()).unwrap();
+        assert_eq!(found.devices.len(), 1);
+        let provider = found.devices[0].rails[0].info.provider();
+        assert!(["net", "tcp"].contains(&provider), "{provider}");
+        assert!(
+            found.chosen_because.starts_with(&format!("{provider} (preferred to ")),
+            "{}",
+            found.chosen_because
+        );
+        assert!(found.devices[0].rails.len() <= 4);
+        assert!(found.devices[0].regions_are_global());
+    }
+
+    #[test]
+    fn shm_serves_when_it_is_named() {
+        let found = discover(&settings(&[("IRONRAIL_PROVIDER", "shm")])).unwrap();
+        assert_eq!(found.devices.len(), 1);
+        assert_eq!(found.devices[0].rails[0].info.provider(), "shm");
+        assert_eq!(found.chosen_because, "shm (IRONRAIL_PROVIDER names it)");
+    }
+}

@@ -1,0 +1,173 @@
+//! What the kernel says of an interface or a NIC, read from sysfs. What is not there is not known; nothing fails.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::topology::Class;
+
+/// Where the kernel shows its devices.
+pub(crate) const SYSFS: &str = "/sys";
+
+/// What is known of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) class: Class,
+    pub(crate) speed_mbps: Option<u32>,
+    /// The directory of the device behind it, where that is on the PCI bus.
+    pub(crate) pci_path: Option<PathBuf>,
+}
+
+/// Reads what there is on the interface. Of a name that is none, such as `shm`, nothing is known.
+pub(crate) fn read(sysfs: &Path, name: &str) -> Interface {
+    let home = sysfs.join("class/net").join(name);
+    // A domain's name is a file name here, and libfabric's to choose.
+    if name.contains('/') || !home.exists() {
+        return Interface { class: Class::Ordinary, speed_mbps: None, pci_path: None };
+    }
+    // -1 and EINVAL stand for "not known", as for virtual interfaces and links that are down.
+    let speed = number(&home.join("speed")).and_then(|speed| u32::try_from(speed).ok());
+    Interface {
+        class: class(&home, name),
+        speed_mbps: speed.filter(|speed| *speed > 0),
+        pci_path: on_pci(&home.join("device")),
+    }
+}
+
+/// The directory of the PCI device with this address (`0000:01:00.0`).
+pub(crate) fn pci_device(sysfs: &Path, address: &str) -> Option<PathBuf> {
+    if address.contains('/') {
+        return None;
+    }
+    on_pci(&sysfs.join("bus/pci/devices").join(address))
+}
+
+fn class(home: &Path, name: &str) -> Class {
+    if number(&home.join("type")) == Some(ARPHRD_LOOPBACK) {
+        Class::Loopback
+    } else if CONTAINER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        Class::Container
+    } else if home.join("bridge").exists() {
+        Class::Bridge
+    } else {
+        Class::Ordinary
+    }
+}
+
+/// NCCL reads the link `subsystem` there, and wants the real directory.
+fn on_pci(link: &Path) -> Option<PathBuf> {
+    let path = fs::canonicalize(link).ok()?;
+    let subsystem = fs::canonicalize(path.join("subsystem")).ok()?;
+    subsystem.ends_with("pci").then_some(path)
+}
+
+fn number(path: &Path) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// linux/if_arp.h.
+const ARPHRD_LOOPBACK: i64 = 772;
+
+/// Bridges that container and guest managers make for themselves: docker, docker networks, libvirt, CNI, LXC, podman.
+const CONTAINER_PREFIXES: &[&str] =
+    &["docker", "br-", "virbr", "cni", "flannel", "lxcbr", "lxdbr", "podman"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A tree like the kernel's, removed with the value.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("ironrail-{name}-{}", std::process::id()));
+            fs::create_dir_all(&root).unwrap();
+            Self(fs::canonicalize(root).unwrap())
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn directory(&self, path: &str) -> PathBuf {
+            fs::create_dir_all(self.0.join(path)).unwrap();
+            self.0.join(path)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn an_interface_on_pci_has_a_speed_and_a_place() {
+        let tree = Tree::new("pci");
+        let nic = tree.directory("devices/pci0000:00/0000:00:01.0/0000:01:00.0");
+        symlink(tree.directory("bus/pci"), nic.join("subsystem")).unwrap();
+        symlink(&nic, tree.directory("bus/pci/devices").join("0000:01:00.0")).unwrap();
+        tree.file("class/net/eth0/speed", "100000\n");
+        tree.file("class/net/eth0/type", "1\n");
+        symlink(&nic, tree.0.join("class/net/eth0/device")).unwrap();
+
+        let found = read(&tree.0, "eth0");
+        assert_eq!(
+            found,
+            Interface {
+                class: Class::Ordinary,
+                speed_mbps: Some(100_000),
+                pci_path: Some(nic.clone())
+            }
+        );
+        assert_eq!(pci_device(&tree.0, "0000:01:00.0"), Some(nic));
+        assert_eq!(pci_device(&tree.0, "0000:02:00.0"), None);
+    }
+
+    #[test]
+    fn a_device_on_another_bus_has_no_place_on_pci() {
+        let tree = Tree::new("virtio");
+        let device = tree.directory("devices/virtio0");
+        symlink(tree.directory("bus/virtio"), device.join("subsystem")).unwrap();
+        tree.file("class/net/eth0/speed", "-1\n");
+        symlink(&device, tree.0.join("class/net/eth0/device")).unwrap();
+        assert_eq!(
+            read(&tree.0, "eth0"),
+            Interface { class: Class::Ordinary, speed_mbps: None, pci_path: None }
+        );
+    }
+
+    #[test]
+    fn each_class_is_told_from_the_others() {
+        let tree = Tree::new("classes");
+        tree.file("class/net/lo/type", "772\n");
+        tree.directory("class/net/br0/bridge");
+        tree.directory("class/net/docker0/bridge");
+        tree.directory("class/net/br-0123456789ab/bridge");
+        tree.file("class/net/eth0/type", "1\n");
+        for (name, class) in [
+            ("lo", Class::Loopback),
+            ("br0", Class::Bridge),
+            ("docker0", Class::Container),
+            ("br-0123456789ab", Class::Container),
+            ("eth0", Class::Ordinary),
+        ] {
+            assert_eq!(read(&tree.0, name).class, class, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_interface_is_ordinary_and_reads_nothing() {
+        let tree = Tree::new("none");
+        tree.file("class/net/eth0/type", "772\n");
+        for name in ["shm", "../net/eth0"] {
+            assert_eq!(
+                read(&tree.0, name),
+                Interface { class: Class::Ordinary, speed_mbps: None, pci_path: None }
+            );
+        }
+    }
+}

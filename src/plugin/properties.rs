@@ -1,0 +1,83 @@
+//! What NCCL is told of a device (ncclNetProperties), from its plan.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+
+use super::DeviceProperties;
+use super::discovery::DevicePlan;
+
+/// The properties of one device. Strings are leaked: NCCL keeps pointers to them, and this happens once per process.
+pub(crate) fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
+    let speeds = plan.rails.iter().map(|rail| rail.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT));
+    let speed = speeds.fold(0_u32, u32::saturating_add);
+    DeviceProperties {
+        name: leak(&plan.name),
+        pci_path: plan.rails.iter().find_map(|rail| rail.pci_path.as_deref()).map(leak),
+        guid: guid(&host(), index, &plan.name),
+        speed_mbps: i32::try_from(speed).unwrap_or(i32::MAX),
+        port: 1,
+        latency_us: 0.0,
+        max_comms: MAX_COMMS,
+        max_receives: 1,
+        device_memory: false,
+        dmabuf: false,
+        regions_are_global: plan.regions_are_global(),
+        max_point_to_point_bytes: BYTES_MAX,
+        max_collective_bytes: BYTES_MAX,
+    }
+}
+
+/// NCCL takes devices with one guid and one port for one physical port, also across the processes of a host.
+fn guid(host: &str, index: usize, device: &str) -> u64 {
+    let bytes = host.bytes().chain([0]).chain(index.to_le_bytes()).chain(device.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The host's name, as a container sees it, and the boot: names alone repeat.
+fn host() -> String {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    read("/proc/sys/kernel/hostname") + &read("/proc/sys/kernel/random/boot_id")
+}
+
+fn leak(text: &str) -> &'static CStr {
+    let text = CString::new(text.replace('\0', "")).expect("no NUL is left in it");
+    Box::leak(text.into_boxed_c_str())
+}
+
+/// What NCCL takes where nothing is known.
+const SPEED_MBPS_DEFAULT: u32 = 10_000;
+/// A comm's id has 14 bits in an immediate (docs/protocol.md, section 4).
+const MAX_COMMS: i32 = 1 << 14;
+/// 1 TiB, the most NCCL accepts here: a message has no bound of ours.
+const BYTES_MAX: usize = 1 << 40;
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Config;
+    use super::super::discovery::discover;
+    use super::*;
+
+    #[test]
+    fn guids_differ_by_host_and_by_device() {
+        assert_eq!(guid("a", 0, "eth0"), guid("a", 0, "eth0"));
+        assert_ne!(guid("a", 0, "eth0"), guid("a", 0, "eth1"));
+        assert_ne!(guid("a", 0, "eth0"), guid("a", 1, "eth0"));
+        assert_ne!(guid("a", 0, "eth0"), guid("b", 0, "eth0"));
+    }
+
+    #[test]
+    fn a_real_device_is_described_as_nccl_wants_it() {
+        let rails = ("IRONRAIL_RAILS".to_owned(), "127.0.0.1,127.0.0.2".to_owned());
+        let found = discover(&Config::from_variables([rails]).unwrap()).unwrap();
+        let properties = of(0, &found.devices[0]);
+        let name = properties.name.to_str().unwrap();
+        assert_eq!(name, "127.0.0.1+127.0.0.2");
+        assert_eq!(properties.speed_mbps, 20_000, "two rails of unknown speed");
+        assert_eq!(properties.pci_path, None, "loopback is on no bus");
+        assert_eq!(properties.latency_us.fract(), 0.0, "NCCL truncates");
+        assert!(properties.regions_are_global);
+        assert!(!properties.device_memory && !properties.dmabuf);
+    }
+}

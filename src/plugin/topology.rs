@@ -1,0 +1,495 @@
+//! Which provider, which rails, which devices: decided from what libfabric lists, by pure functions.
+//!
+//! - A software provider gives one device. Its rails are one per interface, each with one address, IPv4 first.
+//! - A hardware provider gives one device for each group of NICs below one PCI root port.
+//! - What cannot reach another host serves only when it was named, or when there is nothing else.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What is known of one thing that libfabric offers: a provider on a NIC, with one address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// As libfabric says it: `tcp;ofi_rxm`.
+    pub(crate) provider: String,
+    /// For software providers the subnet: `192.0.2.0/24`.
+    pub(crate) fabric: String,
+    /// For software providers the interface.
+    pub(crate) domain: String,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) class: Class,
+    pub(crate) speed_mbps: Option<u32>,
+    /// Whether libfabric describes a NIC: software providers have none.
+    pub(crate) hardware: bool,
+    /// The directory of the NIC or of the interface's device in sysfs, where it is on the PCI bus.
+    pub(crate) pci_path: Option<String>,
+}
+
+/// How likely an interface leads to other hosts: the likeliest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    Ordinary,
+    /// May carry the host's own address on a machine with virtual guests.
+    Bridge,
+    LinkLocal,
+    Loopback,
+    /// A bridge that leads to this host's containers only.
+    Container,
+}
+
+/// The provider taken, and why, for the start-up line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) provider: String,
+    pub(crate) because: String,
+}
+
+/// The best first. Those not listed serve only when they are named: shm reaches no other host, and of the rest we know
+/// nothing. `tcp` (libfabric 1.18 and later) and `net` (1.17) are the native ones, and take a tenth of rxm's memory.
+const PREFERENCE: &[&str] =
+    &["cxi", "efa", "verbs;ofi_rxm", "tcp", "net", "tcp;ofi_rxm", "sockets"];
+
+/// Picks one of the providers offered. `wanted` is the user's; `filtered` says that libfabric was told which to offer.
+pub(crate) fn choose(
+    candidates: &[Candidate],
+    wanted: Option<&str>,
+    filtered: bool,
+) -> Option<Choice> {
+    let offered = offered(candidates);
+    if let Some(wanted) = wanted {
+        return choose_wanted(&offered, wanted);
+    }
+    let known = PREFERENCE.iter().find(|name| offered.contains(name));
+    if let Some(provider) = known {
+        let rest: Vec<_> = offered.iter().filter(|name| *name != provider).copied().collect();
+        let because = match rest.as_slice() {
+            [] => "the only one offered".into(),
+            rest => format!("preferred to {}", rest.join(", ")),
+        };
+        return Some(Choice { provider: (*provider).to_owned(), because });
+    }
+    let first = offered.first().filter(|_| filtered)?;
+    Some(Choice { provider: (*first).to_owned(), because: "FI_PROVIDER leaves no other".into() })
+}
+
+fn choose_wanted(offered: &[&str], wanted: &str) -> Option<Choice> {
+    let layered = |name: &&&str| name.split(';').next() == Some(wanted);
+    if offered.contains(&wanted) {
+        let because = "IRONRAIL_PROVIDER names it".into();
+        return Some(Choice { provider: wanted.to_owned(), because });
+    }
+    let provider = (*offered.iter().find(layered)?).to_owned();
+    Some(Choice {
+        provider,
+        because: format!("IRONRAIL_PROVIDER names {wanted}, which is offered in this form only"),
+    })
+}
+
+/// Each provider once, in libfabric's order.
+pub(crate) fn offered(candidates: &[Candidate]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for candidate in candidates {
+        if !names.contains(&candidate.provider.as_str()) {
+            names.push(&candidate.provider);
+        }
+    }
+    names
+}
+
+/// The devices of a provider: for each, the places of its rails among the candidates.
+pub(crate) fn devices(
+    candidates: &[Candidate],
+    provider: &str,
+    max_rails: usize,
+) -> Vec<Vec<usize>> {
+    let best = best_of_each_domain(candidates, provider);
+    let (nics, interfaces): (Vec<_>, Vec<_>) =
+        best.into_iter().partition(|place| candidates[*place].hardware);
+    let mut devices = group_nics(candidates, &nics, max_rails);
+    devices.extend(group_interfaces(candidates, interfaces, max_rails));
+    devices
+}
+
+/// One candidate per domain of the provider, in libfabric's order: the one with the best address.
+fn best_of_each_domain(candidates: &[Candidate], provider: &str) -> Vec<usize> {
+    let mut best: Vec<usize> = Vec::new();
+    for (place, candidate) in
+        candidates.iter().enumerate().filter(|(_, one)| one.provider == provider)
+    {
+        match best.iter_mut().find(|other| candidates[**other].domain == candidate.domain) {
+            Some(other) if candidate.rank() < candidates[*other].rank() => *other = place,
+            Some(_) => {}
+            None => best.push(place),
+        }
+    }
+    best
+}
+
+/// All interfaces of the likeliest class in one device, the fastest first.
+fn group_interfaces(
+    candidates: &[Candidate],
+    mut places: Vec<usize>,
+    max_rails: usize,
+) -> Option<Vec<usize>> {
+    let class = places.iter().map(|place| candidates[*place].class).min()?;
+    places.retain(|place| candidates[*place].class == class);
+    places.sort_by_key(|place| Reverse(candidates[*place].speed_mbps));
+    places.truncate(max_rails);
+    Some(places)
+}
+
+/// NICs below the same PCI root port share a device, as evenly as `max_rails` allows.
+fn group_nics(candidates: &[Candidate], places: &[usize], max_rails: usize) -> Vec<Vec<usize>> {
+    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for place in places {
+        let nic = &candidates[*place];
+        let group = nic.pci_path.as_deref().map_or(nic.domain.as_str(), root_port);
+        groups.entry(group).or_default().push(*place);
+    }
+    let even = |group: Vec<usize>| {
+        let size = group.len().div_ceil(group.len().div_ceil(max_rails));
+        group.chunks(size).map(<[usize]>::to_vec).collect::<Vec<_>>()
+    };
+    groups.into_values().flat_map(even).collect()
+}
+
+/// `/sys/devices/pci0000:00/0000:00:01.0` of what lies below it, or of the NIC itself.
+fn root_port(path: &str) -> &str {
+    let Some(bus) = path.find("/pci") else { return path };
+    let mut ends = path[bus..].match_indices('/').map(|(at, _)| bus + at).chain([path.len()]);
+    ends.nth(2).map_or(path, |end| &path[..end])
+}
+
+/// A rail that a user named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// A candidate's place.
+    Listed(usize),
+    /// Libfabric does not list it, but may find it: an alias such as 127.0.0.2.
+    Address(IpAddr),
+}
+
+/// What a name in IRONRAIL_RAILS means: an address, or a domain.
+pub(crate) fn find_rail(candidates: &[Candidate], provider: &str, name: &str) -> Option<Named> {
+    if let Ok(address) = name.parse::<IpAddr>() {
+        let has_it = |one: &Candidate| one.provider == provider && one.address == Some(address);
+        return Some(
+            candidates.iter().position(has_it).map_or(Named::Address(address), Named::Listed),
+        );
+    }
+    let best = best_of_each_domain(candidates, provider);
+    best.into_iter().find(|place| candidates[*place].domain == name).map(Named::Listed)
+}
+
+/// The fabric that rails pair by. Libfabric gives an address that it does not list no subnet, and each loopback address a
+/// subnet of its own; peers must agree whichever way they were named.
+pub(crate) fn pairing_name(
+    candidates: &[Candidate],
+    fabric: &str,
+    address: Option<IpAddr>,
+) -> String {
+    match address {
+        Some(address) if address.is_loopback() => "loopback".to_owned(),
+        Some(address) => {
+            neighbour(candidates, address).map_or(fabric, |neighbour| &neighbour.fabric).to_owned()
+        }
+        None => fabric.to_owned(),
+    }
+}
+
+/// A candidate on the interface that the address belongs to.
+pub(crate) fn neighbour(candidates: &[Candidate], address: IpAddr) -> Option<&Candidate> {
+    let both_loop = |one: &Candidate| address.is_loopback() && one.class == Class::Loopback;
+    candidates.iter().find(|one| contains(&one.fabric, address) || both_loop(one))
+}
+
+/// Whether `192.0.2.0/24` has the address.
+fn contains(subnet: &str, address: IpAddr) -> bool {
+    let Some((network, bits)) = subnet.split_once('/') else { return false };
+    let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>()) else {
+        return false;
+    };
+    match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            let differing = network.to_bits() ^ address.to_bits();
+            bits <= u32::BITS && differing.checked_shr(u32::BITS - bits).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => {
+            let differing = network.to_bits() ^ address.to_bits();
+            bits <= u128::BITS && differing.checked_shr(u128::BITS - bits).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+impl Candidate {
+    /// The class of the interface and its address together.
+    pub(crate) fn class_of(interface: Class, address: Option<IpAddr>) -> Class {
+        match address {
+            Some(address) if address.is_loopback() => Class::Loopback,
+            Some(address) if is_link_local(address) => interface.max(Class::LinkLocal),
+            _ => interface,
+        }
+    }
+
+    /// The lower the better: a class that leads further, then IPv4.
+    fn rank(&self) -> (Class, bool) {
+        (self.class, self.address.is_some_and(|address| address.is_ipv6()))
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn software(
+        provider: &str,
+        interface: &str,
+        fabric: &str,
+        address: &str,
+        class: Class,
+    ) -> Candidate {
+        let address = address.parse().ok();
+        Candidate {
+            provider: provider.into(),
+            fabric: fabric.into(),
+            domain: interface.into(),
+            address,
+            class: Candidate::class_of(class, address),
+            speed_mbps: None,
+            hardware: false,
+            pci_path: None,
+        }
+    }
+
+    fn nic(provider: &str, domain: &str, path: &str) -> Candidate {
+        Candidate {
+            speed_mbps: Some(200_000),
+            hardware: true,
+            pci_path: Some(path.into()).filter(|path: &String| !path.is_empty()),
+            ..software(provider, domain, provider, "", Class::Ordinary)
+        }
+    }
+
+    /// What libfabric 1.17 lists on a host with one Ethernet interface, shortened by the repetitions.
+    fn debian_host() -> Vec<Candidate> {
+        let mut all = Vec::new();
+        for provider in ["tcp;ofi_rxm", "net", "net;ofi_rxm", "udp;ofi_rxd"] {
+            all.push(software(provider, "eth0", "192.0.2.0/24", "192.0.2.2", Class::Ordinary));
+            all.push(software(
+                provider,
+                "eth0",
+                "fe80::/64",
+                "fe80::fc:ff:fe00:1",
+                Class::Ordinary,
+            ));
+            all.push(software(provider, "eth0", "fd00::/64", "fd00::2", Class::Ordinary));
+            all.push(software(provider, "lo", "127.0.0.1/32", "127.0.0.1", Class::Loopback));
+            all.push(software(provider, "lo", "::1/128", "::1", Class::Loopback));
+        }
+        all.push(software("shm", "shm", "shm", "", Class::Ordinary));
+        all.push(software("shm", "shm", "shm", "", Class::Ordinary));
+        all.push(software("sockets", "eth0", "192.0.2.0/24", "192.0.2.2", Class::Ordinary));
+        all
+    }
+
+    fn domains<'a>(candidates: &'a [Candidate], devices: &[Vec<usize>]) -> Vec<Vec<&'a str>> {
+        let names = |rails: &Vec<usize>| {
+            rails.iter().map(|place| candidates[*place].domain.as_str()).collect()
+        };
+        devices.iter().map(names).collect()
+    }
+
+    fn provider(candidates: &[Candidate], wanted: Option<&str>) -> Option<String> {
+        choose(candidates, wanted, false).map(|choice| choice.provider)
+    }
+
+    #[test]
+    fn the_native_provider_is_preferred_to_rxm_unless_rxm_is_named() {
+        let host = debian_host();
+        assert_eq!(
+            choose(&host, None, false).unwrap(),
+            Choice {
+                provider: "net".into(),
+                because: "preferred to tcp;ofi_rxm, net;ofi_rxm, udp;ofi_rxd, shm, sockets".into()
+            }
+        );
+        assert_eq!(provider(&host, Some("tcp;ofi_rxm")).as_deref(), Some("tcp;ofi_rxm"));
+        assert_eq!(provider(&host, Some("shm")).as_deref(), Some("shm"));
+        let newer = software("tcp", "eth0", "192.0.2.0/24", "192.0.2.2", Class::Ordinary);
+        let newer: Vec<_> = host.into_iter().chain([newer]).collect();
+        assert_eq!(provider(&newer, None).as_deref(), Some("tcp"));
+    }
+
+    #[test]
+    fn a_base_name_finds_the_layered_provider_when_there_is_no_native_one() {
+        let choice = choose(&debian_host(), Some("tcp"), false).unwrap();
+        assert_eq!(choice.provider, "tcp;ofi_rxm");
+        assert!(choice.because.contains("names tcp"));
+        assert_eq!(provider(&debian_host(), Some("cxi")), None);
+        assert_eq!(provider(&debian_host(), Some("ofi_rxm")), None);
+    }
+
+    #[test]
+    fn a_provider_we_do_not_know_serves_only_when_named() {
+        let only_shm = [software("shm", "shm", "shm", "", Class::Ordinary)];
+        assert_eq!(provider(&only_shm, None), None);
+        assert_eq!(choose(&only_shm, None, true).unwrap().provider, "shm");
+        assert_eq!(devices(&only_shm, "shm", 4), [[0]]);
+    }
+
+    #[test]
+    fn hardware_is_preferred_to_software() {
+        let mut host = debian_host();
+        host.push(nic("efa", "rdmap0s6-rdm", "/sys/devices/pci0000:10/0000:10:1b.0"));
+        assert_eq!(provider(&host, None).as_deref(), Some("efa"));
+    }
+
+    #[test]
+    fn an_interface_is_one_rail_with_its_ipv4_address() {
+        let mut host = debian_host();
+        assert_eq!(devices(&host, "net", 4), [[5]], "net on eth0, by 192.0.2.2");
+
+        host.retain(|one| one.address.is_none_or(|address| address.is_ipv6()));
+        let rails = devices(&host, "net", 4);
+        assert_eq!(
+            host[rails[0][0]].address,
+            "fd00::2".parse().ok(),
+            "the one that is not link-local"
+        );
+    }
+
+    #[test]
+    fn what_leads_nowhere_serves_only_alone() {
+        let class = |interface: &str, class| software("net", interface, "f", "10.0.0.1", class);
+        let all = [
+            class("docker0", Class::Container),
+            software("net", "lo", "f", "127.0.0.1", Class::Loopback),
+            software("net", "zero", "f", "169.254.3.4", Class::Ordinary),
+            class("br0", Class::Bridge),
+            class("eth0", Class::Ordinary),
+            class("eth1", Class::Ordinary),
+        ];
+        let expected: [&[&str]; 6] =
+            [&["docker0"], &["lo"], &["zero"], &["br0"], &["eth0"], &["eth0", "eth1"]];
+        for (count, expected) in (1..).zip(expected) {
+            let some = &all[..count];
+            assert_eq!(domains(some, &devices(some, "net", 4)), [expected]);
+        }
+    }
+
+    #[test]
+    fn the_cap_leaves_out_the_slowest() {
+        let speeds = [1_000, 100_000, 25_000];
+        let all: Vec<_> = speeds
+            .iter()
+            .enumerate()
+            .map(|(place, speed)| Candidate {
+                speed_mbps: Some(*speed),
+                ..software("tcp", &format!("eth{place}"), "f", "10.0.0.1", Class::Ordinary)
+            })
+            .collect();
+        assert_eq!(domains(&all, &devices(&all, "tcp", 2)), [["eth1", "eth2"]]);
+    }
+
+    #[test]
+    fn nics_below_one_root_port_share_a_device() {
+        // Two switches with two NICs each, a NIC alone, and two that sysfs does not show. cxi lists each domain several times, with other modes.
+        let path = |port: u32, leaf: u32| {
+            format!(
+                "/sys/devices/pci0000:{port}0/0000:{port}0:01.0/0000:{port}1:00.0/0000:{port}2:0{leaf}.0/0000:{port}{leaf}:00.0"
+            )
+        };
+        let mut all = vec![
+            nic("cxi", "cxi0", &path(1, 4)),
+            nic("cxi", "cxi1", &path(2, 4)),
+            nic("cxi", "cxi2", &path(1, 5)),
+            nic("cxi", "cxi3", &path(2, 5)),
+            nic("cxi", "cxi4", "/sys/devices/pci0000:30/0000:30:02.0"),
+            nic("cxi", "cxi5", ""),
+            nic("cxi", "cxi6", ""),
+        ];
+        all.extend(all.clone());
+        let expected: [&[&str]; 5] =
+            [&["cxi0", "cxi2"], &["cxi1", "cxi3"], &["cxi4"], &["cxi5"], &["cxi6"]];
+        assert_eq!(domains(&all, &devices(&all, "cxi", 4)), expected);
+        assert_eq!(devices(&all, "cxi", 1).len(), 7);
+    }
+
+    #[test]
+    fn a_group_that_is_too_large_is_cut_evenly() {
+        let path = |leaf: u32| format!("/sys/devices/pci0000:00/0000:00:01.0/0000:0{leaf}:00.0");
+        let all: Vec<_> =
+            (0..6).map(|leaf| nic("efa", &format!("rdmap{leaf}"), &path(leaf))).collect();
+        assert_eq!(devices(&all, "efa", 4), [[0, 1, 2], [3, 4, 5]]);
+    }
+
+    #[test]
+    fn the_root_port_is_the_first_device_below_the_root_complex() {
+        let port = "/sys/devices/pci0000:00/0000:00:01.0";
+        assert_eq!(root_port(&format!("{port}/0000:01:00.0/0000:02:00.0")), port);
+        assert_eq!(root_port(&format!("{port}/0000:01:00.0")), port);
+        assert_eq!(root_port(port), port);
+        for odd in ["", "/sys/devices/pci0000:00", "/sys/devices/virtual/net/lo"] {
+            assert_eq!(root_port(odd), odd);
+        }
+    }
+
+    #[test]
+    fn rails_are_named_by_address_or_by_interface() {
+        let host = debian_host();
+        assert_eq!(find_rail(&host, "net", "192.0.2.2"), Some(Named::Listed(5)));
+        assert_eq!(find_rail(&host, "net", "eth0"), Some(Named::Listed(5)));
+        assert_eq!(find_rail(&host, "net", "lo"), Some(Named::Listed(8)));
+        assert_eq!(
+            find_rail(&host, "net", "127.0.0.2"),
+            Some(Named::Address([127, 0, 0, 2].into()))
+        );
+        assert_eq!(find_rail(&host, "net", "eth7"), None);
+        assert_eq!(find_rail(&host, "cxi", "eth0"), None);
+    }
+
+    #[test]
+    fn peers_pair_rails_by_subnet_however_they_were_named() {
+        let host = debian_host();
+        let name = |fabric: &str, address: &str| pairing_name(&host, fabric, address.parse().ok());
+        assert_eq!(name("192.0.2.0/24", "192.0.2.2"), "192.0.2.0/24");
+        assert_eq!(
+            name("net", "192.0.2.77"),
+            "192.0.2.0/24",
+            "an alias in a subnet that is listed"
+        );
+        assert_eq!(name("net", "198.51.100.1"), "net");
+        assert_eq!(name("127.0.0.1/32", "127.0.0.1"), name("net", "127.0.0.2"));
+        assert_eq!(name("fd00::/64", "fd00::2"), "fd00::/64");
+        assert_eq!(name("shm", ""), "shm");
+    }
+
+    #[test]
+    fn a_subnet_has_what_shares_its_first_bits() {
+        for (subnet, address, inside) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.1/32", "10.0.0.1", true),
+            ("10.0.0.1/32", "10.0.0.2", false),
+            ("0.0.0.0/0", "10.0.0.2", true),
+            ("10.0.0.0/33", "10.0.0.1", false),
+            ("fd00::/64", "fd00::1", true),
+            ("fd00::/64", "fd00:0:0:1::1", false),
+            ("::/0", "fd00::1", true),
+            ("fd00::/64", "10.0.0.1", false),
+            ("nonsense/8", "10.0.0.1", false),
+            ("net", "10.0.0.1", false),
+        ] {
+            assert_eq!(contains(subnet, address.parse().unwrap()), inside, "{subnet} {address}");
+        }
+    }
+}
