@@ -1,5 +1,59 @@
-//! Safe, owning objects over libfabric.
+//! Safe, owning objects over libfabric. Every `unsafe` call into it, every close and every volatile read is in this crate.
+//!
+//! ```text
+//! Library ── find ──▶ Info
+//!    ▲
+//! Fabric ◀── Domain ◀─┬─ CompletionQueue ◀─┐
+//!                     ├─ AddressVector   ◀─┼─ Endpoint<K> ◀─ Region<K> (where regions are bound, else ◀─ Domain)
+//!                     └────────────────────┘
+//! ```
+//!
+//! An arrow is a share of a parent: a child closes first, in whatever order the owners let go.
+//!
+//! # What callers owe
+//!
+//! Endpoints ask for FI_THREAD_COMPLETION, so calls on a queue and on the endpoints and regions that complete in it must not run at
+//! the same time: the plugin's endpoint lock sees to that. Opening, `Library::find` and everything on [`Pages`] may run in
+//! any thread. Until an operation has completed, or its endpoint has closed, the caller keeps its [`Region`] and its
+//! [`Contexts`]: the operation table holds a share. Nothing in this crate waits, retries or allocates in a post or an
+//! eventless poll.
 
-/// Placeholder until `memory` lands.
-#[derive(Clone, Copy, Debug)]
-pub struct UserMemory;
+mod address;
+mod census;
+mod context;
+mod domain;
+mod endpoint;
+mod error;
+mod fabric;
+mod handle;
+mod info;
+mod keys;
+mod kind;
+mod library;
+mod memory;
+mod options;
+mod pages;
+mod post;
+mod query;
+mod queue;
+mod region;
+mod scope;
+
+pub use address::{AddressVector, PeerAddress};
+pub use census::{Census, census};
+pub use context::{Context, Contexts};
+pub use domain::Domain;
+pub use endpoint::Endpoint;
+pub use error::{FabricError, error_text};
+pub use fabric::Fabric;
+pub use info::{Info, NicInfo, PciAddress, RegionMode};
+pub use kind::{Control, Data, RailKind};
+pub use libfabric_sys::{Attempt, LoadError};
+pub use library::{Library, Version};
+pub use memory::{Dmabuf, MemoryKind, UserMemory};
+pub use options::{EndpointOption, OptionName, OptionValue};
+pub use pages::{Pages, page_bytes};
+pub use post::{Delivery, Post};
+pub use query::Query;
+pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll};
+pub use region::{LocalBytes, Region, RemoteBytes, RemoteKey};

@@ -1,0 +1,100 @@
+//! How many libfabric objects this process has open, so that a test or `finalize` can ask for zero.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The open objects of each class, and the closes that failed, in the whole process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Open memory regions.
+    pub regions: usize,
+    /// Open endpoints, of both kinds.
+    pub endpoints: usize,
+    /// Open completion queues.
+    pub queues: usize,
+    /// Open address vectors.
+    pub address_vectors: usize,
+    /// Open domains.
+    pub domains: usize,
+    /// Open fabrics.
+    pub fabrics: usize,
+    /// Mappings of [`Pages`](crate::Pages).
+    pub pages: usize,
+    /// Objects whose close libfabric refused: they leak.
+    pub failed_closes: usize,
+}
+
+impl Census {
+    /// Whether nothing is open. Objects whose close failed do not count.
+    pub fn is_empty(&self) -> bool {
+        let &Self {
+            regions,
+            endpoints,
+            queues,
+            address_vectors,
+            domains,
+            fabrics,
+            pages,
+            failed_closes: _,
+        } = self;
+        regions + endpoints + queues + address_vectors + domains + fabrics + pages == 0
+    }
+}
+
+/// Counts what is open now. The counts are each exact, and not taken at one instant.
+pub fn census() -> Census {
+    Census {
+        regions: Class::Region.count(),
+        endpoints: Class::Endpoint.count(),
+        queues: Class::Queue.count(),
+        address_vectors: Class::AddressVector.count(),
+        domains: Class::Domain.count(),
+        fabrics: Class::Fabric.count(),
+        pages: Class::Pages.count(),
+        failed_closes: FAILED_CLOSES.load(Ordering::Relaxed),
+    }
+}
+
+/// The classes that are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Class {
+    Region,
+    Endpoint,
+    Queue,
+    AddressVector,
+    Domain,
+    Fabric,
+    Pages,
+}
+
+impl Class {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Region => "memory region",
+            Self::Endpoint => "endpoint",
+            Self::Queue => "completion queue",
+            Self::AddressVector => "address vector",
+            Self::Domain => "domain",
+            Self::Fabric => "fabric",
+            Self::Pages => "mapping",
+        }
+    }
+
+    pub(crate) fn opened(self) {
+        OPEN[self as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn closed(self) {
+        OPEN[self as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count(self) -> usize {
+        OPEN[self as usize].load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn close_failed() {
+    FAILED_CLOSES.fetch_add(1, Ordering::Relaxed);
+}
+
+static OPEN: [AtomicUsize; 7] = [const { AtomicUsize::new(0) }; 7];
+static FAILED_CLOSES: AtomicUsize = AtomicUsize::new(0);

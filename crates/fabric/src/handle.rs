@@ -1,0 +1,107 @@
+//! An open libfabric object. Every close in the plugin happens here.
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+
+use libfabric_sys as sys;
+
+use crate::census::{self, Class};
+use crate::error::{FabricError, check};
+
+/// Owns one object, and closes it on drop.
+///
+/// Keep a `Handle` above the shares of its parents in a struct: fields drop in declaration order,
+/// so the object closes before its parents can.
+#[derive(Debug)]
+pub(crate) struct Handle<T: Closable>(Option<NonNull<T>>);
+
+impl<T: Closable> Handle<T> {
+    /// Runs `call`, which writes the object it opened to the place it is given.
+    ///
+    /// # Safety
+    ///
+    /// When `call` returns 0, the place must hold an object that nobody else closes.
+    pub(crate) unsafe fn open(
+        name: &'static str,
+        call: impl FnOnce(*mut *mut T) -> c_int,
+    ) -> Result<Self, FabricError> {
+        let mut object = ptr::null_mut();
+        check(name, call(&raw mut object))?;
+        let object = NonNull::new(object).ok_or(FabricError::new(name, sys::FI_EOTHER))?;
+        T::CLASS.opened();
+        Ok(Self(Some(object)))
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Closes the object now, and says how that went. An object whose close fails leaks: nobody knows what may still touch
+    /// it.
+    pub(crate) fn close(mut self) -> Result<(), FabricError> {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> Result<(), FabricError> {
+        let Some(object) = self.0.take() else { return Ok(()) };
+        // SAFETY: `T: Closable` starts with a `fid`, and `open` gave us the only right to close it.
+        let code = unsafe { sys::fi_close(object.as_ptr().cast()) };
+        let closed = check("fi_close", code);
+        match &closed {
+            Ok(()) => T::CLASS.closed(),
+            Err(_) => census::close_failed(),
+        }
+        closed
+    }
+}
+
+impl<T: Closable> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if let Err(error) = self.close_once() {
+            // `Drop` can neither return the error nor panic across the C ABI.
+            log::error!("closing a {}: {error}; it leaks", T::CLASS.name());
+        }
+    }
+}
+
+// SAFETY: every domain is asked for with FI_THREAD_COMPLETION (fi_domain(3)): objects may be used by any thread, while calls that
+// touch one completion queue, its endpoints and their regions are serialised. That serialisation is the plugin's endpoint lock,
+// which is held for each post, poll, bind and close (DESIGN: one lock per endpoint); this crate holds none of its own.
+unsafe impl<T: Closable> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T: Closable> Sync for Handle<T> {}
+
+/// An object that `fi_close` accepts.
+///
+/// # Safety
+///
+/// The type must be `repr(C)`, and start with a `fid`.
+pub(crate) unsafe trait Closable {
+    const CLASS: Class;
+}
+
+// SAFETY: as declared in rdma/fabric.h, rdma/fi_domain.h, rdma/fi_endpoint.h and rdma/fi_eq.h.
+unsafe impl Closable for sys::fid_fabric {
+    const CLASS: Class = Class::Fabric;
+}
+// SAFETY: as above.
+unsafe impl Closable for sys::fid_domain {
+    const CLASS: Class = Class::Domain;
+}
+// SAFETY: as above.
+unsafe impl Closable for sys::fid_ep {
+    const CLASS: Class = Class::Endpoint;
+}
+// SAFETY: as above.
+unsafe impl Closable for sys::fid_cq {
+    const CLASS: Class = Class::Queue;
+}
+// SAFETY: as above.
+unsafe impl Closable for sys::fid_av {
+    const CLASS: Class = Class::AddressVector;
+}
+// SAFETY: as above.
+unsafe impl Closable for sys::fid_mr {
+    const CLASS: Class = Class::Region;
+}

@@ -1,0 +1,37 @@
+//! The two kinds of rail. They share libfabric objects' shape, and never their traffic.
+
+use std::fmt::Debug;
+
+use libfabric_sys as sys;
+
+/// The two kinds of rail, and what each may do to memory.
+pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
+    /// The access that regions of this kind are registered for: fi_mr(3).
+    const ACCESS: u64;
+    /// For logs.
+    const NAME: &'static str;
+}
+
+/// Carries NCCL's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {}
+
+/// Carries the plugin's own messages, into mailboxes that the plugin owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {}
+
+impl RailKind for Data {
+    const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+    const NAME: &'static str = "data";
+}
+
+impl RailKind for Control {
+    const ACCESS: u64 = sys::FI_SEND | sys::FI_RECV | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
+    const NAME: &'static str = "control";
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Data {}
+    impl Sealed for super::Control {}
+}

@@ -1,0 +1,80 @@
+//! Options of an endpoint: fi_setopt in fi_endpoint(3). They are set between opening and enabling.
+
+use std::ffi::c_int;
+
+use libfabric_sys as sys;
+
+use crate::library::Version;
+
+/// An option by its name, whatever its value's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptionName {
+    /// A flag: the provider may call CUDA from its progress. From 1.18.
+    CudaApiPermitted,
+    /// A flag: the provider may use shared memory within a host. From 1.21.
+    SharedMemoryPermitted,
+    /// The largest one-sided transfer in bytes. From 1.22.
+    MaxRmaSize,
+    /// The largest injected write in bytes. From 1.22.
+    InjectRmaSize,
+    /// How often efa retries a receiver that is not ready; 7 is for ever.
+    EfaRnrRetry,
+    /// A flag, to be read: efa emulates reads by messages. From 1.18.
+    EfaEmulatedRead,
+    /// A flag, to be read: efa emulates writes by messages. From 1.18.
+    EfaEmulatedWrite,
+    /// A flag: efa uses the device's own reads and writes. From 1.18.
+    EfaUseDeviceRdma,
+    /// A flag: efa's writes of 128 aligned bytes land in order. From 1.18.
+    EfaWriteInOrderAligned128Bytes,
+    /// A flag: all peers have the same capabilities. From 2.2.
+    EfaHomogeneousPeers,
+    /// A flag: arrivals need no posted receive. From 2.5.
+    EfaUseUnsolicitedWriteRecv,
+}
+
+impl OptionName {
+    /// The C number, and the first release that knows it.
+    pub(crate) const fn number(self) -> (c_int, Version) {
+        match self {
+            Self::CudaApiPermitted => (sys::FI_OPT_CUDA_API_PERMITTED, Version::new(1, 18)),
+            Self::SharedMemoryPermitted => {
+                (sys::FI_OPT_SHARED_MEMORY_PERMITTED, Version::new(1, 21))
+            }
+            Self::MaxRmaSize => (sys::FI_OPT_MAX_RMA_SIZE, Version::new(1, 22)),
+            Self::InjectRmaSize => (sys::FI_OPT_INJECT_RMA_SIZE, Version::new(1, 22)),
+            Self::EfaRnrRetry => (sys::FI_OPT_EFA_RNR_RETRY, Version::new(1, 17)),
+            Self::EfaEmulatedRead => (sys::FI_OPT_EFA_EMULATED_READ, Version::new(1, 18)),
+            Self::EfaEmulatedWrite => (sys::FI_OPT_EFA_EMULATED_WRITE, Version::new(1, 18)),
+            Self::EfaUseDeviceRdma => (sys::FI_OPT_EFA_USE_DEVICE_RDMA, Version::new(1, 18)),
+            Self::EfaWriteInOrderAligned128Bytes => {
+                (sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, Version::new(1, 18))
+            }
+            Self::EfaHomogeneousPeers => (sys::FI_OPT_EFA_HOMOGENEOUS_PEERS, Version::new(2, 2)),
+            Self::EfaUseUnsolicitedWriteRecv => {
+                (sys::FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Version::new(2, 5))
+            }
+        }
+    }
+}
+
+/// An option's value, by its C type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionValue {
+    /// A `bool`.
+    Flag(bool),
+    /// A `size_t`.
+    Size(usize),
+}
+
+/// An option to set before the endpoint is enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointOption {
+    /// Which.
+    pub name: OptionName,
+    /// To what.
+    pub value: OptionValue,
+    /// Whether opening fails where the library or provider does not know it or refuses it; else it is left alone.
+    pub required: bool,
+}

@@ -1,0 +1,258 @@
+//! Pages of our own, for mailboxes, messages and flush memory: the only memory that both we and NICs read and write.
+//!
+//! Nobody gets a reference into it, since peers change it at any time. Words are read and written as atomics, bytes through copies
+//! that are atomic word by word: what a peer is writing is seen half, never as undefined behaviour.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use libc::c_void;
+
+use crate::census::Class;
+
+/// Zeroed pages, mapped until the last owner drops them, and not mapped in a forked child.
+#[derive(Debug)]
+pub struct Pages {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and every access is atomic.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Maps `len` bytes, rounded up to whole pages, at least one.
+    ///
+    /// # Errors
+    ///
+    /// What mmap(2) or madvise(2) returned; `InvalidInput` for a length beyond the address space.
+    pub fn map(len: usize) -> io::Result<Self> {
+        let page = page_bytes();
+        let len = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Class::Pages.opened();
+        let pages = Self { base, len };
+        // After a fork, copy-on-write would part our page from the one that the NIC writes.
+        // SAFETY: the range is our own mapping.
+        if unsafe { libc::madvise(pages.base.as_ptr().cast::<c_void>(), len, libc::MADV_DONTFORK) }
+            != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(pages)
+    }
+
+    /// The first byte's address: a multiple of the page size.
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64
+    }
+
+    /// The length in bytes, whole pages.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: there is at least one page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The length in words of eight bytes.
+    pub fn words(&self) -> usize {
+        self.len / WORD
+    }
+
+    /// Reads a word with acquire order: what its writer on this machine wrote before it is visible after.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    #[inline]
+    pub fn load(&self, word: usize) -> u64 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    /// Writes a word with release order.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    #[inline]
+    pub fn store(&self, word: usize, value: u64) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    /// Writes a word in no order with others.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    #[inline]
+    pub fn store_relaxed(&self, word: usize, value: u64) {
+        self.word(word).store(value, Ordering::Relaxed);
+    }
+
+    /// Copies `bytes` to `offset`, given in bytes.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        self.check_range(offset, bytes.len());
+        let mut at = offset;
+        let mut rest = bytes;
+        while let Some((first, others)) = rest.split_first() {
+            match rest.split_first_chunk::<WORD>() {
+                Some((word, others)) if at.is_multiple_of(WORD) => {
+                    self.store_relaxed(at / WORD, u64::from_ne_bytes(*word));
+                    (at, rest) = (at + WORD, others);
+                }
+                _ => {
+                    self.byte(at).store(*first, Ordering::Relaxed);
+                    (at, rest) = (at + 1, others);
+                }
+            }
+        }
+    }
+
+    /// Copies from `offset`, given in bytes, into `bytes`.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        self.check_range(offset, bytes.len());
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if at.is_multiple_of(WORD) && rest.len() >= WORD {
+                let (word, others) = rest.split_at_mut(WORD);
+                word.copy_from_slice(&self.word(at / WORD).load(Ordering::Relaxed).to_ne_bytes());
+                (at, rest) = (at + WORD, others);
+            } else {
+                let (byte, others) = rest.split_at_mut(1);
+                byte[0] = self.byte(at).load(Ordering::Relaxed);
+                (at, rest) = (at + 1, others);
+            }
+        }
+    }
+
+    /// Writes `value` to `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    pub fn fill(&self, offset: usize, len: usize, value: u8) {
+        self.check_range(offset, len);
+        for at in offset..offset + len {
+            self.byte(at).store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn check_range(&self, offset: usize, len: usize) {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
+    }
+
+    #[inline]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        assert!(word < self.words(), "word {word} of {}", self.words());
+        // SAFETY: within the mapping, by the line above.
+        let place = unsafe { self.base.as_ptr().cast::<u64>().add(word) };
+        // SAFETY: pages are aligned and stay mapped while borrowed. NICs and peers know nothing of our memory model; we only ever
+        // read and write here atomically.
+        unsafe { AtomicU64::from_ptr(place) }
+    }
+
+    #[inline]
+    fn byte(&self, offset: usize) -> &AtomicU8 {
+        assert!(offset < self.len, "byte {offset} of {}", self.len);
+        // SAFETY: within the mapping, by the line above.
+        let place = unsafe { self.base.as_ptr().add(offset) };
+        // SAFETY: as in `word`.
+        unsafe { AtomicU8::from_ptr(place) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, unmapped once; regions over it hold a share of it, so none is left.
+        if unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.len) } == 0 {
+            Class::Pages.closed();
+        } else {
+            log::error!("unmapping {} bytes: {}", self.len, io::Error::last_os_error());
+        }
+    }
+}
+
+/// The size of the system's pages in bytes: 4096, or 64 KiB on some machines.
+pub fn page_bytes() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(answer).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
+}
+
+/// The bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_at_every_alignment() {
+        let pages = Pages::map(1).unwrap();
+        assert_eq!(pages.len(), page_bytes());
+        assert_eq!(pages.address() % page_bytes() as u64, 0);
+        let bytes: Vec<u8> = (1..=40).collect();
+        for offset in 0..17 {
+            for len in 0..bytes.len() {
+                pages.fill(0, 64, 0);
+                pages.copy_in(offset, &bytes[..len]);
+                let mut all = [0; 64];
+                pages.copy_out(0, &mut all);
+                let mut expected = [0; 64];
+                expected[offset..offset + len].copy_from_slice(&bytes[..len]);
+                assert_eq!(all, expected);
+                let mut part = vec![0; len];
+                pages.copy_out(offset, &mut part);
+                assert_eq!(part, bytes[..len]);
+            }
+        }
+    }
+
+    #[test]
+    fn words_and_bytes_are_the_same_memory() {
+        let pages = Pages::map(64).unwrap();
+        pages.store(3, 0x0102_0304_0506_0708);
+        assert_eq!(pages.load(3), 0x0102_0304_0506_0708);
+        let mut bytes = [0; 8];
+        pages.copy_out(24, &mut bytes);
+        assert_eq!(u64::from_ne_bytes(bytes), 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 18446744073709551615")]
+    fn a_range_that_wraps_is_refused() {
+        let pages = Pages::map(1).unwrap();
+        pages.copy_in(usize::MAX, &[0; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "word 512 of 512")]
+    fn a_word_beyond_the_pages_is_refused() {
+        let pages = Pages::map(4096).unwrap();
+        assert_eq!(page_bytes(), 4096, "the message below is for pages of this size");
+        pages.load(512);
+    }
+}

@@ -1,0 +1,134 @@
+//! What we ask of fi_getinfo(3): endpoints that can do what both kinds of rail need.
+//!
+//! FI_LOCAL_COMM and FI_REMOTE_COMM are not asked for: they make shm vanish, and take loopback away from tcp. Message order
+//! is not asked for either, so that providers need not pay for it. All modes of registration are offered, and what is
+//! returned is obeyed.
+
+use std::ffi::{CStr, CString, c_int};
+use std::ptr;
+
+use libfabric_sys as sys;
+
+use crate::error::{FabricError, check};
+use crate::info::Info;
+use crate::library::Library;
+
+/// Which fabrics to look for. The default asks for all that can carry rails.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query {
+    /// The provider's name, such as `cxi` or `tcp;ofi_rxm`; any, if none. FI_PROVIDER in the environment filters as well.
+    pub provider: Option<String>,
+    /// The domain's name, such as `cxi0` or `eth1`; any, if none.
+    pub domain: Option<String>,
+    /// The local address to start from (a name or number that the provider resolves), rather than every interface's. Names
+    /// of domain and fabric may then be generic.
+    pub source: Option<String>,
+    /// Offer FI_MR_BASIC alone: virtual addresses and the provider's keys, as efa and verbs have them, on providers that would
+    /// not ask for them.
+    pub basic_regions: bool,
+    /// Only what can register and move device memory (FI_HMEM).
+    pub device_memory: bool,
+}
+
+impl Library {
+    /// Everything that answers `query`, in the library's order of preference; nothing is no error.
+    ///
+    /// # Errors
+    ///
+    /// What fi_getinfo(3) returned; -FI_EINVAL for a name with a NUL in it.
+    pub fn find(&self, query: &Query) -> Result<Vec<Info>, FabricError> {
+        let mut found = self.find_once(query, 0)?;
+        // Some providers give remote completion data only to those who ask. Asking first would hide the ones that have none.
+        if found.iter().any(|info| info.immediate_bytes() == 0) {
+            let with_data = self.find_once(query, IMMEDIATE_BYTES_MIN)?;
+            for info in found.iter_mut().filter(|info| info.immediate_bytes() == 0) {
+                if let Some(better) = with_data.iter().find(|other| other.names_same_place(info)) {
+                    *info = better.clone();
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn find_once(&self, query: &Query, immediate_bytes: usize) -> Result<Vec<Info>, FabricError> {
+        let hints = self.hints(query, immediate_bytes)?;
+        let source = query.source.as_deref().map(c_string).transpose()?;
+        let (node, service, flags) = match &source {
+            Some(node) => (node.as_ptr(), c"0".as_ptr(), sys::FI_SOURCE),
+            None => (ptr::null(), ptr::null(), 0),
+        };
+        let mut list = ptr::null_mut();
+        // SAFETY: the strings and the hints live until the call returns, and `list` is a valid place.
+        let code = unsafe {
+            (self.symbols().fi_getinfo)(
+                self.api().raw(),
+                node,
+                service,
+                flags,
+                hints.as_ptr(),
+                &raw mut list,
+            )
+        };
+        if code == -sys::FI_ENODATA {
+            return Ok(Vec::new());
+        }
+        check("fi_getinfo", code)?;
+        // SAFETY: fi_getinfo gave us this list to free.
+        Ok(unsafe { Info::take_list(self, list) })
+    }
+
+    /// An empty fi_info, filled with what we ask for.
+    fn hints(&self, query: &Query, immediate_bytes: usize) -> Result<Info, FabricError> {
+        let mut hints = Info::empty(self)?;
+        let mut caps = CAPS;
+        if query.device_memory {
+            caps |= sys::FI_HMEM;
+        }
+        hints.set_names(query.provider.as_deref(), query.domain.as_deref())?;
+        let raw = hints.raw_mut();
+        raw.caps = caps;
+        raw.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+        hints.endpoint_mut().type_ = sys::FI_EP_RDM;
+        let domain = hints.domain_mut();
+        domain.threading = sys::FI_THREAD_COMPLETION;
+        domain.control_progress = sys::FI_PROGRESS_MANUAL;
+        domain.data_progress = sys::FI_PROGRESS_MANUAL;
+        domain.av_type = sys::FI_AV_TABLE;
+        domain.mr_mode =
+            if query.basic_regions { sys::FI_MR_BASIC.cast_signed() } else { MR_MODES };
+        domain.cq_data_size = immediate_bytes;
+        Ok(hints)
+    }
+}
+
+pub(crate) fn c_string(text: &str) -> Result<CString, FabricError> {
+    CString::new(text).map_err(|_| FabricError::new("fi_getinfo", sys::FI_EINVAL))
+}
+
+/// A copy for libfabric to free.
+pub(crate) fn duplicate(text: &CStr) -> Result<*mut std::ffi::c_char, FabricError> {
+    // SAFETY: `text` is a C string.
+    let copy = unsafe { libc::strdup(text.as_ptr()) };
+    if copy.is_null() { Err(FabricError::new("fi_getinfo", sys::FI_ENOMEM)) } else { Ok(copy) }
+}
+
+/// What every rail does: messages and one-sided access, both ways.
+const CAPS: u64 = sys::FI_MSG
+    | sys::FI_RMA
+    | sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_REMOTE_READ
+    | sys::FI_REMOTE_WRITE
+    | sys::FI_SEND
+    | sys::FI_RECV;
+
+/// Every mode we can live with: all but raw keys and the two of newer features (fi_mr(3)).
+const MR_MODES: c_int = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT
+    | sys::FI_MR_HMEM;
+
+/// The fewest bytes of remote completion data that are of use: efa and verbs have as many.
+const IMMEDIATE_BYTES_MIN: usize = 4;
