@@ -67,11 +67,19 @@ fn open(config: &Config) -> Result<Arc<Library>> {
     let default = PathBuf::from(DEFAULT_LIBRARY);
     let candidate = config.libfabric.as_ref().unwrap_or(&default);
     Library::open(&[candidate]).map_err(|error| {
+        let reasons = error.attempts().iter().map(|attempt| {
+            let name = attempt.candidate.to_string_lossy();
+            // The loader's own words begin with the name, mostly.
+            if attempt.reason.contains(name.as_ref()) { attempt.reason.clone() } else { format!("{name}: {}", attempt.reason) }
+        });
+        let reasons = reasons.collect::<Vec<_>>().join("; ");
         let next = match config.libfabric {
             Some(_) => "correct IRONRAIL_LIBFABRIC, or unset it for libfabric.so.1",
-            None => "install it (Debian: libfabric1), add its directory to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC",
+            None => {
+                "install it (Debian: libfabric1), add its directory to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC"
+            }
         };
-        Error::new(Kind::System, format!("no libfabric 1.17 or newer could be loaded ({error}): {next}"))
+        Error::new(Kind::System, format!("no libfabric 1.17 or newer could be loaded ({reasons}): {next}"))
     })
 }
 
@@ -159,9 +167,10 @@ impl Listed {
                 candidate.address,
             ),
             interface: candidate.domain.clone(),
-            address: candidate
-                .address
-                .map_or_else(|| hexadecimal(info.source_address()), |address| address.to_string()),
+            address: candidate.address.map_or_else(
+                || shown_address(info.source_address()),
+                |address| address.to_string(),
+            ),
             speed_mbps: candidate.speed_mbps,
             pci_path: candidate.pci_path.clone(),
             info,
@@ -314,7 +323,12 @@ fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// A text such as shm's, or hexadecimal digits.
+fn shown_address(bytes: &[u8]) -> String {
+    let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    if text.iter().all(u8::is_ascii_graphic) {
+        return text.iter().copied().map(char::from).collect();
+    }
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -363,6 +377,13 @@ mod tests {
         assert_eq!(ip_address(FI_SOCKADDR_IN6, &v6[..20]), None);
         assert_eq!(ip_address(FI_SOCKADDR_IN, &v6), None, "another family than the format says");
         assert_eq!(ip_address(FI_SOCKADDR_IN, &[]), None);
+    }
+
+    #[test]
+    fn addresses_that_are_no_sockaddrs_are_shown_as_text_or_digits() {
+        assert_eq!(shown_address(b"fi_shm://7\0"), "fi_shm://7");
+        assert_eq!(shown_address(&[1, 0xab]), "01ab");
+        assert_eq!(shown_address(&[]), "");
     }
 
     #[test]
