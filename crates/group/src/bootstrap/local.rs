@@ -1,0 +1,102 @@
+//! The rendezvous of ranks that are threads of one process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::rounds::Rounds;
+use super::{Bootstrap, random};
+use crate::error::GroupError;
+
+/// One thread's place in a group.
+#[derive(Debug)]
+pub struct Local {
+    rank: usize,
+    size: usize,
+    identity: u64,
+    left_well: bool,
+    rounds: Arc<Rounds>,
+}
+
+impl Local {
+    /// The places of a new group, by rank.
+    pub fn group(size: usize) -> Vec<Self> {
+        let (rounds, identity) = (Arc::new(Rounds::new(size)), random());
+        let place =
+            |rank| Self { rank, size, identity, left_well: false, rounds: Arc::clone(&rounds) };
+        (0..size).map(place).collect()
+    }
+
+    /// Says that this rank's work is done, so its leaving fails nobody.
+    pub fn leave(&mut self) {
+        self.left_well = true;
+    }
+}
+
+impl Bootstrap for Local {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
+        Ok(self.rounds.give(self.rank, part.to_vec(), wait)?.to_vec())
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if !self.left_well {
+            self.rounds.fail(format!("rank {} left", self.rank));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn every_rank_gets_every_part_round_after_round() {
+        let threads: Vec<_> = Local::group(5)
+            .into_iter()
+            .map(|mut place| {
+                thread::spawn(move || {
+                    for round in 0..200_u8 {
+                        let mine = [u8::try_from(place.rank()).unwrap(), round];
+                        let all = place.all_gather(&mine, WAIT).unwrap();
+                        let expected: Vec<_> = (0..5).map(|rank| vec![rank, round]).collect();
+                        assert_eq!(all, expected);
+                    }
+                    place.leave();
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn a_rank_that_leaves_fails_the_others_at_once() {
+        let mut places = Local::group(3);
+        drop(places.pop());
+        let why = places[0].barrier(WAIT).unwrap_err().to_string();
+        assert_eq!(why, "rank 2 left");
+    }
+
+    #[test]
+    fn who_does_not_come_is_named() {
+        let mut places = Local::group(3);
+        let why = places[1].barrier(Duration::from_millis(30)).unwrap_err().to_string();
+        assert!(why.contains("ranks [0, 2]"), "{why}");
+    }
+}

@@ -1,0 +1,46 @@
+//! How ranks find each other: exchange bytes, wait for each other. Nothing here is on the data path.
+//!
+//! Two forms, one meaning: [`Local`] between threads, [`Remote`] over TCP to a [`Hub`]. A rank that leaves without a word
+//! fails the round for everybody, at once.
+
+mod frame;
+mod hub;
+mod local;
+mod remote;
+mod rounds;
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+pub use hub::Hub;
+pub use local::Local;
+pub use remote::{Meeting, Remote};
+
+use crate::error::GroupError;
+
+/// A rank's view of the rendezvous.
+pub trait Bootstrap: fmt::Debug {
+    fn rank(&self) -> usize;
+    fn size(&self) -> usize;
+    /// A number that the ranks of this group share and other groups do not.
+    fn identity(&self) -> u64;
+    /// Every rank's bytes, by rank. All ranks must call it; at most [`PART_BYTES_MAX`] each.
+    fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError>;
+
+    /// Returns once every rank has called it.
+    fn barrier(&mut self, wait: Duration) -> Result<(), GroupError> {
+        self.all_gather(&[], wait).map(drop)
+    }
+}
+
+/// Largest part of one rank in one round.
+pub const PART_BYTES_MAX: usize = 64 << 10;
+/// Largest group.
+pub const RANKS_MAX: usize = 1024;
+
+/// An unpredictable number.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

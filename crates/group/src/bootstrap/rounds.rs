@@ -1,0 +1,93 @@
+//! Rounds in which every rank gives a part and gets all parts.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::GroupError;
+
+/// Shared by the ranks, or by the hub's threads that stand for them.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    round: u64,
+    parts: Vec<Option<Vec<u8>>>,
+    /// Of the last complete round. The next cannot complete before every rank has taken it.
+    all: Arc<Vec<Vec<u8>>>,
+    present: Vec<bool>,
+    failed: Option<String>,
+}
+
+impl Rounds {
+    pub(super) fn new(size: usize) -> Self {
+        let state = State {
+            round: 0,
+            parts: vec![None; size],
+            all: Arc::default(),
+            present: vec![false; size],
+            failed: None,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Takes a rank's place; each is there to be taken once.
+    pub(super) fn enter(&self, rank: usize) -> bool {
+        match self.lock().present.get_mut(rank) {
+            Some(present) if !*present => {
+                *present = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives `part`, and waits for all others.
+    pub(super) fn give(
+        &self,
+        rank: usize,
+        part: Vec<u8>,
+        wait: Duration,
+    ) -> Result<Arc<Vec<Vec<u8>>>, GroupError> {
+        let mut state = self.lock();
+        let round = state.round;
+        state.parts[rank] = Some(part);
+        if state.parts.iter().all(Option::is_some) {
+            state.all = Arc::new(state.parts.iter_mut().filter_map(Option::take).collect());
+            state.round += 1;
+            self.changed.notify_all();
+            return Ok(Arc::clone(&state.all));
+        }
+        let deadline = Instant::now() + wait;
+        loop {
+            if state.round != round {
+                return Ok(Arc::clone(&state.all));
+            }
+            if let Some(why) = &state.failed {
+                return Err(GroupError::Bootstrap(why.clone()));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let missing: Vec<_> =
+                    (0..state.parts.len()).filter(|rank| state.parts[*rank].is_none()).collect();
+                let whom = format!("ranks {missing:?} to come to the rendezvous");
+                return Err(GroupError::Timeout { whom, limit: wait });
+            }
+            let woken = self.changed.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// No round can complete any more. The first reason stays.
+    pub(super) fn fail(&self, why: String) {
+        self.lock().failed.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,111 @@
+//! A rank's connections to its neighbours in the ring.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::bootstrap::Bootstrap;
+use crate::channel::{ReceiveChannel, SendChannel};
+use crate::error::GroupError;
+use crate::loader::{Handle, Library, Net};
+use crate::patience::{Patience, spins_for};
+use crate::plan::Ring;
+
+/// One rank of a group: to the next it sends, from the previous it receives.
+#[derive(Debug)]
+pub struct Communicator {
+    pub next: SendChannel,
+    pub previous: ReceiveChannel,
+    pub patience: Patience,
+    ring: Ring,
+    net: Rc<Net>,
+}
+
+impl Communicator {
+    /// Initialises the plugin and connects to both neighbours. All ranks call it; `wait` bounds every wait.
+    pub fn connect(
+        library: &Arc<Library>,
+        bootstrap: &mut dyn Bootstrap,
+        device: Option<usize>,
+        wait: Duration,
+    ) -> Result<Self, GroupError> {
+        let ring = Ring { rank: bootstrap.rank(), size: bootstrap.size() };
+        // The same number on every rank, as NCCL's hash of the communicator is.
+        let communicator = bootstrap.identity();
+        let net = Net::init(library, communicator)?;
+        let devices = net.devices()?;
+        if devices == 0 {
+            return Err(GroupError::Load("the plugin has no device".to_owned()));
+        }
+        let device = device.unwrap_or(ring.rank % devices);
+        if device >= devices {
+            return Err(GroupError::Usage(format!(
+                "device {device} was asked for, there are {devices}"
+            )));
+        }
+        let (listener, handle) = net.listen(device)?;
+        let handles = bootstrap.all_gather(&handle.0, wait)?;
+        let mut target = parse_handle(&handles[ring.next()], ring.next())?;
+
+        // Both in one loop: the neighbour's accept is served by a loop like this one.
+        let mut patience = Patience::new(wait, spins_for(ring.size));
+        let (mut send, mut receive) = (None, None);
+        while send.is_none() || receive.is_none() {
+            let open = usize::from(send.is_some()) + usize::from(receive.is_some());
+            if send.is_none() {
+                send = net.connect(device, &mut target)?;
+            }
+            if receive.is_none() {
+                receive = listener.accept()?;
+            }
+            if usize::from(send.is_some()) + usize::from(receive.is_some()) > open {
+                patience.reset();
+                continue;
+            }
+            patience.idle(|| {
+                let connect = send.is_none().then(|| format!("rank {} to accept", ring.next()));
+                let accept =
+                    receive.is_none().then(|| format!("rank {} to connect", ring.previous()));
+                [connect, accept].into_iter().flatten().collect::<Vec<_>>().join(" and ")
+            })?;
+        }
+        drop(listener); // As NCCL does, right after the accept.
+        let (Some(send), Some(receive)) = (send, receive) else {
+            return Err(GroupError::Contract("connected without comms".to_owned()));
+        };
+        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
+        let next = SendChannel::new(send, ring.next(), tag(ring.rank));
+        let previous = ReceiveChannel::new(receive, ring.previous(), tag(ring.previous()));
+        patience.reset();
+        Ok(Self { next, previous, patience, ring, net })
+    }
+
+    pub fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    pub fn net(&self) -> &Rc<Net> {
+        &self.net
+    }
+
+    /// What both neighbours owe, for a message about a wait that ended.
+    pub fn whom(next: &SendChannel, previous: &ReceiveChannel) -> String {
+        let receive = (previous.outstanding() > 0)
+            .then(|| format!("message {} from rank {}", previous.done(), previous.peer()));
+        let send = (next.outstanding() > 0)
+            .then(|| format!("rank {} to take message {}", next.peer(), next.done()));
+        let waits: Vec<_> = [receive, send].into_iter().flatten().collect();
+        if waits.is_empty() {
+            "the plugin to take a request".to_owned()
+        } else {
+            waits.join(" and ")
+        }
+    }
+}
+
+fn parse_handle(bytes: &[u8], rank: usize) -> Result<Handle, GroupError> {
+    let bytes = bytes.try_into().map_err(|_| {
+        GroupError::Bootstrap(format!("rank {rank} sent a handle of {} bytes", bytes.len()))
+    })?;
+    Ok(Handle(bytes))
+}

@@ -1,0 +1,85 @@
+//! What can go wrong between ranks, in words a user can act on.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use net_abi::ResultCode;
+
+/// Any failure of the group library.
+#[derive(Debug)]
+pub enum GroupError {
+    /// The plugin could not be loaded, or its table is not usable.
+    Load(String),
+    /// A call of the plugin failed.
+    Plugin { call: &'static str, code: ResultCode, said: Option<String> },
+    /// The plugin did what the contract of the tables forbids.
+    Contract(String),
+    /// Nothing moved for `limit`; `whom` says what was waited for.
+    Timeout { whom: String, limit: Duration },
+    /// The rendezvous failed: a rank left, or sent what is not ours.
+    Bootstrap(String),
+    /// Memory was used in a way its owner forbids.
+    Memory(MemoryError),
+    /// The operating system refused.
+    System { what: &'static str, error: io::Error },
+    /// The caller asked for something that does not exist.
+    Usage(String),
+}
+
+impl fmt::Display for GroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(why) | Self::Contract(why) | Self::Bootstrap(why) | Self::Usage(why) => {
+                f.write_str(why)
+            }
+            Self::Plugin { call, code, said: Some(said) } => {
+                write!(f, "the plugin's {call} returned {code}; it said: {said}")
+            }
+            Self::Plugin { call, code, said: None } => {
+                write!(f, "the plugin's {call} returned {code}")
+            }
+            Self::Timeout { whom, limit } => {
+                write!(f, "nothing moved for {:.1} s while waiting for {whom}", limit.as_secs_f64())
+            }
+            Self::Memory(error) => error.fmt(f),
+            Self::System { what, error } => write!(f, "{what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for GroupError {}
+
+impl From<MemoryError> for GroupError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+/// Why a part of a buffer cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryError {
+    OutOfRange,
+    /// The bytes do not start or end on an element.
+    Misaligned,
+    /// A request that has not been tested done may touch these bytes.
+    InFlight,
+    /// More requests at once than a buffer keeps track of.
+    TooManyRequests,
+    /// The region was made for other memory, or on another comm.
+    ForeignRegion,
+}
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OutOfRange => "the bytes asked for lie outside their buffer",
+            Self::Misaligned => "the bytes asked for are not whole elements",
+            Self::InFlight => "the bytes asked for are still in flight",
+            Self::TooManyRequests => "too many requests are outstanding on one buffer",
+            Self::ForeignRegion => "the region belongs to another buffer or another connection",
+        })
+    }
+}
+
+impl std::error::Error for MemoryError {}

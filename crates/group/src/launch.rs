@@ -1,0 +1,217 @@
+//! Starts one process per rank, watches them, and lets none outlive the group.
+//!
+//! Each child gets its [`Meeting`] in the environment and a pipe as standard input, which it reads to its end: when the
+//! launcher dies, however it dies, its ranks see that and go.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bootstrap::{Hub, Meeting};
+use crate::error::GroupError;
+
+/// Carries the [`Meeting`] to a child.
+pub const MEETING_VARIABLE: &str = "IRON_GROUP_MEETING";
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    pub arguments: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+impl Program {
+    /// This executable, with these arguments.
+    pub fn this<A: AsRef<OsStr>>(
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<Self, GroupError> {
+        let path = std::env::current_exe()
+            .map_err(|error| GroupError::System { what: "finding this executable", error })?;
+        let arguments =
+            arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+        Ok(Self { path, arguments, environment: Vec::new() })
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A running group of processes. Dropped, it kills what still runs.
+#[derive(Debug)]
+pub struct Launch {
+    children: Vec<Option<Child>>,
+    lines: Receiver<String>,
+    failure: Option<Failure>,
+    killed: bool,
+    hub: Hub,
+}
+
+impl Launch {
+    /// Starts all ranks of `hub`'s group. Rank 0's standard output becomes [`Launch::next_line`]; the others' is dropped.
+    pub fn start(program: &Program, hub: Hub, size: usize) -> Result<Self, GroupError> {
+        let system = |error| GroupError::System { what: "starting a rank", error };
+        let (send, lines) = mpsc::channel();
+        let mut launch = Self { children: Vec::new(), lines, failure: None, killed: false, hub };
+        for rank in 0..size {
+            let output = if rank == 0 { Stdio::piped() } else { Stdio::null() };
+            let mut child = Command::new(&program.path)
+                .args(&program.arguments)
+                .envs(program.environment.iter().map(|(name, value)| (name, value)))
+                .env(MEETING_VARIABLE, launch.hub.meeting(rank).to_string())
+                .stdin(Stdio::piped())
+                .stdout(output)
+                .spawn()
+                .map_err(system)?;
+            if let Some(output) = child.stdout.take() {
+                let send = send.clone();
+                let read = move || {
+                    for line in BufReader::new(output).lines().map_while(Result::ok) {
+                        if send.send(line).is_err() {
+                            return;
+                        }
+                    }
+                };
+                thread::Builder::new().spawn(read).map_err(system)?;
+            }
+            launch.children.push(Some(child));
+        }
+        Ok(launch)
+    }
+
+    /// The next line of rank 0, while any rank runs. `None`: all ranks have ended and said all they had to say.
+    pub fn next_line(&mut self) -> Option<String> {
+        loop {
+            let wait = if self.running() { WATCH } else { LAST_WORDS };
+            match self.lines.recv_timeout(wait) {
+                Ok(line) => return Some(line),
+                Err(RecvTimeoutError::Timeout) if self.running() => self.watch(),
+                Err(RecvTimeoutError::Timeout) => return None,
+                // Rank 0 has closed its output: nothing comes any more, the others may still run.
+                Err(RecvTimeoutError::Disconnected) => {
+                    if !self.running() {
+                        return None;
+                    }
+                    thread::sleep(WATCH);
+                    self.watch();
+                }
+            }
+        }
+    }
+
+    /// Waits for all ranks. The reason of the first failure, if any rank failed.
+    pub fn finish(mut self) -> Result<(), String> {
+        while self.running() {
+            self.watch();
+            thread::sleep(WATCH);
+        }
+        self.failure.take().map_or(Ok(()), |failure| Err(failure.why))
+    }
+
+    fn running(&self) -> bool {
+        self.children.iter().any(Option::is_some)
+    }
+
+    /// Reaps whoever has ended; one that failed takes the others with it.
+    fn watch(&mut self) {
+        self.reap();
+        if self.failure.is_some() && !self.killed {
+            self.killed = true;
+            self.end_the_rest();
+        }
+    }
+
+    fn reap(&mut self) {
+        for (rank, place) in self.children.iter_mut().enumerate() {
+            let Some(child) = place else { continue };
+            let failure = match child.try_wait() {
+                Ok(None) => continue,
+                Ok(Some(status)) => Failure::of(rank, status),
+                Err(error) => {
+                    Some(Failure { killed: true, why: format!("rank {rank} is lost: {error}") })
+                }
+            };
+            *place = None;
+            let Some(failure) = failure else { continue };
+            self.hub.fail(failure.why.clone());
+            // A rank that was killed is the cause, one that ended with a code may have followed.
+            if self.failure.as_ref().is_none_or(|first| failure.killed && !first.killed) {
+                self.failure = Some(failure);
+            }
+        }
+    }
+
+    /// Gives the others a moment to say what they saw, then kills them.
+    fn end_the_rest(&mut self) {
+        let deadline = Instant::now() + LAST_WORDS;
+        while Instant::now() < deadline && self.running() {
+            thread::sleep(Duration::from_millis(10));
+            self.reap();
+        }
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        for mut child in self.children.iter_mut().filter_map(Option::take) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How often children are looked at: rarely, they need the CPUs.
+const WATCH: Duration = Duration::from_millis(20);
+/// How long ranks may live on after one has failed.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+struct Failure {
+    /// Died of a signal.
+    killed: bool,
+    why: String,
+}
+
+impl Failure {
+    fn of(rank: usize, status: ExitStatus) -> Option<Self> {
+        let (killed, fate) = match (status.code(), status.signal()) {
+            (Some(0), _) => return None,
+            (Some(code), _) => (false, format!("ended with code {code}")),
+            (None, Some(signal)) => (true, format!("died of signal {signal}")),
+            (None, None) => (true, "ended in an unknown way".to_owned()),
+        };
+        Some(Self { killed, why: format!("rank {rank} {fate}") })
+    }
+}
+
+/// In a child: its meeting, if it was started by [`Launch`]. From here on it ends when the launcher does.
+pub fn child() -> Result<Option<Meeting>, GroupError> {
+    let Some(text) = std::env::var_os(MEETING_VARIABLE) else {
+        return Ok(None);
+    };
+    let meeting = text.to_string_lossy().parse()?;
+    let watch = || {
+        let _ = io::copy(&mut io::stdin().lock().by_ref(), &mut io::sink());
+        process::exit(ORPHANED);
+    };
+    thread::Builder::new()
+        .name("lifeline".to_owned())
+        .spawn(watch)
+        .map_err(|error| GroupError::System { what: "starting a thread", error })?;
+    Ok(Some(meeting))
+}
+
+const ORPHANED: i32 = 3;

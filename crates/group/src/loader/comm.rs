@@ -1,0 +1,365 @@
+//! Connections, the memory registered on them, and requests.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+
+use net_abi::{HANDLE_MAX_BYTES, PTR_HOST};
+
+use super::calls::{Accept, Irecv, Isend, Register};
+use super::claims::Use;
+use super::memory::{Buffer, Memory};
+use super::net::{Net, check, missing};
+use crate::error::{GroupError, MemoryError};
+
+/// What `listen` writes and `connect` reads. Aligned, because plugins read it as a struct.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct Handle(pub [u8; HANDLE_MAX_BYTES]);
+
+/// Waits for one peer to connect.
+#[derive(Debug)]
+pub struct ListenComm(Rc<Comm>);
+
+impl ListenComm {
+    pub(super) fn new(comm: Comm) -> Self {
+        Self(Rc::new(comm))
+    }
+
+    /// One try to accept. `None`: nobody is there yet.
+    pub fn accept(&self) -> Result<Option<ReceiveComm>, GroupError> {
+        let mut comm = ptr::null_mut();
+        let mut device_comm = ptr::null_mut();
+        let listener = self.0.raw.as_ptr();
+        let code = match self.0.net.calls().accept {
+            // SAFETY: the listener is open, and the places live through the call.
+            Accept::V6(Some(accept)) => unsafe { accept(listener, &raw mut comm) },
+            // SAFETY: as above.
+            Accept::V7(Some(accept)) => unsafe {
+                accept(listener, &raw mut comm, &raw mut device_comm)
+            },
+            _ => return Err(missing("accept")),
+        };
+        check("accept", code)?;
+        Ok(Comm::new(&self.0.net, Side::Receive, comm).map(|comm| ReceiveComm(Rc::new(comm))))
+    }
+}
+
+/// The sending end of a connection.
+#[derive(Debug)]
+pub struct SendComm(Rc<Comm>);
+
+impl SendComm {
+    pub(super) fn new(comm: Comm) -> Self {
+        Self(Rc::new(comm))
+    }
+
+    pub fn register(&self, buffer: &Buffer) -> Result<Region, GroupError> {
+        Region::new(&self.0, buffer)
+    }
+
+    /// Sends `range` of the buffer. `None`: cannot be posted now, call again.
+    #[inline]
+    pub fn isend(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        region: &Region,
+        tag: c_int,
+    ) -> Result<Option<Request>, GroupError> {
+        region.fits(&self.0, buffer)?;
+        let len = range.end.saturating_sub(range.start);
+        let (data, claim) = buffer.memory().claim(&range, Use::Read)?;
+        let data = data.as_ptr().cast();
+        // NCCL passes a place that still holds an older request, so the plugin must write null itself.
+        let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
+        let mut request = stale;
+        let comm = self.0.raw.as_ptr();
+        let region = region.raw;
+        let code = match self.0.net.calls().isend {
+            Isend::V6(Some(isend)) => {
+                let len = int(len).inspect_err(|_| buffer.memory().release(claim))?;
+                // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done.
+                unsafe { isend(comm, data, len, tag, region, &raw mut request) }
+            }
+            // SAFETY: as above.
+            Isend::V9(Some(isend)) => unsafe {
+                isend(comm, data, len, tag, region, &raw mut request)
+            },
+            // SAFETY: as above.
+            Isend::V10(Some(isend)) => unsafe {
+                isend(comm, data, len, tag, region, ptr::null_mut(), &raw mut request)
+            },
+            _ => return Err(missing("isend")),
+        };
+        check("isend", code)?;
+        if request == stale {
+            return Err(GroupError::Contract(
+                "isend succeeded without writing its request".to_owned(),
+            ));
+        }
+        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Send(len)))
+    }
+}
+
+static STALE: u64 = 0;
+
+/// The receiving end of a connection.
+#[derive(Debug)]
+pub struct ReceiveComm(Rc<Comm>);
+
+impl ReceiveComm {
+    pub fn register(&self, buffer: &Buffer) -> Result<Region, GroupError> {
+        Region::new(&self.0, buffer)
+    }
+
+    /// Receives into `range` of the buffer, which may be larger than what comes. `None`: call again.
+    #[inline]
+    pub fn irecv(
+        &self,
+        buffer: &mut Buffer,
+        range: Range<usize>,
+        region: &Region,
+        tag: c_int,
+    ) -> Result<Option<Request>, GroupError> {
+        region.fits(&self.0, buffer)?;
+        let len = range.end.saturating_sub(range.start);
+        let (data, claim) = buffer.memory().claim(&range, Use::Write)?;
+        let mut data: *mut c_void = data.as_ptr().cast();
+        let mut request = ptr::null_mut();
+        let mut tag = tag;
+        let mut region = region.raw;
+        let comm = self.0.raw.as_ptr();
+        let (data, tag, region) = (&raw mut data, &raw mut tag, &raw mut region);
+        let code = match self.0.net.calls().irecv {
+            Irecv::V6(Some(irecv)) => {
+                let mut len = int(len).inspect_err(|_| buffer.memory().release(claim))?;
+                // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done;
+                // the arrays have one entry each and live through the call.
+                unsafe { irecv(comm, 1, data, &raw mut len, tag, region, &raw mut request) }
+            }
+            Irecv::V9(Some(irecv)) => {
+                let mut len = len;
+                // SAFETY: as above.
+                unsafe { irecv(comm, 1, data, &raw mut len, tag, region, &raw mut request) }
+            }
+            Irecv::V10(Some(irecv)) => {
+                let mut len = len;
+                let mut parents = ptr::null_mut();
+                let parents = &raw mut parents;
+                // SAFETY: as above.
+                unsafe {
+                    irecv(comm, 1, data, &raw mut len, tag, region, parents, &raw mut request)
+                }
+            }
+            _ => return Err(missing("irecv")),
+        };
+        check("irecv", code)?;
+        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Receive))
+    }
+
+    /// Makes bytes that a receive brought visible to a GPU. `None`: nothing to wait for.
+    pub fn iflush(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        region: &Region,
+    ) -> Result<Option<Request>, GroupError> {
+        region.fits(&self.0, buffer)?;
+        let mut len = int(range.end.saturating_sub(range.start))?;
+        let iflush = self.0.net.calls().iflush.ok_or_else(|| missing("iflush"))?;
+        let (data, claim) = buffer.memory().claim(&range, Use::Read)?;
+        let mut data: *mut c_void = data.as_ptr().cast();
+        let mut request = ptr::null_mut();
+        let mut region = region.raw;
+        let comm = self.0.raw.as_ptr();
+        let (data, region) = (&raw mut data, &raw mut region);
+        // SAFETY: as in `irecv`.
+        let code = unsafe { iflush(comm, 1, data, &raw mut len, region, &raw mut request) };
+        check("iflush", code)?;
+        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Flush))
+    }
+}
+
+/// A buffer registered on a connection.
+#[derive(Debug)]
+pub struct Region {
+    raw: *mut c_void,
+    comm: Rc<Comm>,
+    memory: Rc<Memory>,
+}
+
+impl Region {
+    fn new(comm: &Rc<Comm>, buffer: &Buffer) -> Result<Self, GroupError> {
+        let memory = buffer.memory();
+        let data = memory.base().as_ptr().cast();
+        let len = memory.len().max(1);
+        let place = comm.raw.as_ptr();
+        let mut raw = ptr::null_mut();
+        let code = match comm.net.calls().register {
+            Register::V6(Some(register)) => {
+                let len = int(len)?;
+                // SAFETY: the comm is open, and the region holds the memory until it is deregistered.
+                unsafe { register(place, data, len, PTR_HOST, &raw mut raw) }
+            }
+            // SAFETY: as above.
+            Register::V8(Some(register)) => unsafe {
+                register(place, data, len, PTR_HOST, &raw mut raw)
+            },
+            _ => return Err(missing("regMr")),
+        };
+        check("regMr", code)?;
+        // Null is a region too: some plugins need none for host memory.
+        Ok(Self { raw, comm: Rc::clone(comm), memory: Rc::clone(memory) })
+    }
+
+    #[inline]
+    fn fits(&self, comm: &Rc<Comm>, buffer: &Buffer) -> Result<(), MemoryError> {
+        if Rc::ptr_eq(&self.comm, comm) && Rc::ptr_eq(&self.memory, buffer.memory()) {
+            Ok(())
+        } else {
+            Err(MemoryError::ForeignRegion)
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Some(deregister) = self.comm.net.calls().deregister {
+            // SAFETY: registered on this comm, which is open while we hold it.
+            let code = unsafe { deregister(self.comm.raw.as_ptr(), self.raw) };
+            if let Err(error) = check("deregMr", code) {
+                log::error!("{error}");
+            }
+        }
+    }
+}
+
+/// What the plugin is still doing. Test the oldest of a connection only.
+#[derive(Debug)]
+pub struct Request {
+    raw: Option<NonNull<c_void>>,
+    kind: Kind,
+    claim: u8,
+    comm: Rc<Comm>,
+    memory: Rc<Memory>,
+}
+
+impl Request {
+    fn new(
+        comm: &Rc<Comm>,
+        memory: &Rc<Memory>,
+        claim: u8,
+        raw: *mut c_void,
+        kind: Kind,
+    ) -> Option<Self> {
+        let Some(raw) = NonNull::new(raw) else {
+            memory.release(claim);
+            return None;
+        };
+        let (comm, memory) = (Rc::clone(comm), Rc::clone(memory));
+        Some(Self { raw: Some(raw), kind, claim, comm, memory })
+    }
+
+    /// How many bytes were moved, once they are. A request that was answered done is dead.
+    #[inline]
+    pub fn test(&mut self) -> Result<Option<usize>, GroupError> {
+        let raw = self.raw.ok_or_else(|| {
+            GroupError::Usage("a request was tested after it was done".to_owned())
+        })?;
+        let test = self.comm.net.calls().test.ok_or_else(|| missing("test"))?;
+        let mut done = UNWRITTEN;
+        // As NCCL does: room for a group at a receive, for one size at a send, none at a flush.
+        let mut size = 0;
+        let mut sizes;
+        let place = match self.kind {
+            Kind::Send(_) => &raw mut size,
+            Kind::Receive => {
+                sizes = [0; net_abi::MAX_GROUP];
+                sizes.as_mut_ptr()
+            }
+            Kind::Flush => ptr::null_mut(),
+        };
+        // SAFETY: the request is alive: it has not been answered done, and its comm is open.
+        let code = unsafe { test(raw.as_ptr(), &raw mut done, place) };
+        check("test", code)?;
+        match done {
+            0 => return Ok(None),
+            UNWRITTEN => {
+                return Err(GroupError::Contract("test succeeded without writing done".to_owned()));
+            }
+            _ => {}
+        }
+        self.raw = None;
+        self.memory.release(self.claim);
+        match self.kind {
+            Kind::Send(len) => Ok(Some(len)),
+            Kind::Flush => Ok(Some(0)),
+            Kind::Receive => {
+                // SAFETY: `place` is the array above, which the plugin may have written.
+                let size = unsafe { place.read() };
+                let len = usize::try_from(size);
+                let len = len
+                    .map_err(|_| GroupError::Contract(format!("test answered a size of {size}")))?;
+                Ok(Some(len))
+            }
+        }
+    }
+}
+
+/// What a request does; a receive learns its size.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send(usize),
+    Receive,
+    Flush,
+}
+
+const UNWRITTEN: c_int = c_int::MIN;
+
+/// Which of a connection's ends a comm is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side {
+    Listen,
+    Send,
+    Receive,
+}
+
+/// An open comm; closes on drop.
+#[derive(Debug)]
+pub(super) struct Comm {
+    raw: NonNull<c_void>,
+    side: Side,
+    net: Rc<Net>,
+}
+
+impl Comm {
+    pub(super) fn new(net: &Rc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw, side, net: Rc::clone(net) })
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        let calls = self.net.calls();
+        let (name, close) = match self.side {
+            Side::Listen => ("closeListen", calls.close_listen),
+            Side::Send => ("closeSend", calls.close_send),
+            Side::Receive => ("closeRecv", calls.close_receive),
+        };
+        if let Some(close) = close {
+            // SAFETY: opened by this plugin, closed here only; regions and requests held a share, so they are gone.
+            let code = unsafe { close(self.raw.as_ptr()) };
+            if let Err(error) = check(name, code) {
+                log::error!("{error}");
+            }
+        }
+    }
+}
+
+/// Up to v8 sizes are `int`; some stay so in every version.
+fn int(len: usize) -> Result<c_int, GroupError> {
+    c_int::try_from(len)
+        .map_err(|_| GroupError::Usage(format!("{len} bytes are too many for this table's `int`")))
+}

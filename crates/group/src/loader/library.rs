@@ -1,0 +1,158 @@
+//! A plugin's file, opened as NCCL opens it.
+
+use std::ffi::{CStr, CString, c_void};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use super::calls::Calls;
+use crate::error::GroupError;
+
+/// An open plugin and the table taken from it.
+#[derive(Debug)]
+pub struct Library {
+    object: Object, // The calls stand in it.
+    path: String,
+    calls: Calls,
+    /// Up to v10 `init` is called once per process.
+    pub(super) initialised: Mutex<bool>,
+}
+
+impl Library {
+    /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the one asked for.
+    pub fn open(name: &str, version: Option<u32>) -> Result<Arc<Self>, GroupError> {
+        let mut reasons = Vec::new();
+        for candidate in candidates(name) {
+            match Object::open(&candidate) {
+                Ok(object) => return Self::take(object, candidate, version).map(Arc::new),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(GroupError::Load(format!(
+            "the plugin {name} cannot be opened: {}; name a file, or make the loader find it (LD_LIBRARY_PATH)",
+            reasons.join("; ")
+        )))
+    }
+
+    fn take(object: Object, path: String, version: Option<u32>) -> Result<Self, GroupError> {
+        let wanted = |&(number, _): &(u32, &CStr)| version.is_none_or(|version| version == number);
+        let found = net_abi::SYMBOLS
+            .into_iter()
+            .filter(wanted)
+            .find_map(|(number, name)| Some((number, object.symbol(name)?)));
+        let Some((number, symbol)) = found else {
+            let what = version.map_or_else(
+                || "a table of NCCL's net interface, v6 to v12".to_owned(),
+                |version| match Calls::symbol(version) {
+                    Some(name) => format!("the table {}", name.to_string_lossy()),
+                    None => format!("a table v{version}; there are v6 to v12"),
+                },
+            );
+            return Err(GroupError::Load(format!("{path} does not export {what}")));
+        };
+        // SAFETY: by its name, the symbol is a table of this version.
+        let calls = unsafe { Calls::read(number, symbol.as_ptr()) }
+            .map_err(|why| GroupError::Load(format!("{path}: {why}")))?;
+        log::info!("{path}: net plugin {}, table v{number}", calls.name);
+        Ok(Self { object, path, calls, initialised: Mutex::new(false) })
+    }
+
+    /// The file, or the name the loader found it by.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What the plugin calls its network.
+    pub fn name(&self) -> &str {
+        &self.calls.name
+    }
+
+    /// The version of the table in use.
+    pub fn version(&self) -> u32 {
+        self.calls.version
+    }
+
+    /// The versions the file exports, newest first.
+    pub fn versions(&self) -> Vec<u32> {
+        let exported =
+            net_abi::SYMBOLS.into_iter().filter(|(_, name)| self.object.symbol(name).is_some());
+        exported.map(|(number, _)| number).collect()
+    }
+
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+}
+
+/// What NCCL hands to dlopen for `name`, in its order: the name itself, then as a word (NCCL src/plugin/plugin_open.cc).
+pub fn candidates(name: &str) -> Vec<String> {
+    let is_file = name.contains('/') || (name.starts_with("lib") && name.ends_with(".so"));
+    let mut candidates = vec![name.to_owned()];
+    if !is_file {
+        candidates.push(format!("libnccl-net-{name}.so"));
+    } else if !name.contains('/') && Path::new(name).is_file() {
+        candidates.push(format!("./{name}")); // dlopen looks for bare names on the loader's path only.
+    }
+    candidates
+}
+
+/// An open shared object.
+#[derive(Debug)]
+struct Object(NonNull<c_void>);
+
+// SAFETY: dlsym and dlclose may be called from any thread (dlopen(3)).
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl Object {
+    fn open(name: &str) -> Result<Self, String> {
+        let name = CString::new(name).map_err(|_| "a name with a zero byte".to_owned())?;
+        // SAFETY: runs the object's initialisers, which is what opening a plugin means.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle).map(Self).ok_or_else(last_error)
+    }
+
+    fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: the object is open.
+        NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`, closed here only; whoever calls into the object holds a share of its `Library`.
+        if unsafe { libc::dlclose(self.0.as_ptr()) } != 0 {
+            log::warn!("dlclose: {}", last_error());
+        }
+    }
+}
+
+fn last_error() -> String {
+    // SAFETY: dlerror(3) answers for the last call of this thread.
+    let text = unsafe { libc::dlerror() };
+    // SAFETY: null or a C string that lives until this thread's next call.
+    unsafe { super::properties::text(text) }
+        .unwrap_or_else(|| "dlopen failed without a reason".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_becomes_a_file_name_as_in_nccl_and_a_file_name_stays_itself() {
+        assert_eq!(candidates("ironrail"), ["ironrail", "libnccl-net-ironrail.so"]);
+        assert_eq!(candidates("/a/b.so"), ["/a/b.so"]);
+        assert_eq!(candidates("libnccl-net-x.so"), ["libnccl-net-x.so"]);
+        assert_eq!(candidates("libx"), ["libx", "libnccl-net-libx.so"]);
+    }
+
+    #[test]
+    fn a_library_that_is_no_plugin_is_refused_in_a_sentence() {
+        let why = Library::open("libc.so.6", None).unwrap_err().to_string();
+        assert!(why.contains("does not export a table of NCCL's net interface"), "{why}");
+        let why = Library::open("no-such-plugin", None).unwrap_err().to_string();
+        assert!(why.contains("libnccl-net-no-such-plugin.so"), "{why}");
+    }
+}

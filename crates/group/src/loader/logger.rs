@@ -1,0 +1,72 @@
+//! The logger handed to the plugin: its lines go to the `log` crate.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_int, c_ulong};
+use std::mem;
+use std::panic;
+use std::sync::Mutex;
+
+use net_abi::Logger;
+
+/// What `init` is given.
+pub(super) fn callback() -> Logger {
+    type Fixed =
+        unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
+    type Variadic = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
+    // A variadic function cannot be defined in stable Rust. On the System V x86-64 and AAPCS64 ABIs the first variadic
+    // pointer travels where a sixth fixed one does: in a register. It is only looked at when the format is "%s".
+    // SAFETY: both are thin function pointers, and the callee reads what the caller put there, as said above.
+    Some(unsafe { mem::transmute::<Fixed, Variadic>(receive) })
+}
+
+/// The last warning that the plugin logged, taken: what an error that follows wants to quote.
+pub(super) fn take_last_warning() -> Option<String> {
+    LAST_WARNING.lock().ok()?.take()
+}
+
+static LAST_WARNING: Mutex<Option<String>> = Mutex::new(None);
+
+unsafe extern "C" fn receive(
+    level: c_int,
+    _flags: c_ulong,
+    file: *const c_char,
+    line: c_int,
+    format: *const c_char,
+    first: *const c_char,
+) {
+    // A logger that panics must not unwind into C.
+    let _ = panic::catch_unwind(|| {
+        // SAFETY: NCCL's contract: a C string or null.
+        let format = unsafe { text(format) };
+        let message = match &*format {
+            // SAFETY: the format says that the argument is a C string.
+            "%s" => unsafe { text(first) },
+            _ => format,
+        };
+        // SAFETY: as for the format.
+        let file = unsafe { text(file) };
+        let at = match level {
+            net_abi::LOG_WARN => log::Level::Warn,
+            net_abi::LOG_ABORT => log::Level::Error,
+            net_abi::LOG_TRACE => log::Level::Trace,
+            _ => log::Level::Info,
+        };
+        if at <= log::Level::Warn
+            && let Ok(mut last) = LAST_WARNING.lock()
+        {
+            *last = Some(message.to_string());
+        }
+        log::log!(target: "plugin", at, "{message} ({file}:{line})");
+    });
+}
+
+/// # Safety
+///
+/// `string` is null or a C string that lives as long as the answer is used.
+unsafe fn text<'a>(string: *const c_char) -> Cow<'a, str> {
+    if string.is_null() {
+        return Cow::Borrowed("");
+    }
+    // SAFETY: not null, and the caller vouches for the rest.
+    unsafe { CStr::from_ptr(string) }.to_string_lossy()
+}

@@ -1,0 +1,174 @@
+//! Page-aligned host memory that a plugin may read and write.
+
+use std::alloc::{self, Layout};
+use std::cell::RefCell;
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::slice;
+
+use super::claims::{Claims, Use};
+use super::element::Element;
+use crate::error::{GroupError, MemoryError};
+
+/// Owns zeroed, page-aligned memory. Bytes in flight cannot be borrowed.
+#[derive(Debug)]
+pub struct Buffer {
+    memory: Rc<Memory>,
+}
+
+impl Buffer {
+    /// `len` may be 0; the memory is one page at least.
+    pub fn new(len: usize) -> Result<Self, GroupError> {
+        Ok(Self { memory: Rc::new(Memory::new(len)?) })
+    }
+
+    pub fn len(&self) -> usize {
+        self.memory.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements in `bytes`, unless a request may be writing there.
+    pub fn slice<T: Element>(&self, bytes: Range<usize>) -> Result<&[T], MemoryError> {
+        let len = self.memory.check::<T>(&bytes, Use::Read)?;
+        // SAFETY: `check` proved the range inside the allocation, and it is aligned to an element.
+        let start = unsafe { self.memory.base.add(bytes.start) }.cast::<T>();
+        // SAFETY: initialised at allocation, any bits are a `T`, and nobody writes: requests that write are refused by
+        // `check` and need `&mut Buffer` to begin, as does `slice_mut`.
+        Ok(unsafe { slice::from_raw_parts(start.as_ptr(), len) })
+    }
+
+    /// The elements in `bytes`, unless a request may be touching them.
+    pub fn slice_mut<T: Element>(&mut self, bytes: Range<usize>) -> Result<&mut [T], MemoryError> {
+        let len = self.memory.check::<T>(&bytes, Use::Write)?;
+        // SAFETY: as in `slice`.
+        let start = unsafe { self.memory.base.add(bytes.start) }.cast::<T>();
+        // SAFETY: as in `slice`; no request touches the range, and one that begins needs this buffer, now borrowed.
+        Ok(unsafe { slice::from_raw_parts_mut(start.as_ptr(), len) })
+    }
+
+    pub(super) fn memory(&self) -> &Rc<Memory> {
+        &self.memory
+    }
+}
+
+/// The allocation behind a [`Buffer`], shared with its regions and requests.
+#[derive(Debug)]
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    layout: Layout,
+    claims: RefCell<Claims>,
+}
+
+impl Memory {
+    fn new(len: usize) -> Result<Self, GroupError> {
+        let refused = || GroupError::System {
+            what: "allocating a buffer",
+            error: io::Error::from(io::ErrorKind::OutOfMemory),
+        };
+        let page = page_bytes();
+        let whole = len.max(1).checked_next_multiple_of(page).ok_or_else(refused)?;
+        let layout = Layout::from_size_align(whole, page).map_err(|_| refused())?;
+        // SAFETY: the layout is not empty.
+        let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(refused)?;
+        Ok(Self { base, len, layout, claims: RefCell::new(Claims::new()) })
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A pointer to the start of `range`, which a request is about to use until the claim is released.
+    pub(super) fn claim(
+        &self,
+        range: &Range<usize>,
+        what: Use,
+    ) -> Result<(NonNull<u8>, u8), MemoryError> {
+        self.inside(range)?;
+        let claim = self.claims.borrow_mut().claim(range, what)?;
+        // SAFETY: `inside` proved the range inside the allocation.
+        Ok((unsafe { self.base.add(range.start) }, claim))
+    }
+
+    pub(super) fn release(&self, claim: u8) {
+        self.claims.borrow_mut().release(claim);
+    }
+
+    fn inside(&self, range: &Range<usize>) -> Result<(), MemoryError> {
+        if range.start <= range.end && range.end <= self.len {
+            Ok(())
+        } else {
+            Err(MemoryError::OutOfRange)
+        }
+    }
+
+    /// How many elements `range` holds, when the caller may do `what` to them.
+    fn check<T: Element>(&self, range: &Range<usize>, what: Use) -> Result<usize, MemoryError> {
+        self.inside(range)?;
+        let size = size_of::<T>();
+        let len = range.end - range.start;
+        if !range.start.is_multiple_of(size) || !len.is_multiple_of(size) {
+            return Err(MemoryError::Misaligned);
+        }
+        if !self.claims.borrow().allow(range, what) {
+            return Err(MemoryError::InFlight);
+        }
+        Ok(len / size)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if !self.claims.borrow().is_idle() {
+            log::warn!(
+                "{} bytes leak: requests that never ended may touch them",
+                self.layout.size()
+            );
+            return;
+        }
+        // SAFETY: allocated with this layout in `new`; nobody else knows the memory any more.
+        unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// The system's page size.
+pub fn page_bytes() -> usize {
+    // SAFETY: sysconf(3) has no preconditions.
+    let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(answer).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_whole_elements_inside_the_buffer() {
+        let mut buffer = Buffer::new(100).unwrap();
+        buffer.slice_mut::<f32>(4..12).unwrap().copy_from_slice(&[1.5, 2.5]);
+        assert_eq!(buffer.slice::<f32>(0..12).unwrap(), [0.0, 1.5, 2.5]);
+        assert_eq!(buffer.slice::<f32>(2..6), Err(MemoryError::Misaligned));
+        assert_eq!(buffer.slice::<f32>(0..6), Err(MemoryError::Misaligned));
+        assert_eq!(buffer.slice::<u8>(0..101), Err(MemoryError::OutOfRange));
+        assert_eq!(buffer.slice::<i64>(96..104), Err(MemoryError::OutOfRange));
+    }
+
+    #[test]
+    fn bytes_in_flight_cannot_be_borrowed() {
+        let mut buffer = Buffer::new(64).unwrap();
+        let (_, claim) = buffer.memory().claim(&(0..32), Use::Write).unwrap();
+        assert_eq!(buffer.slice::<u8>(31..64), Err(MemoryError::InFlight));
+        assert!(buffer.slice_mut::<u8>(32..64).is_ok());
+        buffer.memory().release(claim);
+        assert!(buffer.slice_mut::<u8>(0..64).is_ok());
+    }
+}

@@ -1,0 +1,25 @@
+//! The one door to a plugin: its file, its tables, its comms, and the memory it may touch.
+//!
+//! Ownership keeps the order NCCL keeps: a request holds its comm and its memory, a region holds both too, a comm
+//! holds the initialised [`Net`], that holds the [`Library`]. So deregistration comes before the close, the close
+//! before `finalize`, that before `dlclose`, in whatever order the values are dropped.
+//!
+//! Memory in flight is out of reach: a buffer knows which of its bytes a request may still read or write, and hands
+//! out no slice that overlaps them. A buffer whose requests never ended is leaked, not freed.
+
+mod calls;
+mod claims;
+mod comm;
+mod element;
+mod library;
+mod logger;
+mod memory;
+mod net;
+mod properties;
+
+pub use comm::{Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
+pub use element::{DataType, Element};
+pub use library::{Library, candidates};
+pub use memory::{Buffer, page_bytes};
+pub use net::Net;
+pub use properties::Properties;

@@ -1,0 +1,93 @@
+//! Bounded waiting: spin, then yield, and give up with a sentence when nothing has moved for too long.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::GroupError;
+
+/// Counts turns in which nothing moved. The clock is read rarely, so an idle turn costs a few instructions.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    limit: Duration,
+    spins: u32,
+    idle: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Yields after `spins` idle turns: few where ranks outnumber CPUs, many where each has its own.
+    pub fn new(limit: Duration, spins: u32) -> Self {
+        Self { limit, spins: spins.max(1), idle: 0, since: None }
+    }
+
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Something moved: the wait begins anew.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.idle = 0;
+        self.since = None;
+    }
+
+    /// Nothing moved. `whom` is asked only when patience ends.
+    #[inline]
+    pub fn idle(&mut self, whom: impl FnOnce() -> String) -> Result<(), GroupError> {
+        self.idle += 1;
+        if self.idle < self.spins {
+            return Ok(());
+        }
+        self.idle = 0;
+        self.slow(whom)
+    }
+
+    #[cold]
+    fn slow(&mut self, whom: impl FnOnce() -> String) -> Result<(), GroupError> {
+        thread::yield_now();
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) < self.limit {
+            return Ok(());
+        }
+        Err(GroupError::Timeout { whom: whom(), limit: self.limit })
+    }
+}
+
+/// Idle turns before a yield, for `ranks` ranks that spin on this machine at once.
+pub fn spins_for(ranks: usize) -> u32 {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    if ranks < cpus { SPINS_ALONE } else { SPINS_CROWDED }
+}
+
+const SPINS_ALONE: u32 = 4096;
+const SPINS_CROWDED: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_in_a_sentence_that_names_who_is_waited_for() {
+        let mut patience = Patience::new(Duration::from_millis(20), 4);
+        let error = loop {
+            if let Err(error) = patience.idle(|| "rank 3 to connect".to_owned()) {
+                break error;
+            }
+        };
+        assert_eq!(
+            error.to_string(),
+            "nothing moved for 0.0 s while waiting for rank 3 to connect"
+        );
+    }
+
+    #[test]
+    fn what_moves_renews_it() {
+        let mut patience = Patience::new(Duration::from_millis(30), 1);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(90) {
+            patience.idle(String::new).unwrap();
+            patience.reset();
+        }
+    }
+}
