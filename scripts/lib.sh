@@ -17,7 +17,7 @@ SECOND_WHEEL="mpich==5.0.2 \
 --hash=sha256:992ae6ebb0da97d49d7a67000ae8112da9a3825da1bb1e6f1d196428a0410f2d"
 
 # Debian 12's packages, by what is to be done with them.
-PACKAGES_RUN=(gcc libc6-dev libfabric1)
+PACKAGES_RUN=(ca-certificates gcc libc6-dev libfabric1)
 PACKAGES_TEST=("${PACKAGES_RUN[@]}" binutils libfabric-bin python3 python3-pip valgrind)
 PACKAGES_CHECK=("${PACKAGES_TEST[@]}" libfabric-dev libclang-dev)
 
@@ -95,14 +95,4 @@ set_up() {
     check) need_packages "${PACKAGES_CHECK[@]}" && need_second_libfabric && need_rust rustfmt cargo-clippy ;;
     *) die "there is no set-up for $1: run, test or check." ;;
     esac
-}
-
-# Builds the plugin under the name that NCCL looks for, and the command.
-build() {
-    if [[ -x scripts/build ]]; then
-        scripts/build
-    else
-        cargo build --release --quiet
-        ln -sf libnccl_net_ironrail.so "$TARGET/release/libnccl-net-ironrail.so"
-    fi
 }

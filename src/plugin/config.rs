@@ -140,6 +140,8 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_CQ_SIZE", "CQ_ENTRIES"),
 ];
 
+/// Our tests' own, which a plugin under test sees as well.
+const TEST_PREFIX: &str = "TEST_";
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
 const PROVIDER_PREFIX: &str = "FI_";
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
@@ -184,6 +186,7 @@ impl Config {
             if let Some(rest) = name.strip_prefix(PREFIX) {
                 match setting(rest) {
                     Some(setting) => texts.put(setting, value),
+                    None if rest.starts_with(TEST_PREFIX) => {}
                     None => notes.push(Note { level: Level::Warn, text: unknown(name) }),
                 }
             }
@@ -655,6 +658,7 @@ mod tests {
         );
         assert!(texts(&with("XYZ", "2"))[0].contains("docs/configuration.md"));
         assert_eq!(with("XYZ", "2").notes()[0].level, Level::Warn);
+        assert!(with("TEST_PROFILE", "release").notes().is_empty());
     }
 
     #[test]
