@@ -1,0 +1,239 @@
+//! Checks what the compiler does not: the arrows between layers, where unsafe code lives, what files may say.
+//! It says nothing about size or taste.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A layer, and what its code must not name: what stands to its left in the picture of src/lib.rs, and the crates that
+/// belong to another layer.
+const FENCES: &[(&str, &[&str])] = &[
+    ("src/abi", &["crate::endpoint", "crate::comm", "crate::rail", "proto::", "libfabric_sys"]),
+    ("src/plugin", &["crate::abi", "libfabric_sys"]),
+    ("src/endpoint", &["crate::abi", "libfabric_sys"]),
+    (
+        "src/comm",
+        &[
+            "crate::abi",
+            "crate::plugin",
+            "crate::endpoint",
+            "crate::rail",
+            "fabric::",
+            "libfabric_sys",
+        ],
+    ),
+    (
+        "src/rail",
+        &["crate::abi", "crate::plugin", "crate::endpoint", "crate::comm", "libfabric_sys"],
+    ),
+    (
+        "crates/proto/src",
+        &["std::net", "std::thread", "std::env", "std::fs", "std::io", "Instant", "SystemTime"],
+    ),
+    ("crates/proto/src", &["fabric::", "libc::", "log::"]),
+    ("crates/fabric/src", &["proto::", "net_abi"]),
+    ("crates/libfabric-sys/src", &["fabric::", "proto::"]),
+];
+
+/// The only places where `unsafe` may appear. The shared tables are `Sync` by hand; `set_var` is unsafe.
+const UNSAFE_HOMES: &[&str] = &[
+    "src/abi",
+    "src/plugin/environment.rs",
+    "crates/fabric",
+    "crates/libfabric-sys",
+    "crates/gpu",
+    "crates/vfabric",
+    "crates/net-abi",
+    "crates/group/src/loader",
+    "tests/support",
+    // It lists the words it looks for.
+    "tests/tidy.rs",
+];
+
+/// A word and the one file of the plugin that may use it: the environment is read once and written once.
+const ONE_HOME: &[(&str, &str)] = &[
+    ("set_var", "src/plugin/environment.rs"),
+    ("env::var", "src/plugin/config.rs"),
+    ("env::remove_var", ""),
+];
+
+/// Packages that must not travel in the plugin.
+const NOT_IN_THE_PLUGIN: &[&str] =
+    &["clap", "serde", "serde_json", "env_logger", "indicatif", "ironrail-group"];
+
+/// Roots of paths that exist on one machine only. In two pieces, so that this file does not name them.
+const MACHINE_PATHS: &[(&str, &str)] =
+    &[("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/wo", "rk/"), ("/tm", "p/target")];
+
+#[test]
+fn layers_only_point_to_the_right() {
+    for (layer, forbidden) in FENCES {
+        for (path, text) in sources(layer) {
+            for (number, line) in code(&text) {
+                let named = forbidden.iter().find(|word| names(line, word));
+                assert!(named.is_none(), "{}:{number} names {named:?}", path.display());
+            }
+        }
+    }
+}
+
+/// The one type of `fabric` that crosses the seam: NCCL's memory, of which only `abi` can vouch.
+#[test]
+fn the_abi_knows_of_the_fabric_only_what_memory_is() {
+    for (path, text) in sources("src/abi") {
+        for (number, line) in code(&text).filter(|(_, line)| names(line, "fabric::")) {
+            assert!(line.contains("fabric::UserMemory"), "{}:{number}", path.display());
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_home() {
+    for (path, text) in ["src", "crates", "tests", "benches"].iter().flat_map(|root| sources(root))
+    {
+        if UNSAFE_HOMES.iter().any(|home| path.starts_with(home)) {
+            continue;
+        }
+        for (number, line) in code(&text) {
+            let found = [
+                "unsafe {",
+                "unsafe impl",
+                "unsafe fn",
+                "unsafe extern",
+                "unsafe trait",
+                "unsafe(",
+            ]
+            .iter()
+            .any(|word| line.contains(word));
+            assert!(!found, "{}:{number} is unsafe code outside its homes", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (path, text) in ["src", "crates", "tests", "benches"].iter().flat_map(|root| sources(root))
+    {
+        assert!(text.starts_with("//! "), "{} has no header", path.display());
+    }
+}
+
+#[test]
+fn the_environment_is_read_in_one_place_and_written_in_one() {
+    for (path, text) in sources("src") {
+        for (word, home) in ONE_HOME {
+            if path != Path::new(home) {
+                for (number, line) in code(&text) {
+                    assert!(!line.contains(word), "{}:{number} has {word}", path.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_protocol_and_the_fabric_do_not_know_each_other() {
+    for (package, forbidden) in [("proto", ["fabric", "libc"]), ("fabric", ["proto", "net-abi"])] {
+        let manifest = read(&root().join("crates").join(package).join("Cargo.toml"));
+        let (_, dependencies) =
+            manifest.split_once("[dependencies]").expect("the section is there");
+        for word in forbidden {
+            let named =
+                dependencies.lines().any(|line| line.split(['=', ' ', '.']).next() == Some(word));
+            assert!(!named, "{package} depends on {word}");
+        }
+    }
+    assert!(read(&root().join("crates/proto/src/lib.rs")).contains("#![forbid(unsafe_code)]"));
+}
+
+#[test]
+fn the_plugin_carries_no_tools() {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args([
+        "tree",
+        "--package",
+        "ironrail",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+    ]);
+    let output = cargo.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).expect("text");
+    let packages: Vec<&str> =
+        tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(packages.contains(&"net-abi"), "{packages:?}");
+    for package in NOT_IN_THE_PLUGIN {
+        assert!(
+            !packages.contains(package),
+            "the plugin carries {package}: see cargo tree -p ironrail -e normal"
+        );
+    }
+}
+
+#[test]
+fn no_file_names_a_place_on_one_machine() {
+    for path in files(&root()) {
+        // What is not text says nothing.
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (number, line) in (1..).zip(text.lines()) {
+            for (start, end) in MACHINE_PATHS {
+                let found = line.match_indices(&format!("{start}{end}")).any(|(at, _)| {
+                    !line[..at].ends_with(|before: char| {
+                        before.is_alphanumeric() || "._-}~".contains(before)
+                    })
+                });
+                assert!(!found, "{}:{number} names {start}{end}", path.display());
+            }
+        }
+    }
+}
+
+/// Whether a line uses a path that starts with this word: `fabric::` is not in `my_fabric::`.
+fn names(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
+    })
+}
+
+/// The lines that are not comments, with their numbers.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines()).filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+/// The Rust files below a folder of the repository, by their path in it.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let root = root();
+    let rust = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "rs");
+    let found = files(&root.join(folder)).into_iter().filter(rust);
+    found
+        .map(|path| (path.strip_prefix(&root).expect("below the root").to_owned(), read(&path)))
+        .collect()
+}
+
+/// Every file below a folder, but what is built or fetched.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.expect("the entry is readable").path()) {
+        let name = path.file_name().expect("an entry has a name");
+        if ["target", ".git", ".cache"].iter().any(|built| name == *built) {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
