@@ -56,7 +56,7 @@ need_packages() {
     [[ -n $missing ]] || return 0
     is_debian_12 ||
         die "this is not Debian 12, so install what its packages $missing hold by your own means, then run this again with SKIP_SETUP=1."
-    [[ $(id -u) == 0 ]] || die "not root, so ask for the packages $missing (apt-get install $missing), then run this again."
+    [[ $(id -u) == 0 ]] || die "not root, so this cannot be done here: apt-get install $missing, then run this again."
     say "installing $missing"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq || say "apt-get update failed, trying with the lists at hand"
