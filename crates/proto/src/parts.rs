@@ -160,6 +160,63 @@ impl<'a> Cut<'a> {
     }
 }
 
+impl Cut<'_> {
+    /// The same parts, without a borrow of the plan: for a message whose parts are posted over several calls.
+    pub fn detached(self) -> DetachedCut {
+        let Cut { plan, len, longest, offset, end, index, rail, shared, finished } = self;
+        DetachedCut { plan: *plan, len, longest, offset, end, index, rail, shared, finished }
+    }
+}
+
+/// A [`Cut`] that owns its plan.
+#[derive(Clone, Debug)]
+pub struct DetachedCut {
+    plan: RailPlan,
+    len: u64,
+    longest: u64,
+    offset: u64,
+    end: u64,
+    index: u32,
+    rail: u32,
+    shared: bool,
+    finished: bool,
+}
+
+impl DetachedCut {
+    /// The part that [`Iterator::next`] would give.
+    pub fn peek(&self) -> Option<Part> {
+        self.attached().next()
+    }
+
+    fn attached(&self) -> Cut<'_> {
+        let Self { plan, len, longest, offset, end, index, rail, shared, finished } = self;
+        Cut {
+            plan,
+            len: *len,
+            longest: *longest,
+            offset: *offset,
+            end: *end,
+            index: *index,
+            rail: *rail,
+            shared: *shared,
+            finished: *finished,
+        }
+    }
+}
+
+impl Iterator for DetachedCut {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        let mut cut = self.attached();
+        let part = cut.next();
+        let Cut { offset, end, index, rail, finished, .. } = cut;
+        (self.offset, self.end, self.index, self.rail, self.finished) =
+            (offset, end, index, rail, finished);
+        part
+    }
+}
+
 impl Iterator for Cut<'_> {
     type Item = Part;
 
@@ -227,6 +284,21 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_detached_cut_gives_the_same_parts() {
+        let plan = RailPlan::equal(3, 1024).unwrap();
+        for len in [0, 1, 1000, 5000, 100_000] {
+            let (mut turn, mut other) = (1, 1);
+            let parts: Vec<_> = cut_unbounded(len, &plan, 4096, &mut turn).collect();
+            let mut detached = cut_unbounded(len, &plan, 4096, &mut other).detached();
+            for part in parts {
+                assert_eq!(detached.peek(), Some(part));
+                assert_eq!(detached.next(), Some(part));
+            }
+            assert_eq!(detached.next(), None);
         }
     }
 

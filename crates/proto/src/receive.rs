@@ -36,8 +36,11 @@ pub struct ReceiveFlow {
     parameters: FlowParameters,
     /// Turns of progress that brought nothing while a done is owed.
     idle_turns: u32,
+    pace: Pace,
     lone_in_flight: bool,
     unretired: u32,
+    /// Word 0 of the failure that was read.
+    failure_head: u64,
     failed: Option<ProtocolError>,
     counters: ReceiveCounters,
     slots: Box<[Slot]>,
@@ -52,6 +55,21 @@ pub struct ReceiveCounters {
     pub duplicates: u64,
     /// Parts that cannot be.
     pub violations: u64,
+}
+
+/// When adverts and dones are written: settings of one end, which the other need not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Adverts may wait for one another while the sender cannot run dry.
+    pub adverts_wait: bool,
+    /// Idle turns of progress before a done that is owed travels alone.
+    pub lone_done_turns: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { adverts_wait: true, lone_done_turns: LONE_DONE_IDLE_TURNS }
+    }
 }
 
 /// A receive to post. `keys` has one for each data rail.
@@ -155,8 +173,10 @@ impl ReceiveFlow {
             flush_to: first,
             told: first,
             idle_turns: 0,
+            pace: Pace::default(),
             lone_in_flight: false,
             unretired: 0,
+            failure_head: 0,
             failed: None,
             counters: ReceiveCounters::default(),
             slots: vec![Slot::FREE; parameters.window.lines() as usize].into_boxed_slice(),
@@ -229,7 +249,8 @@ impl ReceiveFlow {
         let unsent = self.next.distance(self.advertised);
         // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
         let begun = self.flush_to != self.advertised;
-        if unsent == 0 || !begun && unsent < self.advertised.distance(self.done) {
+        let may_wait = self.pace.adverts_wait && !begun;
+        if unsent == 0 || may_wait && unsent < self.advertised.distance(self.done) {
             return None;
         }
         self.flush_to = self.next;
@@ -326,16 +347,20 @@ impl ReceiveFlow {
         }
     }
 
-    /// Reads the fin ring from the oldest incomplete line on, up to the first fin that is not there. Answers how many
-    /// lines it completed.
+    /// Reads the fin ring: the place for failures, then the oldest incomplete line and on, up to the first fin that is
+    /// not there. Answers how many lines it completed.
     #[inline]
     pub fn read_fins<S: LineSource>(&mut self, fins: &S) -> u32 {
+        let failure = self.window().lone_place();
+        if fins.word(failure, 0) != self.failure_head {
+            self.read_failure(fins, failure);
+        }
         let mut completed = 0;
         let mut line = self.done;
         while line != self.advertised {
             if self.slot(line).state == State::Incomplete {
-                let head = fins.word(self.window().place(line), 0);
-                if head_line(head) != line || !self.read_fin(fins, line, head) {
+                let place = self.window().place(line);
+                if head_line(fins.word(place, 0)) != line || !self.read_fin(fins, place, line) {
                     break;
                 }
                 completed += 1;
@@ -345,26 +370,41 @@ impl ReceiveFlow {
         completed
     }
 
-    fn read_fin<S: LineSource>(&mut self, fins: &S, line: Line, head: u64) -> bool {
-        let place = self.window().place(line);
-        let mut words = [head; SHORT_LINE_WORDS];
-        for (index, word) in words.iter_mut().enumerate().skip(1) {
-            *word = fins.word(place, index);
-        }
-        if !validates(self.parameters.nonce, &words) {
+    fn read_fin<S: LineSource>(&mut self, fins: &S, place: u32, line: Line) -> bool {
+        let Some(words) = self.copy_fin(fins, place) else { return false };
+        if head_line(words[0]) != line {
             return false;
         }
-        let form = Form::from_word(words[1]);
-        let (carried, len) = (low16(words[2]), words[3]);
-        if !form.is(Kind::Fin) {
+        if !Form::from_word(words[1]).is(Kind::Fin) {
             self.fail(ProtocolError::Violation(Violation::LineKind));
-        } else if form.status() != 0 {
-            let posted = self.slot(line).len;
-            self.fail(ProtocolError::TooLong { line, sent: len, posted });
-        } else {
-            return matches!(self.complete(line, len, carried), Arrival::Complete(_));
+            return false;
         }
-        false
+        matches!(self.complete(line, words[3], low16(words[2])), Arrival::Complete(_))
+    }
+
+    /// The sender gave up on a message: it has a place of its own, since the lines before it may never complete.
+    #[cold]
+    fn read_failure<S: LineSource>(&mut self, fins: &S, place: u32) {
+        let Some(words) = self.copy_fin(fins, place) else { return };
+        self.failure_head = words[0];
+        let form = Form::from_word(words[1]);
+        let line = head_line(words[0]);
+        if !form.is(Kind::Fin) || form.status() == 0 {
+            self.fail(ProtocolError::Violation(Violation::LineKind));
+        } else if line.distance(self.done) < self.advertised.distance(self.done) {
+            let posted = self.slot(line).len;
+            self.fail(ProtocolError::TooLong { line, sent: words[3], posted });
+        } else {
+            self.violation();
+        }
+    }
+
+    fn copy_fin<S: LineSource>(&self, fins: &S, place: u32) -> Option<[u64; SHORT_LINE_WORDS]> {
+        let mut words = [0; SHORT_LINE_WORDS];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = fins.word(place, index);
+        }
+        validates(self.parameters.nonce, &words).then_some(words)
     }
 
     /// Whether the sender may be waiting for a done that no post has taken along.
@@ -388,7 +428,7 @@ impl ReceiveFlow {
     ///
     /// None while one is in flight: two could overtake each other. `urgent` does not wait for idle turns.
     pub fn lone_done(&self, urgent: bool) -> Option<LoneDone> {
-        let due = urgent || self.idle_turns >= LONE_DONE_IDLE_TURNS;
+        let due = urgent || self.idle_turns >= self.pace.lone_done_turns;
         if self.lone_in_flight || !due || !self.owes_done() {
             return None;
         }
@@ -407,13 +447,29 @@ impl ReceiveFlow {
         self.lone_in_flight = false;
     }
 
+    /// Sets when adverts and dones are written.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// Whether adverts wait to be written.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.next != self.advertised
+    }
+
+    /// Whether the receive, or group, that began with `first` has all its bytes and was not reported yet.
+    #[inline]
+    pub fn is_complete(&self, first: Line) -> bool {
+        let slot = self.slot(first);
+        slot.left == 0 && slot.state == State::Complete
+    }
+
     /// Asks for the receive, or group, that began with `first`; done is said once.
     #[inline]
     pub fn poll(&mut self, first: Line) -> ReceivePoll {
-        let slot = self.slot(first);
-        debug_assert!(slot.form.index() == 0, "a group is asked for by its first line");
-        if slot.left == 0 && slot.state == State::Complete {
-            let count = slot.form.count();
+        if self.is_complete(first) {
+            let count = self.slot(first).form.count();
             for index in 0..count {
                 self.slot_mut(first.plus(index)).state = State::Free;
             }

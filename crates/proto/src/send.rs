@@ -106,7 +106,7 @@ pub enum SendPoll {
     Failed(ProtocolError),
 }
 
-/// A fin that tells the receiver of a message that was not sent.
+/// A fin that tells the receiver of a message that was not sent, and the place of the fin ring that is kept for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedFin {
     pub place: u32,
@@ -283,7 +283,7 @@ impl SendFlow {
     #[cold]
     fn refuse(&mut self, line: Line, sent: u64, posted: u64) -> ProtocolError {
         let words = short_line(self.parameters.nonce, line, Form::fin(true), [0, sent]);
-        self.failed_fin = Some(FailedFin { place: self.window().place(line), words });
+        self.failed_fin = Some(FailedFin { place: self.window().lone_place(), words });
         self.stick(ProtocolError::TooLong { line, sent, posted })
     }
 

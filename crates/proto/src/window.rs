@@ -55,10 +55,15 @@ impl Window {
         line.number() & (self.lines - 1)
     }
 
-    /// The place behind the ring of adverts, where the lone done lands.
+    /// The place behind a ring: in the mailbox the lone done lands there, in the fin ring a failure.
     #[inline]
     pub const fn lone_place(self) -> u32 {
         self.lines
+    }
+
+    /// How many places a ring has, with the one behind it.
+    pub const fn places(self) -> u32 {
+        self.lines + 1
     }
 
     /// How many lines from `first` on lie side by side before the ring ends.

@@ -1,0 +1,90 @@
+//! An 8-byte message through both flows, so that instructions per message can be counted:
+//! `valgrind --tool=callgrind --toggle-collect='*round*' <this> 1000` divided by 1000.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proto::{
+    Arrival, CommId, FlowParameters, Line, LineSink, LineSource, Path, RailPlan, Receive,
+    ReceiveFlow, ReceivePoll, SendFlow, SendPoll, Submit, Window, parts,
+};
+
+struct Ring(Vec<AtomicU64>);
+
+impl LineSource for Ring {
+    #[inline]
+    fn word(&self, place: u32, index: usize) -> u64 {
+        let at = place as usize * 8 + index;
+        self.0.get(at).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+}
+
+impl LineSink for &Ring {
+    #[inline]
+    fn store(&mut self, place: u32, index: usize, word: u64) {
+        if let Some(target) = self.0.get(place as usize * 8 + index) {
+            target.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+fn main() {
+    let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1000);
+    let proves = std::env::args().nth(2).is_none_or(|word| word == "proves");
+    let parameters = FlowParameters {
+        window: Window::SINGLE,
+        rails: 1,
+        nonce: 0x1234_5678_9abc_def1,
+        comm: CommId::default(),
+        path: Path::Immediate { eight: true },
+        fins: true,
+        true_lengths: true,
+        sends_arrive_when_complete: proves,
+        largest_write: 1 << 30,
+        first_line: Line::FIRST,
+    };
+    let mut sender = SendFlow::new(parameters).expect("the parameters are valid");
+    let mut receiver = ReceiveFlow::new(parameters).expect("the parameters are valid");
+    let ring = Ring((0..65 * 8).map(|_| AtomicU64::new(0)).collect());
+    let plan = RailPlan::equal(1, 65536).expect("one rail");
+    let mut previous = None;
+    for _ in 0..rounds {
+        round(&mut sender, &mut receiver, &ring, &plan, &mut previous, proves);
+    }
+}
+
+/// The mailbox is written in place: carrying it is not the protocol's work.
+#[inline(never)]
+fn round(
+    sender: &mut SendFlow,
+    receiver: &mut ReceiveFlow,
+    ring: &Ring,
+    plan: &RailPlan,
+    previous: &mut Option<Line>,
+    proves: bool,
+) {
+    let mut sink = ring;
+    let receive = Receive { address: 4096, len: 64, tag: 0, keys: &[7] };
+    let first = receiver.post(&mut sink, &[receive], false).expect("no failure").expect("room");
+    let write = receiver.next_write(&mut sink).expect("the sender is dry");
+    receiver.wrote(write);
+    if !proves && let Some(line) = previous.take() {
+        sender.observe(ring);
+        assert!(matches!(sender.poll(line), SendPoll::Done { len: 8 }));
+    }
+    let Ok(Submit::Accepted(message)) = sender.submit(ring, 0, 8) else { panic!("not accepted") };
+    let line = message.line;
+    let mut turn = 0;
+    let mut parts = parts::cut(message.len, plan, 1 << 30, &mut turn);
+    let part = parts.next().expect("one part");
+    let immediate = black_box(message.immediate(&part));
+    sender.posted(line, 1, 1 << part.rail);
+    sender.written(line);
+    if proves {
+        assert!(matches!(sender.poll(line), SendPoll::Done { len: 8 }));
+    }
+    *previous = Some(line);
+    assert!(matches!(receiver.arrived(0, immediate, 8), Arrival::Complete(_)));
+    assert!(matches!(receiver.poll(first), ReceivePoll::Done { count: 1 }));
+    assert_eq!(receiver.size(first), 8);
+}
