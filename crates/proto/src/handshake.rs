@@ -73,6 +73,8 @@ pub enum RefusalReason {
     Feature = 3,
     Nonce = 4,
     Rails = 5,
+    /// The listener's queue is full: ask again, it is only deferred.
+    Busy = 6,
 }
 
 /// Each end's last word on a connection.
