@@ -1,0 +1,291 @@
+//! Each setting, each sentence, and the page made from the table.
+
+use super::*;
+use crate::plugin::environment::WANTED;
+
+fn owned(variables: &[(&str, &str)]) -> Vec<(String, String)> {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn config(variables: &[(&str, &str)]) -> Config {
+    Config::from_variables(owned(variables)).unwrap()
+}
+
+/// The configuration with one setting given.
+fn with(name: &str, value: &str) -> Config {
+    config(&[(&format!("{PREFIX}{name}"), value)])
+}
+
+fn refusal(name: &str, value: &str) -> String {
+    Config::from_variables(owned(&[(&format!("{PREFIX}{name}"), value)])).unwrap_err().sentence
+}
+
+fn texts(config: &Config) -> Vec<&str> {
+    config.notes().iter().map(|note| note.text.as_str()).collect()
+}
+
+#[test]
+fn an_empty_environment_gives_the_defaults() {
+    let config = Config::default();
+    assert_eq!(config.libfabric, None);
+    assert_eq!(config.provider, None);
+    assert!(config.rails.is_empty());
+    assert_eq!((config.max_rails, config.max_control_rails), (4, 4));
+    assert!(!config.force_fin && !config.basic_regions && config.advert_batching);
+    assert_eq!((config.largest_write, config.stripe_bytes_min, config.cq_entries), (0, 131_072, 0));
+    assert_eq!(config.connect_timeout, Duration::from_secs(600));
+    assert_eq!(config.connect_warn, Duration::from_secs(30));
+    assert_eq!(config.peer_timeout, Duration::from_secs(600));
+    assert_eq!(config.close_timeout, Duration::from_secs(2));
+    assert_eq!(config.lone_done_turns, 128);
+    assert_eq!(config.stats_file, None);
+    assert_eq!(config.job, "");
+    assert_eq!(config.log_level, LevelFilter::Info);
+    assert!(config.notes().is_empty());
+    assert_eq!(config.given(), "");
+}
+
+#[test]
+fn each_setting_reaches_its_field() {
+    assert_eq!(
+        with("LIBFABRIC", "/opt/lib/libfabric.so.1").libfabric,
+        Some("/opt/lib/libfabric.so.1".into())
+    );
+    assert_eq!(with("PROVIDER", "tcp;ofi_rxm").provider.as_deref(), Some("tcp;ofi_rxm"));
+    assert_eq!(with("RAILS", "127.0.0.1, eth0").rails, ["127.0.0.1", "eth0"]);
+    assert_eq!(with("MAX_RAILS", "2").max_rails, 2);
+    assert_eq!(with("MAX_CONTROL_RAILS", "1").max_control_rails, 1);
+    assert!(with("FORCE_FIN", "on").force_fin);
+    assert_eq!(with("LARGEST_WRITE", "64k").largest_write, 65_536);
+    assert_eq!(with("STRIPE_MIN", "1M").stripe_bytes_min, 1 << 20);
+    assert!(with("BASIC_REGIONS", "true").basic_regions);
+    assert_eq!(with("CONNECT_TIMEOUT_MS", "5000").connect_timeout, Duration::from_secs(5));
+    assert_eq!(with("CONNECT_WARN_MS", "1").connect_warn, Duration::from_millis(1));
+    assert_eq!(with("PEER_TIMEOUT_MS", "10").peer_timeout, Duration::from_millis(10));
+    assert_eq!(with("CLOSE_TIMEOUT_MS", "0").close_timeout, Duration::ZERO);
+    assert_eq!(with("CQ_ENTRIES", "4096").cq_entries_or_default(), 4096);
+    assert_eq!(with("CQ_ENTRIES", "0").cq_entries_or_default(), 16_384);
+    assert_eq!(with("LONE_DONE_TURNS", "0").lone_done_turns, 0);
+    assert!(!with("ADVERT_BATCHING", "NO").advert_batching);
+    assert_eq!(with("STATS_FILE", "/tmp/%h.%p").stats_path(7, "node"), Some("/tmp/node.7".into()));
+    assert_eq!(with("JOB", "a job").job, "a job");
+    assert_eq!(with("LOG_LEVEL", "Debug").log_level, LevelFilter::Debug);
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_the_name_the_value_and_what_is_accepted() {
+    assert_eq!(
+        refusal("MAX_RAILS", "none"),
+        "IRONRAIL_MAX_RAILS=none is not a value Ironrail can use: give a whole number from 1 to 16, or unset it (default: 4)"
+    );
+    for (name, value, accepted) in [
+        ("MAX_RAILS", "0", "from 1 to 16"),
+        ("MAX_CONTROL_RAILS", "5", "from 1 to 4"),
+        ("FORCE_FIN", "2", "0 or 1"),
+        ("LARGEST_WRITE", "127", "bytes from 128 to 1024G, or 0 for what the provider allows"),
+        ("STRIPE_MIN", "0", "bytes from 128 to 1024G"),
+        ("STRIPE_MIN", "99999999999G", "bytes from"),
+        ("STRIPE_MIN", "é", "bytes from"),
+        ("STRIPE_MIN", "K", "bytes from"),
+        ("BASIC_REGIONS", "maybe", "0 or 1"),
+        ("CONNECT_TIMEOUT_MS", "10 s", "milliseconds from 1"),
+        ("CONNECT_WARN_MS", "-1", "milliseconds from 1"),
+        ("PEER_TIMEOUT_MS", "0", "milliseconds from 1"),
+        ("CLOSE_TIMEOUT_MS", "99999999999", "milliseconds from 0"),
+        ("CQ_ENTRIES", "63", "from 64 to 1048576, or 0 for"),
+        ("LONE_DONE_TURNS", "x", "from 0 to 1048576"),
+        ("ADVERT_BATCHING", "y", "0 or 1"),
+        ("RAILS", "127.0.0.1,,127.0.0.2", "a list separated by commas"),
+        ("RAILS", "eth0,eth0", "without empty places or repetitions"),
+        ("LOG_LEVEL", "loud", "one of off, error, warn, info, debug, trace"),
+    ] {
+        let sentence = refusal(name, value);
+        assert!(sentence.contains(accepted), "{sentence}");
+        assert!(sentence.starts_with(&format!("{PREFIX}{name}={value} ")), "{sentence}");
+    }
+}
+
+#[test]
+fn an_empty_value_is_an_unset_one() {
+    assert_eq!(with("MAX_RAILS", ""), Config::default());
+}
+
+#[test]
+fn an_unknown_name_is_told_its_nearest() {
+    assert_eq!(
+        texts(&with("MAXRAILS", "2")),
+        [
+            "IRONRAIL_MAXRAILS is not a setting of Ironrail and is ignored: did you mean IRONRAIL_MAX_RAILS?"
+        ]
+    );
+    assert!(texts(&with("XYZ", "2"))[0].contains("docs/configuration.md"));
+    assert_eq!(with("XYZ", "2").notes()[0].level, Level::Warn);
+    assert!(with("TEST_PROFILE", "release").notes().is_empty());
+}
+
+#[test]
+fn the_distance_is_the_fewest_changes() {
+    for (from, to, steps) in [
+        ("", "", 0),
+        ("", "ab", 2),
+        ("kitten", "sitting", 3),
+        ("RAIL", "RAILS", 1),
+        ("ab", "ba", 2),
+    ] {
+        assert_eq!(distance(from, to), steps);
+        assert_eq!(distance(to, from), steps);
+    }
+}
+
+#[test]
+fn the_peers_names_are_taken_with_a_note_unless_ours_is_given() {
+    let taken = config(&[("OFI_NCCL_FORCE_NUM_RAILS", "3"), ("OFI_NCCL_CQ_SIZE", "12288")]);
+    assert_eq!((taken.max_rails, taken.cq_entries), (3, 12288));
+    assert!(texts(&taken)[1].contains("taken as IRONRAIL_MAX_RAILS=3"));
+
+    let ours = config(&[("OFI_NCCL_MIN_STRIPE_SIZE", "4096"), ("IRONRAIL_STRIPE_MIN", "8192")]);
+    assert_eq!(ours.stripe_bytes_min, 8192);
+    assert!(texts(&ours)[0].contains("is ignored: IRONRAIL_STRIPE_MIN is set"));
+
+    let useless = config(&[("OFI_NCCL_FORCE_NUM_RAILS", "0"), ("OFI_NCCL_PROTOCOL", "RDMA")]);
+    assert_eq!(useless.max_rails, 4);
+    assert!(texts(&useless)[0].contains("OFI_NCCL_FORCE_NUM_RAILS=0 is ignored"));
+    assert!(texts(&useless)[1].ends_with("OFI_NCCL_PROTOCOL"));
+}
+
+#[test]
+fn what_was_given_is_told_whoever_gave_it() {
+    let config =
+        config(&[("OFI_NCCL_CQ_SIZE", "128"), ("IRONRAIL_JOB", "seven"), ("PATH", "/bin")]);
+    assert_eq!(config.given(), "IRONRAIL_CQ_ENTRIES=128 IRONRAIL_JOB=seven");
+}
+
+#[test]
+fn libfabrics_own_variables_are_kept() {
+    let config = config(&[("FI_PROVIDER", "net"), ("HOME", "/root")]);
+    assert_eq!(config.provider_variable("FI_PROVIDER"), Some("net"));
+    assert_eq!(config.provider_variable("HOME"), None);
+}
+
+#[test]
+fn fingerprints_name_the_shared_settings_that_differ() {
+    let plain = Config::default().fingerprint();
+    assert!(differing(plain, plain).is_empty());
+    assert_eq!(
+        with("STRIPE_MIN", "131072").fingerprint(),
+        plain,
+        "the same value, written otherwise"
+    );
+    assert_eq!(with("CLOSE_TIMEOUT_MS", "1").fingerprint(), plain, "not shared");
+    for (name, value) in [
+        ("PROVIDER", "net"),
+        ("MAX_RAILS", "2"),
+        ("MAX_CONTROL_RAILS", "2"),
+        ("FORCE_FIN", "1"),
+        ("LARGEST_WRITE", "4K"),
+        ("STRIPE_MIN", "64K"),
+        ("BASIC_REGIONS", "1"),
+        ("ADVERT_BATCHING", "0"),
+    ] {
+        assert_eq!(differing(plain, with(name, value).fingerprint()), [format!("{PREFIX}{name}")]);
+    }
+}
+
+#[test]
+fn the_table_is_sound() {
+    assert!(shared().count() <= 8, "the fingerprint has a byte for each");
+    for (place, one) in SETTINGS.iter().enumerate() {
+        assert!(SETTINGS[..place].iter().all(|other| other.name != one.name), "{} twice", one.name);
+        assert!(one.takes.parse(one.default).is_some(), "{}", one.name);
+        assert!(
+            one.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'),
+            "{}",
+            one.name
+        );
+    }
+    for (alias, ours) in ALIASES {
+        assert!(alias.starts_with(ALIAS_PREFIX) && setting(ours).is_some(), "{alias}");
+    }
+}
+
+#[test]
+fn the_page_about_settings_is_made_from_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    if updates_docs() {
+        std::fs::write(path, page()).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == page(),
+        "docs/configuration.md differs from the table: UPDATE_DOCS=1 scripts/test the_page_about"
+    );
+}
+
+fn page() -> String {
+    let mut page = String::from(PAGE_HEAD);
+    page.push_str("\n| name | takes | default | |\n|---|---|---|---|\n");
+    for setting in SETTINGS {
+        let (name, doc, default) = (setting.name, setting.doc.trim(), setting.shown_default());
+        let mark = if setting.shared { " ¹" } else { "" };
+        page.push_str(&format!(
+            "| `{PREFIX}{name}`{mark} | {} | {default} | {doc} |\n",
+            setting.takes.accepted()
+        ));
+    }
+    page.push_str(PAGE_ALIASES);
+    for (alias, ours) in ALIASES {
+        page.push_str(&format!("| `{alias}` | `{PREFIX}{ours}` |\n"));
+    }
+    page.push_str(PAGE_PROVIDERS);
+    for wanted in WANTED {
+        page.push_str(&format!(
+            "| `{}` | {} | {} | {} |\n",
+            wanted.name, wanted.value, wanted.provider, wanted.doc
+        ));
+    }
+    page.push_str(PAGE_TAIL);
+    page
+}
+
+const PAGE_HEAD: &str = "\
+# Settings
+
+Made from the table in `src/plugin/config.rs`; a test compares. To make it anew: `UPDATE_DOCS=1 scripts/test the_page_about`.
+
+Settings are environment variables, read once per process when NCCL initialises the plugin. NCCL puts what
+`/etc/nccl.conf` and the file named by `NCCL_CONF_FILE` say into the environment before, so they may stand there too. An
+empty value is an unset one. A wrong value fails the start with one sentence that names the value and what is accepted; an
+unknown name is one warning that names the nearest known one. Bytes may end in K, M or G, powers of 1024.
+";
+
+const PAGE_ALIASES: &str = "
+¹ Peers should agree in these. They compare them when they connect, and a difference is one warning that names it.
+
+## Names of aws-ofi-nccl
+
+Taken, with a note in the log, where the meaning is the same and our own name is not set:
+
+| name | taken as |
+|---|---|
+";
+
+const PAGE_PROVIDERS: &str = "
+A value of these that ours does not accept is ignored, with a note, and so is every other `OFI_NCCL_` name.
+`OFI_NCCL_FORCE_NUM_RAILS` only caps here: it does not open a NIC twice.
+
+## Variables of libfabric
+
+Some providers can be told things only by variables, which they read when libfabric loads. These are set then, where
+nobody gave them a value and the provider is not excluded by `IRONRAIL_PROVIDER`:
+
+| name | value | provider | why |
+|---|---|---|---|
+";
+
+const PAGE_TAIL: &str = "
+`FI_MR_CACHE_MONITOR` is left alone. It decides how libfabric notices that memory it has cached a registration of was
+unmapped; tcp, sockets and shm pin nothing, so it says nothing there. On cxi and EFA sites choose differently
+(`userfaultfd` or `kdreg2`), `memhooks` has been seen to deadlock, and none of this could be tried here: what you set stays.
+
+`FI_PROVIDER` and `FI_TCP_IFACE` filter what libfabric shows us, before any setting above applies.
+";
