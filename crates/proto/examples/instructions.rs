@@ -1,12 +1,12 @@
 //! An 8-byte message through both flows, so that instructions per message can be counted:
-//! `valgrind --tool=callgrind --toggle-collect='*round*' <this> 1000` divided by 1000.
+//! `valgrind --tool=callgrind --toggle-collect='*count_*' <this> 1000` divided by 1000.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto::{
-    Arrival, CommId, FlowParameters, Line, LineSink, LineSource, Path, RailPlan, Receive,
-    ReceiveFlow, ReceivePoll, SendFlow, SendPoll, Submit, Window, parts,
+    AdvertWrite, Arrival, CommId, FlowParameters, Immediate, Line, LineSink, LineSource, Path,
+    RailPlan, Receive, ReceiveFlow, ReceivePoll, SendFlow, SendPoll, Submit, Window, parts,
 };
 
 struct Ring(Vec<AtomicU64>);
@@ -54,7 +54,6 @@ fn main() {
 }
 
 /// The mailbox is written in place: carrying it is not the protocol's work.
-#[inline(never)]
 fn round(
     sender: &mut SendFlow,
     receiver: &mut ReceiveFlow,
@@ -63,28 +62,68 @@ fn round(
     previous: &mut Option<Line>,
     proves: bool,
 ) {
-    let mut sink = ring;
-    let receive = Receive { address: 4096, len: 64, tag: 0, keys: &[7] };
-    let first = receiver.post(&mut sink, &[receive], false).expect("no failure").expect("room");
-    let write = receiver.next_write(&mut sink).expect("the sender is dry");
+    let keys = [7];
+    let receive = Receive { address: 4096, len: 64, tag: 0, keys: &keys };
+    let first = count_post(receiver, ring, &[receive]);
+    let write = count_next_write(receiver, ring).expect("the sender is dry");
     receiver.wrote(write);
     if !proves && let Some(line) = previous.take() {
-        sender.observe(ring);
-        assert!(matches!(sender.poll(line), SendPoll::Done { len: 8 }));
+        count_observe(sender, ring);
+        assert!(matches!(count_send_poll(sender, line), SendPoll::Done { len: 8 }));
     }
-    let Ok(Submit::Accepted(message)) = sender.submit(ring, 0, 8) else { panic!("not accepted") };
-    let line = message.line;
-    let mut turn = 0;
-    let mut parts = parts::cut(message.len, plan, 1 << 30, &mut turn);
-    let part = parts.next().expect("one part");
-    let immediate = black_box(message.immediate(&part));
-    sender.posted(line, 1, 1 << part.rail);
-    sender.written(line);
+    let (line, immediate) = count_submit(sender, ring, plan).expect("the advert is there");
+    count_written(sender, line);
     if proves {
-        assert!(matches!(sender.poll(line), SendPoll::Done { len: 8 }));
+        assert!(matches!(count_send_poll(sender, line), SendPoll::Done { len: 8 }));
     }
     *previous = Some(line);
-    assert!(matches!(receiver.arrived(0, immediate, 8), Arrival::Complete(_)));
-    assert!(matches!(receiver.poll(first), ReceivePoll::Done { count: 1 }));
+    assert!(matches!(count_arrived(receiver, immediate), Arrival::Complete(_)));
+    assert!(matches!(count_receive_poll(receiver, first), ReceivePoll::Done { count: 1 }));
     assert_eq!(receiver.size(first), 8);
+}
+
+#[inline(never)]
+fn count_post(receiver: &mut ReceiveFlow, mut ring: &Ring, receives: &[Receive<'_>; 1]) -> Line {
+    receiver.post(&mut ring, receives, false).expect("no failure").expect("room")
+}
+
+#[inline(never)]
+fn count_next_write(receiver: &mut ReceiveFlow, mut ring: &Ring) -> Option<AdvertWrite> {
+    receiver.next_write(&mut ring)
+}
+
+#[inline(never)]
+fn count_submit(sender: &mut SendFlow, ring: &Ring, plan: &RailPlan) -> Option<(Line, Immediate)> {
+    let Ok(Submit::Accepted(message)) = sender.submit(ring, 0, 8) else { return None };
+    let line = message.line;
+    let part = parts::cut(message.len, plan, 1 << 30, &mut 0).next()?;
+    let immediate = message.immediate(&part);
+    black_box((message.address, message.keys[0]));
+    sender.posted(line, 1, 1 << part.rail);
+    Some((line, immediate))
+}
+
+#[inline(never)]
+fn count_written(sender: &mut SendFlow, line: Line) {
+    black_box(sender.written(line));
+}
+
+#[inline(never)]
+fn count_observe(sender: &mut SendFlow, ring: &Ring) {
+    sender.observe(ring);
+}
+
+#[inline(never)]
+fn count_send_poll(sender: &mut SendFlow, line: Line) -> SendPoll {
+    sender.poll(line)
+}
+
+#[inline(never)]
+fn count_arrived(receiver: &mut ReceiveFlow, immediate: Immediate) -> Arrival {
+    receiver.arrived(0, immediate, 8)
+}
+
+#[inline(never)]
+fn count_receive_poll(receiver: &mut ReceiveFlow, first: Line) -> ReceivePoll {
+    receiver.poll(first)
 }

@@ -64,7 +64,7 @@ pub struct Refusal {
     pub text: String,
 }
 
-/// Why a request is refused. Nothing else is a reason: what is merely not ready stays unanswered.
+/// Why a request is refused. Nothing else is a reason, and what is merely not ready stays unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RefusalReason {
@@ -444,7 +444,7 @@ fn have<T>(field: Option<T>, name: &'static str) -> Result<T, HandshakeError> {
 
 impl RefusalReason {
     fn from_u8(value: u8) -> Result<Self, HandshakeError> {
-        [Self::Version, Self::Check, Self::Feature, Self::Nonce, Self::Rails]
+        [Self::Version, Self::Check, Self::Feature, Self::Nonce, Self::Rails, Self::Busy]
             .into_iter()
             .find(|reason| *reason as u8 == value)
             .ok_or(HandshakeError::Value("reason"))
