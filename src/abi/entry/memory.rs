@@ -1,13 +1,15 @@
 //! Memory: regMr, regMrDmaBuf, deregMr.
 //!
-//! NCCL's kinds are host and CUDA; DMABUF is a way to name CUDA memory, never a kind. Whether a device takes CUDA
-//! memory is the plugin's to say. A region of no bytes is refused: NCCL never asks for one, an empty message needs no
-//! region, and not every provider registers nothing, so it would be the caller's mistake everywhere but here.
+//! NCCL's kinds are host and CUDA; DMABUF is a way to name CUDA memory, never a kind. Whether this network takes CUDA
+//! memory, and which GPU owns it (a process may register another's), is the plugin's to find out.
+//!
+//! A region of no bytes is refused: NCCL never asks for one, an empty message needs no region, and not every provider can
+//! register nothing, so it is a mistake of the caller's that would come to light elsewhere.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use fabric::UserMemory;
+use fabric::{Dmabuf, UserMemory};
 use net_abi::{PTR_CUDA, PTR_HOST, ResultCode};
 
 use crate::abi::guard::guard;
@@ -41,11 +43,12 @@ pub(in crate::abi) unsafe fn register(
     let region = unsafe { place(region, ptr::null_mut(), "memory handle") }?;
     let (address, len) = range(data, size)?;
     let memory = match kind {
-        PTR_HOST => UserMemory,
-        PTR_CUDA => UserMemory,
+        // SAFETY: NCCL keeps what it registers until it has deregistered it.
+        PTR_HOST => unsafe { UserMemory::host(address, len) },
+        // SAFETY: as above.
+        PTR_CUDA => unsafe { UserMemory::cuda(address, len, ANY_DEVICE, None) },
         _ => return Err(unknown_kind(kind)),
     };
-    let _ = (address, len);
     *region = object::pointer(plugin::register(object::comm(comm)?, memory)?);
     Ok(())
 }
@@ -72,8 +75,10 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
                 format!("{descriptor} is no DMA-BUF descriptor"),
             ));
         }
-        let _ = (address, len, offset);
-        *region = object::pointer(plugin::register(object::comm(comm)?, UserMemory)?);
+        let dmabuf = Dmabuf { fd: descriptor, offset };
+        // SAFETY: NCCL keeps what it registers until it has deregistered it, and made the dmabuf from it.
+        let memory = unsafe { UserMemory::cuda(address, len, ANY_DEVICE, Some(dmabuf)) };
+        *region = object::pointer(plugin::register(object::comm(comm)?, memory)?);
         Ok(())
     })
 }
@@ -84,6 +89,9 @@ pub(in crate::abi) unsafe extern "C" fn dereg_mr(
 ) -> ResultCode {
     guard("deregMr", || plugin::deregister(object::comm(comm)?, object::region(region)?))
 }
+
+/// NCCL does not say which GPU owns the memory; the plugin asks the driver before it registers.
+const ANY_DEVICE: i32 = -1;
 
 fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {
     let len = size.bytes()?;
