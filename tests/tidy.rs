@@ -77,12 +77,46 @@ fn layers_only_point_to_the_right() {
     }
 }
 
-/// The one type of `fabric` that crosses the seam: NCCL's memory, of which only `abi` can vouch.
+/// NCCL's memory, of which only `abi` can vouch, is what crosses the seam.
 #[test]
 fn the_abi_knows_of_the_fabric_only_what_memory_is() {
-    for (path, text) in sources("src/abi") {
-        for (number, line) in code(&text).filter(|(_, line)| names(line, "fabric::")) {
-            assert!(line.contains("fabric::UserMemory"), "{}:{number}", path.display());
+    only("src/abi", "fabric::", &["UserMemory", "Dmabuf"]);
+}
+
+/// `plugin` opens endpoints and hands them what it found out. The values it hands are its own, and so is the probe, which
+/// needs an endpoint: the one arrow that points back.
+#[test]
+fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
+    let handed = [
+        "Config",
+        "Poll",
+        "Receive",
+        "device::Device",
+        "discovery::RailPlan",
+        "Subject",
+        "probe",
+        "HANDLE_BYTES",
+    ];
+    only("src/endpoint", "crate::plugin::", &handed);
+}
+
+/// Of what stands behind the prefix, a layer names only these.
+fn only(layer: &str, prefix: &str, allowed: &[&str]) {
+    for (path, text) in sources(layer) {
+        for (number, line) in code(&text).filter(|(_, line)| names(line, prefix)) {
+            let (_, rest) = line.split_once(prefix).expect("the line names it");
+            let list = rest
+                .strip_prefix('{')
+                .map_or(rest, |group| group.split('}').next().unwrap_or(group));
+            let end = |other: char| !(other.is_alphanumeric() || ":_, ".contains(other));
+            let list =
+                if list == rest { rest.split([',', ' ']).next().unwrap_or(rest) } else { list };
+            for name in list.split(end).next().unwrap_or(list).split(',').map(str::trim) {
+                let known = allowed
+                    .iter()
+                    .any(|word| name == *word || name.starts_with(&format!("{word}::")));
+                assert!(known, "{}:{number} names {prefix}{name}", path.display());
+            }
         }
     }
 }
