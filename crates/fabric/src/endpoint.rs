@@ -27,6 +27,7 @@ pub struct Endpoint<K: RailKind> {
     addresses: Arc<AddressVector>,
     domain: Arc<Domain>,
     scope: Scope,
+    inject_bytes: usize,
     kind: PhantomData<K>,
 }
 
@@ -61,7 +62,7 @@ impl<K: RailKind> Endpoint<K> {
             // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.
             unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
         };
-        let endpoint = Self {
+        let mut endpoint = Self {
             // SAFETY: fi_endpoint gives us an endpoint of our own.
             handle: unsafe { Handle::open("fi_endpoint", open) }?,
             queue: Arc::clone(queue),
@@ -72,6 +73,7 @@ impl<K: RailKind> Endpoint<K> {
             } else {
                 domain.scope()
             },
+            inject_bytes: info.inject_bytes(),
             kind: PhantomData,
         };
         endpoint.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
@@ -81,6 +83,11 @@ impl<K: RailKind> Endpoint<K> {
         }
         // SAFETY: the endpoint is open.
         check("fi_enable", unsafe { sys::fi_enable(endpoint.as_ptr()) })?;
+        if let Some(OptionValue::Size(bytes)) =
+            endpoint.option(OptionName::InjectRmaSize, OptionValue::Size(0))?
+        {
+            endpoint.inject_bytes = endpoint.inject_bytes.min(bytes);
+        }
         Ok(Arc::new(endpoint))
     }
 
@@ -126,6 +133,13 @@ impl<K: RailKind> Endpoint<K> {
         }
     }
 
+    /// The most bytes of an injected write. Longer ones are refused here: providers copy into places of that size, and not all
+    /// check.
+    #[inline]
+    pub fn inject_bytes(&self) -> usize {
+        self.inject_bytes
+    }
+
     /// The domain it belongs to.
     pub fn domain(&self) -> &Arc<Domain> {
         &self.domain
@@ -149,16 +163,9 @@ impl<K: RailKind> Endpoint<K> {
     /// What fi_close returned; the endpoint then leaks. -FI_EBUSY while anyone else, such as a region bound to it, has a share;
     /// the last share then closes it.
     pub fn close(self: Arc<Self>) -> Result<(), FabricError> {
-        let busy = FabricError::new("fi_close", sys::FI_EBUSY);
-        let Self { handle, queue, addresses, domain, .. } =
-            Self::try_unwrap_share(self).ok_or(busy)?;
-        let closed = handle.close();
-        drop((queue, addresses, domain));
-        closed
-    }
-
-    fn try_unwrap_share(share: Arc<Self>) -> Option<Self> {
-        Arc::into_inner(share)
+        let mut endpoint =
+            Arc::into_inner(self).ok_or_else(|| FabricError::new("fi_close", sys::FI_EBUSY))?;
+        endpoint.handle.close()
     }
 
     fn bind(&self, object: *mut sys::fid, flags: u64) -> Result<(), FabricError> {

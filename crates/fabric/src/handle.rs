@@ -27,7 +27,7 @@ impl<T: Closable> Handle<T> {
     ) -> Result<Self, FabricError> {
         let mut object = ptr::null_mut();
         check(name, call(&raw mut object))?;
-        let object = NonNull::new(object).ok_or(FabricError::new(name, sys::FI_EOTHER))?;
+        let object = NonNull::new(object).ok_or_else(|| FabricError::new(name, sys::FI_EOTHER))?;
         T::CLASS.opened();
         Ok(Self(Some(object)))
     }
@@ -37,13 +37,9 @@ impl<T: Closable> Handle<T> {
         self.0.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Closes the object now, and says how that went. An object whose close fails leaks: nobody knows what may still touch
-    /// it.
-    pub(crate) fn close(mut self) -> Result<(), FabricError> {
-        self.close_once()
-    }
-
-    fn close_once(&mut self) -> Result<(), FabricError> {
+    /// Closes the object now, once, and says how that went. An object whose close fails leaks: nobody knows what may still
+    /// touch it.
+    pub(crate) fn close(&mut self) -> Result<(), FabricError> {
         let Some(object) = self.0.take() else { return Ok(()) };
         // SAFETY: `T: Closable` starts with a `fid`, and `open` gave us the only right to close it.
         let code = unsafe { sys::fi_close(object.as_ptr().cast()) };
@@ -58,7 +54,7 @@ impl<T: Closable> Handle<T> {
 
 impl<T: Closable> Drop for Handle<T> {
     fn drop(&mut self) {
-        if let Err(error) = self.close_once() {
+        if let Err(error) = self.close() {
             // `Drop` can neither return the error nor panic across the C ABI.
             log::error!("closing a {}: {error}; it leaks", T::CLASS.name());
         }

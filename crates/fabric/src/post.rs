@@ -95,7 +95,7 @@ impl Endpoint<Data> {
     ///
     /// # Errors
     ///
-    /// What fi_inject_writedata (fi_rma(3)) returned. Else as [`Endpoint::write`].
+    /// What fi_inject_writedata (fi_rma(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`. Else as [`Endpoint::write`].
     #[inline]
     pub fn inject_write_with_immediate(
         &self,
@@ -104,7 +104,7 @@ impl Endpoint<Data> {
         peer: PeerAddress,
         immediate: u64,
     ) -> Result<Post, FabricError> {
-        self.check_scope("fi_inject_writedata", &local)?;
+        self.check_injected("fi_inject_writedata", &local)?;
         // SAFETY: the endpoint is open, and the region is borrowed; nothing is needed after the call.
         let code = unsafe {
             sys::fi_inject_writedata(
@@ -173,7 +173,7 @@ impl Endpoint<Control> {
     ///
     /// # Errors
     ///
-    /// What fi_inject_write (fi_rma(3)) returned. Else as [`Endpoint::<Control>::write`].
+    /// What fi_inject_write (fi_rma(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`. Else as [`Endpoint::<Control>::write`].
     #[inline]
     pub fn inject_write(
         &self,
@@ -181,7 +181,7 @@ impl Endpoint<Control> {
         remote: RemoteBytes<Control>,
         peer: PeerAddress,
     ) -> Result<Post, FabricError> {
-        self.check_scope("fi_inject_write", &local)?;
+        self.check_injected("fi_inject_write", &local)?;
         // SAFETY: the endpoint is open, and the region is borrowed; nothing is needed after the call.
         let code = unsafe {
             sys::fi_inject_write(
@@ -334,6 +334,18 @@ impl<K: RailKind> Endpoint<K> {
         } else {
             Err(FabricError::new(call, sys::FI_EINVAL))
         }
+    }
+
+    #[inline]
+    fn check_injected(
+        &self,
+        call: &'static str,
+        local: &LocalBytes<'_, K>,
+    ) -> Result<(), FabricError> {
+        if local.len() > self.inject_bytes() {
+            return Err(FabricError::new(call, sys::FI_EMSGSIZE));
+        }
+        self.check_scope(call, local)
     }
 }
 

@@ -23,6 +23,7 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
@@ -42,14 +43,21 @@ use crate::scope::Scope;
 /// Whoever posts from a region keeps a share of it until the completion, or until the endpoint has closed.
 #[derive(Debug)]
 pub struct Region<K: RailKind> {
-    handle: Handle<sys::fid_mr>, // Closes before anything below is released: keep it first.
-    requested_key: RequestedKey, // Free again after the close.
-    owner: Owner<K>,
+    handle: Handle<sys::fid_mr>,
+    held: Option<Held<K>>, // Released after the close.
+    scope: Scope,
     memory: UserMemory,
     descriptor: Descriptor,
     key: RemoteKey<K>,
     wire_base: u64,
+}
+
+/// What must stay until a region has closed, and for ever if it cannot be closed.
+#[derive(Debug)]
+struct Held<K: RailKind> {
+    _requested_key: RequestedKey,
     pages: Option<Arc<Pages>>,
+    _owner: Owner<K>,
 }
 
 impl<K: RailKind> Region<K> {
@@ -91,20 +99,19 @@ impl<K: RailKind> Region<K> {
         let mode = domain.region_mode();
         let requested_key = RequestedKey::take(domain)?;
         let handle = register(domain, &memory, K::ACCESS, requested_key.number())?;
-        let owner = if mode.bind_to_endpoint {
-            Owner::Endpoint(Arc::clone(endpoint))
+        let (owner, scope) = if mode.bind_to_endpoint {
+            (Owner::Endpoint(Arc::clone(endpoint)), endpoint.scope())
         } else {
-            Owner::Domain(Arc::clone(domain))
+            (Owner::Domain(Arc::clone(domain)), domain.scope())
         };
         let mut region = Self {
             handle,
-            requested_key,
-            owner,
+            held: Some(Held { _requested_key: requested_key, pages, _owner: owner }),
+            scope,
             memory,
             descriptor: Descriptor(ptr::null_mut()),
             key: RemoteKey::from_wire(sys::FI_KEY_NOTAVAIL),
             wire_base: if mode.virtual_addresses { memory.address() } else { 0 },
-            pages,
         };
         if mode.bind_to_endpoint {
             region.bind_and_enable(endpoint)?;
@@ -126,7 +133,7 @@ impl<K: RailKind> Region<K> {
 
     /// The pages it covers, if they are ours.
     pub fn pages(&self) -> Option<&Arc<Pages>> {
-        self.pages.as_ref()
+        self.held.as_ref().and_then(|held| held.pages.as_ref())
     }
 
     /// The address that a peer names the region's first byte by: its virtual address, or zero where offsets count.
@@ -150,7 +157,7 @@ impl<K: RailKind> Region<K> {
             address: self.memory.address() + offset as u64,
             len,
             descriptor: self.descriptor,
-            scope: self.scope(),
+            scope: self.scope,
             region: PhantomData,
         })
     }
@@ -164,7 +171,7 @@ impl<K: RailKind> Region<K> {
 
     /// Whether `endpoint` may use it: the one it was registered for, or any of its domain where regions are not bound.
     pub fn serves(&self, endpoint: &Endpoint<K>) -> bool {
-        self.scope() == endpoint.scope()
+        self.scope == endpoint.scope()
     }
 
     /// Closes it now, and says how that went; dropping it logs instead. Nothing can touch the memory afterwards through this
@@ -172,22 +179,17 @@ impl<K: RailKind> Region<K> {
     ///
     /// # Errors
     ///
-    /// What fi_close returned; the region then leaks, with its key.
-    pub fn close(self) -> Result<(), FabricError> {
-        let Self { handle, requested_key, owner, pages, .. } = self;
-        let closed = handle.close();
-        if closed.is_err() {
-            requested_key.keep();
-        }
-        drop((owner, pages));
-        closed
+    /// What fi_close returned. The region then leaks, with its key, its pages and its endpoint: a peer may still reach them.
+    pub fn close(mut self) -> Result<(), FabricError> {
+        self.close_once()
     }
 
-    fn scope(&self) -> Scope {
-        match &self.owner {
-            Owner::Endpoint(endpoint) => endpoint.scope(),
-            Owner::Domain(domain) => domain.scope(),
-        }
+    fn close_once(&mut self) -> Result<(), FabricError> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        let held = ManuallyDrop::new(held);
+        self.handle.close()?;
+        drop(ManuallyDrop::into_inner(held));
+        Ok(())
     }
 
     /// fi_mr(3), FI_MR_ENDPOINT. An early return drops the region, which closes it.
@@ -210,6 +212,18 @@ impl<K: RailKind> Region<K> {
         }
         self.key = RemoteKey::from_wire(key);
         Ok(())
+    }
+}
+
+impl<K: RailKind> Drop for Region<K> {
+    fn drop(&mut self) {
+        if let Err(error) = self.close_once() {
+            log::error!(
+                "closing a {} region of {} bytes: {error}; it leaks",
+                K::NAME,
+                self.memory.len()
+            );
+        }
     }
 }
 
@@ -265,8 +279,8 @@ pub(crate) fn address_bits(address: u64) -> usize {
 /// What a region keeps open.
 #[derive(Debug)]
 enum Owner<K: RailKind> {
-    Endpoint(Arc<Endpoint<K>>),
-    Domain(Arc<Domain>),
+    Endpoint(#[expect(dead_code, reason = "a share")] Arc<Endpoint<K>>),
+    Domain(#[expect(dead_code, reason = "a share")] Arc<Domain>),
 }
 
 /// A key that we asked for, given back when the region is gone; none where the provider chooses.
@@ -284,11 +298,6 @@ impl RequestedKey {
 
     fn number(&self) -> u64 {
         self.0.as_ref().map_or(0, |(_, key)| *key)
-    }
-
-    /// Never gives it back: a region that could not be closed may still have it.
-    fn keep(mut self) {
-        self.0 = None;
     }
 }
 

@@ -1,0 +1,139 @@
+//! What each provider really does, told rather than asserted: run with `--ignored`.
+
+use std::time::{Duration, Instant};
+
+use fabric::{Delivery, error_text};
+
+use crate::support::{LOOPBACK, Pair, Provider, bytes_of, info, library, pattern, say};
+
+#[test]
+#[ignore = "tells facts, asserts nothing"]
+fn what_providers_do() {
+    for (name, source) in [
+        ("net", LOOPBACK),
+        ("tcp", LOOPBACK),
+        ("tcp;ofi_rxm", LOOPBACK),
+        ("sockets", LOOPBACK),
+        ("udp;ofi_rxd", LOOPBACK),
+        ("shm", None),
+        ("sm2", None),
+    ] {
+        for basic in [false, true] {
+            tell(Provider { name, source }, basic);
+        }
+    }
+}
+
+fn tell(provider: Provider, basic: bool) {
+    let Some(library) = library() else { return };
+    let asked = if basic { "FI_MR_BASIC" } else { "all modes" };
+    let heading = format!(
+        "libfabric {} api {} {} ({asked})",
+        library.version(),
+        library.api(),
+        provider.name
+    );
+    let Some(found) = info(&library, provider, basic) else {
+        say(&format!("{heading}: not offered"));
+        return;
+    };
+    say(&format!("{heading}: {:?}", found.region_mode()));
+    say(&format!(
+        "  inject {} depth {}/{} immediate {} key {} max {:#x} domain {} fabric {} format {} nic {:?}",
+        found.inject_bytes(),
+        found.transmit_depth(),
+        found.receive_depth(),
+        found.immediate_bytes(),
+        found.key_bytes(),
+        found.max_message(),
+        found.domain_name(),
+        found.fabric_name(),
+        found.address_format(),
+        found.nic(),
+    ));
+    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    say(&format!("  name is {} bytes", pair.near.data.name().unwrap().len()));
+    if !warm_up(&mut pair) {
+        say("  first write: no completion");
+        return;
+    }
+    for delivery in [Delivery::Default, Delivery::Complete] {
+        for immediate in [None, Some(7)] {
+            for len in [8, 4096, 65_536, 1 << 20] {
+                alone(&mut pair, delivery, immediate, len);
+            }
+        }
+    }
+}
+
+/// Connects both ways, and shows an arrival.
+fn warm_up(pair: &mut Pair) -> bool {
+    pair.post(|near, far| {
+        let local = near.data_region.local(0, 100).unwrap();
+        let peer = near.data_peer();
+        near.data.write_with_immediate(
+            local,
+            far.data_at(0),
+            peer,
+            1,
+            Delivery::Default,
+            near.contexts.at(0),
+        )
+    });
+    let arrival = pair.wait_arrival();
+    say(&format!("  arrival of 100 bytes: flags {:#x} len {}", arrival.flags(), arrival.len()));
+    pair.wait("our own completion", |pair| !pair.near_told.is_empty());
+    let own = pair.near_told.iter().map(|told| format!("{:#x}", told.flags())).collect::<Vec<_>>();
+    say(&format!(
+        "  the initiator's own: flags {own:?}; injected writes up to {}",
+        pair.near.data.inject_bytes()
+    ));
+    settle(pair);
+    true
+}
+
+fn settle(pair: &mut Pair) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(20) {
+        pair.progress();
+    }
+    pair.near_told.clear();
+    pair.far_told.clear();
+}
+
+/// Writes, and polls the initiator only.
+fn alone(pair: &mut Pair, delivery: Delivery, immediate: Option<u64>, len: usize) {
+    let sent = pattern(len as u8 ^ 0x5a, len);
+    pair.near.data_pages.copy_in(0, &sent);
+    pair.far.data_pages.fill(0, len, 0);
+    let context = pair.near.contexts.at(1);
+    pair.post(|near, far| {
+        let local = near.data_region.local(0, len).unwrap();
+        let (to, peer) = (far.data_at(0), near.data_peer());
+        match immediate {
+            None => near.data.write(local, to, peer, delivery, context),
+            Some(immediate) => {
+                near.data.write_with_immediate(local, to, peer, immediate, delivery, context)
+            }
+        }
+    });
+    let what = format!("  {delivery:?} write of {len} bytes, immediate {}", immediate.is_some());
+    let start = Instant::now();
+    let mut alone = None;
+    while alone.is_none() && start.elapsed() < Duration::from_millis(300) {
+        match pair.near.poll() {
+            Ok(told) if told.is_empty() => {}
+            Ok(_) => alone = Some(format!("completed after {:?}", start.elapsed())),
+            Err(error) => alone = Some(format!("failed: {error} {}", error_text(error.errno))),
+        }
+    }
+    let there = bytes_of(&pair.far.data_pages, 0, len) == sent;
+    let outcome = alone.clone().unwrap_or_else(|| "did not complete".to_owned());
+    say(&format!("{what}: alone {outcome}; bytes there: {there}"));
+    if alone.is_none() {
+        pair.wait_near(1);
+        let there = bytes_of(&pair.far.data_pages, 0, len) == sent;
+        say(&format!("      completed once the target was polled; bytes there: {there}"));
+    }
+    settle(pair);
+}
