@@ -83,8 +83,8 @@ fn the_abi_knows_of_the_fabric_only_what_memory_is() {
     only("src/abi", "fabric::", &["UserMemory", "Dmabuf"]);
 }
 
-/// `plugin` opens endpoints and hands them what it found out. The values it hands are its own, and so is the probe, which
-/// needs an endpoint: the one arrow that points back.
+/// `plugin` opens endpoints and hands them what it found out: these types are its own. The probe needs an endpoint, and the
+/// settings that two peers disagree about are named by their table: the two calls that point back.
 #[test]
 fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
     let handed = [
@@ -95,6 +95,7 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         "discovery::RailPlan",
         "Subject",
         "probe",
+        "differing",
         "HANDLE_BYTES",
     ];
     only("src/endpoint", "crate::plugin::", &handed);
@@ -105,13 +106,13 @@ fn only(layer: &str, prefix: &str, allowed: &[&str]) {
     for (path, text) in sources(layer) {
         for (number, line) in code(&text).filter(|(_, line)| names(line, prefix)) {
             let (_, rest) = line.split_once(prefix).expect("the line names it");
-            let list = rest
-                .strip_prefix('{')
-                .map_or(rest, |group| group.split('}').next().unwrap_or(group));
-            let end = |other: char| !(other.is_alphanumeric() || ":_, ".contains(other));
-            let list =
-                if list == rest { rest.split([',', ' ']).next().unwrap_or(rest) } else { list };
-            for name in list.split(end).next().unwrap_or(list).split(',').map(str::trim) {
+            let list = match rest.strip_prefix('{') {
+                Some(group) => group.split('}').next(),
+                None => rest
+                    .split(|other: char| !(other.is_alphanumeric() || "_:".contains(other)))
+                    .next(),
+            };
+            for name in list.expect("a split has a first piece").split(',').map(str::trim) {
                 let known = allowed
                     .iter()
                     .any(|word| name == *word || name.starts_with(&format!("{word}::")));
