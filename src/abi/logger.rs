@@ -143,7 +143,8 @@ pub(super) mod tests {
 
     #[test]
     fn levels_are_nccls() {
-        let levels = [Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Trace].map(level);
+        let levels =
+            [Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Trace].map(level);
         assert_eq!(levels, [2, 2, 3, 5, 5]);
         let captured = Captured::start();
         log::warn!("two");
