@@ -9,21 +9,35 @@ use proto::{
     RailPlan, Receive, ReceiveFlow, ReceivePoll, SendFlow, SendPoll, Submit, Window, parts,
 };
 
-struct Ring(Vec<AtomicU64>);
+#[derive(Default)]
+struct Place([AtomicU64; 8]);
+
+struct Ring(Vec<Place>);
 
 impl LineSource for Ring {
     #[inline]
     fn word(&self, place: u32, index: usize) -> u64 {
-        let at = place as usize * 8 + index;
-        self.0.get(at).map_or(0, |word| word.load(Ordering::Acquire))
+        self.0[place as usize].0[index].load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
+        let place = &self.0[place as usize].0;
+        std::array::from_fn(|index| place[index].load(Ordering::Acquire))
     }
 }
 
 impl LineSink for &Ring {
     #[inline]
     fn store(&mut self, place: u32, index: usize, word: u64) {
-        if let Some(target) = self.0.get(place as usize * 8 + index) {
-            target.store(word, Ordering::Relaxed);
+        self.0[place as usize].0[index].store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
+        let place = &self.0[place as usize].0;
+        for (index, word) in words.into_iter().enumerate() {
+            place[first + index].store(word, Ordering::Relaxed);
         }
     }
 }
@@ -45,7 +59,7 @@ fn main() {
     };
     let mut sender = SendFlow::new(parameters).expect("the parameters are valid");
     let mut receiver = ReceiveFlow::new(parameters).expect("the parameters are valid");
-    let ring = Ring((0..65 * 8).map(|_| AtomicU64::new(0)).collect());
+    let ring = Ring((0..65).map(|_| Place::default()).collect());
     let plan = RailPlan::equal(1, 65536).expect("one rail");
     let mut previous = None;
     for _ in 0..rounds {

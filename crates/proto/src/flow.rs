@@ -11,11 +11,25 @@ use crate::wire::LineFormat;
 pub trait LineSource {
     /// An acquire load. The peer may be writing at this moment.
     fn word(&self, place: u32, index: usize) -> u64;
+
+    /// The first words of a place, each by an acquire load. Worth its own form where a place is bounds-checked once.
+    #[inline]
+    fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
+        std::array::from_fn(|index| self.word(place, index))
+    }
 }
 
 /// Memory that travels to the peer's ring: the same places and words, registered by the caller.
 pub trait LineSink {
     fn store(&mut self, place: u32, index: usize, word: u64);
+
+    /// Stores words side by side, from word `first` on.
+    #[inline]
+    fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
+        for (index, word) in words.into_iter().enumerate() {
+            self.store(place, first + index, word);
+        }
+    }
 }
 
 /// How the bytes of a message are told to the receiver.

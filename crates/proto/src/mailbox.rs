@@ -41,45 +41,38 @@ impl Mailbox {
             return true;
         }
         let place = self.window.place(line);
-        let head = source.word(place, 0);
-        if head_line(head) != line {
+        if head_line(source.word(place, 0)) != line {
             return false;
         }
-        // Each arm is a loop of fixed length.
-        match self.format {
-            LineFormat::Words8 => self.copy_line::<S, 8>(source, place, head),
-            LineFormat::Words16 => self.copy_line::<S, 16>(source, place, head),
-            LineFormat::Words24 => self.copy_line::<S, 24>(source, place, head),
-        }
-        self.copied
+        // A loop of fixed length in each arm.
+        self.copied = match self.format {
+            LineFormat::Words8 => self.copy_line::<S, 8>(source, place),
+            LineFormat::Words16 => self.copy_line::<S, 16>(source, place),
+            LineFormat::Words24 => self.copy_line::<S, 24>(source, place),
+        };
+        self.copied && head_line(self.copy[0]) == line
     }
 
     #[inline]
-    fn copy_line<S: LineSource, const WORDS: usize>(&mut self, source: &S, place: u32, head: u64) {
-        self.copy[0] = head;
-        for index in 1..WORDS {
-            self.copy[index] = source.word(place, index);
-        }
-        self.copied = validates(self.nonce, &self.copy[..WORDS]);
+    fn copy_line<S: LineSource, const WORDS: usize>(&mut self, source: &S, place: u32) -> bool {
+        let words = source.words::<WORDS>(place);
+        self.copy[..WORDS].copy_from_slice(&words);
+        validates(self.nonce, &words)
     }
 
     /// The cumulative done that was written alone, if there is one that was not taken before.
     #[inline]
     pub fn lone_done<S: LineSource>(&mut self, source: &S) -> Option<Line> {
         let place = self.window.lone_place();
-        let head = source.word(place, 0);
-        if head == self.lone_head {
+        if source.word(place, 0) == self.lone_head {
             return None;
         }
-        let mut words = [head; SHORT_LINE_WORDS];
-        for (index, word) in words.iter_mut().enumerate().skip(1) {
-            *word = source.word(place, index);
-        }
+        let words = source.words::<SHORT_LINE_WORDS>(place);
         if !validates(self.nonce, &words) || !Form::from_word(words[1]).is(Kind::LoneDone) {
             return None;
         }
-        self.lone_head = head;
-        Some(head_line(head))
+        self.lone_head = words[0];
+        Some(head_line(words[0]))
     }
 
     /// Of the advert copied last.

@@ -10,15 +10,15 @@
 //! outside the advertised window it is late and dropped. A line is complete when its last part is known and all before
 //! it are there. The first cause of failure sticks.
 
-use crate::bits::{count32, low8, low16, mix};
+use crate::bits::{count32, low8, low16};
 use crate::error::{ProtocolError, Violation};
 use crate::flow::{FlowParameters, LineSink, LineSource, Path};
 use crate::ids::{Line, RESIDUES};
 use crate::immediate::Immediate;
 use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP};
 use crate::window::Window;
-use crate::wire::{FIRST_KEY, Form, Kind, SHORT_LINE_WORDS};
-use crate::wire::{head_line, seal, short_line, validates};
+use crate::wire::{Form, Kind, LineFormat, SHORT_LINE_WORDS};
+use crate::wire::{body, head_line, seal, short_line, validates};
 
 /// One direction of one connection, at the side that called accept.
 #[derive(Debug)]
@@ -215,29 +215,36 @@ impl ReceiveFlow {
             }
         }
         for (index, receive) in receives.iter().enumerate() {
-            self.post_line(sink, receive, Form::advert(index, count, cut, receive.tag));
+            let form = Form::advert(index, count, cut, receive.tag);
+            // A loop of fixed length in each arm.
+            match self.parameters.format() {
+                LineFormat::Words8 => self.post_line::<S, 6>(sink, receive, form),
+                LineFormat::Words16 => self.post_line::<S, 14>(sink, receive, form),
+                LineFormat::Words24 => self.post_line::<S, 22>(sink, receive, form),
+            }
         }
-        self.slot_mut(first).left = low8(count as u64);
         self.unretired += 1;
         Ok(Some(first))
     }
 
     #[inline]
-    fn post_line<S: LineSink>(&mut self, sink: &mut S, receive: &Receive<'_>, form: Form) {
-        let line = self.next;
-        let place = self.window().place(line);
-        let mut body = mix(self.parameters.nonce, receive.address, receive.len);
-        sink.store(place, 2, receive.address);
-        sink.store(place, 3, receive.len);
-        let key = |index: usize| receive.keys.get(index).copied().unwrap_or(0);
-        for index in (0..self.parameters.format().keys()).step_by(2) {
-            let pair = [key(index), key(index + 1)];
-            body = mix(body, pair[0], pair[1]);
-            sink.store(place, FIRST_KEY + index, pair[0]);
-            sink.store(place, FIRST_KEY + index + 1, pair[1]);
+    fn post_line<S: LineSink, const WORDS: usize>(
+        &mut self,
+        sink: &mut S,
+        receive: &Receive<'_>,
+        form: Form,
+    ) {
+        let (line, len) = (self.next, receive.len);
+        let mut words = [0; WORDS];
+        (words[0], words[1]) = (receive.address, len);
+        for (word, key) in words[2..].iter_mut().zip(receive.keys) {
+            *word = *key;
         }
-        let len = receive.len;
-        *self.slot_mut(line) = Slot { body, form, len, state: State::Incomplete, ..Slot::FREE };
+        sink.store_words(self.window().place(line), 2, words);
+        let body = body(self.parameters.nonce, &words);
+        let left = if form.index() == 0 { low8(form.count().into()) } else { 0 };
+        *self.slot_mut(line) =
+            Slot { body, form, len, left, state: State::Incomplete, ..Slot::FREE };
         self.next = line.plus(1);
     }
 
@@ -260,8 +267,7 @@ impl ReceiveFlow {
             let line = self.advertised.plus(index);
             let slot = self.slot(line);
             let form = slot.form.with_done(self.done);
-            sink.store(place + index, 0, seal(slot.body, line, form));
-            sink.store(place + index, 1, form.word());
+            sink.store_words(place + index, 0, [seal(slot.body, line, form), form.word()]);
         }
         Some(AdvertWrite { place, count, done: self.done })
     }
@@ -400,10 +406,7 @@ impl ReceiveFlow {
     }
 
     fn copy_fin<S: LineSource>(&self, fins: &S, place: u32) -> Option<[u64; SHORT_LINE_WORDS]> {
-        let mut words = [0; SHORT_LINE_WORDS];
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = fins.word(place, index);
-        }
+        let words = fins.words::<SHORT_LINE_WORDS>(place);
         validates(self.parameters.nonce, &words).then_some(words)
     }
 

@@ -240,7 +240,7 @@ impl SendFlow {
     }
 
     /// The advert copied last is the one for this message.
-    #[inline]
+    #[inline(always)]
     fn accept(&mut self, line: Line, len: u64) -> Result<Submit<'_>, ProtocolError> {
         let posted = self.mailbox.posted();
         let mut len = len;

@@ -192,9 +192,10 @@ pub(crate) fn body(nonce: u64, words: &[u64]) -> u64 {
 
 /// Whether the copy of a line is whole and of this connection.
 #[inline]
-pub(crate) fn validates(nonce: u64, words: &[u64]) -> bool {
-    let [head, form, rest @ ..] = words else { return false };
-    seal(body(nonce, rest), head_line(*head), Form::from_word(*form)) == *head
+pub(crate) fn validates<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) -> bool {
+    const { assert!(WORDS >= SHORT_LINE_WORDS && WORDS.is_multiple_of(2)) };
+    let sealed = seal(body(nonce, &words[2..]), head_line(words[0]), Form::from_word(words[1]));
+    sealed == words[0]
 }
 
 /// A fin or a lone done, sealed.

@@ -1,0 +1,259 @@
+//! What is in flight. Any operation may take its next step at any time: bytes land, an immediate arrives, a completion
+//! comes; the words of a line land in any order. The only order kept is the one the protocol asks for: a lone done does
+//! not land before one whose completion was there when it was posted.
+
+use std::collections::VecDeque;
+
+use proto::wire::SHORT_LINE_WORDS;
+use proto::{AdvertWrite, Immediate, LineSource, LoneDone, Part};
+
+use crate::faults::{Fault, Faults};
+use crate::memory::Ring;
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::script::Script;
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// The sender's memory: adverts, and the lone done behind them.
+    pub(crate) mailbox: Ring,
+    /// The receiver's memory: fins, and the failure behind them.
+    pub(crate) fins: Ring,
+    /// The receiver's memory from which adverts are read, at the moment they land.
+    pub(crate) staging: Ring,
+    pub(crate) sender_queue: VecDeque<SenderEvent>,
+    pub(crate) receiver_queue: VecDeque<ReceiverEvent>,
+    in_flight: Vec<Operation>,
+    posted: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SenderEvent {
+    Written(usize),
+    FinWritten(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReceiverEvent {
+    Arrived { rail: u32, immediate: Immediate, completion_len: u64, extra: bool },
+    LoneDoneWritten,
+}
+
+#[derive(Debug)]
+struct Operation {
+    id: u64,
+    landed: bool,
+    completed: bool,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Part { entry: usize, part: Part, immediate: Option<Immediate>, arrived: bool },
+    Arrival { event: ReceiverEvent },
+    Adverts { pieces: Vec<(u32, usize)> },
+    LoneDone { pieces: Vec<(u32, usize)>, words: [u64; SHORT_LINE_WORDS], after: Vec<u64> },
+    Fin { pieces: Vec<(u32, usize)>, words: [u64; SHORT_LINE_WORDS], entry: Option<usize> },
+}
+
+impl Network {
+    pub(crate) fn new(mailbox: Ring, fins: Ring, staging: Ring) -> Self {
+        Self {
+            mailbox,
+            fins,
+            staging,
+            sender_queue: VecDeque::new(),
+            receiver_queue: VecDeque::new(),
+            in_flight: Vec::new(),
+            posted: 0,
+        }
+    }
+
+    fn post(&mut self, kind: Kind) {
+        self.posted += 1;
+        self.in_flight.push(Operation { id: self.posted, landed: false, completed: false, kind });
+    }
+
+    pub(crate) fn post_part(&mut self, entry: usize, part: Part, immediate: Option<Immediate>) {
+        self.post(Kind::Part { entry, part, immediate, arrived: immediate.is_none() });
+    }
+
+    pub(crate) fn post_adverts(&mut self, random: &mut Random, write: AdvertWrite, words: usize) {
+        let places = write.place..write.place + write.count;
+        let pieces = places.flat_map(|place| (0..words).map(move |index| (place, index)));
+        let pieces = shuffled(random, pieces.collect());
+        self.post(Kind::Adverts { pieces });
+    }
+
+    pub(crate) fn post_lone_done(&mut self, random: &mut Random, place: u32, lone: &LoneDone) {
+        let earlier = self.in_flight.iter().filter(|op| matches!(op.kind, Kind::LoneDone { .. }));
+        let after = earlier.filter(|op| op.completed).map(|op| op.id).collect();
+        let pieces = shuffled(random, (0..SHORT_LINE_WORDS).map(|index| (place, index)).collect());
+        self.post(Kind::LoneDone { pieces, words: lone.words, after });
+    }
+
+    pub(crate) fn post_fin(
+        &mut self,
+        random: &mut Random,
+        place: u32,
+        words: [u64; SHORT_LINE_WORDS],
+        entry: Option<usize>,
+    ) {
+        let pieces = shuffled(random, (0..SHORT_LINE_WORDS).map(|index| (place, index)).collect());
+        self.post(Kind::Fin { pieces, words, entry });
+    }
+
+    pub(crate) fn post_stray(&mut self, immediate: Immediate) {
+        let event = ReceiverEvent::Arrived { rail: 0, immediate, completion_len: 1, extra: true };
+        self.post(Kind::Arrival { event });
+    }
+
+    /// Some operation takes a step.
+    pub(crate) fn step(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+    ) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let index = random.below(self.in_flight.len());
+        if let Kind::LoneDone { after, .. } = &self.in_flight[index].kind
+            && self.in_flight.iter().any(|op| after.contains(&op.id) && !op.landed)
+        {
+            return;
+        }
+        oracle.events += 1;
+        let mut operation = self.in_flight.swap_remove(index);
+        if !self.advance(&mut operation, random, script, oracle, faults) {
+            self.in_flight.push(operation);
+        }
+    }
+
+    /// Answers whether the operation is over.
+    fn advance(
+        &mut self,
+        operation: &mut Operation,
+        random: &mut Random,
+        script: &Script,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+    ) -> bool {
+        let proves = script.parameters.sends_arrive_when_complete;
+        let (id, was_landed) = (operation.id, operation.landed);
+        let may_complete = !operation.completed && (was_landed || !proves);
+        let tear = random.percent(script.tear_percent);
+        match &mut operation.kind {
+            Kind::Part { entry, part, immediate, arrived } => {
+                let early = immediate.is_some() && may_complete && random.percent(30);
+                if !was_landed && early || was_landed && may_complete && random.percent(50) {
+                    operation.completed = true;
+                    self.sender_queue.push_back(SenderEvent::Written(*entry));
+                    if !was_landed {
+                        faults.fire(Fault::CompletedBeforeArrival);
+                    }
+                } else if !was_landed {
+                    let older = |op: &&Operation| {
+                        op.id < id && !op.landed && matches!(op.kind, Kind::Part { .. })
+                    };
+                    if self.in_flight.iter().any(|op| older(&op)) {
+                        faults.fire(Fault::OvertakenPart);
+                    }
+                    operation.landed = true;
+                    oracle.land(script, *entry, part);
+                } else if let Some(immediate) = immediate.filter(|_| !*arrived) {
+                    *arrived = true;
+                    self.arrive(random, script, part, immediate, faults);
+                }
+                operation.landed && operation.completed && *arrived
+            }
+            Kind::Arrival { event } => {
+                self.receiver_queue.push_back(*event);
+                true
+            }
+            Kind::Adverts { pieces } => {
+                let count = if tear { random.between(1, 4) as usize } else { pieces.len() };
+                for _ in 0..count.min(pieces.len()) {
+                    let (place, index) = pieces.pop().expect("counted");
+                    self.mailbox.put(place, index, self.staging.word(place, index));
+                }
+                if !pieces.is_empty() {
+                    faults.fire(Fault::TornLine);
+                    return false;
+                }
+                let older = |op: &Operation| op.id < id && matches!(op.kind, Kind::Adverts { .. });
+                if self.in_flight.iter().any(older) {
+                    faults.fire(Fault::OvertakenAdvert);
+                }
+                true
+            }
+            Kind::LoneDone { pieces, words, .. } => {
+                if may_complete && random.percent(30) {
+                    operation.completed = true;
+                    self.receiver_queue.push_back(ReceiverEvent::LoneDoneWritten);
+                } else {
+                    operation.landed = land(&mut self.mailbox, pieces, words, tear, faults);
+                }
+                operation.landed && operation.completed
+            }
+            Kind::Fin { pieces, words, entry } => {
+                if may_complete && random.percent(30) {
+                    operation.completed = true;
+                    if let Some(entry) = entry {
+                        self.sender_queue.push_back(SenderEvent::FinWritten(*entry));
+                    }
+                } else {
+                    operation.landed = land(&mut self.fins, pieces, words, tear, faults);
+                }
+                operation.landed && operation.completed
+            }
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        part: &Part,
+        immediate: Immediate,
+        faults: &mut Faults,
+    ) {
+        let garbage = random.below(3) as u64 * 1000;
+        let completion_len = if script.parameters.true_lengths { part.len } else { garbage };
+        let event =
+            |extra| ReceiverEvent::Arrived { rail: part.rail, immediate, completion_len, extra };
+        self.receiver_queue.push_back(event(false));
+        if random.percent(script.duplicate_percent) {
+            faults.fire(Fault::DuplicatePart);
+            self.post(Kind::Arrival { event: event(true) });
+        }
+    }
+}
+
+/// Lands one word, or all that are left; answers whether none is.
+fn land(
+    ring: &mut Ring,
+    pieces: &mut Vec<(u32, usize)>,
+    words: &[u64],
+    tear: bool,
+    faults: &mut Faults,
+) -> bool {
+    let count = if tear { 1 } else { pieces.len() };
+    for _ in 0..count.min(pieces.len()) {
+        let (place, index) = pieces.pop().expect("counted");
+        ring.put(place, index, words[index]);
+    }
+    if !pieces.is_empty() {
+        faults.fire(Fault::TornLine);
+    }
+    pieces.is_empty()
+}
+
+fn shuffled<T>(random: &mut Random, mut items: Vec<T>) -> Vec<T> {
+    for index in (1..items.len()).rev() {
+        items.swap(index, random.below(index + 1));
+    }
+    items
+}

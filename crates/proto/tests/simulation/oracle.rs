@@ -1,0 +1,88 @@
+//! What really happened, entry by entry, and what may therefore be reported.
+
+use proto::Part;
+
+use crate::script::Script;
+
+/// One message, as the network knows it.
+#[derive(Clone, Debug, Default)]
+struct Fate {
+    taken: bool,
+    parts: u32,
+    landed: u32,
+    bytes: u64,
+    carried: u16,
+    sent: bool,
+    received: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    fates: Vec<Fate>,
+    /// Counts everything that happens, so that a hang is seen.
+    pub(crate) events: u64,
+}
+
+impl Oracle {
+    pub(crate) fn new(script: &Script) -> Self {
+        Self { fates: vec![Fate::default(); script.entries.len()], events: 0 }
+    }
+
+    pub(crate) fn is_taken(&self, entry: usize) -> bool {
+        self.fates[entry].taken
+    }
+
+    pub(crate) fn take(&mut self, entry: usize, parts: &[Part]) {
+        let fate = &mut self.fates[entry];
+        assert!(!fate.taken, "entry {entry} is sent twice");
+        fate.taken = true;
+        fate.parts = parts.len() as u32;
+        self.events += 1;
+    }
+
+    pub(crate) fn land(&mut self, script: &Script, entry: usize, part: &Part) {
+        assert!(part.offset + part.len <= script.entries[entry].posted, "entry {entry} overflows");
+        let fate = &mut self.fates[entry];
+        assert!(!fate.received, "entry {entry} is written to after it was reported");
+        fate.landed += 1;
+        fate.bytes += part.len;
+        if part.len > 0 {
+            fate.carried |= 1 << part.rail;
+        }
+        self.events += 1;
+    }
+
+    pub(crate) fn has_landed(&self, entry: usize) -> bool {
+        let fate = &self.fates[entry];
+        fate.taken && fate.landed == fate.parts
+    }
+
+    pub(crate) fn is_received(&self, entry: usize) -> bool {
+        self.fates[entry].received
+    }
+
+    pub(crate) fn is_sent(&self, entry: usize) -> bool {
+        self.fates[entry].sent
+    }
+
+    /// The sender reports a message done.
+    pub(crate) fn send(&mut self, script: &Script, entry: usize, len: u64) {
+        assert!(self.has_landed(entry), "send {entry} is done before its bytes are there");
+        assert_eq!(len, script.size(entry), "send {entry} has a wrong length");
+        let sent = std::mem::replace(&mut self.fates[entry].sent, true);
+        assert!(!sent, "send {entry} is done twice");
+        self.events += 1;
+    }
+
+    /// The receiver reports a message done.
+    pub(crate) fn receive(&mut self, script: &Script, entry: usize, size: u64, carried: u16) {
+        assert!(self.has_landed(entry), "receive {entry} is done before its bytes are there");
+        let fate = &mut self.fates[entry];
+        assert_eq!(size, script.size(entry), "receive {entry} has a wrong size");
+        assert_eq!(size, fate.bytes, "receive {entry} has other bytes than were sent");
+        assert_eq!(carried, fate.carried, "receive {entry} names wrong rails");
+        let received = std::mem::replace(&mut fate.received, true);
+        assert!(!received, "receive {entry} is done twice");
+        self.events += 1;
+    }
+}

@@ -1,0 +1,268 @@
+//! The receiving application and the layer that carries out its flow's actions.
+
+use std::collections::VecDeque;
+
+use proto::receive::Pace;
+use proto::{Arrival, Immediate, Line, ProtocolError, Receive, ReceiveFlow, ReceivePoll};
+
+use crate::faults::{Fault, Faults};
+use crate::network::{Network, ReceiverEvent};
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::script::{Group, Script};
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) flow: ReceiveFlow,
+    requests: VecDeque<(Group, Line)>,
+    /// The next group to post.
+    group: usize,
+    /// Lines posted, of which none was complete when it was posted.
+    posted: usize,
+    pub(crate) failed: bool,
+    done: usize,
+    /// Parts that were repeated or strayed, as the flow must have counted them.
+    extra: u64,
+}
+
+impl Receiver {
+    pub(crate) fn new(random: &mut Random, script: &Script) -> Self {
+        let mut flow = ReceiveFlow::new(script.parameters).unwrap();
+        let adverts_wait = random.percent(80);
+        flow.set_pace(Pace { adverts_wait, lone_done_turns: random.pick(&[1, 4, 128]) });
+        Self {
+            flow,
+            requests: VecDeque::new(),
+            group: 0,
+            posted: 0,
+            failed: false,
+            done: 0,
+            extra: 0,
+        }
+    }
+
+    /// Whether all entries up to `end` are reported done.
+    pub(crate) fn has_finished(&self, end: usize) -> bool {
+        self.done >= end
+    }
+
+    /// Whether the application would not call now.
+    pub(crate) fn is_silent(&self, end: usize) -> bool {
+        self.failed || self.has_finished(end)
+    }
+
+    /// Some calls of the application, with what progress each makes.
+    pub(crate) fn step(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        (end, calm): (usize, bool),
+    ) {
+        let refuse = if calm { 0 } else { script.refuse_percent };
+        if calm || random.percent(50) {
+            self.post(random, script, network, oracle, end);
+        }
+        self.progress(random, network, oracle, calm);
+        self.write(random, script, network, oracle, faults, refuse);
+        self.test(random, script, network, oracle, faults, refuse);
+        self.check(script, oracle);
+    }
+
+    fn post(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        end: usize,
+    ) {
+        while let Some(group) = script.groups.get(self.group).copied() {
+            if group.first >= end || self.requests.len() >= script.depth {
+                return;
+            }
+            let entries = group.first..group.first + group.count;
+            let rails = script.parameters.rails;
+            let keys: Vec<Vec<u64>> = entries
+                .clone()
+                .map(|entry| (0..rails).map(|rail| Script::key(entry, rail)).collect())
+                .collect();
+            let receives: Vec<Receive<'_>> = entries
+                .zip(&keys)
+                .map(|(entry, keys)| {
+                    let (len, tag) = (script.entries[entry].posted, script.entries[entry].tag);
+                    Receive { address: Script::address(entry), len, tag, keys }
+                })
+                .collect();
+            let posted = self.flow.post(&mut network.staging, &receives, script.cut);
+            let first = match posted {
+                Ok(Some(first)) => first,
+                Ok(None) => return,
+                Err(ProtocolError::TooLong { .. }) => return,
+                Err(other) => panic!("{other}"),
+            };
+            assert_eq!(first, script.line(group.first));
+            self.posted += group.count;
+            let complete = script.entry_of(self.flow.done());
+            let outstanding = self.posted - complete;
+            let most = script.parameters.window.outstanding() as usize;
+            assert!(outstanding <= most, "{outstanding} lines are outstanding, of {most}");
+            oracle.events += 1;
+            self.requests.push_back((group, first));
+            self.group += 1;
+            if random.percent(30) {
+                return;
+            }
+        }
+    }
+
+    fn progress(
+        &mut self,
+        random: &mut Random,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        calm: bool,
+    ) {
+        let events = if calm { usize::MAX } else { random.below(6) };
+        let mut found = 0;
+        for _ in 0..events {
+            let Some(event) = network.receiver_queue.pop_front() else { break };
+            oracle.events += 1;
+            found += 1;
+            match event {
+                ReceiverEvent::LoneDoneWritten => self.flow.lone_done_written(),
+                ReceiverEvent::Arrived { rail, immediate, completion_len, extra } => {
+                    self.arrive(rail, immediate, completion_len, extra);
+                }
+            }
+        }
+        found += self.flow.read_fins(&network.fins);
+        if found == 0 {
+            self.flow.idle_turn();
+        }
+    }
+
+    fn arrive(&mut self, rail: u32, immediate: Immediate, completion_len: u64, extra: bool) {
+        let arrival = self.flow.arrived(rail, immediate, completion_len);
+        if extra {
+            self.extra += 1;
+            let dropped = matches!(arrival, Arrival::Late | Arrival::Duplicate);
+            assert!(dropped, "a repeated part was taken for {arrival:?}");
+        } else {
+            let taken = matches!(arrival, Arrival::Progress | Arrival::Complete(_));
+            assert!(taken, "a part was taken for {arrival:?}");
+        }
+    }
+
+    fn write(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        refuse: u32,
+    ) {
+        while let Some(write) = self.flow.next_write(&mut network.staging) {
+            if random.percent(refuse) {
+                faults.fire(Fault::RefusedAdvert);
+                break;
+            }
+            network.post_adverts(random, write, script.parameters.format().words());
+            self.flow.wrote(write);
+            let ring = script.parameters.window.lines();
+            let split = write.place + write.count == ring && self.flow.has_unsent();
+            faults.fire_many(Fault::SplitAtRingEnd, u64::from(split));
+            oracle.events += 1;
+            for place in write.place..write.place + write.count {
+                assert!(place < ring, "an advert lies outside the ring");
+                // The line that just took this place; the one a lap before it must have been read.
+                let newest = (0..self.posted).rev();
+                let mut here = newest
+                    .filter(|entry| script.parameters.window.place(script.line(*entry)) == place);
+                let unread = here.nth(1).filter(|entry| !oracle.is_taken(*entry));
+                assert_eq!(unread, None, "an advert that was not read is overwritten");
+            }
+        }
+        self.write_lone_done(random, script, network, oracle, faults, (refuse, false));
+    }
+
+    fn write_lone_done(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        (refuse, urgent): (u32, bool),
+    ) {
+        let Some(lone) = self.flow.lone_done(urgent) else { return };
+        if random.percent(refuse) {
+            faults.fire(Fault::RefusedLoneDone);
+            return;
+        }
+        network.post_lone_done(random, script.parameters.window.lone_place(), &lone);
+        self.flow.lone_done_posted(lone);
+        faults.fire(Fault::LoneDone);
+        oracle.events += 1;
+    }
+
+    fn test(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        refuse: u32,
+    ) {
+        if self.requests.is_empty() {
+            return;
+        }
+        let index = if script.any_order { random.below(self.requests.len()) } else { 0 };
+        let (group, first) = self.requests[index];
+        if self.flow.outstanding() == 1 && self.flow.is_complete(first) {
+            self.write_lone_done(random, script, network, oracle, faults, (refuse, true));
+            if self.flow.owes_done() {
+                return;
+            }
+        }
+        match self.flow.poll(first) {
+            ReceivePoll::Pending => {}
+            ReceivePoll::Done { count } => {
+                assert_eq!(count as usize, group.count);
+                for entry in group.first..group.first + group.count {
+                    let line = script.line(entry);
+                    let (size, carried) = (self.flow.size(line), self.flow.carried(line));
+                    oracle.receive(script, entry, size, carried);
+                }
+                self.done += group.count;
+                self.requests.remove(index);
+            }
+            ReceivePoll::Failed(ProtocolError::TooLong { line, sent, posted }) => {
+                let entry = script.entry_of(line);
+                assert!(script.is_too_long(entry));
+                let expected = script.entries[entry];
+                assert_eq!((sent, posted), (expected.sent, expected.posted));
+                self.failed = true;
+                oracle.events += 1;
+            }
+            ReceivePoll::Failed(other) => panic!("{other}"),
+        }
+    }
+
+    /// The flow's own account agrees with what happened.
+    fn check(&self, script: &Script, oracle: &Oracle) {
+        let counters = self.flow.counters();
+        assert_eq!(counters.violations, 0);
+        assert_eq!(counters.late + counters.duplicates, self.extra);
+        assert_eq!(self.flow.outstanding() as usize, self.requests.len());
+        let done = script.entry_of(self.flow.done());
+        assert!(done <= self.posted);
+        if let Some(newest) = done.checked_sub(1) {
+            assert!(oracle.has_landed(newest), "done runs ahead of the bytes");
+        }
+    }
+}

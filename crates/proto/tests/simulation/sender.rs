@@ -1,0 +1,242 @@
+//! The sending application and the layer that carries out its flow's actions.
+
+use std::collections::VecDeque;
+
+use proto::parts;
+use proto::{Immediate, Line, Part, Path, ProtocolError, SendFlow, SendPoll, Submit, WriteOutcome};
+
+use crate::faults::{Fault, Faults};
+use crate::network::{Network, SenderEvent};
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::script::Script;
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) flow: SendFlow,
+    backlog: VecDeque<Post>,
+    requests: Vec<(usize, Line)>,
+    /// The first group with an entry that is not taken.
+    group: usize,
+    turn: u32,
+    pub(crate) failed: bool,
+    done: usize,
+}
+
+#[derive(Debug)]
+enum Post {
+    Part { entry: usize, part: Part, immediate: Option<Immediate> },
+    Fin { entry: usize },
+}
+
+impl Sender {
+    pub(crate) fn new(script: &Script) -> Self {
+        Self {
+            flow: SendFlow::new(script.parameters).unwrap(),
+            backlog: VecDeque::new(),
+            requests: Vec::new(),
+            group: 0,
+            turn: 0,
+            failed: false,
+            done: 0,
+        }
+    }
+
+    /// Whether all entries up to `end` are reported done.
+    pub(crate) fn has_finished(&self, end: usize) -> bool {
+        self.done >= end
+    }
+
+    /// Whether the application would not call now.
+    pub(crate) fn is_silent(&self, end: usize) -> bool {
+        let told = self.failed && self.flow.failed_fin().is_none();
+        told || self.has_finished(end)
+    }
+
+    /// Some calls of the application, with what progress each makes.
+    pub(crate) fn step(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        (end, calm): (usize, bool),
+    ) {
+        let refuse = if calm { 0 } else { script.refuse_percent };
+        let events = if calm { usize::MAX } else { random.below(4) };
+        for _ in 0..events {
+            let Some(event) = network.sender_queue.pop_front() else { break };
+            self.on_event(event, oracle);
+        }
+        self.flush(random, script, network, oracle, faults, refuse);
+        if calm || random.percent(50) {
+            self.submit(random, script, network, oracle, faults, end);
+        }
+        if calm || random.percent(60) {
+            self.flow.observe(&network.mailbox);
+        }
+        self.poll(random, script, oracle);
+    }
+
+    fn on_event(&mut self, event: SenderEvent, oracle: &mut Oracle) {
+        oracle.events += 1;
+        let line_of = |entry: usize| self.flow.parameters().first_line.plus(entry as u32);
+        match event {
+            SenderEvent::Written(entry) => match self.flow.written(line_of(entry)) {
+                WriteOutcome::NeedsFin => self.backlog.push_back(Post::Fin { entry }),
+                WriteOutcome::Pending | WriteOutcome::Written => {}
+            },
+            SenderEvent::FinWritten(entry) => self.flow.fin_written(line_of(entry)),
+        }
+    }
+
+    fn flush(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        refuse: u32,
+    ) {
+        if let Some(fin) = self.flow.failed_fin() {
+            if random.percent(refuse) {
+                faults.fire(Fault::RefusedFin);
+            } else {
+                network.post_fin(random, fin.place, fin.words, None);
+                self.flow.failed_fin_posted();
+                oracle.events += 1;
+            }
+        }
+        while let Some(post) = self.backlog.front() {
+            if random.percent(refuse) {
+                let data = matches!(post, Post::Part { .. });
+                faults.fire(if data { Fault::RefusedData } else { Fault::RefusedFin });
+                return;
+            }
+            oracle.events += 1;
+            match self.backlog.pop_front().expect("looked at") {
+                Post::Part { entry, part, immediate } => network.post_part(entry, part, immediate),
+                Post::Fin { entry } => {
+                    let line = script.line(entry);
+                    let place = script.parameters.window.place(line);
+                    let lap = script.parameters.window.lines() as usize;
+                    let free = entry < lap || oracle.is_received(entry - lap);
+                    assert!(free, "the fin of {entry} overwrites one that was not read");
+                    network.post_fin(random, place, self.flow.fin_words(line), Some(entry));
+                }
+            }
+        }
+    }
+
+    fn submit(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        end: usize,
+    ) {
+        let Some(group) = script.groups.get(self.group).copied() else { return };
+        if group.first >= end || self.failed {
+            return;
+        }
+        let tags = |entry: usize| script.entries[entry].tag;
+        let free: Vec<usize> = (group.first..group.first + group.count)
+            .filter(|entry| !oracle.is_taken(*entry))
+            .collect();
+        let mut tag = tags(random.pick(&free));
+        let mut entry = free.iter().copied().find(|entry| tags(*entry) == tag);
+        if group.count == 1 {
+            // The tag is not compared there.
+            tag = random.pick(&[tag, tag, 77]);
+        } else if random.percent(20) {
+            tag = random.below(12) as i32 - 2;
+            entry = free.iter().copied().find(|entry| tags(*entry) == tag);
+        }
+        let len = entry.map_or(1, |entry| script.entries[entry].sent);
+        let message = match self.flow.submit(&network.mailbox, tag, len) {
+            Ok(Submit::NotYet) => {
+                faults.fire(match entry {
+                    None => Fault::TagNotInGroup,
+                    Some(_) => Fault::LateAdvert,
+                });
+                return;
+            }
+            Ok(Submit::Accepted(message)) => message,
+            Err(ProtocolError::TooLong { line, sent, posted }) => {
+                let entry = entry.expect("a tag that is not in the group cannot be too long");
+                assert!(script.is_too_long(entry));
+                assert_eq!(line, script.line(entry));
+                assert_eq!((sent, posted), (len, script.entries[entry].posted));
+                faults.fire(Fault::TooLong);
+                self.failed = true;
+                oracle.events += 1;
+                return;
+            }
+            Err(other) => panic!("{other}"),
+        };
+        let entry = entry.expect("a message was matched with a tag that is not in the group");
+        assert_eq!(message.line, script.line(entry), "entry {entry} is matched out of order");
+        assert_eq!(message.address, Script::address(entry));
+        assert_eq!(message.len, script.size(entry));
+        assert_eq!(message.whole, message.len == script.entries[entry].posted);
+        assert_eq!(message.keys.len(), script.parameters.rails);
+        for (rail, key) in message.keys.iter().enumerate() {
+            assert_eq!(*key, Script::key(entry, rail));
+        }
+        let largest = script.parameters.largest_write;
+        let parts: Vec<(Part, Option<Immediate>)> = match message.path {
+            Path::Immediate { .. } => {
+                parts::cut(message.len, &script.plan, largest, &mut self.turn)
+                    .map(|part| (part, Some(message.immediate(&part))))
+                    .collect()
+            }
+            Path::Fin => {
+                let cut = parts::cut_unbounded(message.len, &script.plan, largest, &mut self.turn);
+                cut.map(|part| (part, None)).collect()
+            }
+        };
+        let beside = message.path == Path::Fin && script.parameters.path != Path::Fin;
+        let whole = message.whole;
+        let line = message.line;
+        let carried = parts.iter().fold(0, |bits, (part, _)| bits | 1 << part.rail);
+        self.flow.posted(line, parts.len() as u32, carried);
+        let plain: Vec<Part> = parts.iter().map(|(part, _)| *part).collect();
+        oracle.take(entry, &plain);
+        faults.fire_many(Fault::FinBesideImmediates, u64::from(beside));
+        faults.fire_many(Fault::ShortMessage, u64::from(!whole));
+        faults.fire_many(Fault::EmptyMessage, u64::from(script.entries[entry].sent == 0));
+        faults.fire_many(Fault::Truncated, u64::from(len > script.entries[entry].posted));
+        faults.fire_many(Fault::TagOutOfOrder, u64::from(free[0] != entry));
+        for (part, immediate) in parts {
+            self.backlog.push_back(Post::Part { entry, part, immediate });
+        }
+        self.requests.push((entry, line));
+        if free.len() == 1 {
+            self.group += 1;
+        }
+    }
+
+    fn poll(&mut self, random: &mut Random, script: &Script, oracle: &mut Oracle) {
+        if self.requests.is_empty() {
+            return;
+        }
+        let index = if script.any_order { random.below(self.requests.len()) } else { 0 };
+        let (entry, line) = self.requests[index];
+        match self.flow.poll(line) {
+            SendPoll::Pending => {}
+            SendPoll::Done { len } => {
+                self.requests.remove(index);
+                self.done += 1;
+                oracle.send(script, entry, len);
+            }
+            SendPoll::Failed(cause) => {
+                assert!(self.failed, "the flow failed without a cause: {cause}");
+                assert!(matches!(cause, ProtocolError::TooLong { .. }));
+            }
+        }
+    }
+}
