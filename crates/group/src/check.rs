@@ -25,10 +25,11 @@ const RANK_ODD: u64 = 0xD6E8_FEB8_6659_FD93;
 const ITERATION_ODD: u64 = 0xA076_1D64_78BD_642F;
 const INDEX_ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Fills the first `count` elements with `rank`'s data.
+/// Fills `count` elements, from byte `start` on, with `rank`'s data.
 pub fn fill(
     buffer: &mut Buffer,
     kind: DataType,
+    start: usize,
     count: usize,
     rank: usize,
     iteration: usize,
@@ -38,7 +39,7 @@ pub fn fill(
             *place = T::from_small(value(rank, index, iteration));
         }
     }
-    let bytes = 0..count * kind.bytes();
+    let bytes = start..start + count * kind.bytes();
     match kind {
         DataType::U8 => typed(buffer.slice_mut::<u8>(bytes)?, rank, iteration),
         DataType::I32 => typed(buffer.slice_mut::<i32>(bytes)?, rank, iteration),
@@ -85,8 +86,7 @@ impl Expected {
     }
 }
 
-/// How many of the first `count` elements are not what they ought to be, plus how many bytes after them are no longer
-/// poison.
+/// How many of `count` elements, from byte `start` on, are not what they ought to be.
 pub fn count_wrong(
     buffer: &Buffer,
     kind: DataType,
@@ -144,7 +144,7 @@ mod tests {
             poison(&mut buffer).unwrap();
             let whole = Expected::Input { rank: 5 };
             assert_eq!(count_wrong(&buffer, kind, 0, 100, whole, 9).unwrap(), 100);
-            fill(&mut buffer, kind, 100, 5, 9).unwrap();
+            fill(&mut buffer, kind, 0, 100, 5, 9).unwrap();
             assert_eq!(count_wrong(&buffer, kind, 0, 100, whole, 9).unwrap(), 0);
             assert_eq!(count_unpoisoned(&buffer, 100 * kind.bytes()..4096).unwrap(), 0);
             buffer.slice_mut::<u8>(0..4096).unwrap()[17 * kind.bytes()] ^= 1;

@@ -18,6 +18,7 @@ pub struct Communicator {
     pub previous: ReceiveChannel,
     pub patience: Patience,
     ring: Ring,
+    device: usize,
     net: Rc<Net>,
 }
 
@@ -77,11 +78,15 @@ impl Communicator {
         let next = SendChannel::new(send, ring.next(), tag(ring.rank));
         let previous = ReceiveChannel::new(receive, ring.previous(), tag(ring.previous()));
         patience.reset();
-        Ok(Self { next, previous, patience, ring, net })
+        Ok(Self { next, previous, patience, ring, device, net })
     }
 
     pub fn ring(&self) -> Ring {
         self.ring
+    }
+
+    pub fn device(&self) -> usize {
+        self.device
     }
 
     pub fn net(&self) -> &Rc<Net> {

@@ -23,8 +23,27 @@ pub enum GroupError {
     Memory(MemoryError),
     /// The operating system refused.
     System { what: &'static str, error: io::Error },
+    /// What went wrong on one rank.
+    Rank { rank: usize, error: Box<Self> },
     /// The caller asked for something that does not exist.
     Usage(String),
+}
+
+impl GroupError {
+    /// Whether the caller asked for what cannot be, rather than something going wrong.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Usage(_) => true,
+            Self::Rank { error, .. } => error.is_usage(),
+            _ => false,
+        }
+    }
+
+    /// Says where it happened.
+    #[must_use]
+    pub fn of_rank(self, rank: usize) -> Self {
+        Self::Rank { rank, error: Box::new(self) }
+    }
 }
 
 impl fmt::Display for GroupError {
@@ -43,6 +62,7 @@ impl fmt::Display for GroupError {
                 write!(f, "nothing moved for {:.1} s while waiting for {whom}", limit.as_secs_f64())
             }
             Self::Memory(error) => error.fmt(f),
+            Self::Rank { rank, error } => write!(f, "rank {rank}: {error}"),
             Self::System { what, error } => write!(f, "{what}: {error}"),
         }
     }

@@ -1,5 +1,6 @@
 //! Bounded waiting: spin, then yield, and give up with a sentence when nothing has moved for too long.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ impl Patience {
     /// Something moved: the wait begins anew.
     #[inline]
     pub fn reset(&mut self) {
+        beat();
         self.idle = 0;
         self.since = None;
     }
@@ -44,6 +46,7 @@ impl Patience {
 
     #[cold]
     fn slow(&mut self, whom: impl FnOnce() -> String) -> Result<(), GroupError> {
+        beat();
         thread::yield_now();
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
@@ -53,6 +56,19 @@ impl Patience {
         Err(GroupError::Timeout { whom: whom(), limit: self.limit })
     }
 }
+
+/// Changes while anybody in this process waits or moves. It stands still when a call does not come back.
+pub fn beats() -> u64 {
+    BEATS.load(Ordering::Relaxed)
+}
+
+/// Not an atomic addition: a beat that is lost to another thread's is a beat all the same.
+#[inline]
+fn beat() {
+    BEATS.store(BEATS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+static BEATS: AtomicU64 = AtomicU64::new(0);
 
 /// Idle turns before a yield, for `ranks` ranks that spin on this machine at once.
 pub fn spins_for(ranks: usize) -> u32 {

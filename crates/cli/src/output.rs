@@ -1,0 +1,14 @@
+//! Where words go: results to standard output, complaints to standard error.
+
+use std::fmt;
+use std::io::{self, Write};
+
+/// Writes a line to standard output. A closed pipe is the reader's choice, not an error.
+pub(crate) fn line(text: impl fmt::Display) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+/// One sentence on standard error.
+pub(crate) fn complain(what: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "ironrail: {what}");
+}

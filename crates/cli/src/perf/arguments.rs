@@ -1,0 +1,315 @@
+//! The command line of `ironrail perf`, in nccl-tests' spelling where that has one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::DataType;
+use serde::{Deserialize, Serialize};
+
+use super::{launcher, sizes};
+
+/// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
+///
+/// Ranks are processes (or threads, with --threads) that this command starts: -r says how many; -n is nccl-tests'
+/// number of iterations. Exit code: 0 when all is well, 1 when anything is wrong (data, a rank, a timeout), 2 when the
+/// command line is.
+#[derive(Debug, Args)]
+pub(crate) struct Perf {
+    #[command(subcommand)]
+    benchmark: Command,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(rename_all = "snake_case")]
+enum Command {
+    /// Ring all-reduce: every rank ends with the sum of all inputs.
+    AllReduce(Options),
+    /// Ring all-gather: every rank ends with all inputs. The size is that of the output.
+    AllGather(Options),
+    /// Ring reduce-scatter: every rank ends with its part of the sum. The size is that of the input.
+    ReduceScatter(Options),
+    /// Messages to the next rank and from the previous one, a window of them outstanding: bandwidth of one connection.
+    #[command(name = "sendrecv")]
+    SendReceive {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        stream: Stream,
+    },
+    /// One message back and forth between two ranks; the time is half a round trip.
+    #[command(name = "pingpong")]
+    PingPong {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        ping_pong: PingPong,
+    },
+}
+
+/// Which measurement, with what belongs to it alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Benchmark {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    SendReceive(Stream),
+    PingPong(PingPong),
+}
+
+impl Benchmark {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::SendReceive(_) => "sendrecv",
+            Self::PingPong(_) => "pingpong",
+        }
+    }
+
+    /// What nccl-tests writes under redop.
+    pub(super) fn operation(self) -> &'static str {
+        match self {
+            Self::AllReduce | Self::ReduceScatter => "sum",
+            _ => "none",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub(super) struct Stream {
+    /// Messages outstanding per connection and direction
+    #[arg(long, default_value_t = 8, value_parser = requests)]
+    pub(super) window: usize,
+    /// Only even ranks send, each to the next one
+    #[arg(long)]
+    pub(super) one_way: bool,
+    /// Receives are this many times as large as the messages
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub(super) recv_factor: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub(super) struct PingPong {
+    /// Receives posted ahead
+    #[arg(long, default_value_t = 8, value_parser = requests)]
+    pub(super) ahead: usize,
+    /// Receives are posted this many at a time, so that what announces them can travel together; at most --ahead
+    #[arg(long, value_parser = requests)]
+    batch: Option<usize>,
+    /// Receives are this many times as large as the messages
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub(super) recv_factor: usize,
+}
+
+impl PingPong {
+    /// All at a time, unless something else is asked for.
+    pub(super) fn batch(self) -> usize {
+        self.batch.unwrap_or(self.ahead).min(self.ahead)
+    }
+}
+
+/// What every measurement takes.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// First size (suffixes K, M, G)
+    #[arg(short = 'b', long = "minbytes", default_value = "8", value_name = "SIZE", value_parser = sizes::parse)]
+    first: usize,
+    /// Last size
+    #[arg(short = 'e', long = "maxbytes", default_value = "64M", value_name = "SIZE", value_parser = sizes::parse)]
+    last: usize,
+    /// Each size is the one before times this
+    #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = factor, value_name = "FACTOR")]
+    factor: usize,
+    /// Each size is the one before plus this, instead of --stepfactor
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = sizes::parse)]
+    step: Option<usize>,
+    /// Iterations per size, as in nccl-tests [default: 20; messages alone: more, up to 64K]
+    #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = positive)]
+    iterations: Option<usize>,
+    /// Iterations before the clock starts
+    #[arg(short = 'w', long = "warmup_iters", default_value_t = 5, value_name = "COUNT")]
+    pub(super) warmups: usize,
+    /// Checked iterations per size; 0: none
+    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
+    pub(super) check: usize,
+    /// uint8, int32, int64, float or double
+    #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
+    pub(super) kind: DataType,
+    /// The reduction
+    #[arg(short = 'o', long = "op", value_enum, default_value_t = Operation::Sum)]
+    operation: Operation,
+    /// Ranks to start (-n is iterations, as in nccl-tests)
+    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = positive, value_name = "COUNT")]
+    pub(super) ranks: usize,
+    /// Ranks are threads of one process
+    #[arg(long)]
+    pub(super) threads: bool,
+    /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
+    #[arg(long, value_name = "PLUGIN")]
+    net: Option<String>,
+    /// Take this version of the plugin's table, 6 to 12, instead of the newest
+    #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u32).range(6..=12))]
+    pub(super) abi: Option<u32>,
+    /// The plugin's device [default: rank modulo devices]
+    #[arg(long, value_name = "INDEX")]
+    pub(super) device: Option<usize>,
+    /// Largest piece that a collective sends
+    #[arg(long, default_value = "512K", value_name = "SIZE", value_parser = sizes::parse)]
+    pub(super) piece: usize,
+    /// Pieces of a chunk on their way at once in a collective, 1 to 8
+    #[arg(long, default_value_t = 4, value_name = "COUNT", value_parser = depth)]
+    pub(super) depth: usize,
+    /// Seconds without any progress after which a wait is given up
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
+    timeout: f64,
+    /// Write the results as JSON, to a file or, without one, to standard output in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub(super) json: Option<PathBuf>,
+    /// Only say which versions of the table the plugin has, and which one is taken
+    #[arg(long)]
+    pub(super) version_table: bool,
+    /// Show what the plugin logs at level INFO
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Operation {
+    Sum,
+}
+
+impl Options {
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        sizes::sequence(self.first, self.last, self.factor, self.step)
+    }
+
+    pub(super) fn last(&self) -> usize {
+        self.last.max(self.first)
+    }
+
+    /// Few for what takes long, unless a number was given.
+    pub(super) fn iterations(&self, benchmark: Benchmark, bytes: usize) -> usize {
+        self.iterations.unwrap_or_else(|| match benchmark {
+            Benchmark::PingPong(_) | Benchmark::SendReceive(_) => {
+                (ALONE_BYTES / bytes.max(1)).clamp(ITERATIONS, ITERATIONS_ALONE)
+            }
+            _ => ITERATIONS,
+        })
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout)
+    }
+
+    /// What to open: what was asked for, or our plugin where a build leaves it, or by its word.
+    pub(super) fn net(&self) -> String {
+        const FILE: &str = "libnccl-net-ironrail.so";
+        if let Some(net) = &self.net {
+            return net.clone();
+        }
+        let here = std::env::current_exe().unwrap_or_default();
+        let beside = here.ancestors().skip(1).take(2).map(|folder| folder.join(FILE));
+        let built =
+            ["target/release", "target/debug"].map(|folder| PathBuf::from(folder).join(FILE));
+        let found = beside.chain(built).find(|path| path.is_file());
+        found.map_or_else(|| "ironrail".to_owned(), |path| path.to_string_lossy().into_owned())
+    }
+
+    /// What clap cannot know.
+    fn check(&self, benchmark: Benchmark) -> Result<(), GroupError> {
+        let usage = |why: String| Err(GroupError::Usage(why));
+        if self.last < self.first {
+            return usage(format!(
+                "the last size, {}, is below the first, {}",
+                self.last, self.first
+            ));
+        }
+        if self.piece == 0 || !self.piece.is_multiple_of(128) || self.piece > MESSAGE_BYTES_MAX {
+            return usage("a piece is a multiple of 128 bytes, of 1 GiB at most".to_owned());
+        }
+        match benchmark {
+            Benchmark::PingPong(_) if self.ranks != 2 => {
+                usage("pingpong takes two ranks".to_owned())
+            }
+            Benchmark::PingPong(PingPong { recv_factor, .. })
+            | Benchmark::SendReceive(Stream { recv_factor, .. })
+                if self
+                    .last
+                    .checked_mul(recv_factor)
+                    .is_none_or(|bytes| bytes > MESSAGE_BYTES_MAX) =>
+            {
+                usage("one message, or its receive, is of 1 GiB at most".to_owned())
+            }
+            Benchmark::SendReceive(Stream { one_way: true, .. })
+                if !self.ranks.is_multiple_of(2) =>
+            {
+                usage("--one-way takes an even number of ranks".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+const ITERATIONS: usize = 20;
+/// Messages alone are short: so many of them, while they make no more than so many bytes.
+const ITERATIONS_ALONE: usize = 1000;
+const ALONE_BYTES: usize = 1 << 30;
+/// NCCL_MAX_NET_SIZE.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+impl Perf {
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.split().1.verbose
+    }
+
+    /// Whether all went well.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        let (benchmark, options) = self.split();
+        options.check(benchmark)?;
+        launcher::run(benchmark, options)
+    }
+
+    fn split(&self) -> (Benchmark, &Options) {
+        match &self.benchmark {
+            Command::AllReduce(options) => (Benchmark::AllReduce, options),
+            Command::AllGather(options) => (Benchmark::AllGather, options),
+            Command::ReduceScatter(options) => (Benchmark::ReduceScatter, options),
+            Command::SendReceive { options, stream } => (Benchmark::SendReceive(*stream), options),
+            Command::PingPong { options, ping_pong } => (Benchmark::PingPong(*ping_pong), options),
+        }
+    }
+}
+
+fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (from..=to).contains(&number) => Ok(number),
+        _ => Err(format!("a whole number from {from} to {to} is asked for")),
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    number(text, 1, 1_000_000_000)
+}
+
+fn factor(text: &str) -> Result<usize, String> {
+    number(text, 2, 1024)
+}
+
+fn depth(text: &str) -> Result<usize, String> {
+    number(text, 1, 8)
+}
+
+/// NCCL_NET_MAX_REQUESTS bounds what a connection has outstanding.
+fn requests(text: &str) -> Result<usize, String> {
+    number(text, 1, 32)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("seconds, from 0.01 to 86400, are asked for".to_owned()),
+    }
+}

@@ -1,0 +1,174 @@
+//! pingpong: one message back and forth, receives posted ahead, sends tested lazily, as NCCL's proxies do.
+
+use ironrail_group::check::{self, Expected};
+use ironrail_group::communicator::Communicator;
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::{Buffer, DataType, Region};
+
+use super::stream::Slots;
+use super::{GUARD_BYTES, Shape, Workload};
+use crate::perf::arguments::{Options, PingPong};
+use crate::perf::statistics::Stopwatch;
+
+pub(super) struct Rally {
+    regions: (Region, Region), // Deregistered before the buffers are freed.
+    input: Buffer,
+    output: Buffer,
+    how: PingPong,
+    kind: DataType,
+    bytes: usize,
+    slots: Slots,
+}
+
+/// Sends outstanding before the oldest is waited for, as with NCCL_STEPS.
+const SENDS_MAX: usize = 8;
+
+impl Rally {
+    pub(super) fn new(
+        how: PingPong,
+        options: &Options,
+        communicator: &Communicator,
+    ) -> Result<Self, GroupError> {
+        let slots =
+            options.sizes().into_iter().map(|bytes| Slots::of(bytes, how.ahead, how.recv_factor));
+        let (send, receive) = slots.fold((0, 0), |(send, receive), slots| {
+            (send.max(slots.send_stride), receive.max(slots.count * slots.receive_stride))
+        });
+        let input = Buffer::new(send)?;
+        let output = Buffer::new(receive + GUARD_BYTES)?;
+        let regions =
+            (communicator.next.register(&input)?, communicator.previous.register(&output)?);
+        let slots = Slots::default();
+        Ok(Self { regions, input, output, how, kind: options.kind, bytes: 0, slots })
+    }
+
+    fn rally(
+        &mut self,
+        communicator: &mut Communicator,
+        messages: usize,
+        mut lap: impl FnMut(),
+    ) -> Result<(), GroupError> {
+        let serves = communicator.ring().rank == 0;
+        let mut receives = 0;
+        for number in 0..messages {
+            self.post_ahead(communicator, number, messages, &mut receives)?;
+            if serves {
+                self.send(communicator)?;
+                self.receive(communicator)?;
+                lap();
+            } else {
+                self.receive(communicator)?;
+                // What the next messages will need goes out before the answer that calls for them.
+                self.post_ahead(communicator, number + 1, messages, &mut receives)?;
+                self.send(communicator)?;
+                lap();
+            }
+        }
+        let Communicator { next, previous, patience, .. } = communicator;
+        patience.reset();
+        while next.outstanding() > 0 {
+            if !next.poll()? {
+                patience.idle(|| Communicator::whom(next, previous))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a batch of receives when `ahead` has room for one; message `number` is the next to come.
+    fn post_ahead(
+        &mut self,
+        communicator: &mut Communicator,
+        number: usize,
+        messages: usize,
+        receives: &mut usize,
+    ) -> Result<(), GroupError> {
+        let outstanding = *receives - number;
+        if outstanding + self.how.batch() > self.how.ahead {
+            return Ok(());
+        }
+        let target = (number + self.how.ahead).min(messages);
+        let Communicator { next, previous, patience, .. } = communicator;
+        let room = self.bytes * self.how.recv_factor;
+        patience.reset();
+        while *receives < target {
+            let start = *receives % self.slots.count * self.slots.receive_stride;
+            if previous.receive(&mut self.output, start..start + room, &self.regions.1)? {
+                *receives += 1;
+            } else {
+                // The plugin has no room, and none comes but by testing.
+                let _ = next.poll()?;
+                patience.idle(|| Communicator::whom(next, previous))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, communicator: &mut Communicator) -> Result<(), GroupError> {
+        let Communicator { next, previous, patience, .. } = communicator;
+        patience.reset();
+        while next.outstanding() >= SENDS_MAX {
+            if !next.poll()? {
+                patience.idle(|| Communicator::whom(next, previous))?;
+            }
+        }
+        while !next.send(&self.input, 0..self.bytes, &self.regions.0)? {
+            let _ = next.poll()?;
+            patience.idle(|| Communicator::whom(next, previous))?;
+        }
+        Ok(())
+    }
+
+    fn receive(&self, communicator: &mut Communicator) -> Result<(), GroupError> {
+        let Communicator { next, previous, patience, .. } = communicator;
+        patience.reset();
+        loop {
+            match previous.poll()? {
+                Some(came) if came == self.bytes => return Ok(()),
+                Some(came) => {
+                    let len = self.bytes;
+                    let why = format!("a message of {len} bytes came as one of {came}");
+                    return Err(GroupError::Contract(why));
+                }
+                None => patience.idle(|| Communicator::whom(next, previous))?,
+            }
+        }
+    }
+}
+
+impl Workload for Rally {
+    fn begin(&mut self, _communicator: &Communicator, bytes: usize) -> Shape {
+        let count = bytes / self.kind.bytes();
+        self.bytes = count * self.kind.bytes();
+        self.slots = Slots::of(self.bytes, self.how.ahead, self.how.recv_factor);
+        Shape { bytes: self.bytes, count, bus_factor: 1.0 }
+    }
+
+    fn run(
+        &mut self,
+        communicator: &mut Communicator,
+        iterations: usize,
+        watch: &mut Stopwatch,
+    ) -> Result<(), GroupError> {
+        watch.start();
+        self.rally(communicator, iterations, || watch.lap())
+    }
+
+    fn check(
+        &mut self,
+        communicator: &mut Communicator,
+        iteration: usize,
+    ) -> Result<u64, GroupError> {
+        let ring = communicator.ring();
+        let (kind, count) = (self.kind, self.bytes / self.kind.bytes());
+        check::fill(&mut self.input, kind, 0, count, ring.rank, iteration)?;
+        check::poison(&mut self.output)?;
+        self.rally(communicator, 1, || ())?;
+        let expected = Expected::Input { rank: ring.previous() };
+        let wrong = check::count_wrong(&self.output, kind, 0, count, expected, iteration)?;
+        Ok(wrong + check::count_unpoisoned(&self.output, self.bytes..self.output.len())?)
+    }
+
+    fn laps_are_round_trips(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,192 @@
+//! sendrecv: messages to the next rank and from the previous, a window of them outstanding.
+
+use ironrail_group::check::{self, Expected};
+use ironrail_group::communicator::Communicator;
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::{Buffer, DataType, Region};
+
+use super::{GUARD_BYTES, Shape, Workload};
+use crate::perf::arguments::{Options, Stream};
+use crate::perf::statistics::Stopwatch;
+
+pub(super) struct Streaming {
+    regions: (Region, Region), // Deregistered before the buffers are freed.
+    input: Buffer,
+    output: Buffer,
+    how: Stream,
+    kind: DataType,
+    /// This rank's part.
+    sends: bool,
+    receives: bool,
+    bytes: usize,
+    slots: Slots,
+}
+
+/// Messages rotate over as many places as there are outstanding, if memory allows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slots {
+    pub(super) count: usize,
+    /// From one message's place to the next one's, in the input and in the output.
+    pub(super) send_stride: usize,
+    pub(super) receive_stride: usize,
+}
+
+impl Slots {
+    pub(super) fn of(bytes: usize, window: usize, recv_factor: usize) -> Self {
+        let line = if bytes < PAGE_BYTES { LINE_BYTES } else { PAGE_BYTES };
+        let send_stride = bytes.max(1).next_multiple_of(line);
+        let receive_stride = (bytes * recv_factor).max(1).next_multiple_of(line);
+        let count = (ROTATION_BYTES_MAX / receive_stride).clamp(1, window);
+        Self { count, send_stride, receive_stride }
+    }
+}
+
+const LINE_BYTES: usize = 128;
+const PAGE_BYTES: usize = 4096;
+const ROTATION_BYTES_MAX: usize = 256 << 20;
+
+impl Streaming {
+    pub(super) fn new(
+        how: Stream,
+        options: &Options,
+        communicator: &Communicator,
+    ) -> Result<Self, GroupError> {
+        let rank = communicator.ring().rank;
+        let slots =
+            options.sizes().into_iter().map(|bytes| Slots::of(bytes, how.window, how.recv_factor));
+        let (send, receive) = slots.fold((0, 0), |(send, receive), slots| {
+            (
+                send.max(slots.count * slots.send_stride),
+                receive.max(slots.count * slots.receive_stride),
+            )
+        });
+        let input = Buffer::new(send)?;
+        let output = Buffer::new(receive + GUARD_BYTES)?;
+        let regions =
+            (communicator.next.register(&input)?, communicator.previous.register(&output)?);
+        Ok(Self {
+            regions,
+            input,
+            output,
+            how,
+            kind: options.kind,
+            sends: !how.one_way || rank.is_multiple_of(2),
+            receives: !how.one_way || !rank.is_multiple_of(2),
+            bytes: 0,
+            slots: Slots::default(),
+        })
+    }
+
+    fn stream(
+        &mut self,
+        communicator: &mut Communicator,
+        messages: usize,
+        mut lap: impl FnMut(),
+    ) -> Result<(), GroupError> {
+        let Communicator { next, previous, patience, .. } = communicator;
+        let Stream { window, recv_factor, .. } = self.how;
+        let Slots { count, send_stride, receive_stride } = self.slots;
+        let (len, room) = (self.bytes, self.bytes * recv_factor);
+        let to_send = if self.sends { messages } else { 0 };
+        let to_receive = if self.receives { messages } else { 0 };
+        let (sends_before, receives_before) = (next.done(), previous.done());
+        let (mut sends, mut receives, mut laps) = (0, 0, 0);
+        patience.reset();
+        loop {
+            let mut moved = false;
+            let sent = next.done() - sends_before;
+            let received = previous.done() - receives_before;
+            // A message is over when it has come and its twin has gone.
+            let whole = match (self.sends, self.receives) {
+                (true, true) => sent.min(received),
+                (true, false) => sent,
+                _ => received,
+            };
+            while laps < whole {
+                lap();
+                laps += 1;
+            }
+            if laps == messages {
+                return Ok(());
+            }
+            while receives < to_receive && receives - received < window {
+                let start = receives % count * receive_stride;
+                if !previous.receive(&mut self.output, start..start + room, &self.regions.1)? {
+                    break;
+                }
+                receives += 1;
+                moved = true;
+            }
+            while sends < to_send && sends - sent < window {
+                let start = sends % count * send_stride;
+                if !next.send(&self.input, start..start + len, &self.regions.0)? {
+                    break;
+                }
+                sends += 1;
+                moved = true;
+            }
+            if let Some(came) = previous.poll()? {
+                if came != len {
+                    return Err(GroupError::Contract(format!(
+                        "a message of {len} bytes came as one of {came}"
+                    )));
+                }
+                moved = true;
+            }
+            moved |= next.poll()?;
+            if moved {
+                patience.reset();
+            } else {
+                patience.idle(|| Communicator::whom(next, previous))?;
+            }
+        }
+    }
+}
+
+impl Workload for Streaming {
+    fn begin(&mut self, _communicator: &Communicator, bytes: usize) -> Shape {
+        let count = bytes / self.kind.bytes();
+        self.bytes = count * self.kind.bytes();
+        self.slots = Slots::of(self.bytes, self.how.window, self.how.recv_factor);
+        Shape { bytes: self.bytes, count, bus_factor: 1.0 }
+    }
+
+    fn run(
+        &mut self,
+        communicator: &mut Communicator,
+        iterations: usize,
+        watch: &mut Stopwatch,
+    ) -> Result<(), GroupError> {
+        watch.start();
+        self.stream(communicator, iterations, || watch.lap())
+    }
+
+    fn check(
+        &mut self,
+        communicator: &mut Communicator,
+        iteration: usize,
+    ) -> Result<u64, GroupError> {
+        let ring = communicator.ring();
+        let Slots { count: messages, send_stride, receive_stride } = self.slots;
+        let (kind, count) = (self.kind, self.bytes / self.kind.bytes());
+        // Each message has data of its own, so that one in another's place is seen.
+        let number = |slot| iteration * messages + slot;
+        for slot in 0..messages {
+            check::fill(&mut self.input, kind, slot * send_stride, count, ring.rank, number(slot))?;
+        }
+        check::poison(&mut self.output)?;
+        self.stream(communicator, messages, || ())?;
+        let mut wrong = 0;
+        if self.receives {
+            let expected = Expected::Input { rank: ring.previous() };
+            for slot in 0..messages {
+                let start = slot * receive_stride;
+                let end = start + self.bytes;
+                wrong +=
+                    check::count_wrong(&self.output, kind, start, count, expected, number(slot))?;
+                wrong += check::count_unpoisoned(&self.output, end..start + receive_stride)?;
+            }
+        }
+        Ok(wrong)
+    }
+}

@@ -1,0 +1,15 @@
+//! `ironrail perf`: the ranks' part in `rank`, the launcher's in `launcher`.
+//!
+//! The launcher starts one process (or thread) per rank and prints what rank 0 reports. A rank that fails ends the run
+//! with code 1. Between the two there are only [`Event`](report::Event)s, as lines of JSON when they cross a process.
+
+mod arguments;
+mod benchmarks;
+mod launcher;
+mod rails;
+mod rank;
+mod report;
+mod sizes;
+mod statistics;
+
+pub(crate) use arguments::Perf;

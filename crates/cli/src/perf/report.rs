@@ -1,0 +1,273 @@
+//! What a run says: events from rank 0, and the table or JSON made of them.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use ironrail_group::error::GroupError;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::arguments::{Benchmark, Options};
+use super::rails::Rail;
+use super::statistics::Times;
+use crate::output;
+
+/// What rank 0 tells the launcher.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Event {
+    /// All ranks are connected.
+    Ready(Ready),
+    /// A size is done.
+    Row(Row),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Ready {
+    pub(super) network: String,
+    pub(super) table: u32,
+    pub(super) file: String,
+    /// One line per rank.
+    pub(super) ranks: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) bytes: usize,
+    pub(super) count: usize,
+    pub(super) kind: String,
+    pub(super) operation: String,
+    pub(super) iterations: usize,
+    pub(super) times: Times,
+    /// In GB/s, as nccl-tests defines it.
+    pub(super) algorithm_bandwidth: f64,
+    pub(super) bus_bandwidth: f64,
+    /// `None`: nothing was checked.
+    pub(super) wrong: Option<u64>,
+}
+
+impl Row {
+    fn nccl_json(&self) -> serde_json::Value {
+        json!({
+            "size": self.bytes, "count": self.count, "type": self.kind, "redop": self.operation, "root": NO_ROOT,
+            "iterations": self.iterations,
+            "out_of_place": {
+                "time": self.times.mean_us, "alg_bw": self.algorithm_bandwidth, "bus_bw": self.bus_bandwidth,
+                "nwrong": self.wrong, "p50": self.times.p50_us, "p99": self.times.p99_us,
+            },
+        })
+    }
+}
+
+/// nccl-tests' root of what has none.
+const NO_ROOT: i32 = -1;
+
+/// Prints rows as they come, and the rest at the end.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    benchmark: Benchmark,
+    options: &'a Options,
+    bar: ProgressBar,
+    ready: Option<Ready>,
+    rows: Vec<Row>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(benchmark: Benchmark, options: &'a Options) -> Self {
+        let sizes = options.sizes().len() as u64;
+        let bar = if io::stderr().is_terminal() {
+            ProgressBar::new(sizes)
+        } else {
+            ProgressBar::hidden()
+        };
+        if let Ok(style) = ProgressStyle::with_template(
+            "{bar:24} {pos}/{len} sizes, {elapsed} gone, {eta} to go {msg}",
+        ) {
+            bar.set_style(style);
+        }
+        Self { benchmark, options, bar, ready: None, rows: Vec::new() }
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        match event {
+            Event::Ready(ready) => {
+                self.head(&ready);
+                self.ready = Some(ready);
+            }
+            Event::Row(row) => {
+                self.print(table_line(&row));
+                self.bar.inc(1);
+                self.bar.set_message(format!("{:.2} GB/s", row.bus_bandwidth));
+                self.rows.push(row);
+            }
+        }
+    }
+
+    fn head(&self, ready: &Ready) {
+        let options = self.options;
+        self.print(format_args!(
+            "# ironrail perf {} ranks {} {} minBytes {} maxBytes {} warmup iters: {} checked iters: {}",
+            self.benchmark.name(),
+            options.ranks,
+            if options.threads { "(threads)" } else { "(processes)" },
+            options.sizes().first().copied().unwrap_or(0),
+            options.last(),
+            options.warmups,
+            options.check,
+        ));
+        self.print(format_args!(
+            "# Using network {}, table v{}, {}",
+            ready.network, ready.table, ready.file
+        ));
+        for rank in &ready.ranks {
+            self.print(format_args!("#  {rank}"));
+        }
+        if matches!(self.benchmark, Benchmark::PingPong(_)) {
+            self.print("# time, p50 and p99 are half round trips");
+        }
+        self.print("#");
+        self.print(table_head());
+    }
+
+    /// The closing lines, or the JSON. Whether all is well.
+    pub(super) fn finish(&mut self, rails: &[Rail]) -> Result<bool, GroupError> {
+        self.bar.finish_and_clear();
+        let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
+        let whole = self.rows.len() == self.options.sizes().len();
+        let well = wrong == 0 && whole;
+        let average = average(&self.rows);
+        self.print(format_args!(
+            "# Out of bounds values : {wrong} {}",
+            if well { "OK" } else { "FAILED" }
+        ));
+        self.print(format_args!("# Avg bus bandwidth    : {average:.6}"));
+        for Rail { index, name, data_bytes, data_operations, percent } in rails {
+            self.print(format_args!(
+                "# Rail {index} {name}: {data_bytes} bytes, {percent:.1} %, {data_operations} operations"
+            ));
+        }
+        if let Some(path) = &self.options.json {
+            write_json(path, &self.json(wrong, well, average, rails))?;
+        }
+        Ok(well)
+    }
+
+    fn json(&self, wrong: u64, well: bool, average: f64, rails: &[Rail]) -> serde_json::Value {
+        let rows: Vec<_> = self.rows.iter().map(Row::nccl_json).collect();
+        json!({
+            "format": JSON_FORMAT,
+            "version": env!("CARGO_PKG_VERSION"),
+            "args": std::env::args().collect::<Vec<_>>(),
+            "benchmark": self.benchmark.name(),
+            "network": self.ready,
+            "config": {
+                "ranks": self.options.ranks, "threads": self.options.threads,
+                "warmup_iters": self.options.warmups, "validation": self.options.check,
+            },
+            "results": rows,
+            "out_of_bounds": { "count": wrong, "okay": well },
+            "average_bus_bandwidth": { "bandwidth": average },
+            "rails": rails,
+        })
+    }
+
+    /// A line of the table, unless JSON takes its place.
+    fn print(&self, text: impl std::fmt::Display) {
+        if self.options.json.as_deref() != Some(Path::new(STANDARD_OUTPUT)) {
+            self.bar.suspend(|| output::line(text));
+        }
+    }
+}
+
+const STANDARD_OUTPUT: &str = "-";
+const JSON_FORMAT: &str = "ironrail-perf/1";
+
+pub(super) fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), GroupError> {
+    let text = format!("{value:#}\n");
+    if path == Path::new(STANDARD_OUTPUT) {
+        output::line(text.trim_end());
+        return Ok(());
+    }
+    fs::write(path, text)
+        .map_err(|error| GroupError::System { what: "writing the JSON file", error })
+}
+
+fn average(rows: &[Row]) -> f64 {
+    let count = u32::try_from(rows.len()).unwrap_or(u32::MAX).max(1);
+    rows.iter().map(|row| row.bus_bandwidth).sum::<f64>() / f64::from(count)
+}
+
+fn table_head() -> String {
+    let line = |cells: [&str; 11]| {
+        let [size, count, kind, op, root, time, alg, bus, wrong, p50, p99] = cells;
+        format!(
+            "#{size:>11}  {count:>12}  {kind:>8}  {op:>6}  {root:>6}  {time:>8}  {alg:>6}  {bus:>6}  {wrong:>6}  {p50:>8}  {p99:>8}"
+        )
+    };
+    [
+        line([
+            "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "p50",
+            "p99",
+        ]),
+        line(["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)"]),
+    ]
+    .join("\n")
+}
+
+fn table_line(row: &Row) -> String {
+    let Row {
+        bytes,
+        count,
+        kind,
+        operation,
+        times,
+        algorithm_bandwidth: alg,
+        bus_bandwidth: bus,
+        ..
+    } = row;
+    let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
+    let [time, p50, p99] = [times.mean_us, times.p50_us, times.p99_us].map(time);
+    format!(
+        "{bytes:>12}  {count:>12}  {kind:>8}  {operation:>6}  {NO_ROOT:>6}  {time:>8}  {alg:>6.2}  {bus:>6.2}  {wrong:>6}  {p50:>8}  {p99:>8}"
+    )
+}
+
+/// As many digits as nccl-tests shows.
+pub(super) fn time(us: f64) -> String {
+    if us >= 10_000.0 {
+        format!("{us:.0}")
+    } else if us >= 100.0 {
+        format!("{us:.1}")
+    } else {
+        format!("{us:.2}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_are_those_of_nccl_tests_in_their_order_then_the_percentiles() {
+        let head = table_head();
+        let names: Vec<_> = head.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(names.join(" "), "# size count type redop root time algbw busbw #wrong p50 p99");
+        let row = Row {
+            bytes: 1024,
+            count: 256,
+            kind: "float".to_owned(),
+            operation: "sum".to_owned(),
+            iterations: 20,
+            times: Times { mean_us: 12.345, p50_us: 11.0, p99_us: 123.45 },
+            algorithm_bandwidth: 0.083,
+            bus_bandwidth: 0.124,
+            wrong: Some(0),
+        };
+        let line = table_line(&row);
+        let cells: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(cells.join(" "), "1024 256 float sum -1 12.35 0.08 0.12 0 11.00 123.5");
+        let width = |text: &str| text.len();
+        assert_eq!(width(&line), width(head.lines().next().unwrap()));
+    }
+}

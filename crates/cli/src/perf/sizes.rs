@@ -1,0 +1,88 @@
+//! Sizes as nccl-tests takes them: `8`, `64K`, `128M`, `1G`.
+
+/// Reads a size; suffixes are powers of 1024.
+pub(super) fn parse(text: &str) -> Result<usize, String> {
+    let wrong = || format!("{text} is no size; write for example 8, 64K, 128M, 1G");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: usize = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    let whole: Option<usize> = digits.parse().ok();
+    let bytes = match whole {
+        Some(whole) => whole.checked_mul(unit),
+        None => fraction(number, unit),
+    };
+    bytes.ok_or_else(wrong)
+}
+
+/// `0.5M` and the like: only where it comes out even.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked to be whole and small"
+)]
+fn fraction(number: f64, unit: usize) -> Option<usize> {
+    let bytes = number * unit as f64;
+    ((0.0..1e15).contains(&bytes) && bytes.fract() == 0.0).then_some(bytes as usize)
+}
+
+/// The sizes from `first` to `last`, each `factor` times the one before, or `step` more.
+pub(super) fn sequence(
+    first: usize,
+    last: usize,
+    factor: usize,
+    step: Option<usize>,
+) -> Vec<usize> {
+    let next = |size: &usize| match step {
+        Some(step) => size.checked_add(step),
+        None => size.checked_mul(factor),
+    };
+    let mut sizes = vec![first];
+    while let Some(size) = sizes.last().and_then(next) {
+        if size > last || sizes.last() == Some(&size) {
+            break;
+        }
+        sizes.push(size);
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_suffixes_of_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("8", 8),
+            ("64K", 64 << 10),
+            ("64k", 64 << 10),
+            ("128M", 128 << 20),
+            ("1G", 1 << 30),
+            ("0.5M", 512 << 10),
+            ("3KiB", 3072),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "K", "8X", "-1", "1.3", "99999999999G", "8 K", "ninety", "inf"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_ends_at_the_last_size_it_does_not_pass() {
+        assert_eq!(sequence(8, 64, 2, None), [8, 16, 32, 64]);
+        assert_eq!(sequence(8, 63, 2, None), [8, 16, 32]);
+        assert_eq!(sequence(8, 30, 2, Some(10)), [8, 18, 28]);
+        assert_eq!(sequence(8, 8, 2, None), [8]);
+        assert_eq!(sequence(0, 8, 2, None), [0]);
+        assert_eq!(sequence(8, 8, 1, None), [8]);
+    }
+}

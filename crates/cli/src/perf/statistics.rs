@@ -1,0 +1,116 @@
+//! Times of iterations, and what is reported of them.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Collects one time per iteration, without allocating while it does.
+#[derive(Debug)]
+pub(super) struct Stopwatch {
+    times: Vec<Duration>,
+    last: Instant,
+}
+
+impl Stopwatch {
+    pub(super) fn with_room(laps: usize) -> Self {
+        Self { times: Vec::with_capacity(laps), last: Instant::now() }
+    }
+
+    pub(super) fn start(&mut self) {
+        self.times.clear();
+        self.last = Instant::now();
+    }
+
+    /// The time since the last lap is this iteration's.
+    pub(super) fn lap(&mut self) {
+        let now = Instant::now();
+        self.times.push(now - self.last);
+        self.last = now;
+    }
+
+    /// Sorts the times away.
+    pub(super) fn times(&mut self) -> Times {
+        let sum: Duration = self.times.iter().sum();
+        self.times.sort_unstable();
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let count = u32::try_from(self.times.len()).unwrap_or(u32::MAX).max(1);
+        Times {
+            mean_us: us(sum) / f64::from(count),
+            p50_us: us(percentile(&self.times, 50)),
+            p99_us: us(percentile(&self.times, 99)),
+        }
+    }
+}
+
+/// The smallest time that `percent` of all times do not exceed; `sorted` ascends.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+/// What one rank, or all, took per iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Times {
+    pub(super) mean_us: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+}
+
+impl Times {
+    /// As nccl-tests: the mean is that of all ranks. The percentiles are those of the slowest.
+    pub(super) fn of_all(ranks: &[Self]) -> Self {
+        let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX).max(1);
+        let most = |of: fn(&Self) -> f64| ranks.iter().map(of).fold(0.0, f64::max);
+        Self {
+            mean_us: ranks.iter().map(|times| times.mean_us).sum::<f64>() / f64::from(count),
+            p50_us: most(|times| times.p50_us),
+            p99_us: most(|times| times.p99_us),
+        }
+    }
+
+    pub(super) fn halved(self) -> Self {
+        let Self { mean_us, p50_us, p99_us } = self;
+        Self { mean_us: mean_us / 2.0, p50_us: p50_us / 2.0, p99_us: p99_us / 2.0 }
+    }
+}
+
+#[cfg(test)]
+/// The middle of some numbers; of two middles, the lower.
+pub(super) fn median(numbers: &mut [f64]) -> Option<f64> {
+    numbers.sort_unstable_by(f64::total_cmp);
+    numbers.get(numbers.len().checked_sub(1)? / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let times: Vec<_> = (1..=100).map(Duration::from_micros).collect();
+        assert_eq!(percentile(&times, 50), Duration::from_micros(50));
+        assert_eq!(percentile(&times, 99), Duration::from_micros(99));
+        assert_eq!(percentile(&times[..1], 99), Duration::from_micros(1));
+        assert_eq!(percentile(&[], 50), Duration::ZERO);
+        assert_eq!(percentile(&times[..20], 99), Duration::from_micros(20));
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.0));
+        assert_eq!(median(&mut []), None);
+    }
+
+    #[test]
+    fn a_stopwatch_splits_the_whole_time_into_laps() {
+        let mut watch = Stopwatch::with_room(3);
+        watch.start();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(2));
+            watch.lap();
+        }
+        let times = watch.times();
+        assert!(times.mean_us >= 2000.0 && times.p50_us >= 2000.0 && times.p99_us >= times.p50_us);
+    }
+}
