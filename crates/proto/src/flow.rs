@@ -118,13 +118,18 @@ impl FlowParameters {
         }
     }
 
-    /// The longest part: starts stay aligned when parts of this length follow each other.
-    pub(crate) fn longest_part(&self) -> u64 {
-        self.largest_write & !(PART_ALIGN - 1)
-    }
-
-    /// The longest message that [`MAX_PARTS`] parts hold.
-    pub(crate) fn longest_by_immediates(&self) -> u64 {
-        self.longest_part().saturating_mul(u64::from(MAX_PARTS))
+    /// The length from which on a message cannot take immediates: [`MAX_PARTS`] parts do not hold it, or, where it
+    /// does not fill its receive, nothing tells its size.
+    pub(crate) fn immediates_end(&self, whole: bool) -> u64 {
+        // Starts stay aligned when parts of this length follow each other.
+        let longest_part = self.largest_write & !(PART_ALIGN - 1);
+        let held = longest_part.saturating_mul(u64::from(MAX_PARTS)).saturating_add(1);
+        match self.path {
+            Path::Fin => 0,
+            _ if whole => held,
+            Path::Immediate { eight: true } => held.min(1 << u32::BITS),
+            Path::Immediate { eight: false } if self.true_lengths => held,
+            Path::Immediate { eight: false } => 0,
+        }
     }
 }

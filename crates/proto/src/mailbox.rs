@@ -17,6 +17,8 @@ pub struct Mailbox {
     format: LineFormat,
     /// Whether `copy` holds a validated line: the one its head names.
     copied: bool,
+    /// The word behind the last key.
+    keys_end: usize,
     /// Word 0 of the last lone done that was taken.
     lone_head: u64,
     copy: [u64; MAX_LINE_WORDS],
@@ -29,6 +31,7 @@ impl Mailbox {
             window: parameters.window,
             format: parameters.format(),
             copied: false,
+            keys_end: (FIRST_KEY + parameters.rails).min(MAX_LINE_WORDS),
             lone_head: 0,
             copy: [0; MAX_LINE_WORDS],
         }
@@ -92,10 +95,9 @@ impl Mailbox {
         self.copy[3]
     }
 
-    /// The first keys of the advert copied last.
+    /// The keys of the advert copied last.
     #[inline]
-    pub fn keys(&self, rails: usize) -> &[u64] {
-        let end = (FIRST_KEY + rails).min(MAX_LINE_WORDS);
-        self.copy.get(FIRST_KEY..end).unwrap_or(&[])
+    pub fn keys(&self) -> &[u64] {
+        &self.copy[FIRST_KEY..self.keys_end]
     }
 }

@@ -261,15 +261,27 @@ impl ReceiveFlow {
             return None;
         }
         self.flush_to = self.next;
-        let (place, count) =
-            (self.window().place(self.advertised), unsent.min(self.window().run(self.advertised)));
-        for index in 0..count {
-            let line = self.advertised.plus(index);
-            let slot = self.slot(line);
-            let form = slot.form.with_done(self.done);
-            sink.store_words(place + index, 0, [seal(slot.body, line, form), form.word()]);
+        let first = self.advertised;
+        let (place, done) = (self.window().place(first), self.done);
+        self.seal_line(sink, place, first);
+        let count = if unsent == 1 { 1 } else { self.seal_more(sink, place, unsent) };
+        Some(AdvertWrite { place, count, done })
+    }
+
+    #[inline(never)]
+    fn seal_more<S: LineSink>(&self, sink: &mut S, place: u32, unsent: u32) -> u32 {
+        let count = unsent.min(self.window().run(self.advertised));
+        for index in 1..count {
+            self.seal_line(sink, place + index, self.advertised.plus(index));
         }
-        Some(AdvertWrite { place, count, done: self.done })
+        count
+    }
+
+    #[inline]
+    fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
+        let slot = self.slot(line);
+        let form = slot.form.with_done(self.done);
+        sink.store_words(place, 0, [seal(slot.body, line, form), form.word()]);
     }
 
     /// The post of these adverts was accepted.
@@ -282,14 +294,12 @@ impl ReceiveFlow {
     /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
     #[inline]
     pub fn arrived(&mut self, rail: u32, immediate: Immediate, completion_len: u64) -> Arrival {
-        let Path::Immediate { eight } = self.parameters.path else { return self.violation() };
         let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
         if ahead >= self.advertised.distance(self.done) {
             self.counters.late += 1;
             return Arrival::Late;
         }
         let line = self.done.plus(ahead);
-        let true_lengths = self.parameters.true_lengths;
         let slot = self.slot_mut(line);
         let part = immediate.part();
         let bit = 1 << part;
@@ -311,16 +321,14 @@ impl ReceiveFlow {
         if slot.last == NO_LAST || slot.parts != u64::MAX >> (63 - slot.last) {
             return Arrival::Progress;
         }
-        let size = if immediate.is_whole() {
-            slot.len
-        } else if eight {
-            u64::from(immediate.length())
-        } else if true_lengths {
-            slot.size
-        } else {
-            u64::MAX
+        let (len, sum, carried) = (slot.len, slot.size, slot.carried);
+        let size = match self.parameters.path {
+            _ if immediate.is_whole() => len,
+            Path::Immediate { eight: true } => u64::from(immediate.length()),
+            Path::Immediate { eight: false } if self.parameters.true_lengths => sum,
+            // Nothing tells the size: more than any receive has room for.
+            _ => u64::MAX,
         };
-        let carried = slot.carried;
         self.complete(line, size, carried)
     }
 
@@ -336,8 +344,10 @@ impl ReceiveFlow {
         slot.size = size;
         slot.carried = if size == 0 { 0 } else { carried };
         slot.state = State::Complete;
-        let first = line.plus(slot.form.index().wrapping_neg());
-        self.slot_mut(first).left -= 1;
+        match slot.form.index() {
+            0 => slot.left -= 1,
+            index => self.slot_mut(line.plus(index.wrapping_neg())).left -= 1,
+        }
         self.idle_turns = 0;
         if line == self.done {
             self.advance();
@@ -455,6 +465,11 @@ impl ReceiveFlow {
         self.pace = pace;
     }
 
+    /// Whether a line is posted whose bytes have not all come.
+    pub fn awaits_more(&self) -> bool {
+        self.done != self.next
+    }
+
     /// Whether adverts wait to be written.
     #[inline]
     pub fn has_unsent(&self) -> bool {
@@ -471,9 +486,11 @@ impl ReceiveFlow {
     /// Asks for the receive, or group, that began with `first`; done is said once.
     #[inline]
     pub fn poll(&mut self, first: Line) -> ReceivePoll {
-        if self.is_complete(first) {
-            let count = self.slot(first).form.count();
-            for index in 0..count {
+        let slot = self.slot_mut(first);
+        if slot.left == 0 && slot.state == State::Complete {
+            slot.state = State::Free;
+            let count = slot.form.count();
+            for index in 1..count {
                 self.slot_mut(first.plus(index)).state = State::Free;
             }
             self.unretired -= 1;

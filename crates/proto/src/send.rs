@@ -31,7 +31,10 @@ pub struct SendFlow {
     /// Lines before this one are complete at the receiver, as far as we were told.
     peer_done: Line,
     parameters: FlowParameters,
-    longest_by_immediates: u64,
+    /// Messages that fill their receives take immediates below this length.
+    whole_end: u64,
+    /// Messages that do not, below this one.
+    short_end: u64,
     group: Group,
     failed: Option<ProtocolError>,
     failed_fin: Option<FailedFin>,
@@ -150,7 +153,8 @@ impl SendFlow {
             first,
             seen: first,
             peer_done: first,
-            longest_by_immediates: parameters.longest_by_immediates(),
+            whole_end: parameters.immediates_end(true),
+            short_end: parameters.immediates_end(false),
             parameters,
             group: Group::default(),
             failed: None,
@@ -260,7 +264,7 @@ impl SendFlow {
         Ok(Submit::Accepted(Message {
             line,
             address: self.mailbox.address(),
-            keys: self.mailbox.keys(self.parameters.rails),
+            keys: self.mailbox.keys(),
             len,
             path,
             whole,
@@ -271,13 +275,8 @@ impl SendFlow {
     /// Immediates, if they can tell the size and 64 parts can hold the message.
     #[inline]
     fn path_of(&self, len: u64, whole: bool) -> Path {
-        let Path::Immediate { eight } = self.parameters.path else { return Path::Fin };
-        let told = if eight { len <= u64::from(u32::MAX) } else { self.parameters.true_lengths };
-        if (whole || told) && len <= self.longest_by_immediates {
-            Path::Immediate { eight }
-        } else {
-            Path::Fin
-        }
+        let end = if whole { self.whole_end } else { self.short_end };
+        if len < end { self.parameters.path } else { Path::Fin }
     }
 
     #[cold]
