@@ -2,17 +2,22 @@
 //!
 //! FABRIC_TEST_LIBRARY names another libfabric than the system's, to run the same tests on a later release.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
 #[path = "support/measure.rs"]
 mod measure;
 mod support;
 
-use fabric::{Completion, Delivery, Pages, Region, RemoteBytes};
-use support::{BYTES, LOOPBACK, Pair, Provider, bytes_of, pattern};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fabric::{Completion, Delivery, Pages, Region};
+use support::{BYTES, LOOPBACK, Pair, Provider, Side, bytes_of, pattern};
 
 fn a_write_with_immediate_arrives_with_its_data_and_bytes(provider: Provider, basic: bool) {
     let Some(mut pair) = Pair::open(provider, basic) else { return };
     for (round, len) in [0, 1, 8, 4096, 65_537, BYTES].into_iter().enumerate() {
-        let sent = pattern(round as u8 + 1, len);
+        let sent = pattern(round + 1, len);
         pair.near.data_pages.copy_in(0, &sent);
         pair.far.data_pages.fill(0, BYTES, 0);
         let immediate = 0xfedc_ba98_0000_0000 + round as u64;
@@ -40,7 +45,7 @@ fn a_write_with_immediate_arrives_with_its_data_and_bytes(provider: Provider, ba
 fn injected_writes_arrive(provider: Provider, basic: bool) {
     let Some(mut pair) = Pair::open(provider, basic) else { return };
     for (round, len) in [0, 1, 48, pair.near.data.inject_bytes()].into_iter().enumerate() {
-        let sent = pattern(round as u8 + 1, len);
+        let sent = pattern(round + 1, len);
         pair.near.data_pages.copy_in(128, &sent);
         pair.near.control_pages.copy_in(128, &sent);
         pair.post(|near, far| {
@@ -67,7 +72,7 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
 fn a_read_brings_the_peers_bytes(provider: Provider, basic: bool) {
     let Some(mut pair) = Pair::open(provider, basic) else { return };
     for (round, len) in [1, 4096, BYTES - 64].into_iter().enumerate() {
-        let held = pattern(round as u8 + 9, len);
+        let held = pattern(round + 9, len);
         pair.far.data_pages.copy_in(64, &held);
         pair.post(|near, far| {
             let local = near.data_region.local(32, len).unwrap();
@@ -116,7 +121,7 @@ fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
         });
     }
     for index in 0..4 {
-        pair.near.control_pages.copy_in(index * LEN, &pattern(index as u8, LEN));
+        pair.near.control_pages.copy_in(index * LEN, &pattern(index, LEN));
         pair.post(|near, _| {
             let local = near.control_region.local(index * LEN, LEN - index).unwrap();
             near.control.send(local, near.control_peer(), near.contexts.at(index))
@@ -128,14 +133,14 @@ fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
         assert_eq!(pair.far.contexts.index_of(told.context()), Some(index));
         assert_eq!(told.len(), LEN - index);
         let bytes = bytes_of(&pair.far.control_pages, index * 4096, LEN - index);
-        assert_eq!(bytes, pattern(index as u8, LEN)[..LEN - index]);
+        assert_eq!(bytes, pattern(index, LEN)[..LEN - index]);
     }
 }
 
 fn a_delivery_complete_write_completes_with_its_bytes_there(provider: Provider, basic: bool) {
     let Some(mut pair) = Pair::open(provider, basic) else { return };
     for (round, len) in [8, 4096, BYTES].into_iter().enumerate() {
-        let sent = pattern(round as u8 + 77, len);
+        let sent = pattern(round + 77, len);
         pair.near.data_pages.copy_in(0, &sent);
         pair.near.control_pages.copy_in(0, &sent);
         pair.post(|near, far| {
@@ -167,7 +172,7 @@ fn a_cancelled_receive_ends(provider: Provider, basic: bool) {
         near.control.receive(room, near.contexts.at(9))
     });
     pair.near.control.cancel(pair.near.contexts.at(9)).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         match pair.near.poll() {
             Ok(told) => assert!(told.is_empty(), "{told:?}"),
@@ -183,13 +188,11 @@ fn a_cancelled_receive_ends(provider: Provider, basic: bool) {
 
 fn keys_are_unique_and_reused_only_after_a_close(provider: Provider, basic: bool) {
     let Some(pair) = Pair::open(provider, basic) else { return };
-    let pages = std::sync::Arc::new(Pages::map(4096).unwrap());
+    let pages = Arc::new(Pages::map(4096).unwrap());
     let mut keys = Vec::new();
     for _ in 0..100 {
         let kept: Vec<_> = (0..3)
-            .map(|_| {
-                Region::register_pages(&pair.near.data, std::sync::Arc::clone(&pages)).unwrap()
-            })
+            .map(|_| Region::register_pages(&pair.near.data, Arc::clone(&pages)).unwrap())
             .collect();
         let mut now: Vec<u64> = kept.iter().map(|region| region.key().to_wire()).collect();
         now.push(pair.near.data_region.key().to_wire());
@@ -208,8 +211,7 @@ fn keys_are_unique_and_reused_only_after_a_close(provider: Provider, basic: bool
 fn bytes_of_another_domain_are_refused(provider: Provider, basic: bool) {
     let Some(pair) = Pair::open(provider, basic) else { return };
     let strange = pair.far.data_region.local(0, 8).unwrap();
-    let RemoteBytes { address, key } = pair.far.data_at(0);
-    let to = RemoteBytes { address, key };
+    let to = pair.far.data_at(0);
     let context = pair.near.contexts.at(0);
     let refused = pair
         .near
@@ -218,6 +220,29 @@ fn bytes_of_another_domain_are_refused(provider: Provider, basic: bool) {
         .unwrap_err();
     assert_eq!((refused.call, refused.errno()), ("fi_write", 22));
     assert!(!pair.far.data_region.serves(&pair.near.data));
+}
+
+fn everything_closes_in_whatever_order_it_is_dropped(provider: Provider, basic: bool) {
+    let Some(Pair { near, far, .. }) = Pair::open(provider, basic) else { return };
+    let Side { data, control, data_region, control_region, queue, addresses, .. } = near;
+    let failed = fabric::census().failed_closes;
+    let parents = (Arc::clone(data.domain()), Arc::clone(data.domain().fabric()));
+    drop(parents);
+    drop(addresses);
+    drop(queue);
+    control.close().unwrap();
+    drop(data);
+    control_region.close().unwrap();
+    drop(data_region);
+    drop(far);
+    assert_eq!(fabric::census().failed_closes, failed);
+}
+
+fn an_endpoint_that_is_shared_does_not_close(provider: Provider, basic: bool) {
+    let Some(Pair { near, .. }) = Pair::open(provider, basic) else { return };
+    let other = Arc::clone(&near.data);
+    assert_eq!(near.data.close().unwrap_err().errno(), 16);
+    other.close().unwrap();
 }
 
 macro_rules! laws {
@@ -245,6 +270,8 @@ macro_rules! providers {
                 keys_are_unique_and_reused_only_after_a_close
                 bytes_of_another_domain_are_refused
                 an_injected_write_beyond_the_limit_is_refused
+                everything_closes_in_whatever_order_it_is_dropped
+                an_endpoint_that_is_shared_does_not_close
             }
         }
     )*};

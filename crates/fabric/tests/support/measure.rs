@@ -103,7 +103,7 @@ fn settle(pair: &mut Pair) {
 
 /// Writes, and polls the initiator only.
 fn alone(pair: &mut Pair, delivery: Delivery, immediate: Option<u64>, len: usize) {
-    let sent = pattern(len as u8 ^ 0x5a, len);
+    let sent = pattern(len + 5, len);
     pair.near.data_pages.copy_in(0, &sent);
     pair.far.data_pages.fill(0, len, 0);
     let context = pair.near.contexts.at(1);

@@ -219,10 +219,9 @@ impl Pair {
 }
 
 /// Bytes that differ at every offset, and from seed to seed.
-pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed))
-        .collect()
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    let byte = |at: usize| (at * 31 + (at >> 8) + seed).to_le_bytes()[0];
+    (0..len).map(byte).collect()
 }
 
 pub(crate) fn bytes_of(pages: &Pages, offset: usize, len: usize) -> Vec<u8> {
