@@ -25,7 +25,13 @@ pub(crate) enum HandleKind {
 pub(crate) struct Handle(NonZeroU64);
 
 impl Handle {
-    pub(crate) fn new(kind: HandleKind, endpoint: u16, generation: u16, slot: u16, line: u16) -> Self {
+    pub(crate) fn new(
+        kind: HandleKind,
+        endpoint: u16,
+        generation: u16,
+        slot: u16,
+        line: u16,
+    ) -> Self {
         debug_assert!(endpoint < 1 << 12, "the table of endpoints has 4096 places");
         let bits = (kind as u64) << 60
             | u64::from(endpoint & 0xfff) << 48

@@ -1,1 +1,5 @@
-//! Connections: their set-up, their two directions, their end.
+//! Connections: what both ends say at set-up, who the peer is, why a connection ended.
+
+pub(crate) mod listener;
+pub(crate) mod peer;
+pub(crate) mod setup;

@@ -1,1 +1,459 @@
 //! The rails one communicator uses on one device, behind one lock.
+//!
+//! All state of an endpoint sits in this object, and whoever calls into it holds the lock of its cell
+//! (`plugin::registry`): NCCL's service thread and progress thread take turns. libfabric's objects are used under that
+//! lock alone, which is what FI_THREAD_COMPLETION asks for.
+
+mod close;
+mod lanes;
+mod memory;
+mod messages;
+mod nics;
+mod notices;
+mod progress;
+mod receiver;
+mod sender;
+mod setup;
+pub(crate) mod slots;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use proto::{Capabilities, CommId, LineFormat, Window};
+
+use crate::comm::listener::Listener;
+use crate::comm::setup::Asking;
+use crate::error::{Error, Kind, Result};
+use crate::handle::{Handle, HandleKind};
+use crate::plugin::device::Device;
+use crate::plugin::{Config, Poll, Receive};
+use crate::rail::UserRegion;
+use memory::{Slabs, Unit};
+use nics::Nic;
+use notices::Notices;
+use receiver::{Incoming, Receiver};
+use sender::{Outgoing, Sender};
+use slots::Slots;
+
+/// The rails, the memory and the connections of one communicator on one device.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    number: u16,
+    /// Tells our own handles and connection ids from another process's.
+    nonce: u64,
+    settings: Arc<Config>,
+    device: &'static Device,
+    capabilities: Capabilities,
+    listeners: Slots<Listener<setup::Accepting>>,
+    senders: Slots<Box<SenderState>>,
+    receivers: Slots<Box<Receiver>>,
+    regions: Slots<Arc<UserRegion>>,
+    /// Receivers whose adverts wait or that owe a done.
+    working: Vec<u16>,
+    /// Senders with parts or fins that are yet to be posted.
+    feeding: Vec<u16>,
+    /// Receives that NCCL has not been told the end of.
+    outstanding: u32,
+    notices: Notices,
+    counters: Counters,
+    /// What an empty message is sent from and received into.
+    landing: Arc<UserRegion>,
+    slabs: Slabs,
+    nics: Vec<Nic>,
+    batch: Option<Box<fabric::Batch>>,
+    failure: Option<Error>,
+}
+
+/// A slot of the sending side.
+#[derive(Debug)]
+enum SenderState {
+    /// The mailbox moves on to the sender.
+    Asking {
+        asking: Asking,
+        mailbox: Option<Unit>,
+        control: fabric::PeerAddress,
+    },
+    Connected(Sender),
+}
+
+/// How far the end of a connection has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ending {
+    /// NCCL has closed this end: its handles are stale, and it drains.
+    closing: bool,
+    said_bye: bool,
+    /// The peer has closed its end.
+    heard_bye: bool,
+}
+
+/// What was dropped, and why.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Messages on a control rail that are none of ours.
+    garbage: u64,
+    /// Requests for listeners that are closed, answers nobody waits for, byes for connections long gone.
+    late_messages: u64,
+    /// Immediates that name no connection.
+    stray_immediates: u64,
+}
+
+impl Counters {
+    pub(crate) const NONE: Self = Self { garbage: 0, late_messages: 0, stray_immediates: 0 };
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.garbage += other.garbage;
+        self.late_messages += other.late_messages;
+        self.stray_immediates += other.stray_immediates;
+    }
+
+    /// Every counter by name.
+    pub(crate) fn named(&self) -> [(&'static str, u64); 3] {
+        [
+            ("garbage_messages", self.garbage),
+            ("late_messages", self.late_messages),
+            ("stray_immediates", self.stray_immediates),
+        ]
+    }
+}
+
+/// Regions of one endpoint: NCCL registers each buffer once per connection.
+const REGIONS_MAX: u16 = u16::MAX;
+
+impl Endpoint {
+    pub(crate) fn open(number: u16, device: &'static Device) -> Result<Self> {
+        let settings = Arc::clone(&device.settings);
+        let (nics, mut capabilities) = nics::open(device)?;
+        if settings.force_fin {
+            capabilities.immediate = proto::ImmediateWidth::None;
+        }
+        if settings.largest_write != 0 {
+            capabilities.largest_write = capabilities.largest_write.min(settings.largest_write);
+        }
+        let controls = nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
+        let line_bytes = LineFormat::for_rails(nics.len()).bytes();
+        let unit_bytes = (Self::window().lines() as usize + 1) * line_bytes;
+        let landing = memory::pages(fabric::page_bytes()).map(Arc::new).and_then(|pages| {
+            UserRegion::register_pages(nics.iter().map(|nic| nic.data.endpoint()), &pages)
+                .map(Arc::new)
+        });
+        let landing = landing
+            .map_err(|error| Error::new(Kind::System, format!("no landing page: {error}")))?;
+        let mut endpoint = Self {
+            number,
+            nonce: random(),
+            settings,
+            device,
+            capabilities,
+            listeners: Slots::new(u16::MAX),
+            senders: Slots::new(u16::MAX),
+            receivers: Slots::new(CommId::COUNT),
+            regions: Slots::new(REGIONS_MAX),
+            working: Vec::new(),
+            feeding: Vec::new(),
+            outstanding: 0,
+            notices: Notices::default(),
+            counters: Counters::default(),
+            landing,
+            slabs: Slabs::new(controls, unit_bytes),
+            nics,
+            batch: Some(Box::default()),
+            failure: None,
+        };
+        endpoint.post_inboxes();
+        Ok(endpoint)
+    }
+
+    /// The window of every connection: receives are single until groups are offered to NCCL.
+    const fn window() -> Window {
+        Window::SINGLE
+    }
+
+    pub(crate) fn register(&mut self, _comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
+        let name = &self.device.plan.name;
+        if memory.kind() != fabric::MemoryKind::Host {
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                format!("device {name} moves host memory only: set NCCL_NET_GDR_LEVEL=LOC"),
+            ));
+        }
+        let rails = self.nics.iter().map(|nic| nic.data.endpoint());
+        let region = UserRegion::register(rails, memory).map(Arc::new).map_err(|error| {
+            let len = memory.len();
+            Error::new(Kind::System, format!("registering {len} bytes on device {name}: {error}"))
+        })?;
+        let mut generation = 0;
+        let slot = self.regions.insert_with(|_, current| {
+            generation = current;
+            region
+        });
+        let slot = slot.ok_or_else(|| {
+            Error::new(
+                Kind::System,
+                format!("{REGIONS_MAX} buffers are registered on device {name}"),
+            )
+        })?;
+        Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
+    }
+
+    /// Returns when nothing of ours touches the memory any more.
+    pub(crate) fn deregister(&mut self, region: Handle) -> Result<()> {
+        let taken = self.regions.remove(region.slot(), region.generation());
+        let region = taken
+            .filter(|_| region.endpoint() == self.number)
+            .ok_or_else(|| Error::stale("memory handle"))?;
+        self.drain_region(&region);
+        Ok(())
+    }
+
+    /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.
+    #[inline]
+    pub(crate) fn isend(
+        &mut self,
+        comm: Handle,
+        address: u64,
+        len: usize,
+        tag: i32,
+        region: Option<Handle>,
+    ) -> Result<Option<Handle>> {
+        if let Some(request) = self.try_send(comm, address, len, tag, region)? {
+            return Ok(Some(request));
+        }
+        self.progress();
+        self.try_send(comm, address, len, tag, region)
+    }
+
+    #[inline]
+    fn try_send(
+        &mut self,
+        comm: Handle,
+        address: u64,
+        len: usize,
+        tag: i32,
+        region: Option<Handle>,
+    ) -> Result<Option<Handle>> {
+        let Self { senders, regions, landing, nics, slabs, feeding, number, .. } = self;
+        let (slot, generation) = (comm.slot(), comm.generation());
+        let sender = open_sender(senders.get_mut(slot, generation), "send comm")?;
+        let (region, address) = pick(regions, landing, region, address, len)?;
+        let mut means = sender::Means { nics, slabs, slot };
+        let line = sender.send(&mut means, &Outgoing { region, address, len, tag })?;
+        if sender.is_feeding() && !feeding.contains(&slot) {
+            feeding.push(slot);
+        }
+        let request = |line: proto::Line| {
+            Handle::new(
+                HandleKind::SendRequest,
+                *number,
+                generation,
+                slot,
+                sender::low16(line.number()),
+            )
+        };
+        Ok(line.map(request))
+    }
+
+    /// Posts a receive, or a group. `None`: the window has no room; a turn of progress was made.
+    #[inline]
+    pub(crate) fn irecv(
+        &mut self,
+        comm: Handle,
+        receives: &[Receive],
+        cut: bool,
+    ) -> Result<Option<Handle>> {
+        if let Some(request) = self.try_receive(comm, receives, cut)? {
+            return Ok(Some(request));
+        }
+        self.progress();
+        self.try_receive(comm, receives, cut)
+    }
+
+    #[inline]
+    fn try_receive(
+        &mut self,
+        comm: Handle,
+        receives: &[Receive],
+        cut: bool,
+    ) -> Result<Option<Handle>> {
+        let Self { receivers, regions, landing, nics, slabs, working, number, outstanding, .. } =
+            self;
+        let (slot, generation) = (comm.slot(), comm.generation());
+        let receiver = open_receiver(receivers.get_mut(slot, generation), "receive comm")?;
+        let mut means = receiver::Means { nics, slabs, slot, generation };
+        let line = if let [only] = receives {
+            receiver.receive(&mut means, &[incoming(regions, landing, only)?], cut)?
+        } else {
+            let mut group = [Incoming { region: landing, address: 0, len: 0, tag: 0 };
+                proto::limits::MAX_GROUP];
+            let count = receives.len().min(group.len());
+            for (place, receive) in group.iter_mut().zip(receives) {
+                *place = incoming(regions, landing, receive)?;
+            }
+            receiver.receive(&mut means, &group[..count], cut)?
+        };
+        let Some(line) = line else { return Ok(None) };
+        *outstanding += 1;
+        enqueue(receiver, working, slot);
+        Ok(Some(Handle::new(
+            HandleKind::ReceiveRequest,
+            *number,
+            generation,
+            slot,
+            sender::low16(line.number()),
+        )))
+    }
+
+    /// Makes a turn of progress, then asks for the request.
+    #[inline]
+    pub(crate) fn test(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        self.progress();
+        if request.is(HandleKind::ReceiveRequest) {
+            self.test_receive(request, sizes)
+        } else if request.is(HandleKind::SendRequest) {
+            self.test_send(request, sizes)
+        } else {
+            Err(Error::stale("request"))
+        }
+    }
+
+    #[inline]
+    fn test_send(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        let sender =
+            open_sender(self.senders.get_mut(request.slot(), request.generation()), "request")?;
+        let line = sender.line_of(request.line());
+        Ok(match sender.test(line)? {
+            Some(len) => {
+                sizes[0] = usize::try_from(len).unwrap_or(usize::MAX);
+                Poll::Done { sizes: 1 }
+            }
+            None => Poll::Pending,
+        })
+    }
+
+    #[inline]
+    fn test_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        let (slot, generation) = (request.slot(), request.generation());
+        let Self { receivers, nics, slabs, working, outstanding, .. } = self;
+        let receiver = open_receiver(receivers.get_mut(slot, generation), "request")?;
+        let line = receiver.line_of(request.line());
+        if !receiver.is_complete(line) {
+            receiver.read_fins();
+        }
+        // The caller may never be heard of again once its last receive is reported: nobody may wait for us then.
+        if *outstanding == 1 && receiver.is_complete(line) {
+            enqueue(receiver, working, slot);
+            if !tell_all(receivers, nics, slabs, working) {
+                return Ok(Poll::Pending);
+            }
+        }
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
+        Ok(match receiver.test(line, sizes)? {
+            Some(count) => {
+                self.outstanding -= 1;
+                enqueue(receiver, &mut self.working, slot);
+                Poll::Done { sizes: count }
+            }
+            None => Poll::Pending,
+        })
+    }
+
+    /// Whether the handle names an open receive comm.
+    pub(crate) fn check_receiver(&mut self, comm: Handle) -> Result<()> {
+        open_receiver(self.receivers.get_mut(comm.slot(), comm.generation()), "receive comm")
+            .map(|_| ())
+    }
+
+    /// The name by which peers and logs know the device.
+    fn label(&self) -> &str {
+        &self.device.plan.name
+    }
+}
+
+/// The region and the address to use: an empty message takes the landing page, since older NCCL passes a handle of
+/// another buffer with it, and some providers look at addresses even then.
+#[inline]
+fn pick<'a>(
+    regions: &'a Slots<Arc<UserRegion>>,
+    landing: &'a Arc<UserRegion>,
+    region: Option<Handle>,
+    address: u64,
+    len: usize,
+) -> Result<(&'a Arc<UserRegion>, u64)> {
+    if len == 0 {
+        return Ok((landing, landing.address()));
+    }
+    let known = region.and_then(|handle| regions.get(handle.slot(), handle.generation()));
+    match known {
+        Some(region) if region.holds(address, len) => Ok((region, address)),
+        Some(_) => Err(Error::new(
+            Kind::InvalidArgument,
+            format!("{len} bytes at {address:#x} lie outside of the registered buffer"),
+        )),
+        None => Err(Error::stale("memory handle")),
+    }
+}
+
+#[inline]
+fn incoming<'a>(
+    regions: &'a Slots<Arc<UserRegion>>,
+    landing: &'a Arc<UserRegion>,
+    receive: &Receive,
+) -> Result<Incoming<'a>> {
+    let Receive { address, len, tag, region } = *receive;
+    let (region, address) = pick(regions, landing, region, address, len)?;
+    Ok(Incoming { region, address, len, tag })
+}
+
+/// Puts a receiver that has work on the list, once.
+#[inline]
+fn enqueue(receiver: &mut Receiver, working: &mut Vec<u16>, slot: u16) {
+    if !receiver.queued && receiver.has_work() {
+        receiver.queued = true;
+        working.push(slot);
+    }
+}
+
+/// Writes every done that is owed. False: one could not be written yet.
+fn tell_all(
+    receivers: &mut Slots<Box<Receiver>>,
+    nics: &mut [Nic],
+    slabs: &Slabs,
+    working: &[u16],
+) -> bool {
+    let mut told = true;
+    for slot in working {
+        let generation = receivers.generation(*slot);
+        if let Some(receiver) = receivers.at_mut(*slot) {
+            told &= receiver.write_lone_done(
+                &mut receiver::Means { nics, slabs, slot: *slot, generation },
+                true,
+            );
+        }
+    }
+    told
+}
+
+/// The sender in a slot, while NCCL may use it.
+#[inline]
+fn open_sender<'a>(state: Option<&'a mut Box<SenderState>>, what: &str) -> Result<&'a mut Sender> {
+    match state.map(|state| &mut **state) {
+        Some(SenderState::Connected(sender)) if !sender.ending.closing => Ok(sender),
+        _ => Err(Error::stale(what)),
+    }
+}
+
+/// The receiver in a slot, while NCCL may use it.
+#[inline]
+fn open_receiver<'a>(
+    receiver: Option<&'a mut Box<Receiver>>,
+    what: &str,
+) -> Result<&'a mut Receiver> {
+    match receiver {
+        Some(receiver) if !receiver.ending.closing => Ok(receiver),
+        _ => Err(Error::stale(what)),
+    }
+}
+
+/// 64 bits that nobody else drew: keys of the standard library's hasher come from the operating system.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}

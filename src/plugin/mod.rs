@@ -1,7 +1,25 @@
 //! What the plugin does for NCCL, in our own types. `abi` is the only caller.
 
-use crate::error::Result;
+mod config;
+pub(crate) mod device;
+pub(crate) mod discovery;
+mod environment;
+mod interfaces;
+mod probe;
+mod properties;
+mod registry;
+pub(crate) mod stats;
+mod topology;
+
+use std::sync::{Arc, OnceLock};
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Kind, Result};
 use crate::handle::Handle;
+
+pub(crate) use config::{Config, differing};
+use device::Device;
+pub(crate) use probe::{Subject, probe};
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
@@ -49,63 +67,163 @@ pub(crate) struct Receive {
 pub(crate) enum Poll {
     Pending,
     /// `sizes` of them were written to the slice the caller gave.
-    Done { sizes: usize },
+    Done {
+        sizes: usize,
+    },
 }
+
+/// What a process has once: settings, libfabric, devices.
+#[derive(Debug)]
+struct Plugin {
+    devices: Vec<Device>,
+    properties: Vec<DeviceProperties>,
+    process: u32,
+}
+
+static PLUGIN: OnceLock<Result<Plugin>> = OnceLock::new();
 
 /// Reads settings, finds libfabric, discovers devices: once per process. Later calls return the first answer.
 pub(crate) fn start() -> Result<()> {
-    todo!()
+    plugin().map(|_| ())
 }
+
 /// Opens a communicator context. v6 to v10 call `start` alone.
 pub(crate) fn open_context() -> Result<Handle> {
-    todo!()
+    plugin()?;
+    registry::open_context()
 }
+
 /// Frees what is left of a context: listeners, comms, endpoints.
-pub(crate) fn close_context(_context: Handle) -> Result<()> {
-    todo!()
+pub(crate) fn close_context(context: Handle) -> Result<()> {
+    plugin()?;
+    registry::close_context(context)
 }
+
 pub(crate) fn devices() -> Result<usize> {
-    todo!()
+    Ok(plugin()?.devices.len())
 }
-pub(crate) fn properties(_device: usize) -> Result<&'static DeviceProperties> {
-    todo!()
+
+pub(crate) fn properties(device: usize) -> Result<&'static DeviceProperties> {
+    plugin()?.properties.get(device).ok_or_else(|| no_device(device))
 }
-pub(crate) fn listen(_owner: Owner, _device: usize, _handle: &mut [u8; HANDLE_BYTES]) -> Result<Handle> {
-    todo!()
+
+pub(crate) fn listen(
+    owner: Owner,
+    device: usize,
+    handle: &mut [u8; HANDLE_BYTES],
+) -> Result<Handle> {
+    on_device(owner, device, |endpoint| endpoint.listen(handle))
 }
+
 /// `None`: not yet, call again with the same handle, which carries the state.
-pub(crate) fn connect(_owner: Owner, _device: usize, _handle: &mut [u8; HANDLE_BYTES]) -> Result<Option<Handle>> {
-    todo!()
+pub(crate) fn connect(
+    owner: Owner,
+    device: usize,
+    handle: &mut [u8; HANDLE_BYTES],
+) -> Result<Option<Handle>> {
+    on_device(owner, device, |endpoint| endpoint.connect(handle))
 }
-pub(crate) fn accept(_listener: Handle) -> Result<Option<Handle>> {
-    todo!()
+
+pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
+    plugin()?;
+    registry::with(listener, |endpoint| endpoint.accept(listener))
 }
-pub(crate) fn register(_comm: Handle, _memory: fabric::UserMemory) -> Result<Handle> {
-    todo!()
+
+pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
+    plugin()?;
+    registry::with(comm, |endpoint| endpoint.register(comm, memory))
 }
-pub(crate) fn deregister(_comm: Handle, _region: Handle) -> Result<()> {
-    todo!()
+
+pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
+    registry::with(comm, |endpoint| endpoint.deregister(region))
 }
+
+#[inline]
+pub(crate) fn isend(
+    comm: Handle,
+    address: u64,
+    len: usize,
+    tag: i32,
+    region: Option<Handle>,
+) -> Result<Option<Handle>> {
+    registry::with(comm, |endpoint| endpoint.isend(comm, address, len, tag, region))
+}
+
 /// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
-pub(crate) fn isend(_comm: Handle, _address: u64, _len: usize, _tag: i32, _region: Option<Handle>) -> Result<Option<Handle>> {
-    todo!()
+#[inline]
+pub(crate) fn irecv(comm: Handle, receives: &[Receive], cut: bool) -> Result<Option<Handle>> {
+    registry::with(comm, |endpoint| endpoint.irecv(comm, receives, cut))
 }
-pub(crate) fn irecv(_comm: Handle, _receives: &[Receive], _cut: bool) -> Result<Option<Handle>> {
-    todo!()
+
+/// `None`: nothing to wait for. Host memory needs no flush: a completion of ours comes after its bytes are visible.
+pub(crate) fn iflush(comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle>> {
+    registry::with(comm, |endpoint| endpoint.check_receiver(comm))?;
+    Ok(None)
 }
-/// `None`: nothing to wait for.
-pub(crate) fn iflush(_comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle>> {
-    todo!()
+
+#[inline]
+pub(crate) fn test(request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+    registry::with(request, |endpoint| endpoint.test(request, sizes))
 }
-pub(crate) fn test(_request: Handle, _sizes: &mut [usize; 8]) -> Result<Poll> {
-    todo!()
+
+pub(crate) fn close_send(comm: Handle) -> Result<()> {
+    registry::with(comm, |endpoint| endpoint.close_send(comm))?;
+    registry::close_if_unused(comm);
+    Ok(())
 }
-pub(crate) fn close_send(_comm: Handle) -> Result<()> {
-    todo!()
+
+pub(crate) fn close_receive(comm: Handle) -> Result<()> {
+    registry::with(comm, |endpoint| endpoint.close_receive(comm))?;
+    registry::close_if_unused(comm);
+    Ok(())
 }
-pub(crate) fn close_receive(_comm: Handle) -> Result<()> {
-    todo!()
+
+pub(crate) fn close_listen(listener: Handle) -> Result<()> {
+    registry::with(listener, |endpoint| endpoint.close_listen(listener))?;
+    registry::close_if_unused(listener);
+    Ok(())
 }
-pub(crate) fn close_listen(_listener: Handle) -> Result<()> {
-    todo!()
+
+fn on_device<R>(
+    owner: Owner,
+    device: usize,
+    body: impl FnOnce(&mut Endpoint) -> Result<R>,
+) -> Result<R> {
+    let known = plugin()?.devices.get(device).ok_or_else(|| no_device(device))?;
+    registry::with_owned(owner, device, |number| Endpoint::open(number, known).map(Box::new), body)
+}
+
+fn plugin() -> Result<&'static Plugin> {
+    let plugin = PLUGIN.get_or_init(Plugin::start).as_ref().map_err(Clone::clone)?;
+    if plugin.process == std::process::id() {
+        return Ok(plugin);
+    }
+    Err(Error::new(
+        Kind::InvalidUsage,
+        "this process was forked after NCCL was initialised: libfabric's objects do not survive that; \
+         start workers before the first communicator, or by spawn",
+    ))
+}
+
+impl Plugin {
+    fn start() -> Result<Self> {
+        let config = Config::read()?;
+        environment::prepare(&config);
+        let discovery = discovery::discover(&config)?;
+        let settings = Arc::new(config);
+        let properties = discovery
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, plan)| properties::of(index, plan))
+            .collect();
+        let library = &discovery.library;
+        let device = |plan| Device::new(plan, Arc::clone(library), Arc::clone(&settings));
+        let devices = discovery.devices.into_iter().map(device).collect();
+        Ok(Self { devices, properties, process: std::process::id() })
+    }
+}
+
+fn no_device(device: usize) -> Error {
+    Error::new(Kind::InvalidArgument, format!("there is no device {device}"))
 }

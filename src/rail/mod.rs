@@ -1,1 +1,13 @@
 //! A rail: one libfabric endpoint, and what is in flight on it.
+//!
+//! The data rail and the control rail of one NIC share its completion queue, so they share one table of operations.
+
+mod backlog;
+pub(crate) mod data;
+pub(crate) mod operations;
+pub(crate) mod peers;
+mod region;
+
+pub(crate) use data::{DataRail, PartWrite};
+pub(crate) use operations::{Operations, Purpose};
+pub(crate) use region::UserRegion;

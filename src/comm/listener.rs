@@ -1,0 +1,47 @@
+//! A listener: the requests that wait for accept, in the order they came.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use proto::Request;
+
+/// Requests that wait on one listener. The next one is told to ask again.
+const WAITING_MAX: usize = 128;
+
+/// What `listen` opened. `A` is an accept that has begun: its reply is yet to be posted.
+#[derive(Debug)]
+pub(crate) struct Listener<A> {
+    /// A request must show it.
+    pub(crate) nonce: u64,
+    pub(crate) accepting: Option<A>,
+    /// Since when accept finds nothing, and whether that was said.
+    pub(crate) waiting_since: Option<Instant>,
+    pub(crate) warned: bool,
+    requests: VecDeque<Request>,
+}
+
+impl<A> Listener<A> {
+    pub(crate) fn new(nonce: u64) -> Self {
+        Self {
+            nonce,
+            accepting: None,
+            waiting_since: None,
+            warned: false,
+            requests: VecDeque::new(),
+        }
+    }
+
+    /// Queues a request. False: the queue is full, and the sender must ask again.
+    pub(crate) fn push(&mut self, request: Request) -> bool {
+        let room = self.requests.len() < WAITING_MAX;
+        if room {
+            self.requests.push_back(request);
+        }
+        room
+    }
+
+    /// The request that has waited longest.
+    pub(crate) fn pop(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+}

@@ -1,0 +1,260 @@
+//! The end of connections and of the endpoint: drain, say bye, give memory and ids back.
+//!
+//! A ring is handed on only when this end has nothing in flight and the peer has said bye: until then it may still write
+//! there. What cannot be known to be quiet stays taken until the endpoint closes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::handshake::Side;
+use proto::{Bye, CommId, ConnectionId};
+
+use super::lanes::{ControlLane, Lane};
+use super::setup::{id, parts};
+use super::{Endpoint, SenderState, open_receiver, open_sender, receiver};
+use crate::error::{Error, Kind, Result};
+use crate::handle::{Handle, HandleKind};
+use crate::rail::UserRegion;
+
+/// How long the closing of an endpoint waits for peers to say bye: a socket that closes over unread bytes takes back
+/// what it has sent, and a peer may still be reading that its last message is done.
+const BYE_WAIT: Duration = Duration::from_millis(250);
+
+impl Endpoint {
+    pub(crate) fn close_send(&mut self, comm: Handle) -> Result<()> {
+        let sender =
+            open_sender(self.senders.get_mut(comm.slot(), comm.generation()), "send comm")?;
+        sender.ending.closing = true;
+        self.progress();
+        self.try_release_sender(comm.slot());
+        Ok(())
+    }
+
+    pub(crate) fn close_receive(&mut self, comm: Handle) -> Result<()> {
+        let (slot, generation) = (comm.slot(), comm.generation());
+        let Self { receivers, nics, slabs, outstanding, .. } = self;
+        let receiver = open_receiver(receivers.get_mut(slot, generation), "receive comm")?;
+        receiver.ending.closing = true;
+        *outstanding -= receiver.outstanding();
+        receiver.write_lone_done(&mut receiver::Means { nics, slabs, slot, generation }, true);
+        self.progress();
+        self.try_release_receiver(slot);
+        Ok(())
+    }
+
+    pub(crate) fn close_listen(&mut self, listener: Handle) -> Result<()> {
+        let taken = self.listeners.remove(listener.slot(), listener.generation());
+        taken.map(drop).ok_or_else(|| Error::stale("listen comm"))
+    }
+
+    /// Whether NCCL has closed everything that it opened here.
+    pub(crate) fn is_unused(&self) -> bool {
+        let closing = |state: &SenderState| matches!(state, SenderState::Connected(sender) if sender.ending.closing);
+        let senders = self.senders.iter().all(|state| closing(state));
+        let receivers = self.receivers.iter().all(|receiver| receiver.ending.closing);
+        self.listeners.is_empty() && senders && receivers
+    }
+
+    /// Drains what is in flight, within a bound, and closes.
+    pub(crate) fn close(mut self: Box<Self>) {
+        let start = Instant::now();
+        self.close_comms();
+        while start.elapsed() < self.settings.close_timeout {
+            self.progress();
+            self.release_all();
+            let quiet =
+                self.nics.iter().all(|nic| nic.operations.in_flight() == 0 && nic.data.is_clear());
+            let awaits_bye = !(self.senders.is_empty() && self.receivers.is_empty())
+                && start.elapsed() < BYE_WAIT;
+            if quiet && self.notices.is_empty() && !awaits_bye {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.cancel_inboxes();
+        let in_flight: usize = self.nics.iter().map(|nic| nic.operations.in_flight()).sum();
+        if in_flight > 0 {
+            log::warn!(
+                "device {} closes with {in_flight} operations in flight after {} ms: their peers do not answer",
+                self.label(),
+                start.elapsed().as_millis()
+            );
+        }
+        self.report();
+    }
+
+    /// What NCCL left open: an abort, or a finalize that frees what is left.
+    fn close_comms(&mut self) {
+        for (slot, generation) in self.senders.keys() {
+            if matches!(
+                self.senders.get(slot, generation).map(|state| &**state),
+                Some(SenderState::Asking { .. })
+            ) {
+                self.senders.remove(slot, generation);
+            } else {
+                let handle = Handle::new(HandleKind::Sender, self.number, generation, slot, 0);
+                drop(self.close_send(handle));
+            }
+        }
+        for (slot, generation) in self.receivers.keys() {
+            drop(self.close_receive(Handle::new(
+                HandleKind::Receiver,
+                self.number,
+                generation,
+                slot,
+                0,
+            )));
+        }
+    }
+
+    fn release_all(&mut self) {
+        for (slot, _) in self.senders.keys() {
+            self.try_release_sender(slot);
+        }
+        for (slot, _) in self.receivers.keys() {
+            self.try_release_receiver(slot);
+        }
+    }
+
+    /// Says bye once a closing sender has drained, and frees its slot once the peer has said it too.
+    pub(super) fn try_release_sender(&mut self, slot: u16) {
+        let generation = self.senders.generation(slot);
+        let Some(SenderState::Connected(sender)) =
+            self.senders.get_mut(slot, generation).map(|state| &mut **state)
+        else {
+            return;
+        };
+        if !sender.ending.closing || !sender.is_drained() {
+            return;
+        }
+        let heard_bye = sender.ending.heard_bye;
+        if !std::mem::replace(&mut sender.ending.said_bye, true) {
+            let (lane, comm, nonce) = (sender.control(), sender.comm(), sender.nonce());
+            self.say_bye(lane, ConnectionId(id(slot, generation)), comm, nonce, Side::Sender);
+        }
+        if heard_bye
+            && let Some(mut state) = self.senders.remove(slot, generation)
+            && let SenderState::Connected(sender) = &mut *state
+        {
+            self.leave(sender.lanes(), sender.control());
+            sender.release(&mut self.slabs);
+        }
+    }
+
+    /// The same for a closing receiver.
+    pub(super) fn try_release_receiver(&mut self, slot: u16) {
+        let generation = self.receivers.generation(slot);
+        let Some(receiver) = self.receivers.get_mut(slot, generation) else { return };
+        // A done that is still owed goes first: the bye tells the sender not to wait for it.
+        if !receiver.ending.closing || !receiver.is_drained() || receiver.queued {
+            return;
+        }
+        let heard_bye = receiver.ending.heard_bye;
+        if !std::mem::replace(&mut receiver.ending.said_bye, true)
+            && let Some(comm) = CommId::new(slot)
+        {
+            let (lane, connection, nonce) =
+                (receiver.control(), receiver.connection, receiver.nonce());
+            self.say_bye(lane, connection, comm, nonce, Side::Receiver);
+        }
+        if heard_bye && let Some(mut receiver) = self.receivers.remove(slot, generation) {
+            self.leave(receiver.lanes(), receiver.control());
+            receiver.release(&mut self.slabs);
+        }
+    }
+
+    /// One user less of the peer's addresses.
+    fn leave(&mut self, lanes: &[Lane], control: ControlLane) {
+        for lane in lanes {
+            self.nics[lane.nic].peers.leave(lane.peer);
+        }
+        self.nics[control.nic].peers.leave(control.peer);
+    }
+
+    /// The peer has closed its end.
+    pub(super) fn heard_bye(&mut self, bye: &Bye) {
+        let known = match bye.from {
+            Side::Sender => self.sender_left(bye),
+            Side::Receiver => self.receiver_left(bye),
+        };
+        if !known {
+            self.counters.late_messages += 1;
+        }
+    }
+
+    fn sender_left(&mut self, bye: &Bye) -> bool {
+        let slot = bye.comm.get();
+        let Some(receiver) = self.receivers.at_mut(slot) else { return false };
+        if receiver.nonce() != bye.nonce {
+            return false;
+        }
+        receiver.ending.heard_bye = true;
+        // All that it sent is done, so here: what is still posted will get nothing.
+        if !receiver.ending.closing && receiver.awaits_more() {
+            let peer = &receiver.peer;
+            let sentence = format!(
+                "receiving from {peer}: it closed the connection before it sent what was asked for"
+            );
+            receiver.fail(Error::new(Kind::Remote, sentence));
+        }
+        self.try_release_receiver(slot);
+        true
+    }
+
+    fn receiver_left(&mut self, bye: &Bye) -> bool {
+        let (slot, generation) = parts(bye.connection.0);
+        match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
+            Some(SenderState::Connected(sender)) if sender.nonce() == bye.nonce => {
+                sender.ending.heard_bye = true;
+                sender.left();
+            }
+            _ => return false,
+        }
+        self.try_release_sender(slot);
+        true
+    }
+
+    /// Waits, within a bound, until no post of ours reads `region`.
+    pub(super) fn drain_region(&mut self, region: &Arc<UserRegion>) {
+        let start = Instant::now();
+        // One share is the caller's.
+        while Arc::strong_count(region) > 1 {
+            self.progress();
+            if start.elapsed() > self.settings.close_timeout {
+                log::warn!(
+                    "device {}: a buffer is deregistered while operations on it are in flight; it stays registered until they end",
+                    self.label()
+                );
+                break;
+            }
+        }
+    }
+
+    fn cancel_inboxes(&mut self) {
+        for nic in &mut self.nics {
+            let Some(control) = &nic.control else { continue };
+            for context in nic.operations.inboxes() {
+                if let Err(error) = control.endpoint.cancel(context) {
+                    log::debug!("{}: cancelling a receive: {error}", nic.label);
+                }
+            }
+        }
+        let start = Instant::now();
+        while self.nics.iter().any(|nic| !nic.operations.is_empty())
+            && start.elapsed() < BYE_WAIT / 5
+        {
+            self.progress();
+        }
+    }
+
+    /// The counters of this endpoint join the process's.
+    fn report(&self) {
+        let rails = self.nics.iter().map(|nic| crate::plugin::stats::Rail {
+            label: nic.label.clone(),
+            data_bytes: nic.data.bytes,
+            data_writes: nic.data.writes,
+            refused: nic.data.refused,
+        });
+        crate::plugin::stats::add(&self.settings, rails, self.counters);
+    }
+}

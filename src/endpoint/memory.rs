@@ -1,0 +1,134 @@
+//! The plugin's own memory: slabs of control memory, cut into units that hold one connection's rings.
+//!
+//! A slab is registered once per control rail, so a connection costs no registration as long as a slab has room.
+//! Units are handed on from connection to connection: lines of an earlier tenant do not validate against the next
+//! one's nonce (docs/protocol.md §2).
+
+use std::sync::Arc;
+
+use fabric::{Control, Endpoint, FabricError, LocalBytes, Pages, Region};
+use proto::{LineSink, LineSource};
+
+/// Units of one slab: what one registration serves.
+const UNITS_PER_SLAB: u16 = 64;
+
+/// All control memory of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Slabs {
+    slabs: Vec<Slab>,
+    rails: Vec<Arc<Endpoint<Control>>>,
+    unit_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Slab {
+    regions: Vec<Region<Control>>,
+    pages: Arc<Pages>,
+    free: Vec<u16>,
+}
+
+/// One connection's share of a slab: a ring of lines, and one place more. Give it back with [`Slabs::release`].
+#[derive(Debug)]
+pub(crate) struct Unit {
+    pages: Arc<Pages>,
+    first_word: usize,
+    line_words: usize,
+    slab: u16,
+    index: u16,
+}
+
+impl Slabs {
+    /// `unit_bytes` holds the largest ring that a connection of this endpoint may agree on.
+    pub(crate) fn new(rails: Vec<Arc<Endpoint<Control>>>, unit_bytes: usize) -> Self {
+        Self { slabs: Vec::new(), rails, unit_bytes }
+    }
+
+    /// A unit for a ring of lines of `line_words` 64-bit words.
+    pub(crate) fn take(&mut self, line_words: usize) -> Result<Unit, FabricError> {
+        if self.slabs.iter().all(|slab| slab.free.is_empty()) {
+            self.grow()?;
+        }
+        let (number, slab) = self
+            .slabs
+            .iter_mut()
+            .enumerate()
+            .find(|(_, slab)| !slab.free.is_empty())
+            .expect("one has room now");
+        let index = slab.free.pop().expect("the slab found has room");
+        Ok(Unit {
+            pages: Arc::clone(&slab.pages),
+            first_word: usize::from(index) * self.unit_bytes / 8,
+            line_words,
+            slab: u16::try_from(number).expect("slabs are bounded by comm ids"),
+            index,
+        })
+    }
+
+    /// Takes a unit back: nobody may write to it any more.
+    pub(crate) fn release(&mut self, unit: &Unit) {
+        if let Some(slab) = self.slabs.get_mut(usize::from(unit.slab)) {
+            slab.free.push(unit.index);
+        }
+    }
+
+    /// Bytes of `unit` from line `place` on, as a post on control rail `rail` names them.
+    #[inline]
+    pub(crate) fn local(
+        &self,
+        rail: usize,
+        unit: &Unit,
+        place: u32,
+        lines: u32,
+    ) -> Option<LocalBytes<'_, Control>> {
+        let line_bytes = unit.line_words * 8;
+        let offset = unit.first_word * 8 + place as usize * line_bytes;
+        self.slabs
+            .get(usize::from(unit.slab))?
+            .regions
+            .get(rail)?
+            .local(offset, lines as usize * line_bytes)
+    }
+
+    /// Where the peer's writes to the start of `unit` go.
+    pub(crate) fn target(&self, unit: &Unit) -> u64 {
+        let address = unit.pages.address() + unit.first_word as u64 * 8;
+        let regions = self.slabs.get(usize::from(unit.slab)).map(|slab| &slab.regions);
+        regions
+            .and_then(|regions| regions.first())
+            .map_or(address, |region| region.target_address(address).unwrap_or(address))
+    }
+
+    /// The keys that let the peer write into `unit`, one per control rail.
+    pub(crate) fn keys(&self, unit: &Unit) -> Vec<u64> {
+        let regions = self.slabs.get(usize::from(unit.slab)).map(|slab| slab.regions.as_slice());
+        regions.unwrap_or_default().iter().map(|region| region.key().to_wire()).collect()
+    }
+
+    fn grow(&mut self) -> Result<(), FabricError> {
+        let pages = Arc::new(pages(usize::from(UNITS_PER_SLAB) * self.unit_bytes)?);
+        let register = |rail| Region::register_pages(rail, Arc::clone(&pages));
+        let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
+        self.slabs.push(Slab { regions, pages, free: (0..UNITS_PER_SLAB).rev().collect() });
+        Ok(())
+    }
+}
+
+impl LineSource for Unit {
+    #[inline]
+    fn word(&self, place: u32, index: usize) -> u64 {
+        self.pages.load(self.first_word + place as usize * self.line_words + index)
+    }
+}
+
+impl LineSink for Unit {
+    #[inline]
+    fn store(&mut self, place: u32, index: usize, word: u64) {
+        self.pages.store(self.first_word + place as usize * self.line_words + index, word);
+    }
+}
+
+/// Pages of our own, with the error as libfabric's callers expect it.
+pub(super) fn pages(len: usize) -> Result<Pages, FabricError> {
+    let code = |error: std::io::Error| -error.raw_os_error().unwrap_or(12);
+    Pages::map(len).map_err(|error| FabricError { call: "mmap", code: code(error) })
+}

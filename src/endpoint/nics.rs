@@ -1,0 +1,134 @@
+//! The NICs of one endpoint: for each a completion queue, a data rail, and up to the fourth a control rail.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fabric::{AddressVector, CompletionQueue, Control, FabricError, Info};
+use proto::capabilities::Capabilities;
+
+use super::messages::Messages;
+use crate::error::{Error, Kind, Result};
+use crate::plugin::device::Device;
+use crate::plugin::discovery::RailPlan;
+use crate::plugin::{Subject, probe};
+use crate::rail::peers::Peers;
+use crate::rail::{DataRail, Operations};
+
+/// Operations that may be in flight on one NIC. Past that `isend` answers "not now".
+pub(super) const OPERATIONS: u16 = 1024;
+
+/// One NIC's share of an endpoint. The rails close before the queue and the addresses that they are bound to, which
+/// their ownership in `fabric` sees to.
+#[derive(Debug)]
+pub(super) struct Nic {
+    pub(super) data: DataRail,
+    pub(super) control: Option<ControlRail>,
+    pub(super) operations: Operations,
+    pub(super) peers: Peers,
+    pub(super) queue: Arc<CompletionQueue>,
+    /// What the peer needs to reach us here.
+    pub(super) data_name: Vec<u8>,
+    pub(super) fabric_name: String,
+    /// Since when the data rail accepts nothing of what waits.
+    pub(super) stalled_since: Option<Instant>,
+    /// For the log: provider and interface.
+    pub(super) label: String,
+}
+
+/// A control rail, and the buffers of its two-sided messages.
+#[derive(Debug)]
+pub(super) struct ControlRail {
+    pub(super) messages: Messages,
+    pub(super) endpoint: Arc<fabric::Endpoint<Control>>,
+    pub(super) name: Vec<u8>,
+}
+
+/// Opens the NICs of `device`, and learns what they can do if nobody has yet.
+pub(super) fn open(device: &'static Device) -> Result<(Vec<Nic>, Capabilities)> {
+    let settings = &device.settings;
+    let domains = device.domains()?;
+    let mut nics = Vec::with_capacity(domains.len());
+    let mut found = None;
+    for (index, (domain, plan)) in domains.iter().zip(&device.plan.rails).enumerate() {
+        let info = &plan.info;
+        let with_control = index < settings.max_control_rails;
+        let opened =
+            CompletionQueue::open(domain, settings.cq_entries_or_default()).and_then(|queue| {
+                let addresses = AddressVector::open(domain)?;
+                Nic::open(domain, plan, queue, addresses, with_control)
+            });
+        let (nic, addresses) = opened.map_err(|error| refused(device, &plan.interface, &error))?;
+        if found.is_none() {
+            let subject = Subject {
+                info,
+                queue: &nic.queue,
+                addresses: &addresses,
+                endpoint: nic.data.endpoint(),
+            };
+            let learn =
+                || probe(&subject).map_err(|error| refused(device, &plan.interface, &error));
+            found = Some(device.capabilities(learn)?.clone());
+        }
+        nics.push(nic);
+    }
+    let found =
+        found.ok_or_else(|| Error::new(Kind::Internal, "a device without rails was opened"))?;
+    Ok((nics, found))
+}
+
+impl Nic {
+    fn open(
+        domain: &Arc<fabric::Domain>,
+        plan: &RailPlan,
+        queue: Arc<CompletionQueue>,
+        addresses: Arc<AddressVector>,
+        with_control: bool,
+    ) -> std::result::Result<(Self, Arc<AddressVector>), FabricError> {
+        let info = &plan.info;
+        let data = fabric::Endpoint::open(domain, info, &queue, &addresses)?;
+        let control = with_control
+            .then(|| ControlRail::open(domain, info, &queue, &addresses))
+            .transpose()?;
+        let data_name = data.name()?;
+        let nic = Self {
+            data: DataRail::new(data, OPERATIONS),
+            control,
+            operations: Operations::new(OPERATIONS),
+            peers: Peers::new(Arc::clone(&addresses)),
+            queue,
+            data_name,
+            fabric_name: plan.fabric_name.clone(),
+            stalled_since: None,
+            label: format!("{} {}", info.provider(), plan.interface),
+        };
+        Ok((nic, addresses))
+    }
+
+    /// The control rail's endpoint, if this NIC has one.
+    #[inline]
+    pub(super) fn control(&self) -> Option<&Arc<fabric::Endpoint<Control>>> {
+        self.control.as_ref().map(|control| &control.endpoint)
+    }
+}
+
+impl ControlRail {
+    fn open(
+        domain: &Arc<fabric::Domain>,
+        info: &Info,
+        queue: &Arc<CompletionQueue>,
+        addresses: &Arc<AddressVector>,
+    ) -> std::result::Result<Self, FabricError> {
+        let endpoint = fabric::Endpoint::open(domain, info, queue, addresses)?;
+        Ok(Self { messages: Messages::new(&endpoint)?, name: endpoint.name()?, endpoint })
+    }
+}
+
+fn refused(device: &Device, interface: &str, error: &FabricError) -> Error {
+    let name = &device.plan.name;
+    Error::new(
+        Kind::System,
+        format!(
+            "device {name} cannot use {interface}: {error}; name working interfaces by IRONRAIL_RAILS, or another provider by IRONRAIL_PROVIDER"
+        ),
+    )
+}

@@ -1,0 +1,364 @@
+//! A turn of progress: completions are read and told to whom they concern, and what waits is tried again.
+
+use std::time::Instant;
+
+use fabric::{Batch, Completion, CompletionError, CqPoll, Post};
+use proto::{Arrival, Immediate};
+
+use super::{Endpoint, SenderState, enqueue, receiver, sender};
+use crate::error::{Error, Kind};
+use crate::rail::Purpose;
+
+/// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
+const BATCHES_PER_TURN: usize = 4;
+
+impl Endpoint {
+    /// Every call that answers "not yet", and every `test`, has made one of these.
+    #[inline]
+    pub(super) fn progress(&mut self) {
+        let Some(mut batch) = self.batch.take() else { return };
+        for nic in 0..self.nics.len() {
+            self.poll(nic, &mut batch);
+        }
+        self.batch = Some(batch);
+        for nic in 0..self.nics.len() {
+            if !self.nics[nic].data.is_clear() {
+                self.flush(nic);
+            }
+        }
+        if !self.working.is_empty() {
+            self.work();
+        }
+        if !self.feeding.is_empty() {
+            self.feed();
+        }
+        if !self.notices.is_empty() {
+            self.send_notices();
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, nic: usize, batch: &mut Batch) {
+        for _ in 0..BATCHES_PER_TURN {
+            match self.nics[nic].queue.read(batch) {
+                CqPoll::Empty => break,
+                CqPoll::Completions(completions) => {
+                    for completion in completions {
+                        self.completed(nic, completion);
+                    }
+                    if completions.len() < Batch::CAPACITY {
+                        break;
+                    }
+                }
+                CqPoll::Failed(error) => self.failed(nic, &error),
+                CqPoll::Broken(error) => {
+                    let label = &self.nics[nic].label;
+                    let sentence = format!(
+                        "the completion queue of {label} is broken: {error}; restart the job"
+                    );
+                    self.fail_all(&Error::new(Kind::System, sentence));
+                    break;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, nic: usize, completion: &Completion) {
+        // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
+        if completion.is_remote_write() {
+            self.arrived(nic, completion);
+            return;
+        }
+        let Some(purpose) = self.nics[nic].operations.end(completion.context()) else {
+            log::debug!("{}: a completion of nothing in flight", self.nics[nic].label);
+            return;
+        };
+        match purpose {
+            Purpose::Part { sender, line, bytes, region } => {
+                drop(region);
+                let rail = &mut self.nics[nic].data;
+                rail.bytes += bytes;
+                rail.writes += 1;
+                let Self { senders, nics, slabs, feeding, .. } = self;
+                let mut means = sender::Means { nics, slabs, slot: sender };
+                match senders.at_mut(sender).map(|state| &mut **state) {
+                    Some(SenderState::Connected(connected)) => {
+                        connected.part_written(&mut means, line);
+                        if connected.is_feeding() && !feeding.contains(&sender) {
+                            feeding.push(sender);
+                        }
+                        if connected.ending.closing {
+                            self.try_release_sender(sender);
+                        }
+                    }
+                    _ => debug_assert!(false, "a slot is kept while its operations are in flight"),
+                }
+            }
+            other => self.completed_control(nic, other, completion.len()),
+        }
+    }
+
+    fn completed_control(&mut self, nic: usize, purpose: Purpose, len: usize) {
+        match purpose {
+            Purpose::Advert { receiver, generation } => {
+                if let Some(entry) = self.receivers.get_mut(receiver, generation) {
+                    entry.advert_written();
+                    self.try_release_receiver(receiver);
+                }
+            }
+            Purpose::LoneDone { receiver, generation } => {
+                if let Some(entry) = self.receivers.get_mut(receiver, generation) {
+                    entry.lone_done_written();
+                    self.try_release_receiver(receiver);
+                }
+            }
+            Purpose::Fin { sender, line } => {
+                if let Some(SenderState::Connected(connected)) =
+                    self.senders.at_mut(sender).map(|state| &mut **state)
+                {
+                    connected.fin_written(line);
+                }
+                self.try_release_sender(sender);
+            }
+            Purpose::Message { buffer } => {
+                if let Some(control) = &mut self.nics[nic].control {
+                    control.messages.release(buffer);
+                }
+            }
+            Purpose::Inbox { buffer } => {
+                let bytes = self.nics[nic]
+                    .control
+                    .as_ref()
+                    .map(|control| control.messages.arrived(buffer, len));
+                self.post_inbox(nic, buffer);
+                self.heard(nic, &bytes.unwrap_or_default());
+            }
+            Purpose::Part { .. } => {}
+        }
+    }
+
+    #[inline]
+    fn arrived(&mut self, nic: usize, completion: &Completion) {
+        let immediate = Immediate::from_bits(completion.immediate());
+        let slot = immediate.comm().get();
+        let Self { receivers, working, .. } = self;
+        match receivers.at_mut(slot) {
+            Some(receiver) if !receiver.ending.closing => {
+                if let Arrival::Complete(_) =
+                    receiver.arrived(nic, immediate, completion.len() as u64)
+                {
+                    enqueue(receiver, working, slot);
+                }
+            }
+            _ => self.counters.stray_immediates += 1,
+        }
+    }
+
+    /// Tries adverts and dones that wait; what has none left leaves the list.
+    fn work(&mut self) {
+        let Self { receivers, nics, slabs, working, .. } = self;
+        let mut closing = false;
+        working.retain(|slot| {
+            let generation = receivers.generation(*slot);
+            let Some(receiver) = receivers.at_mut(*slot) else { return false };
+            let stays =
+                receiver.turn(&mut receiver::Means { nics, slabs, slot: *slot, generation });
+            receiver.queued = stays;
+            closing |= receiver.ending.closing && !stays;
+            stays
+        });
+        if closing {
+            for (slot, _) in self.receivers.keys() {
+                self.try_release_receiver(slot);
+            }
+        }
+    }
+
+    /// Posts parts and fins that found no room.
+    fn feed(&mut self) {
+        let Self { senders, nics, slabs, feeding, .. } = self;
+        feeding.retain(|slot| {
+            let mut means = sender::Means { nics, slabs, slot: *slot };
+            match senders.at_mut(*slot).map(|state| &mut **state) {
+                Some(SenderState::Connected(sender)) => {
+                    sender.feed(&mut means);
+                    sender.is_feeding()
+                }
+                _ => false,
+            }
+        });
+    }
+
+    /// Tries the posts that a data rail refused.
+    #[cold]
+    fn flush(&mut self, nic: usize) {
+        let mut failures = Vec::new();
+        let rail = &mut self.nics[nic];
+        let accepted =
+            rail.data.flush(nic, &rail.operations, |write, error| failures.push((write, error)));
+        if accepted > 0 {
+            rail.stalled_since = None;
+        } else if rail.stalled_since.get_or_insert_with(Instant::now).elapsed()
+            > self.settings.peer_timeout
+        {
+            let code = -110;
+            let given_up = rail.data.give_up().into_iter();
+            failures.extend(given_up.map(|write| {
+                (write, fabric::FabricError { call: "a rail that accepts nothing", code })
+            }));
+            rail.stalled_since = None;
+        }
+        for (write, error) in failures {
+            let Some(Purpose::Part { sender, .. }) =
+                self.nics[nic].operations.end_at(write.operation)
+            else {
+                continue;
+            };
+            let sentence =
+                format!("{}: {error}; the peer is gone or unreachable", self.nics[nic].label);
+            self.sender_failed(sender, Error::new(Kind::Remote, sentence));
+        }
+    }
+
+    /// An operation has completed with an error.
+    #[cold]
+    fn failed(&mut self, nic: usize, error: &CompletionError) {
+        let label = self.nics[nic].label.clone();
+        let Some(purpose) = self.nics[nic].operations.end(error.context) else {
+            log::debug!("{label}: an error of nothing in flight: {error}");
+            return;
+        };
+        let remote = |what: &str| {
+            Error::new(
+                Kind::Remote,
+                format!("{what} on {label} failed: {error}; the peer is gone or unreachable"),
+            )
+        };
+        match purpose {
+            Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
+            Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
+            Purpose::Advert { receiver, generation }
+            | Purpose::LoneDone { receiver, generation } => {
+                if let Some(entry) = self.receivers.get_mut(receiver, generation) {
+                    entry.operation_failed(remote("a control write"));
+                    self.try_release_receiver(receiver);
+                }
+            }
+            Purpose::Message { buffer } => {
+                log::debug!("{label}: a message was not delivered: {error}");
+                if let Some(control) = &mut self.nics[nic].control {
+                    control.messages.release(buffer);
+                }
+            }
+            Purpose::Inbox { buffer } => {
+                if error.is_cancelled() {
+                    return;
+                }
+                // A message longer than any of ours, for one: nothing that we wait for.
+                self.counters.garbage += 1;
+                self.post_inbox(nic, buffer);
+            }
+        }
+    }
+
+    fn sender_failed(&mut self, slot: u16, error: Error) {
+        if let Some(SenderState::Connected(sender)) =
+            self.senders.at_mut(slot).map(|state| &mut **state)
+        {
+            sender.operation_failed(error);
+        }
+        self.try_release_sender(slot);
+    }
+
+    /// Fails every connection: the first cause stays.
+    #[cold]
+    fn fail_all(&mut self, error: &Error) {
+        for (slot, _) in self.senders.keys() {
+            if let Some(SenderState::Connected(sender)) =
+                self.senders.at_mut(slot).map(|state| &mut **state)
+            {
+                sender.fail(error.clone());
+            }
+        }
+        for (slot, _) in self.receivers.keys() {
+            if let Some(receiver) = self.receivers.at_mut(slot) {
+                receiver.fail(error.clone());
+            }
+        }
+        self.failure.get_or_insert_with(|| error.clone());
+    }
+
+    /// Posts what waits to be said, in order, until a post is refused.
+    fn send_notices(&mut self) {
+        let mut waiting = self.notices.take();
+        while let Some(notice) = waiting.pop_front() {
+            match self.post_message(notice.nic, notice.peer, &notice.bytes) {
+                Ok(Post::Accepted) => {}
+                Ok(Post::Again) => {
+                    waiting.push_front(notice);
+                    break;
+                }
+                Err(error) => {
+                    log::debug!("{}: a notice was not sent: {error}", self.nics[notice.nic].label);
+                }
+            }
+        }
+        for notice in waiting.into_iter().rev() {
+            self.notices.push_front(notice);
+        }
+    }
+
+    /// Posts a two-sided message on the control rail of `nic`.
+    pub(super) fn post_message(
+        &mut self,
+        nic: usize,
+        peer: fabric::PeerAddress,
+        bytes: &[u8],
+    ) -> Result<Post, fabric::FabricError> {
+        let rail = &mut self.nics[nic];
+        let Some(control) = &mut rail.control else {
+            return Err(fabric::FabricError {
+                call: "a message on a NIC without control rail",
+                code: -22,
+            });
+        };
+        let Some(buffer) = control.messages.write(bytes) else { return Ok(Post::Again) };
+        let Some(operation) = rail.operations.begin(Purpose::Message { buffer }) else {
+            control.messages.release(buffer);
+            return Ok(Post::Again);
+        };
+        let context = rail.operations.context(operation);
+        let posted = match control.messages.outbox(buffer, bytes.len()) {
+            Some(local) => control.endpoint.send(local, peer, context),
+            None => Err(fabric::FabricError { call: "a message outside of its buffer", code: -22 }),
+        };
+        if !matches!(posted, Ok(Post::Accepted)) {
+            rail.operations.end_at(operation);
+            control.messages.release(buffer);
+        }
+        posted
+    }
+
+    /// Keeps receives posted for the messages that peers may send.
+    pub(super) fn post_inboxes(&mut self) {
+        for nic in 0..self.nics.len() {
+            for buffer in 0..super::messages::INBOX_BUFFERS {
+                self.post_inbox(nic, buffer);
+            }
+        }
+    }
+
+    fn post_inbox(&mut self, nic: usize, buffer: u16) {
+        let rail = &mut self.nics[nic];
+        let Some(control) = &mut rail.control else { return };
+        let Some(operation) = rail.operations.begin(Purpose::Inbox { buffer }) else { return };
+        let context = rail.operations.context(operation);
+        let posted =
+            control.messages.inbox(buffer).map(|local| control.endpoint.receive(local, context));
+        if !matches!(posted, Some(Ok(Post::Accepted))) {
+            rail.operations.end_at(operation);
+            log::warn!("{}: a receive for messages was refused: {posted:?}", rail.label);
+        }
+    }
+}

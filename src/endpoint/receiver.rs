@@ -1,0 +1,379 @@
+//! The receiving side of a connection: irecv, the adverts it makes, and the done it owes.
+
+use std::sync::Arc;
+
+use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
+use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
+use proto::{
+    AdvertWrite, Arrival, ConnectionId, Immediate, Line, LineSink, ProtocolError, ReceiveFlow,
+    ReceivePoll,
+};
+
+use super::Ending;
+use super::lanes::{self, ControlLane, Lane};
+use super::memory::{Slabs, Unit};
+use super::nics::Nic;
+use super::sender::{low16, repeated};
+use crate::comm::peer::Peer;
+use crate::error::{Error, Kind, Result};
+use crate::rail::{Purpose, UserRegion};
+
+/// One direction of one connection, at the side that called accept.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    flow: ReceiveFlow,
+    /// What adverts and lone dones are written from.
+    shadow: Unit,
+    /// Where fins land, when the connection has any.
+    fins: Option<Unit>,
+    lanes: Box<[Lane]>,
+    lanes_in_order: bool,
+    control: ControlLane,
+    line_bytes: u64,
+    inject_lines: u32,
+    pub(super) peer: Peer,
+    /// The sender's name for the connection.
+    pub(super) connection: ConnectionId,
+    /// Whether the endpoint's list of receivers with work has this one.
+    pub(super) queued: bool,
+    in_flight: u32,
+    pub(super) ending: Ending,
+    failure: Option<Error>,
+}
+
+/// One receive, checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Incoming<'a> {
+    pub(super) region: &'a Arc<UserRegion>,
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) tag: i32,
+}
+
+/// What the endpoint lends a receiver for the length of one call.
+#[derive(Debug)]
+pub(super) struct Means<'a> {
+    pub(super) nics: &'a mut [Nic],
+    pub(super) slabs: &'a Slabs,
+    /// The receiver's own slot and generation, which its operations name.
+    pub(super) slot: u16,
+    pub(super) generation: u16,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        flow: ReceiveFlow,
+        shadow: Unit,
+        fins: Option<Unit>,
+        lanes: Box<[Lane]>,
+        control: ControlLane,
+        inject_bytes: usize,
+        peer: Peer,
+        connection: ConnectionId,
+    ) -> Self {
+        let line_bytes = flow.parameters().format().bytes();
+        Self {
+            flow,
+            shadow,
+            fins,
+            lanes_in_order: lanes::in_order(&lanes),
+            lanes,
+            control,
+            line_bytes: line_bytes as u64,
+            inject_lines: u32::try_from(inject_bytes / line_bytes).unwrap_or(u32::MAX),
+            peer,
+            connection,
+            queued: false,
+            in_flight: 0,
+            ending: Ending::default(),
+            failure: None,
+        }
+    }
+
+    /// Posts a group of receives and writes the adverts that are due. `None`: the window has no room.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        means: &mut Means<'_>,
+        group: &[Incoming<'_>],
+        cut: bool,
+    ) -> Result<Option<Line>> {
+        if let Some(failure) = &mut self.failure {
+            return Err(repeated(failure));
+        }
+        let posted = if let ([only], true) = (group, self.lanes_in_order) {
+            let receive = described(only, only.region.keys(self.lanes.len()));
+            self.flow.post(&mut self.shadow, &[receive], cut)
+        } else {
+            self.post_sorted(group, cut)
+        };
+        let line = match posted {
+            Ok(line) => line,
+            Err(cause) => return Err(self.sticky(cause)),
+        };
+        if line.is_some() {
+            self.write_adverts(means);
+        }
+        Ok(line)
+    }
+
+    /// The general case: groups, and lanes that are not our NICs in order.
+    #[inline(never)]
+    fn post_sorted(
+        &mut self,
+        group: &[Incoming<'_>],
+        cut: bool,
+    ) -> std::result::Result<Option<Line>, ProtocolError> {
+        let mut keys = [[0; MAX_DATA_RAILS]; MAX_GROUP];
+        for (keys, incoming) in keys.iter_mut().zip(group) {
+            for (key, lane) in keys.iter_mut().zip(&self.lanes) {
+                *key = incoming.region.key(lane.nic);
+            }
+        }
+        let count = group.len().min(MAX_GROUP);
+        let receives: [_; MAX_GROUP] = std::array::from_fn(|index| {
+            let index = index.min(count.saturating_sub(1));
+            described(&group[index], &keys[index][..self.lanes.len()])
+        });
+        self.flow.post(&mut self.shadow, &receives[..count], cut)
+    }
+
+    /// Writes the adverts that are due, until none is or a post is refused: the next turn tries again.
+    #[inline]
+    pub(super) fn write_adverts(&mut self, means: &mut Means<'_>) {
+        while let Some(write) = self.flow.next_write(&mut self.shadow) {
+            match self.write_advert(means, write) {
+                Ok(Post::Accepted) => self.flow.wrote(write),
+                Ok(Post::Again) => break,
+                Err(error) => {
+                    self.fail(rail_failed(&self.peer, &error));
+                    break;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn write_advert(
+        &mut self,
+        means: &mut Means<'_>,
+        write: AdvertWrite,
+    ) -> std::result::Result<Post, FabricError> {
+        let Some(local) =
+            means.slabs.local(self.control.nic, &self.shadow, write.place, write.count)
+        else {
+            return Err(FabricError { call: "an advert outside of its slab", code: -22 });
+        };
+        let remote = self.remote(write.place);
+        if write.count <= self.inject_lines {
+            let control = means.nics[self.control.nic].control();
+            return control.expect("control lanes lie on control rails").inject_write(
+                local,
+                remote,
+                self.control.peer,
+            );
+        }
+        let purpose = Purpose::Advert { receiver: means.slot, generation: means.generation };
+        self.write_completing(means, local, remote, purpose)
+    }
+
+    /// Writes the done that no advert carries, if it is owed and due. False: it is owed, and could not be written.
+    pub(super) fn write_lone_done(&mut self, means: &mut Means<'_>, urgent: bool) -> bool {
+        let Some(lone) = self.flow.lone_done(urgent) else {
+            return !(urgent && self.flow.owes_done());
+        };
+        let place = self.flow.parameters().window.lone_place();
+        for (index, word) in lone.words.iter().enumerate() {
+            self.shadow.store(place, index, *word);
+        }
+        let Some(local) = means.slabs.local(self.control.nic, &self.shadow, place, 1) else {
+            return true;
+        };
+        let purpose = Purpose::LoneDone { receiver: means.slot, generation: means.generation };
+        let remote = self.remote(place);
+        match self.write_completing(means, local, remote, purpose) {
+            Ok(Post::Accepted) => {
+                self.flow.lone_done_posted(lone);
+                true
+            }
+            Ok(Post::Again) => false,
+            Err(error) => {
+                self.fail(rail_failed(&self.peer, &error));
+                true
+            }
+        }
+    }
+
+    fn write_completing(
+        &mut self,
+        means: &mut Means<'_>,
+        local: LocalBytes<'_, fabric::Control>,
+        remote: RemoteBytes<fabric::Control>,
+        purpose: Purpose,
+    ) -> std::result::Result<Post, FabricError> {
+        let nic = &mut means.nics[self.control.nic];
+        let Some(operation) = nic.operations.begin(purpose) else { return Ok(Post::Again) };
+        let context = nic.operations.context(operation);
+        let control = nic.control().expect("control lanes lie on control rails");
+        let posted = control.write(local, remote, self.control.peer, Delivery::Default, context);
+        match posted {
+            Ok(Post::Accepted) => self.in_flight += 1,
+            _ => drop(nic.operations.end_at(operation)),
+        }
+        posted
+    }
+
+    #[inline]
+    fn remote(&self, place: u32) -> RemoteBytes<fabric::Control> {
+        let address = self.control.target + u64::from(place) * self.line_bytes;
+        RemoteBytes { address, key: RemoteKey::from_wire(self.control.key) }
+    }
+
+    /// A part has arrived on our NIC `nic`.
+    #[inline]
+    pub(super) fn arrived(&mut self, nic: usize, immediate: Immediate, len: u64) -> Arrival {
+        self.flow.arrived(u32::try_from(nic).unwrap_or(0), immediate, len)
+    }
+
+    /// An advert, or several, have completed.
+    pub(super) fn advert_written(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// The lone done has completed.
+    pub(super) fn lone_done_written(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.flow.lone_done_written();
+    }
+
+    /// An operation of this connection has failed.
+    pub(super) fn operation_failed(&mut self, error: Error) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.fail(error);
+    }
+
+    /// A turn of progress: what waits is tried, and a done that nothing carried for long goes alone. Answers whether
+    /// anything still waits.
+    #[inline]
+    pub(super) fn turn(&mut self, means: &mut Means<'_>) -> bool {
+        self.write_adverts(means);
+        if self.flow.owes_done() {
+            self.flow.idle_turn();
+            self.write_lone_done(means, false);
+        }
+        self.has_work()
+    }
+
+    /// Whether adverts wait or a done is owed.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.failure.is_none() && (self.flow.has_unsent() || self.flow.owes_done())
+    }
+
+    /// The line that the 16 bits of a request name, near the oldest.
+    #[inline]
+    pub(super) fn line_of(&self, request: u16) -> Line {
+        let done = self.flow.done().number();
+        let offset = i32::from(request.wrapping_sub(low16(done)).cast_signed());
+        Line::new(done.wrapping_add_signed(offset))
+    }
+
+    /// Takes what fins have come, for a connection that has any.
+    #[inline]
+    pub(super) fn read_fins(&mut self) {
+        if let Some(fins) = &self.fins {
+            self.flow.read_fins(fins);
+        }
+    }
+
+    /// Whether the group that began with `first` has all its bytes.
+    #[inline]
+    pub(super) fn is_complete(&self, first: Line) -> bool {
+        self.flow.is_complete(first)
+    }
+
+    /// Asks for the group that began with `first`: the number of its sizes once, when it is done.
+    #[inline]
+    pub(super) fn test(&mut self, first: Line, sizes: &mut [usize]) -> Result<Option<usize>> {
+        match self.flow.poll(first) {
+            ReceivePoll::Done { count } => {
+                for (index, size) in (0..count).zip(sizes.iter_mut()) {
+                    *size =
+                        usize::try_from(self.flow.size(first.plus(index))).unwrap_or(usize::MAX);
+                }
+                Ok(Some(count as usize))
+            }
+            ReceivePoll::Pending => Ok(None),
+            ReceivePoll::Failed(cause) => Err(self.sticky(cause)),
+        }
+    }
+
+    /// Requests that were posted and not yet reported done.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.flow.outstanding()
+    }
+
+    /// Whether a receive is posted whose bytes have not come.
+    pub(super) fn awaits_more(&self) -> bool {
+        self.flow.awaits_more()
+    }
+
+    /// Fails the connection; the first cause stays.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.flow.fail(ProtocolError::Transport { code: 0 });
+        self.failure.get_or_insert(error);
+    }
+
+    /// Whether nothing of this connection is in flight.
+    pub(super) fn is_drained(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    pub(super) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    pub(super) fn control(&self) -> ControlLane {
+        self.control
+    }
+
+    pub(super) fn nonce(&self) -> u64 {
+        self.flow.parameters().nonce
+    }
+
+    pub(super) fn counters(&self) -> proto::receive::ReceiveCounters {
+        self.flow.counters()
+    }
+
+    /// Gives its units back.
+    pub(super) fn release(&mut self, slabs: &mut Slabs) {
+        slabs.release(&self.shadow);
+        if let Some(unit) = self.fins.take() {
+            slabs.release(&unit);
+        }
+    }
+
+    #[cold]
+    fn sticky(&mut self, cause: ProtocolError) -> Error {
+        let peer = &self.peer;
+        let failure = self.failure.get_or_insert_with(|| {
+            let kind = match cause {
+                ProtocolError::TooLong { .. } => Kind::InvalidUsage,
+                ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
+                ProtocolError::Violation(_) | ProtocolError::Transport { .. } => Kind::Remote,
+            };
+            Error::new(kind, format!("receiving from {peer}: {cause}"))
+        });
+        repeated(failure)
+    }
+}
+
+#[inline]
+fn described<'a>(incoming: &Incoming<'_>, keys: &'a [u64]) -> proto::Receive<'a> {
+    let address = incoming.region.target(incoming.address);
+    proto::Receive { address, len: incoming.len as u64, tag: incoming.tag, keys }
+}
+
+fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
+    Error::new(Kind::Remote, format!("receiving from {peer}: {error}"))
+}

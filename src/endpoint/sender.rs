@@ -1,0 +1,437 @@
+//! The sending side of a connection: isend, what becomes of its parts, and the fins that stand in for immediates.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fabric::{Data, FabricError, Post, RemoteBytes, RemoteKey};
+use proto::limits::{MAX_DATA_RAILS, MAX_PARTS};
+use proto::parts::DetachedCut;
+use proto::parts::{cut, cut_unbounded};
+use proto::{
+    Immediate, Line, LineSink, Part, Path, ProtocolError, RailPlan, SendFlow, SendPoll, Submit,
+};
+
+use super::Ending;
+use super::lanes::{ControlLane, Lane};
+use super::memory::{Slabs, Unit};
+use super::nics::Nic;
+use crate::comm::peer::Peer;
+use crate::error::{Error, Kind, Result};
+use crate::rail::{PartWrite, Purpose, UserRegion};
+
+/// One direction of one connection, at the side that called connect.
+#[derive(Debug)]
+pub(super) struct Sender {
+    flow: SendFlow,
+    pub(super) mailbox: Unit,
+    lanes: Box<[Lane]>,
+    control: ControlLane,
+    /// What fins are written from; made with the first of them.
+    fin_lines: Option<Unit>,
+    pub(super) peer: Peer,
+    plan: RailPlan,
+    turn: u32,
+    largest_write: u64,
+    feeds: VecDeque<Feed>,
+    /// Fins whose post was refused.
+    unsent_fins: VecDeque<Line>,
+    /// Operations of this connection that have not completed.
+    in_flight: u32,
+    pub(super) ending: Ending,
+    /// Set once, with the first cause.
+    failure: Option<Error>,
+}
+
+/// A message on the fin path whose parts are still being posted.
+#[derive(Debug)]
+struct Feed {
+    line: Line,
+    region: Arc<UserRegion>,
+    /// Where the message begins here, and where its receive begins there.
+    local: u64,
+    remote: u64,
+    keys: [u64; MAX_DATA_RAILS],
+    parts: DetachedCut,
+}
+
+/// What `isend` was given, checked.
+#[derive(Debug)]
+pub(super) struct Outgoing<'a> {
+    pub(super) region: &'a Arc<UserRegion>,
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) tag: i32,
+}
+
+/// What the endpoint lends a sender for the length of one call.
+#[derive(Debug)]
+pub(super) struct Means<'a> {
+    pub(super) nics: &'a mut [Nic],
+    pub(super) slabs: &'a mut Slabs,
+    /// The sender's own slot, which its operations name.
+    pub(super) slot: u16,
+}
+
+impl Sender {
+    pub(super) fn new(
+        flow: SendFlow,
+        mailbox: Unit,
+        lanes: Box<[Lane]>,
+        control: ControlLane,
+        plan: RailPlan,
+        peer: Peer,
+    ) -> Self {
+        // Connections start on different rails, so that many short messages spread.
+        let rails = u16::try_from(lanes.len().max(1)).unwrap_or(1);
+        let turn = u32::from(flow.parameters().comm.get() % rails);
+        let largest_write = flow.parameters().largest_write;
+        Self {
+            flow,
+            mailbox,
+            lanes,
+            control,
+            fin_lines: None,
+            peer,
+            plan,
+            turn,
+            largest_write,
+            feeds: VecDeque::new(),
+            unsent_fins: VecDeque::new(),
+            in_flight: 0,
+            ending: Ending::default(),
+            failure: None,
+        }
+    }
+
+    /// Submits a message and posts its parts. `None`: not now, and nothing has changed.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        means: &mut Means<'_>,
+        outgoing: &Outgoing<'_>,
+    ) -> Result<Option<Line>> {
+        if let Some(failure) = &mut self.failure {
+            return Err(repeated(failure));
+        }
+        let has_room = |lane: &Lane| means.nics[lane.nic].operations.room() >= MAX_PARTS as usize;
+        if !self.lanes.iter().all(has_room) {
+            return Ok(None);
+        }
+        let Self { flow, mailbox, lanes, plan, turn, in_flight, largest_write, .. } = self;
+        let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
+            Ok(Submit::Accepted(message)) => message,
+            Ok(Submit::NotYet) => return Ok(None),
+            Err(cause) => return Err(self.fail_by(cause, means)),
+        };
+        let line = message.line;
+        let (mut operations, mut carried, mut failed) = (0, 0, None);
+        if message.path == Path::Fin {
+            let mut keys = [0; MAX_DATA_RAILS];
+            keys[..message.keys.len()].copy_from_slice(message.keys);
+            let parts = cut_unbounded(message.len, plan, *largest_write, turn).detached();
+            let (region, local, remote) =
+                (Arc::clone(outgoing.region), outgoing.address, message.address);
+            for part in parts.clone() {
+                operations += 1;
+                carried |= 1 << part.rail;
+            }
+            self.feeds.push_back(Feed { line, region, local, remote, keys, parts });
+            flow.posted(line, operations, carried);
+            self.feed(means);
+            return Ok(Some(line));
+        }
+        for part in cut(message.len, &*plan, *largest_write, turn) {
+            let rail = part.rail as usize;
+            let target = target(message.address, message.keys[rail], &part);
+            let immediate = Some(message.immediate(&part));
+            operations += 1;
+            carried |= 1 << part.rail;
+            let source = Source { region: outgoing.region, address: outgoing.address };
+            if let Err(error) =
+                write_part(means, lanes[rail], line, &source, &part, target, immediate)
+            {
+                failed = Some(error);
+                break;
+            }
+            *in_flight += 1;
+        }
+        flow.posted(line, operations, carried);
+        if let Some(error) = failed {
+            self.fail(rail_failed(&self.peer, &error));
+        }
+        Ok(Some(line))
+    }
+
+    /// Posts what is left of messages on the fin path, as far as there is room, and fins that were refused.
+    pub(super) fn feed(&mut self, means: &mut Means<'_>) {
+        while let Some(feed) = self.feeds.front_mut() {
+            // Looked at before it is taken: a part that finds no room must come again.
+            let Some(part) = feed.parts.peek() else {
+                self.feeds.pop_front();
+                continue;
+            };
+            let lane = self.lanes[part.rail as usize];
+            let nic = &means.nics[lane.nic];
+            if nic.operations.room() == 0 || !nic.data.is_clear() {
+                break;
+            }
+            feed.parts.next();
+            let target = target(feed.remote, feed.keys[part.rail as usize], &part);
+            let source = Source { region: &feed.region, address: feed.local };
+            match write_part(means, lane, feed.line, &source, &part, target, None) {
+                Ok(()) => self.in_flight += 1,
+                Err(error) => {
+                    self.fail(rail_failed(&self.peer, &error));
+                    self.feeds.clear();
+                }
+            }
+        }
+        while let Some(line) = self.unsent_fins.pop_front() {
+            if !self.write_fin(means, line) {
+                self.unsent_fins.push_front(line);
+                break;
+            }
+        }
+        self.write_failed_fin(means);
+    }
+
+    /// Whether [`Sender::feed`] has something left to do.
+    pub(super) fn is_feeding(&self) -> bool {
+        !self.feeds.is_empty() || !self.unsent_fins.is_empty() || self.flow.failed_fin().is_some()
+    }
+
+    /// A part has completed.
+    #[inline]
+    pub(super) fn part_written(&mut self, means: &mut Means<'_>, line: Line) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.flow.written(line) == proto::WriteOutcome::NeedsFin && !self.write_fin(means, line)
+        {
+            self.unsent_fins.push_back(line);
+        }
+    }
+
+    /// The fin of `line` has completed.
+    pub(super) fn fin_written(&mut self, line: Line) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.flow.fin_written(line);
+    }
+
+    /// An operation of this connection has failed.
+    pub(super) fn operation_failed(&mut self, error: Error) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.fail(error);
+    }
+
+    /// The line that the 16 bits of a request name, near the newest.
+    #[inline]
+    pub(super) fn line_of(&self, request: u16) -> Line {
+        let newest = self.flow.submitted().number();
+        // Requests lie within one ring of the newest line, groups included, on either side.
+        let offset = i32::from(request.wrapping_sub(low16(newest)).cast_signed());
+        Line::new(newest.wrapping_add_signed(offset))
+    }
+
+    /// Asks for a message: `Some(len)` once, when it is done.
+    #[inline]
+    pub(super) fn test(&mut self, line: Line) -> Result<Option<u64>> {
+        self.flow.observe(&self.mailbox);
+        match self.flow.poll(line) {
+            SendPoll::Done { len } => Ok(Some(len)),
+            SendPoll::Pending => Ok(None),
+            SendPoll::Failed(cause) => Err(self.sticky(cause)),
+        }
+    }
+
+    /// Fails the connection; the first cause stays.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.flow.fail(ProtocolError::Transport { code: 0 });
+        self.failure.get_or_insert(error);
+    }
+
+    /// Whether nothing of this connection is in flight.
+    pub(super) fn is_drained(&self) -> bool {
+        self.in_flight == 0 && !self.is_feeding()
+    }
+
+    pub(super) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    pub(super) fn control(&self) -> ControlLane {
+        self.control
+    }
+
+    pub(super) fn nonce(&self) -> u64 {
+        self.flow.parameters().nonce
+    }
+
+    pub(super) fn comm(&self) -> proto::CommId {
+        self.flow.parameters().comm
+    }
+
+    /// The receiver has closed its end: what is not known to have arrived never will be.
+    pub(super) fn left(&mut self) {
+        self.flow.observe(&self.mailbox);
+        if !self.ending.closing && self.flow.submitted() != self.flow.peer_done() {
+            let sentence = format!(
+                "sending to {}: it closed the connection before all was received",
+                self.peer
+            );
+            self.fail(Error::new(Kind::Remote, sentence));
+        }
+    }
+
+    /// Gives its units back.
+    pub(super) fn release(&mut self, slabs: &mut Slabs) {
+        slabs.release(&self.mailbox);
+        if let Some(unit) = self.fin_lines.take() {
+            slabs.release(&unit);
+        }
+    }
+
+    /// Writes the fin of `line`; false when it must be tried again.
+    fn write_fin(&mut self, means: &mut Means<'_>, line: Line) -> bool {
+        let words = self.flow.fin_words(line);
+        let place = self.flow.parameters().window.place(line);
+        self.write_fin_words(means, place, line, &words)
+    }
+
+    /// Tells the receiver of a message that was longer than its receive.
+    fn write_failed_fin(&mut self, means: &mut Means<'_>) {
+        let Some(fin) = self.flow.failed_fin() else { return };
+        let line = self.flow.submitted();
+        if !self.flow.parameters().fins || self.write_fin_words(means, fin.place, line, &fin.words)
+        {
+            self.flow.failed_fin_posted();
+        }
+    }
+
+    fn write_fin_words(
+        &mut self,
+        means: &mut Means<'_>,
+        place: u32,
+        line: Line,
+        words: &[u64],
+    ) -> bool {
+        let ControlLane { nic, peer, target, key } = self.control;
+        if self.fin_lines.is_none() {
+            match means.slabs.take(FIN_WORDS) {
+                Ok(unit) => self.fin_lines = Some(unit),
+                Err(error) => {
+                    self.fail(rail_failed(&self.peer, &error));
+                    return true;
+                }
+            }
+        }
+        let unit = self.fin_lines.as_mut().expect("it was just made");
+        for (index, word) in words.iter().enumerate() {
+            unit.store(place, index, *word);
+        }
+        let Some(local) = means.slabs.local(nic, unit, place, 1) else { return false };
+        let remote = RemoteBytes {
+            address: target + u64::from(place) * FIN_BYTES,
+            key: RemoteKey::from_wire(key),
+        };
+        let rail = &mut means.nics[nic];
+        let Some(operation) = rail.operations.begin(Purpose::Fin { sender: means.slot, line })
+        else {
+            return false;
+        };
+        let context = rail.operations.context(operation);
+        let control = rail.control().expect("control lanes lie on control rails");
+        match control.write(local, remote, peer, fabric::Delivery::Default, context) {
+            Ok(Post::Accepted) => {
+                self.in_flight += 1;
+                true
+            }
+            refused => {
+                rail.operations.end_at(operation);
+                if let Err(error) = refused {
+                    self.fail(rail_failed(&self.peer, &error));
+                }
+                refused.is_err()
+            }
+        }
+    }
+
+    #[cold]
+    fn fail_by(&mut self, cause: ProtocolError, means: &mut Means<'_>) -> Error {
+        self.write_failed_fin(means);
+        self.sticky(cause)
+    }
+
+    /// The error for what the flow failed of; the transport's cause was kept when it came.
+    #[cold]
+    fn sticky(&mut self, cause: ProtocolError) -> Error {
+        let peer = &self.peer;
+        let failure = self.failure.get_or_insert_with(|| {
+            let kind = match cause {
+                ProtocolError::TooLong { .. } => Kind::InvalidUsage,
+                ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
+                ProtocolError::Violation(_) | ProtocolError::Transport { .. } => Kind::Remote,
+            };
+            Error::new(kind, format!("sending to {peer}: {cause}"))
+        });
+        repeated(failure)
+    }
+}
+
+/// Fin rings and what they are written from: a cache line per place.
+const FIN_WORDS: usize = proto::wire::FIN_PLACE_BYTES / 8;
+const FIN_BYTES: u64 = proto::wire::FIN_PLACE_BYTES as u64;
+
+struct Source<'a> {
+    region: &'a Arc<UserRegion>,
+    address: u64,
+}
+
+#[inline]
+fn target(receive: u64, key: u64, part: &Part) -> RemoteBytes<Data> {
+    RemoteBytes { address: receive.wrapping_add(part.offset), key: RemoteKey::from_wire(key) }
+}
+
+#[inline]
+fn write_part(
+    means: &mut Means<'_>,
+    lane: Lane,
+    line: Line,
+    source: &Source<'_>,
+    part: &Part,
+    remote: RemoteBytes<Data>,
+    immediate: Option<Immediate>,
+) -> std::result::Result<(), FabricError> {
+    const OUT_OF_BOUNDS: FabricError =
+        FabricError { call: "a part outside of its region", code: -22 };
+    let len = usize::try_from(part.len).map_err(|_| OUT_OF_BOUNDS)?;
+    let address = source.address + part.offset;
+    let local = source.region.local(lane.nic, address, len).ok_or(OUT_OF_BOUNDS)?;
+    let nic = &mut means.nics[lane.nic];
+    let region = Arc::clone(source.region);
+    let purpose = Purpose::Part { sender: means.slot, line, bytes: part.len, region };
+    let operation = nic.operations.begin(purpose).expect("room was made sure of");
+    let context = nic.operations.context(operation);
+    let immediate = immediate.map(Immediate::bits);
+    let write = PartWrite { operation, context, address, len, remote, peer: lane.peer, immediate };
+    let posted = nic.data.post(write, local);
+    if posted.is_err() {
+        nic.operations.end_at(operation);
+    }
+    posted
+}
+
+fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
+    Error::new(Kind::Remote, format!("sending to {peer}: {error}"))
+}
+
+/// The first cause again: it is logged the first time only.
+#[cold]
+pub(super) fn repeated(failure: &mut Error) -> Error {
+    let error = failure.clone();
+    failure.logged = true;
+    error
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "requests carry the low half")]
+pub(super) fn low16(number: u32) -> u16 {
+    number as u16
+}

@@ -1,0 +1,143 @@
+//! A table of slots with generations: what a handle names, and how a stale one is told from a living one.
+
+/// Values in numbered slots. Taking a value out bumps the slot's generation, so that old handles miss.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u16>,
+    limit: u16,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u16,
+    value: Option<T>,
+}
+
+impl<T> Slots<T> {
+    /// A table that never holds more than `limit` values.
+    pub(crate) fn new(limit: u16) -> Self {
+        Self { entries: Vec::new(), free: Vec::new(), limit }
+    }
+
+    /// Puts `make(slot, generation)` into a free slot; `None` when the table is full.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(u16, u16) -> T) -> Option<u16> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot =
+                    u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
+                self.entries.push(Entry { generation: 0, value: None });
+                slot
+            }
+        };
+        let entry = &mut self.entries[usize::from(slot)];
+        entry.value = Some(make(slot, entry.generation));
+        Some(slot)
+    }
+
+    /// The slot that the next insertion takes; `None` when the table is full.
+    pub(crate) fn upcoming(&self) -> Option<u16> {
+        let next = || u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit);
+        self.free.last().copied().or_else(next)
+    }
+
+    /// The value in `slot`, if it is of this generation.
+    #[inline]
+    pub(crate) fn get(&self, slot: u16, generation: u16) -> Option<&T> {
+        let entry = self.entries.get(usize::from(slot))?;
+        if entry.generation == generation { entry.value.as_ref() } else { None }
+    }
+
+    /// As [`Slots::get`], to change it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u16, generation: u16) -> Option<&mut T> {
+        let entry = self.entries.get_mut(usize::from(slot))?;
+        if entry.generation == generation { entry.value.as_mut() } else { None }
+    }
+
+    /// The value in `slot`, of whatever generation.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, slot: u16) -> Option<&mut T> {
+        self.entries.get_mut(usize::from(slot))?.value.as_mut()
+    }
+
+    /// The generation that `slot` is in.
+    #[inline]
+    pub(crate) fn generation(&self, slot: u16) -> u16 {
+        self.entries.get(usize::from(slot)).map_or(0, |entry| entry.generation)
+    }
+
+    /// Takes the value out and frees the slot.
+    pub(crate) fn remove(&mut self, slot: u16, generation: u16) -> Option<T> {
+        let entry = self
+            .entries
+            .get_mut(usize::from(slot))
+            .filter(|entry| entry.generation == generation)?;
+        let value = entry.value.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(slot);
+        Some(value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|entry| entry.value.as_ref())
+    }
+
+    /// Slot and generation of every value.
+    pub(crate) fn keys(&self) -> Vec<(u16, u16)> {
+        let numbered = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());
+        numbered
+            .map(|(slot, entry)| {
+                (u16::try_from(slot).expect("the limit is a u16"), entry.generation)
+            })
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
+        let mut slots = Slots::new(8);
+        let slot = slots.insert_with(|_, _| "first").unwrap();
+        assert_eq!(slots.remove(slot, 0), Some("first"));
+        assert_eq!(slots.remove(slot, 0), None);
+        let again = slots
+            .insert_with(|_, generation| if generation == 1 { "second" } else { "?" })
+            .unwrap();
+        assert_eq!(again, slot);
+        assert_eq!(slots.get(slot, 0), None);
+        assert_eq!(slots.get(slot, 1), Some(&"second"));
+    }
+
+    #[test]
+    fn a_full_table_takes_nothing_more_until_a_slot_is_freed() {
+        let mut slots = Slots::new(2);
+        assert_eq!(slots.insert_with(|_, _| 1), Some(0));
+        assert_eq!(slots.insert_with(|_, _| 2), Some(1));
+        assert_eq!(slots.insert_with(|_, _| 3), None);
+        slots.remove(0, 0);
+        assert_eq!(slots.insert_with(|_, _| 3), Some(0));
+        assert_eq!(slots.len(), 2);
+    }
+
+    #[test]
+    fn slots_out_of_range_are_nothing() {
+        let mut slots: Slots<u8> = Slots::new(2);
+        assert!(slots.get(7, 0).is_none());
+        assert!(slots.get_mut(7, 0).is_none());
+        assert!(slots.at_mut(7).is_none());
+        assert!(slots.remove(7, 0).is_none());
+    }
+}

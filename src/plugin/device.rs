@@ -1,0 +1,87 @@
+//! A device as NCCL counts them: a group of NICs, with one fabric and one domain each, shared by all its endpoints.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use fabric::{Domain, Fabric, Library};
+use proto::capabilities::Capabilities;
+
+use super::config::Config;
+use super::discovery::DevicePlan;
+use crate::error::{Error, Kind, Result};
+
+/// One device. Domains open with the first endpoint, and close with the last.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) plan: DevicePlan,
+    pub(crate) settings: Arc<Config>,
+    library: Arc<Library>,
+    host: String,
+    domains: Mutex<Vec<Weak<Domain>>>,
+    capabilities: OnceLock<Capabilities>,
+}
+
+impl Device {
+    pub(super) fn new(plan: DevicePlan, library: Arc<Library>, settings: Arc<Config>) -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        Self {
+            plan,
+            settings,
+            library,
+            host,
+            domains: Mutex::new(Vec::new()),
+            capabilities: OnceLock::new(),
+        }
+    }
+
+    /// One domain per rail of the plan, in its order.
+    pub(crate) fn domains(&self) -> Result<Vec<Arc<Domain>>> {
+        let mut known = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        let open: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
+        if open.len() == self.plan.rails.len() {
+            return Ok(open);
+        }
+        let open = self.plan.rails.iter().map(|rail| {
+            let domain = Fabric::open(&self.library, &rail.info)
+                .and_then(|fabric| Domain::open(&fabric, &rail.info));
+            domain.map_err(|error| self.refused(&rail.interface, &error))
+        });
+        let open = open.collect::<Result<Vec<_>>>()?;
+        *known = open.iter().map(Arc::downgrade).collect();
+        Ok(open)
+    }
+
+    /// What the first endpoint's probe found; the later ones take its word.
+    pub(crate) fn capabilities(
+        &self,
+        probe: impl FnOnce() -> Result<Capabilities>,
+    ) -> Result<&Capabilities> {
+        if let Some(known) = self.capabilities.get() {
+            return Ok(known);
+        }
+        let found = probe()?;
+        Ok(self.capabilities.get_or_init(|| found))
+    }
+
+    /// The version of the libfabric that was loaded.
+    pub(crate) fn libfabric_version(&self) -> fabric::Version {
+        self.library.version()
+    }
+
+    /// The name of this host, for peers' logs.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    fn refused(&self, interface: &str, error: &fabric::FabricError) -> Error {
+        let name = &self.plan.name;
+        Error::new(
+            Kind::System,
+            format!(
+                "device {name} cannot open {interface}: {error}; check that the interface is up, or leave it out by IRONRAIL_RAILS"
+            ),
+        )
+    }
+}

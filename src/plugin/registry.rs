@@ -1,0 +1,169 @@
+//! Who owns which endpoint, and where a handle's endpoint is found.
+//!
+//! An endpoint sits in a cell that is never freed, behind the cell's lock: the one lock of the data path, held for the
+//! length of one call. NCCL's service thread and its progress thread meet there. The registry's own lock is taken
+//! first, and only to open, find or close an endpoint.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::slots::Slots;
+use crate::error::{Error, Kind, Result};
+use crate::handle::{Handle, HandleKind};
+
+use super::Owner;
+
+/// Endpoints of one process: as many as a handle can name.
+const CELLS: usize = 1 << 12;
+
+static CELL: [Cell; CELLS] = [const { Mutex::new(None) }; CELLS];
+static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+
+type Cell = Mutex<Option<Box<Endpoint>>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Context { slot: u16, generation: u16 },
+    Thread(ThreadId),
+}
+
+#[derive(Debug)]
+struct Registry {
+    endpoints: HashMap<(Key, usize), u16>,
+    contexts: Slots<()>,
+}
+
+/// A communicator context of its own, for v11 and newer.
+pub(super) fn open_context() -> Result<Handle> {
+    let mut registry = registry();
+    let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
+    let mut generation = 0;
+    let slot = contexts.insert_with(|_, current| generation = current);
+    let slot = slot.ok_or_else(|| {
+        Error::new(
+            Kind::System,
+            "65535 communicators are open in this process: finalize some before opening more",
+        )
+    })?;
+    Ok(Handle::new(HandleKind::Context, 0, generation, slot, 0))
+}
+
+/// Forgets the context, and closes the endpoints that it still owns.
+pub(super) fn close_context(context: Handle) -> Result<()> {
+    let numbers = {
+        let mut registry = registry();
+        let registry = registry.get_or_insert_with(Registry::new);
+        let key = registry.key(Owner::Context(context))?;
+        registry.contexts.remove(context.slot(), context.generation());
+        let owned = registry.endpoints.extract_if(|(owner, _), _| *owner == key);
+        owned.map(|(_, number)| number).collect::<Vec<_>>()
+    };
+    for number in numbers {
+        let endpoint = cell(number).take();
+        // Outside the registry's lock: closing drains, and others may go on meanwhile.
+        if let Some(endpoint) = endpoint {
+            endpoint.close();
+        }
+    }
+    Ok(())
+}
+
+/// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time.
+pub(super) fn with_owned<R>(
+    owner: Owner,
+    device: usize,
+    open: impl FnOnce(u16) -> Result<Box<Endpoint>>,
+    body: impl FnOnce(&mut Endpoint) -> Result<R>,
+) -> Result<R> {
+    let number = {
+        let mut registry = registry();
+        let registry = registry.get_or_insert_with(Registry::new);
+        let key = (registry.key(owner)?, device);
+        match registry.endpoints.get(&key) {
+            Some(number) => *number,
+            None => {
+                let number = registry.free_number()?;
+                *cell(number) = Some(open(number)?);
+                registry.endpoints.insert(key, number);
+                number
+            }
+        }
+    };
+    let mut endpoint = cell(number);
+    body(endpoint.as_deref_mut().ok_or_else(|| Error::stale("endpoint"))?)
+}
+
+/// Runs `body` on the endpoint that `handle` names, under its lock.
+#[inline]
+pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
+    match cell(handle.endpoint()).as_deref_mut() {
+        Some(endpoint) => body(endpoint),
+        None => Err(Error::stale("handle")),
+    }
+}
+
+/// Closes the endpoint that `handle` names if a thread owns it and nothing is left on it.
+pub(super) fn close_if_unused(handle: Handle) {
+    let number = handle.endpoint();
+    let endpoint = {
+        let mut registry = registry();
+        let Some(registry) = registry.as_mut() else { return };
+        let by_thread = registry
+            .endpoints
+            .iter()
+            .find(|((key, _), value)| matches!(key, Key::Thread(_)) && **value == number);
+        let Some(key) = by_thread.map(|(key, _)| *key) else { return };
+        let mut place = cell(number);
+        if !place.as_ref().is_some_and(|endpoint| endpoint.is_unused()) {
+            return;
+        }
+        registry.endpoints.remove(&key);
+        place.take()
+    };
+    if let Some(endpoint) = endpoint {
+        endpoint.close();
+    }
+}
+
+fn cell(number: u16) -> MutexGuard<'static, Option<Box<Endpoint>>> {
+    // A panic under the lock was answered with an error already; the endpoint's own state says if it is broken.
+    CELL[usize::from(number) % CELLS].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn registry() -> MutexGuard<'static, Option<Registry>> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    fn new() -> Self {
+        Self { endpoints: HashMap::new(), contexts: Slots::new(u16::MAX) }
+    }
+
+    fn key(&self, owner: Owner) -> Result<Key> {
+        match owner {
+            Owner::Thread => Ok(Key::Thread(std::thread::current().id())),
+            Owner::Context(handle) => {
+                let (slot, generation) = (handle.slot(), handle.generation());
+                let open =
+                    handle.is(HandleKind::Context) && self.contexts.get(slot, generation).is_some();
+                if open {
+                    Ok(Key::Context { slot, generation })
+                } else {
+                    Err(Error::stale("context"))
+                }
+            }
+        }
+    }
+
+    fn free_number(&self) -> Result<u16> {
+        let used: Vec<u16> = self.endpoints.values().copied().collect();
+        let free = (0..CELLS)
+            .filter_map(|number| u16::try_from(number).ok())
+            .find(|number| !used.contains(number) && cell(*number).is_none());
+        free.ok_or_else(|| {
+            Error::new(Kind::System, format!("{CELLS} endpoints are open in this process"))
+        })
+    }
+}

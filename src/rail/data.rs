@@ -1,0 +1,117 @@
+//! A data rail: the endpoint that moves NCCL's bytes, and the posts it refused.
+
+use std::sync::Arc;
+
+use fabric::{
+    Context, Data, Delivery, Endpoint, FabricError, LocalBytes, PeerAddress, Post, RemoteBytes,
+};
+
+use super::backlog::Backlog;
+use super::operations::Operations;
+
+/// One write of a part. Its operation holds the region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartWrite {
+    pub(crate) operation: u16,
+    pub(crate) context: Context,
+    pub(crate) address: u64,
+    pub(crate) len: usize,
+    pub(crate) remote: RemoteBytes<Data>,
+    pub(crate) peer: PeerAddress,
+    /// `None`: a plain write that completes on delivery, for the fin path.
+    pub(crate) immediate: Option<u64>,
+}
+
+/// An endpoint for data, its backlog and its counters.
+#[derive(Debug)]
+pub(crate) struct DataRail {
+    backlog: Backlog<PartWrite>,
+    endpoint: Arc<Endpoint<Data>>,
+    /// Bytes of completed writes.
+    pub(crate) bytes: u64,
+    /// Completed writes.
+    pub(crate) writes: u64,
+    /// Posts that libfabric refused for the moment.
+    pub(crate) refused: u64,
+}
+
+impl DataRail {
+    pub(crate) fn new(endpoint: Arc<Endpoint<Data>>, operations: u16) -> Self {
+        Self {
+            backlog: Backlog::new(usize::from(operations)),
+            endpoint,
+            bytes: 0,
+            writes: 0,
+            refused: 0,
+        }
+    }
+
+    pub(crate) fn endpoint(&self) -> &Arc<Endpoint<Data>> {
+        &self.endpoint
+    }
+
+    /// Posts `write` of `local`, or queues it behind others that wait. An error means that it was not posted and never
+    /// will be.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        write: PartWrite,
+        local: LocalBytes<'_, Data>,
+    ) -> Result<(), FabricError> {
+        if self.backlog.is_empty() && try_post(&self.endpoint, &write, local)? == Post::Accepted {
+            return Ok(());
+        }
+        self.refused += 1;
+        self.backlog.push(write);
+        Ok(())
+    }
+
+    /// Whether no post waits.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        self.backlog.is_empty()
+    }
+
+    /// Tries what waits on data rail `rail`. `failed` gets the writes that will never be posted. Answers how many were
+    /// accepted.
+    pub(crate) fn flush(
+        &mut self,
+        rail: usize,
+        operations: &Operations,
+        failed: impl FnMut(PartWrite, FabricError),
+    ) -> usize {
+        let endpoint = &self.endpoint;
+        let post = |write: &PartWrite| {
+            let region = operations.region(write.operation);
+            let local = region.and_then(|region| region.local(rail, write.address, write.len));
+            let gone = FabricError { call: "a part whose region is gone", code: -22 };
+            try_post(endpoint, write, local.ok_or(gone)?)
+        };
+        self.backlog.flush(post, failed)
+    }
+
+    /// Takes out every write that waits.
+    pub(crate) fn give_up(&mut self) -> Vec<PartWrite> {
+        self.backlog.take_all()
+    }
+}
+
+#[inline]
+fn try_post(
+    endpoint: &Endpoint<Data>,
+    write: &PartWrite,
+    local: LocalBytes<'_, Data>,
+) -> Result<Post, FabricError> {
+    let PartWrite { context, remote, peer, immediate, .. } = *write;
+    match immediate {
+        Some(immediate) => endpoint.write_with_immediate(
+            local,
+            remote,
+            peer,
+            immediate,
+            Delivery::Default,
+            context,
+        ),
+        None => endpoint.write(local, remote, peer, Delivery::Complete, context),
+    }
+}

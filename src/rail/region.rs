@@ -1,0 +1,89 @@
+//! A buffer of NCCL's, registered once on each data rail that may use it.
+
+use std::sync::Arc;
+
+use fabric::{Data, Endpoint, FabricError, LocalBytes, Pages, Region, UserMemory};
+
+/// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
+#[derive(Debug)]
+pub(crate) struct UserRegion {
+    rails: Box<[Region<Data>]>,
+    /// The rails' keys, as they travel.
+    keys: Box<[u64]>,
+    /// What is added to an address of ours to name it to a peer.
+    to_target: u64,
+    memory: UserMemory,
+}
+
+impl UserRegion {
+    /// Registers `memory` on every one of `rails`; a rail that refuses undoes the ones before it.
+    pub(crate) fn register<'a>(
+        rails: impl Iterator<Item = &'a Arc<Endpoint<Data>>>,
+        memory: UserMemory,
+    ) -> Result<Self, FabricError> {
+        Self::of(rails.map(|endpoint| Region::register(endpoint, memory)))
+    }
+
+    /// The same for pages of ours.
+    pub(crate) fn register_pages<'a>(
+        rails: impl Iterator<Item = &'a Arc<Endpoint<Data>>>,
+        pages: &Arc<Pages>,
+    ) -> Result<Self, FabricError> {
+        Self::of(rails.map(|endpoint| Region::register_pages(endpoint, Arc::clone(pages))))
+    }
+
+    fn of(
+        rails: impl Iterator<Item = Result<Region<Data>, FabricError>>,
+    ) -> Result<Self, FabricError> {
+        let rails: Box<[_]> = rails.collect::<Result<_, _>>()?;
+        let first =
+            rails.first().ok_or(FabricError { call: "fi_mr_regattr without rails", code: -22 })?;
+        let memory = first.memory();
+        let to_target = first.remote_base().wrapping_sub(memory.address());
+        let keys = rails.iter().map(|region| region.key().to_wire()).collect();
+        Ok(Self { rails, keys, to_target, memory })
+    }
+
+    /// Whether `len` bytes from `address` lie inside.
+    #[inline]
+    pub(crate) fn holds(&self, address: u64, len: usize) -> bool {
+        let start = self.memory.address();
+        address
+            .checked_sub(start)
+            .and_then(|offset| offset.checked_add(len as u64))
+            .is_some_and(|end| end <= self.memory.len() as u64)
+    }
+
+    /// Bytes of the buffer as a post on data rail `rail` names them; `None` out of bounds.
+    #[inline]
+    pub(crate) fn local(
+        &self,
+        rail: usize,
+        address: u64,
+        len: usize,
+    ) -> Option<LocalBytes<'_, Data>> {
+        self.rails.get(rail)?.local_at(address, len)
+    }
+
+    /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.
+    #[inline]
+    pub(crate) fn target(&self, address: u64) -> u64 {
+        address.wrapping_add(self.to_target)
+    }
+
+    /// The keys that let the peer write, of the first `rails` data rails.
+    #[inline]
+    pub(crate) fn keys(&self, rails: usize) -> &[u64] {
+        self.keys.get(..rails).unwrap_or(&[])
+    }
+
+    /// The key that lets the peer write through data rail `rail`.
+    pub(crate) fn key(&self, rail: usize) -> u64 {
+        self.keys.get(rail).copied().unwrap_or(0)
+    }
+
+    /// Where the buffer begins.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+}
