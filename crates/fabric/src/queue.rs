@@ -65,7 +65,7 @@ impl CompletionQueue {
         if code != -sys::FI_EAVAIL {
             return CqPoll::Broken(FabricError { call: "fi_cq_read", code });
         }
-        // With no room for error data, it may be asked for in a provider's own format no more: err_data_size is 0.
+        // No room is given for a provider's own error data: err_data_size is 0, and err_data then points to the provider's.
         let mut entry = sys::Grown::new(sys::fi_cq_err_entry::default());
         // SAFETY: the queue is open, and the entry has room for the form of every version.
         let count = unsafe { sys::fi_cq_readerr(self.as_ptr(), &raw mut entry.known, 0) };
@@ -99,7 +99,8 @@ impl CompletionQueue {
                 buffer.len() - 1,
             )
         };
-        if text.is_null() {
+        // An unwritten slot may be a stub that answers -FI_ENOSYS, whatever its type.
+        if text.is_null() || text.addr() > usize::MAX - 4096 {
             return String::new();
         }
         // SAFETY: fi_cq_strerror answers with a C string: static, or in our buffer, whose last byte is zero.
