@@ -276,17 +276,21 @@ impl Laps<'_> {
             let slots = self.cut.slots();
             let after_sends = number.checked_sub(slots).map_or(0, |tenant| self.staged[tenant]);
             let slot = number % slots * self.cut.piece_bytes;
-            let (input, output) = (bytes.start, self.output_of(&bytes));
-            let then = if last { Then::Finish { input, output } } else { Then::AddInput { input } };
+            let input = bytes.start;
+            let receives = plan.receives.len() + 1;
+            let (then, next) = if last {
+                let output = self.output_of(&bytes);
+                let held = Held { place: Place::Output, start: output, receives, staged: None };
+                (Then::Finish { input, output }, held)
+            } else {
+                let staged = Some(number);
+                let held = Held { place: Place::Staging, start: slot, receives, staged };
+                (Then::AddInput { input }, held)
+            };
             let bytes = slot..slot + bytes.len();
             plan.receives.push(Receive { to: Place::Staging, bytes, after_sends, then });
             self.staged.push(0);
-            let receives = plan.receives.len();
-            *held = Some(if last {
-                Held { place: Place::Output, start: output, receives, staged: None }
-            } else {
-                Held { place: Place::Staging, start: slot, receives, staged: Some(number) }
-            });
+            *held = Some(next);
         }
     }
 

@@ -79,6 +79,7 @@ impl Benchmark {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[group(skip)]
 pub(super) struct Stream {
     /// Messages outstanding per connection and direction
     #[arg(long, default_value_t = 8, value_parser = requests)]
@@ -92,6 +93,7 @@ pub(super) struct Stream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[group(skip)]
 pub(super) struct PingPong {
     /// Receives posted ahead
     #[arg(long, default_value_t = 8, value_parser = requests)]

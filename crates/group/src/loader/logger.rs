@@ -1,10 +1,10 @@
 //! The logger handed to the plugin: its lines go to the `log` crate.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::mem;
 use std::panic;
-use std::sync::Mutex;
 
 use net_abi::Logger;
 
@@ -19,12 +19,14 @@ pub(super) fn callback() -> Logger {
     Some(unsafe { mem::transmute::<Fixed, Variadic>(receive) })
 }
 
-/// The last warning that the plugin logged, taken: what an error that follows wants to quote.
+/// The last warning that the plugin logged in this thread, taken: what an error that follows wants to quote.
 pub(super) fn take_last_warning() -> Option<String> {
-    LAST_WARNING.lock().ok()?.take()
+    LAST_WARNING.take()
 }
 
-static LAST_WARNING: Mutex<Option<String>> = Mutex::new(None);
+thread_local! {
+    static LAST_WARNING: RefCell<Option<String>> = const { RefCell::new(None) };
+}
 
 unsafe extern "C" fn receive(
     level: c_int,
@@ -51,10 +53,9 @@ unsafe extern "C" fn receive(
             net_abi::LOG_TRACE => log::Level::Trace,
             _ => log::Level::Info,
         };
-        if at <= log::Level::Warn
-            && let Ok(mut last) = LAST_WARNING.lock()
-        {
-            *last = Some(message.to_string());
+        if at <= log::Level::Warn {
+            // A thread that is ending has none any more.
+            let _ = LAST_WARNING.try_with(|last| last.replace(Some(message.to_string())));
         }
         log::log!(target: "plugin", at, "{message} ({file}:{line})");
     });

@@ -1,0 +1,227 @@
+//! `ironrail perf` as users run it, over a small plugin that can be told to misbehave.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn perf(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.arg("perf").args(arguments.split_whitespace());
+    command.arg("--net").arg(support::loopback(TEMPORARY));
+    command
+}
+
+fn ended(mut command: Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// The rows of the table: cells by column.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|line| line.split_whitespace().collect()).collect()
+}
+
+const WRONG: usize = 8;
+
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(TEMPORARY).join(format!("{name}-{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn an_all_reduce_of_four_processes_is_right_at_every_size() {
+    let (code, table, errors) = ended(perf("all_reduce -r 4 -b 8 -e 1M -f 2 -n 3 -w 1 -c 2"));
+    assert_eq!(code, 0, "{table}{errors}");
+    let rows = rows(&table);
+    assert_eq!(rows.len(), 18);
+    assert!(rows.iter().all(|row| row.len() == 11 && row[WRONG] == "0"), "{table}");
+    let sizes: Vec<usize> = rows.iter().map(|row| row[0].parse().unwrap()).collect();
+    assert_eq!(sizes, (3..=20).map(|power| 1 << power).collect::<Vec<_>>());
+    assert!(table.contains("# Out of bounds values : 0 OK\n"), "{table}");
+    assert!(table.contains("# Rail 0 lo: "), "{table}");
+    assert!(errors.is_empty(), "{errors}");
+}
+
+#[test]
+fn every_benchmark_runs_with_processes_and_with_threads() {
+    for ranks in ["-r 2", "-r 2 --threads"] {
+        for benchmark in [
+            "all_reduce -d int32",
+            "all_gather -d uint8",
+            "reduce_scatter -d double",
+            "sendrecv --window 4 --recv-factor 3",
+            "sendrecv --one-way",
+            "pingpong -d int64",
+            "pingpong --batch 1 --recv-factor 2",
+        ] {
+            let (code, table, errors) =
+                ended(perf(&format!("{benchmark} {ranks} -b 1 -e 300K -f 7 -n 3 -c 2")));
+            assert_eq!(code, 0, "{benchmark} {ranks}: {table}{errors}");
+            assert!(
+                rows(&table).iter().all(|row| row[WRONG] == "0"),
+                "{benchmark} {ranks}: {table}"
+            );
+        }
+    }
+}
+
+#[test]
+fn odd_rings_and_refused_requests_change_nothing() {
+    for ranks in [1, 3, 5] {
+        let mut command =
+            perf(&format!("all_reduce -r {ranks} -b 4 -e 200K -f 3 -n 2 --piece 4K --depth 2"));
+        command.env("LOOPBACK_REFUSE", "3");
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 0, "{table}{errors}");
+    }
+}
+
+#[test]
+fn a_plugin_that_flips_a_bit_is_found_out() {
+    for benchmark in ["all_reduce", "all_gather", "reduce_scatter", "sendrecv", "pingpong"] {
+        let mut command = perf(&format!("{benchmark} -r 2 -b 64K -e 64K -n 2 -w 1 -c 4"));
+        command.env("LOOPBACK_CORRUPT", "2");
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 1, "{benchmark}: {table}{errors}");
+        let wrong: u64 = rows(&table)[0][WRONG].parse().unwrap();
+        assert!(wrong > 0, "{benchmark}: {table}");
+        assert!(table.contains("FAILED"), "{table}");
+    }
+}
+
+#[test]
+fn without_checks_nothing_is_said_of_the_data() {
+    let mut command = perf("all_reduce -b 64 -e 64 -n 2 -c 0");
+    command.env("LOOPBACK_CORRUPT", "1");
+    let (code, table, _) = ended(command);
+    assert_eq!((code, rows(&table)[0][WRONG]), (0, "N/A"));
+}
+
+#[test]
+fn a_rank_that_dies_takes_the_run_with_it_at_once() {
+    let mark = scratch("died");
+    let mut command = perf("all_reduce -r 3 -b 8 -e 1M -n 50 --timeout 20");
+    command.env("LOOPBACK_DIE", format!("100:{}", mark.display()));
+    let begun = Instant::now();
+    let (code, table, errors) = ended(command);
+    assert_eq!(code, 1, "{table}{errors}");
+    assert!(mark.exists() && errors.contains("died of signal 9"), "{errors}");
+    assert!(table.contains("FAILED"), "a table that is not whole is not OK: {table}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    fs::remove_file(mark).unwrap();
+}
+
+#[test]
+fn what_stands_still_is_given_up_within_its_bound_and_named() {
+    for (fault, names) in [("LOOPBACK_STALL", "waiting for"), ("LOOPBACK_DEAF", "to connect")] {
+        for ranks in ["-r 2", "-r 2 --threads"] {
+            let mut command = perf(&format!("all_reduce {ranks} -b 1K -e 1K --timeout 1"));
+            command.env(fault, "20");
+            let begun = Instant::now();
+            let (code, table, errors) = ended(command);
+            assert_eq!(code, 1, "{fault}: {table}{errors}");
+            assert!(errors.contains(names), "{fault}: {errors}");
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        }
+    }
+}
+
+#[test]
+fn an_error_of_the_plugin_is_quoted() {
+    let mut command = perf("sendrecv -b 1K -e 1K");
+    command.env("LOOPBACK_ERROR", "9");
+    let (code, _, errors) = ended(command);
+    assert_eq!(code, 1);
+    assert!(
+        errors
+            .contains("isend returned ncclSystemError; it said: loopback: an error was asked for"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_plugin_that_forgets_to_answer_breaks_the_contract() {
+    let mut command = perf("sendrecv -b 1K -e 1K");
+    command.env("LOOPBACK_FORGET", "1");
+    let (code, _, errors) = ended(command);
+    assert_eq!(code, 1);
+    assert!(errors.contains("without writing its request"), "{errors}");
+}
+
+#[test]
+fn json_takes_the_tables_place_or_goes_to_a_file() {
+    let (code, text, errors) = ended(perf("all_reduce -b 8 -e 64 -n 2 --json"));
+    assert_eq!(code, 0, "{errors}");
+    check_json(&text, 4);
+    let path = scratch("results");
+    let (code, table, _) =
+        ended(perf(&format!("pingpong -b 8 -e 16 -n 2 --json {}", path.display())));
+    assert_eq!((code, rows(&table).len()), (0, 2));
+    check_json(&fs::read_to_string(&path).unwrap(), 2);
+    fs::remove_file(path).unwrap();
+}
+
+fn check_json(text: &str, sizes: usize) {
+    let json: serde_json::Value = serde_json::from_str(text).unwrap();
+    let results = json["results"].as_array().unwrap();
+    assert_eq!(results.len(), sizes);
+    for result in results {
+        let numbers = &result["out_of_place"];
+        assert!(
+            numbers["time"].as_f64().unwrap() > 0.0
+                && numbers["p99"].as_f64() >= numbers["p50"].as_f64()
+        );
+        assert_eq!(numbers["nwrong"], 0);
+        assert!(result["size"].as_u64() >= Some(8) && result["type"] == "float");
+    }
+    assert_eq!(json["format"], "ironrail-perf/1");
+    assert_eq!(json["out_of_bounds"]["okay"], true);
+    assert_eq!(json["network"]["table"], 12);
+    assert_eq!(json["rails"][0]["percent"], 100.0);
+}
+
+#[test]
+fn a_version_of_the_table_can_be_asked_for() {
+    for version in 6..=12 {
+        let (code, table, errors) =
+            ended(perf(&format!("all_reduce -b 4K -e 4K -n 2 --abi {version}")));
+        assert_eq!(code, 0, "{errors}");
+        assert!(table.contains(&format!("Using network Loopback, table v{version},")), "{table}");
+    }
+    let (code, text, _) = ended(perf("all_reduce --version-table"));
+    assert_eq!(code, 0);
+    assert!(text.contains("tables   v12 v11 v10 v9 v8 v7 v6\ntaken    v12"), "{text}");
+}
+
+#[test]
+fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
+    for wrong in [
+        "all_reduce -b 8X",
+        "all_reduce -b 64 -e 8",
+        "pingpong -r 3",
+        "all_reduce --abi 5",
+        "all_reduce -d half",
+        "sendrecv --window 33",
+        "all_reduce --piece 100",
+        "nothing",
+    ] {
+        let (code, _, errors) = ended(perf(wrong));
+        assert_eq!(code, 2, "{wrong}: {errors}");
+        assert!(!errors.is_empty());
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["perf", "all_reduce", "--net", "/no/such/plugin.so"]);
+    let (code, _, errors) = ended(command);
+    assert_eq!(code, 1);
+    assert_eq!(errors.lines().count(), 1, "one sentence, not one per rank: {errors}");
+}

@@ -1,0 +1,199 @@
+//! The loader, the channels and the collectives over a real plugin: every version of the table, through the C ABI.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironrail_group::bootstrap::Local;
+use ironrail_group::check::{self, Expected};
+use ironrail_group::collectives::{self, WINDOW, Workspace};
+use ironrail_group::communicator::Communicator;
+use ironrail_group::error::{GroupError, MemoryError};
+use ironrail_group::loader::{Buffer, DataType, Library, Net};
+use ironrail_group::patience::Patience;
+use ironrail_group::plan::{self, Cut};
+
+const WAIT: Duration = Duration::from_secs(20);
+const CUT: Cut = Cut { piece_bytes: 8192, piece_bytes_min: 1024, depth: 3 };
+
+fn open(version: u32) -> Arc<Library> {
+    let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
+    Library::open(plugin.to_str().unwrap(), Some(version)).unwrap()
+}
+
+/// Runs one function on every rank of a group of threads.
+fn group<T: Send + 'static>(
+    version: u32,
+    size: usize,
+    work: impl Fn(Communicator) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let library = open(version);
+    let rank = |mut place: Local| {
+        let (library, work) = (Arc::clone(&library), work.clone());
+        thread::spawn(move || {
+            let communicator = Communicator::connect(&library, &mut place, None, WAIT).unwrap();
+            let out = work(communicator);
+            place.leave();
+            out
+        })
+    };
+    let ranks: Vec<_> = Local::group(size).into_iter().map(rank).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+#[test]
+fn every_version_of_the_table_carries_an_all_reduce() {
+    for version in 6..=12 {
+        group(version, 3, |mut communicator| {
+            let ring = communicator.ring();
+            let (kind, count) = (DataType::F64, 10_007);
+            let bytes = count * kind.bytes();
+            let staging = CUT.slots() * CUT.piece_bytes;
+            let mut workspace = Workspace::new(&communicator, bytes, bytes, staging).unwrap();
+            let plan = plan::all_reduce(ring, count, kind.bytes(), CUT);
+            for iteration in 0..3 {
+                check::fill(&mut workspace.input, kind, 0, count, ring.rank, iteration).unwrap();
+                check::poison(&mut workspace.output).unwrap();
+                collectives::run(
+                    &mut communicator,
+                    &mut workspace,
+                    &plan,
+                    kind,
+                    WINDOW.min(CUT.slots()),
+                )
+                .unwrap();
+                let expected = Expected::Sum { ranks: 3, first: 0 };
+                assert_eq!(
+                    check::count_wrong(&workspace.output, kind, 0, count, expected, iteration)
+                        .unwrap(),
+                    0
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn properties_are_read_from_every_version() {
+    for version in 6..=12 {
+        let net = Net::init(&open(version), 1).unwrap();
+        assert_eq!((net.devices().unwrap(), net.library().version()), (1, version));
+        let properties = net.properties(0).unwrap();
+        assert_eq!((&*properties.name, properties.guid, properties.speed_mbps), ("lo0", 7, 25_000));
+        assert_eq!((properties.port, properties.latency_us, properties.comms_max), (1, 12.0, 1024));
+        assert_eq!(properties.rail, (version == 12).then_some(3));
+        assert_eq!(properties.plane, None);
+        assert_eq!(properties.parts, if version >= 9 { vec![0] } else { vec![] });
+        assert!(net.properties(1).is_err());
+    }
+}
+
+#[test]
+fn the_newest_table_is_taken_unless_one_is_asked_for() {
+    let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR")).to_str().unwrap();
+    let library = Library::open(plugin, None).unwrap();
+    assert_eq!(library.version(), 12);
+    assert_eq!(library.versions(), [12, 11, 10, 9, 8, 7, 6]);
+    let why = Library::open(plugin, Some(13)).unwrap_err().to_string();
+    assert!(why.contains("there are v6 to v12"), "{why}");
+}
+
+#[test]
+fn sizes_come_back_and_receives_may_be_larger_than_sends() {
+    group(12, 2, |mut communicator| {
+        let mut input = Buffer::new(4096).unwrap();
+        let mut output = Buffer::new(8 * 4096).unwrap();
+        let send = communicator.next.register(&input).unwrap();
+        let receive = communicator.previous.register(&output).unwrap();
+        input.slice_mut::<u8>(0..4096).unwrap().fill(7);
+        let sizes = [0, 1, 4095, 4096, 17];
+        let mut patience = Patience::new(WAIT, 32);
+        for (slot, _) in sizes.iter().enumerate() {
+            let room = slot * 4096..(slot + 1) * 4096;
+            assert!(communicator.previous.receive(&mut output, room, &receive).unwrap());
+        }
+        for len in sizes {
+            assert!(communicator.next.send(&input, 0..len, &send).unwrap());
+        }
+        for (slot, len) in sizes.into_iter().enumerate() {
+            assert_eq!(
+                output.slice::<u8>(slot * 4096..slot * 4096 + 1),
+                Err(MemoryError::InFlight)
+            );
+            let came = loop {
+                match communicator.previous.poll().unwrap() {
+                    Some(came) => break came,
+                    None => patience.idle(|| "a message".to_owned()).unwrap(),
+                }
+            };
+            assert_eq!(came, len);
+            let room = output.slice::<u8>(slot * 4096..(slot + 1) * 4096).unwrap();
+            assert!(
+                room[..len].iter().all(|byte| *byte == 7)
+                    && room[len..].iter().all(|byte| *byte == 0)
+            );
+        }
+        while communicator.next.outstanding() > 0 {
+            communicator.next.poll().unwrap();
+        }
+    });
+}
+
+#[test]
+fn memory_of_another_buffer_is_refused_before_the_plugin_sees_it() {
+    group(12, 2, |mut communicator| {
+        let (here, there) = (Buffer::new(64).unwrap(), Buffer::new(64).unwrap());
+        let region = communicator.next.register(&here).unwrap();
+        let refused = communicator.next.send(&there, 0..64, &region);
+        assert!(matches!(refused, Err(GroupError::Memory(MemoryError::ForeignRegion))));
+        let refused = communicator.next.send(&here, 0..65, &region);
+        assert!(matches!(refused, Err(GroupError::Memory(MemoryError::OutOfRange))));
+    });
+}
+
+#[test]
+fn an_error_of_the_plugin_carries_what_it_said() {
+    group(12, 2, |mut communicator| {
+        // One byte more than the receive has room for: the plugin refuses.
+        let (input, mut output) = (Buffer::new(64).unwrap(), Buffer::new(64).unwrap());
+        let send = communicator.next.register(&input).unwrap();
+        let receive = communicator.previous.register(&output).unwrap();
+        assert!(communicator.previous.receive(&mut output, 0..8, &receive).unwrap());
+        assert!(communicator.next.send(&input, 0..9, &send).unwrap());
+        let deadline = Instant::now() + WAIT;
+        let error = loop {
+            assert!(Instant::now() < deadline);
+            if let Err(error) = communicator.previous.poll() {
+                break error.to_string();
+            }
+        };
+        assert!(error.contains("test returned ncclInvalidUsage"), "{error}");
+        assert!(error.contains("a message longer than its receive"), "{error}");
+    });
+}
+
+#[test]
+fn who_does_not_accept_is_named() {
+    let library = open(12);
+    let mut places = Local::group(2);
+    let mut absent = places.pop().unwrap();
+    let mut here = places.pop().unwrap();
+    // Rank 1 gives a handle and then does nothing.
+    let listener = thread::spawn({
+        let library = Arc::clone(&library);
+        move || {
+            let net = Net::init(&library, 1).unwrap();
+            let (_listener, handle) = net.listen(0).unwrap();
+            ironrail_group::bootstrap::Bootstrap::all_gather(&mut absent, &handle.0, WAIT).unwrap();
+            thread::sleep(Duration::from_millis(600));
+            absent.leave();
+        }
+    });
+    let error =
+        Communicator::connect(&library, &mut here, None, Duration::from_millis(300)).unwrap_err();
+    assert!(error.to_string().ends_with("rank 1 to connect"), "{error}");
+    listener.join().unwrap();
+}
