@@ -20,7 +20,7 @@ pub const ENVELOPE_BYTES: usize = 16;
 const CHECK_AT: std::ops::Range<usize> = 12..16;
 
 /// A check over bytes: every bit, its position and the length matter. It guards against accidents, not against malice.
-pub(crate) fn check_of(bytes: &[u8]) -> u32 {
+pub fn check_of(bytes: &[u8]) -> u32 {
     let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     let mixed =
         bytes.chunks(8).fold(bytes.len() as u64, |seed, chunk| mix(seed, word(chunk), seed >> 32));

@@ -6,10 +6,15 @@
 use std::fmt;
 
 use crate::capabilities::Capabilities;
-use crate::codec::{Address, FloorCharBoundary, Name, Reader, VERSION, Writer, open};
+use crate::codec::{Address, FloorCharBoundary, Name, VERSION, Writer, open};
+use crate::fields::{
+    CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, FIN_ONLY, FROM, Fields, HOST,
+    LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER, RAIL, REASON,
+    REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
+};
 use crate::ids::{CommId, ConnectionId};
-use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_GROUP, MAX_TEXT_BYTES};
-use crate::rails::{Pairing, Rail, decode_pairs};
+use crate::limits::{MAX_CONTROL_RAILS, MAX_TEXT_BYTES};
+use crate::rails::{Pairing, Rail};
 use crate::window::Window;
 
 /// The sender's, to the control address of a handle.
@@ -220,7 +225,7 @@ impl Ring {
         writer.field(RING, &value);
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let (words, rest) = bytes.as_chunks::<8>();
         let [address, keys @ ..] = words else { return Err(HandshakeError::Value("ring")) };
         if !rest.is_empty() || keys.is_empty() || keys.len() > MAX_CONTROL_RAILS {
@@ -253,197 +258,8 @@ fn encode_window(writer: &mut Writer, window: Window) {
     writer.field(WINDOW, &bytes);
 }
 
-fn decode_window(bytes: [u8; 12]) -> Result<Window, HandshakeError> {
-    let ([lines, eager, outstanding], _) = bytes.as_chunks::<4>() else {
-        return Err(HandshakeError::Value("window"));
-    };
-    let [lines, eager, outstanding] = [lines, eager, outstanding].map(|v| u32::from_le_bytes(*v));
-    Window::new(lines, eager, outstanding).ok_or(HandshakeError::Value("window"))
-}
-
-/// Every field there is, as far as a message has it.
-#[derive(Default)]
-struct Fields {
-    connection: Option<ConnectionId>,
-    reply_to: Option<Address>,
-    listener: Option<u64>,
-    listener_nonce: Option<u64>,
-    nonce: Option<u64>,
-    capabilities: Option<Capabilities>,
-    rails: Vec<Rail>,
-    ring: Option<Ring>,
-    window: Option<Window>,
-    max_group: Option<u8>,
-    comm: Option<CommId>,
-    data_pairs: Option<Vec<crate::rails::RailPair>>,
-    control_pairs: Option<Vec<crate::rails::RailPair>>,
-    fin_only: Option<bool>,
-    reason: Option<RefusalReason>,
-    text: Option<String>,
-    from: Option<Side>,
-    host: Option<Name>,
-    process: Option<u32>,
-    provider: Option<Name>,
-    libfabric: Option<u32>,
-    settings: Option<u64>,
-}
-
-// Types of fields. 1 and 2 are the same in every version.
-const CONNECTION: u16 = 1;
-const REPLY_TO: u16 = 2;
-const LISTENER: u16 = 3;
-const LISTENER_NONCE: u16 = 4;
-const NONCE: u16 = 5;
-const CAPABILITIES: u16 = 6;
-const RAIL: u16 = 7;
-const RING: u16 = 8;
-const WINDOW: u16 = 9;
-const MAX_GROUP_FIELD: u16 = 10;
-const COMM: u16 = 11;
-const DATA_PAIRS: u16 = 12;
-const CONTROL_PAIRS: u16 = 13;
-const FIN_ONLY: u16 = 14;
-const REASON: u16 = 15;
-const TEXT: u16 = 16;
-const FROM: u16 = 17;
-const HOST: u16 = 18;
-const PROCESS: u16 = 19;
-const PROVIDER: u16 = 20;
-const LIBFABRIC: u16 = 21;
-const SETTINGS: u16 = 22;
-
-impl Fields {
-    fn read(bytes: &[u8]) -> Result<Self, HandshakeError> {
-        let mut fields = Self::default();
-        for field in Reader::new(bytes) {
-            fields.take(field?)?;
-        }
-        Ok(fields)
-    }
-
-    fn take(&mut self, field: crate::codec::Field<'_>) -> Result<(), HandshakeError> {
-        match field.kind {
-            CONNECTION => field.once(&mut self.connection, |field| field.u64().map(ConnectionId)),
-            REPLY_TO => field.once(&mut self.reply_to, |field| field.bounded()),
-            LISTENER => field.once(&mut self.listener, |field| field.u64()),
-            LISTENER_NONCE => field.once(&mut self.listener_nonce, |field| field.u64()),
-            NONCE => field.once(&mut self.nonce, |field| field.u64()),
-            CAPABILITIES => {
-                field.once(&mut self.capabilities, |field| Capabilities::decode(field.value))
-            }
-            RAIL if self.rails.len() == MAX_DATA_RAILS => Err(HandshakeError::Value("rails")),
-            RAIL => Rail::decode(field.value).map(|rail| self.rails.push(rail)),
-            RING => field.once(&mut self.ring, |field| Ring::decode(field.value)),
-            WINDOW => field.once(&mut self.window, |field| decode_window(field.array()?)),
-            MAX_GROUP_FIELD => field.once(&mut self.max_group, |field| match field.u8()? {
-                group if (1..=MAX_GROUP).contains(&usize::from(group)) => Ok(group),
-                _ => Err(HandshakeError::Value("largest group")),
-            }),
-            COMM => field.once(&mut self.comm, |field| {
-                CommId::new(field.u16()?).ok_or(HandshakeError::Value("comm id"))
-            }),
-            DATA_PAIRS => {
-                field.once(&mut self.data_pairs, |field| decode_pairs(field.value, MAX_DATA_RAILS))
-            }
-            CONTROL_PAIRS => field.once(&mut self.control_pairs, |field| {
-                decode_pairs(field.value, MAX_CONTROL_RAILS)
-            }),
-            FIN_ONLY => field.once(&mut self.fin_only, |field| field.u8().map(|value| value != 0)),
-            REASON => field.once(&mut self.reason, |field| RefusalReason::from_u8(field.u8()?)),
-            TEXT => field.once(&mut self.text, |field| match field.value {
-                text if text.len() > MAX_TEXT_BYTES => Err(HandshakeError::FieldLength(TEXT)),
-                text => Ok(String::from_utf8_lossy(text).into_owned()),
-            }),
-            FROM => field.once(&mut self.from, |field| match field.u8()? {
-                1 => Ok(Side::Sender),
-                2 => Ok(Side::Receiver),
-                _ => Err(HandshakeError::Value("side")),
-            }),
-            HOST => field.once(&mut self.host, |field| field.bounded()),
-            PROCESS => field.once(&mut self.process, |field| field.u32()),
-            PROVIDER => field.once(&mut self.provider, |field| field.bounded()),
-            LIBFABRIC => field.once(&mut self.libfabric, |field| field.u32()),
-            SETTINGS => field.once(&mut self.settings, |field| field.u64()),
-            _ => Ok(()),
-        }
-    }
-
-    fn request(mut self) -> Result<Request, HandshakeError> {
-        Ok(Request {
-            connection: self.connection()?,
-            reply_to: have(self.reply_to.take(), "reply address")?,
-            listener: have(self.listener, "listener")?,
-            listener_nonce: have(self.listener_nonce, "listener nonce")?,
-            nonce: have(self.nonce, "nonce")?,
-            capabilities: have(self.capabilities, "capabilities")?,
-            mailbox: have(self.ring.take(), "mailbox")?,
-            window: have(self.window, "window")?,
-            max_group: have(self.max_group, "largest group")?,
-            identity: self.identity()?,
-            rails: self.rails()?,
-        })
-    }
-
-    fn reply(mut self) -> Result<Reply, HandshakeError> {
-        Ok(Reply {
-            connection: self.connection()?,
-            comm: have(self.comm, "comm id")?,
-            nonce: have(self.nonce, "nonce")?,
-            capabilities: have(self.capabilities, "capabilities")?,
-            pairing: Pairing {
-                data: have(self.data_pairs.take(), "data rail pairs")?,
-                control: have(self.control_pairs.take(), "control rail pairs")?,
-            },
-            fins: have(self.ring.take(), "fin ring")?,
-            window: have(self.window, "window")?,
-            fin_only: have(self.fin_only, "fin path")?,
-            identity: self.identity()?,
-            rails: self.rails()?,
-        })
-    }
-
-    fn refusal(mut self) -> Result<Refusal, HandshakeError> {
-        Ok(Refusal {
-            connection: self.connection()?,
-            reason: have(self.reason, "reason")?,
-            text: have(self.text.take(), "sentence")?,
-        })
-    }
-
-    fn bye(self) -> Result<Bye, HandshakeError> {
-        Ok(Bye {
-            connection: self.connection()?,
-            comm: have(self.comm, "comm id")?,
-            nonce: have(self.nonce, "nonce")?,
-            from: have(self.from, "side")?,
-        })
-    }
-
-    fn connection(&self) -> Result<ConnectionId, HandshakeError> {
-        have(self.connection, "connection id")
-    }
-
-    fn identity(&self) -> Result<Identity, HandshakeError> {
-        Ok(Identity {
-            host: have(self.host, "host")?,
-            process: have(self.process, "process")?,
-            provider: have(self.provider, "provider")?,
-            libfabric_version: have(self.libfabric, "libfabric version")?,
-            settings: have(self.settings, "settings")?,
-        })
-    }
-
-    fn rails(self) -> Result<Vec<Rail>, HandshakeError> {
-        if self.rails.is_empty() { Err(HandshakeError::Missing("rail")) } else { Ok(self.rails) }
-    }
-}
-
-fn have<T>(field: Option<T>, name: &'static str) -> Result<T, HandshakeError> {
-    field.ok_or(HandshakeError::Missing(name))
-}
-
 impl RefusalReason {
-    fn from_u8(value: u8) -> Result<Self, HandshakeError> {
+    pub(crate) fn from_u8(value: u8) -> Result<Self, HandshakeError> {
         [Self::Version, Self::Check, Self::Feature, Self::Nonce, Self::Rails, Self::Busy]
             .into_iter()
             .find(|reason| *reason as u8 == value)

@@ -32,6 +32,7 @@ pub mod window;
 pub mod wire;
 
 mod bits;
+mod fields;
 
 pub use capabilities::{Capabilities, ImmediateWidth};
 pub use error::{ProtocolError, Violation};

@@ -538,6 +538,11 @@ impl ReceiveFlow {
         &self.parameters
     }
 
+    /// The memory of the flow, all in all.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.slots)
+    }
+
     /// Lines before this one are complete.
     pub fn done(&self) -> Line {
         self.done

@@ -387,6 +387,11 @@ impl SendFlow {
         &self.parameters
     }
 
+    /// The memory of the flow, all in all.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.slots)
+    }
+
     /// The oldest line that no message has taken.
     #[inline]
     pub fn submitted(&self) -> Line {
