@@ -82,7 +82,9 @@ impl Fields {
             CAPABILITIES => {
                 field.once(&mut self.capabilities, |field| Capabilities::decode(field.value))
             }
-            RAIL if self.rails.len() == MAX_DATA_RAILS => Err(HandshakeError::Value("rails")),
+            RAIL if self.rails.len() == MAX_DATA_RAILS => {
+                Err(HandshakeError::Value("number of rails"))
+            }
             RAIL => Rail::decode(field.value).map(|rail| self.rails.push(rail)),
             RING => field.once(&mut self.ring, |field| Ring::decode(field.value)),
             WINDOW => field.once(&mut self.window, |field| decode_window(field.array()?)),

@@ -13,7 +13,7 @@ use crate::fields::{
     REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
 };
 use crate::ids::{CommId, ConnectionId};
-use crate::limits::{MAX_CONTROL_RAILS, MAX_TEXT_BYTES};
+use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_TEXT_BYTES};
 use crate::rails::{Pairing, Rail};
 use crate::window::Window;
 
@@ -170,7 +170,7 @@ impl Request {
         writer.field(LISTENER_NONCE, &self.listener_nonce.to_le_bytes());
         writer.field(NONCE, &self.nonce.to_le_bytes());
         writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
-        encode_rails(&mut writer, &self.rails);
+        encode_rails(&mut writer, &self.rails)?;
         self.mailbox.encode(&mut writer);
         encode_window(&mut writer, self.window);
         writer.field(MAX_GROUP_FIELD, &[self.max_group]);
@@ -186,7 +186,7 @@ impl Reply {
         writer.field(COMM, &self.comm.get().to_le_bytes());
         writer.field(NONCE, &self.nonce.to_le_bytes());
         writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
-        encode_rails(&mut writer, &self.rails);
+        encode_rails(&mut writer, &self.rails)?;
         self.pairing.encode(&mut writer, DATA_PAIRS, CONTROL_PAIRS);
         self.fins.encode(&mut writer);
         encode_window(&mut writer, self.window);
@@ -246,10 +246,14 @@ impl Identity {
     }
 }
 
-fn encode_rails(writer: &mut Writer, rails: &[Rail]) {
+fn encode_rails(writer: &mut Writer, rails: &[Rail]) -> Result<(), HandshakeError> {
+    if rails.is_empty() || rails.len() > MAX_DATA_RAILS {
+        return Err(HandshakeError::Value("number of rails"));
+    }
     for rail in rails {
         writer.nested(RAIL, |inner| rail.encode(inner));
     }
+    Ok(())
 }
 
 fn encode_window(writer: &mut Writer, window: Window) {

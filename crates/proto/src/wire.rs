@@ -137,7 +137,7 @@ impl Form {
     /// Whether it is an advert that stands alone: the common case, in one comparison.
     #[inline]
     pub(crate) const fn is_single_advert(self) -> bool {
-        const MASK: u64 = 0xff << INDEX_SHIFT | 7 << KIND_SHIFT;
+        const MASK: u64 = 0xff << INDEX_SHIFT | KIND_BITS;
         self.0 & MASK == (Kind::Advert as u64) << KIND_SHIFT
     }
 
@@ -161,6 +161,7 @@ impl Form {
 const INDEX_SHIFT: u32 = 16;
 const COUNT_SHIFT: u32 = 20;
 const KIND_SHIFT: u32 = 24;
+const KIND_BITS: u64 = 7 << KIND_SHIFT;
 const CUT_SHIFT: u32 = 27;
 const STATUS_SHIFT: u32 = 28;
 const TAG_SHIFT: u32 = 32;
@@ -194,8 +195,10 @@ pub(crate) fn body(nonce: u64, words: &[u64]) -> u64 {
 #[inline]
 pub(crate) fn validates<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) -> bool {
     const { assert!(WORDS >= SHORT_LINE_WORDS && WORDS.is_multiple_of(2)) };
-    let sealed = seal(body(nonce, &words[2..]), head_line(words[0]), Form::from_word(words[1]));
-    sealed == words[0]
+    let form = Form::from_word(words[1]);
+    // Kind 0 is none: without it, memory that was never written would be line 0 once in 2^32 nonces.
+    form.word() & KIND_BITS != 0
+        && seal(body(nonce, &words[2..]), head_line(words[0]), form) == words[0]
 }
 
 /// A fin or a lone done, sealed.
@@ -206,4 +209,87 @@ pub(crate) fn short_line(
     rest: [u64; 2],
 ) -> [u64; SHORT_LINE_WORDS] {
     [seal(body(nonce, &rest), line, form), form.word(), rest[0], rest[1]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed<const WORDS: usize>(nonce: u64) -> [u64; WORDS] {
+        let mut words =
+            std::array::from_fn(|index| (index as u64 * 0x1234_5678_9abc).rotate_left(7));
+        words[1] = Form::advert(1, 3, true, -5).with_done(Line::new(0x12_ffff)).word();
+        words[0] =
+            seal(body(nonce, &words[2..]), Line::new(0xffff_fff0), Form::from_word(words[1]));
+        words
+    }
+
+    fn every_bit_matters<const WORDS: usize>() {
+        let words = sealed::<WORDS>(42);
+        assert!(validates(42, &words));
+        for bit in 0..WORDS * 64 {
+            let mut wrong = words;
+            wrong[bit / 64] ^= 1 << (bit % 64);
+            assert!(!validates(42, &wrong), "bit {bit} of {WORDS} words");
+        }
+        for first in 0..WORDS {
+            for second in first + 1..WORDS {
+                let mut wrong = words;
+                wrong.swap(first, second);
+                assert!(!validates(42, &wrong), "words {first} and {second} of {WORDS}");
+            }
+        }
+        for bit in 0..64 {
+            assert!(!validates(42 ^ 1 << bit, &words), "bit {bit} of the nonce");
+        }
+    }
+
+    #[test]
+    fn every_bit_its_position_and_the_nonce_matter_to_the_check() {
+        every_bit_matters::<4>();
+        every_bit_matters::<8>();
+        every_bit_matters::<16>();
+        every_bit_matters::<24>();
+    }
+
+    #[test]
+    fn empty_memory_is_no_line() {
+        for nonce in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
+            assert!(!validates(nonce, &[0; 8]));
+        }
+    }
+
+    #[test]
+    fn a_form_gives_back_what_it_was_made_of() {
+        for count in 1..=MAX_GROUP {
+            for index in 0..count {
+                for (cut, tag, done) in
+                    [(false, -1, 0), (true, i32::MAX, 65535), (true, i32::MIN, 7)]
+                {
+                    let form = Form::advert(index, count, cut, tag).with_done(Line::new(done));
+                    assert_eq!((form.index() as usize, form.count() as usize), (index, count));
+                    assert_eq!((form.cuts(), form.tag()), (cut, tag));
+                    assert_eq!(u32::from(form.done()), done);
+                    assert!(
+                        form.is(Kind::Advert) && !form.is(Kind::Fin) && !form.is(Kind::LoneDone)
+                    );
+                    assert_eq!(form.is_single_advert(), count == 1);
+                    assert_eq!(form.status(), 0);
+                }
+            }
+        }
+        assert!(Form::lone_done().is(Kind::LoneDone) && !Form::lone_done().is_single_advert());
+        assert!(Form::fin(false).is(Kind::Fin) && Form::fin(false).status() == 0);
+        assert!(Form::fin(true).is(Kind::Fin) && Form::fin(true).status() == 1);
+    }
+
+    #[test]
+    fn a_line_has_room_for_the_keys_of_its_rails() {
+        for rails in 1..=MAX_DATA_RAILS {
+            let format = LineFormat::for_rails(rails);
+            assert!(format.keys() >= rails);
+            assert_eq!(format.bytes(), format.words() * 8);
+            assert_eq!(format.bytes() % 64, 0);
+        }
+    }
 }

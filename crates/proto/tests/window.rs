@@ -1,0 +1,189 @@
+//! The window and its adverts: how many there are, when they travel, when they are believed.
+
+mod pair;
+
+use pair::{Pair, parameters};
+use proto::{
+    FlowParameters, Line, LineSource, Path, ReceivePoll, SendPoll, Submit, Window, ids::RESIDUES,
+};
+
+#[test]
+fn no_more_than_the_window_is_posted() {
+    for window in [Window::SINGLE, Window::GROUPED] {
+        let mut pair = Pair::new(FlowParameters { window, ..parameters() });
+        for _ in 0..window.outstanding() {
+            assert!(pair.post(&[(8, 0)], false).is_some());
+        }
+        assert_eq!(pair.post(&[(8, 0)], false), None);
+    }
+}
+
+#[test]
+fn a_group_is_posted_whole_or_not_at_all() {
+    let mut pair = Pair::new(parameters());
+    for _ in 0..5 {
+        assert!(pair.post(&[(8, 0); 8], false).is_some());
+    }
+    assert!(pair.post(&[(8, 0); 1], false).is_some());
+    assert_eq!(pair.post(&[(8, 0); 8], false), None);
+    assert!(pair.post(&[(8, 0); 7], false).is_some());
+    assert_eq!(pair.receiver.outstanding(), 7);
+}
+
+#[test]
+fn a_receive_that_was_not_reported_keeps_its_place() {
+    let mut pair = Pair::new(parameters());
+    let first = pair.exchange();
+    for _ in 1..64 {
+        let line = pair.exchange();
+        pair.sender.observe(&pair.mailbox);
+        assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
+    }
+    assert_eq!(pair.post(&[(8, 0)], false), None, "its place is the first line's");
+    assert_eq!(pair.receiver.poll(first), ReceivePoll::Done { count: 1 });
+    assert_eq!(pair.post(&[(8, 0)], false), Some(Line::new(64)));
+}
+
+#[test]
+fn a_send_that_was_not_polled_keeps_its_place() {
+    let sends_arrive_when_complete = true;
+    let mut pair = Pair::new(FlowParameters { sends_arrive_when_complete, ..parameters() });
+    for _ in 0..64 {
+        let line = pair.exchange();
+        assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
+    }
+    pair.post(&[(8, 0)], false).unwrap();
+    pair.advertise().unwrap();
+    assert_eq!(pair.send(0, 8), None);
+    assert_eq!(pair.sender.poll(Line::FIRST), SendPoll::Done { len: 8 });
+    assert_eq!(pair.send(0, 8).map(|(line, _)| line), Some(Line::new(64)));
+}
+
+#[test]
+fn the_first_receive_is_advertised_at_once_and_later_ones_together() {
+    let mut pair = Pair::new(parameters());
+    let mut writes = Vec::new();
+    for _ in 0..16 {
+        pair.post(&[(8, 0)], false);
+        writes.extend(pair.advertise());
+    }
+    assert_eq!(writes, [1, 1, 2, 4, 8]);
+}
+
+#[test]
+fn adverts_travel_before_the_sender_runs_dry() {
+    let sends_arrive_when_complete = true;
+    let mut pair = Pair::new(FlowParameters { sends_arrive_when_complete, ..parameters() });
+    for _ in 0..8 {
+        pair.post(&[(8, 0)], false);
+        while pair.advertise().is_some() {}
+    }
+    for _ in 0..100 {
+        let (line, immediate) = pair.send(0, 8).expect("an advert is always there");
+        pair.receiver.arrived(0, immediate, 8);
+        pair.sender.written(line);
+        assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
+        pair.post(&[(8, 0)], false);
+        while pair.advertise().is_some() {}
+        assert_eq!(pair.sender.poll(line), SendPoll::Done { len: 8 });
+    }
+}
+
+#[test]
+fn a_group_split_by_the_end_of_the_ring_is_written_to_its_end() {
+    let window = Window::new(16, 4, 12).unwrap();
+    for first in 0..16 {
+        let first_line = Line::new(first);
+        let mut pair = Pair::new(FlowParameters { window, first_line, ..parameters() });
+        pair.post(&[(8, 0)], false);
+        pair.advertise();
+        pair.post(&[(8, 0); 8], false);
+        let mut written = 0;
+        while let Some(count) = pair.advertise() {
+            written += count;
+        }
+        assert_eq!(written, 8, "first line {first}");
+    }
+}
+
+#[test]
+fn a_refused_advert_is_sealed_again_with_the_newest_done() {
+    let mut pair = Pair::new(parameters());
+    pair.post(&[(8, 0)], false);
+    pair.advertise();
+    let (_, immediate) = pair.send(0, 8).unwrap();
+    pair.post(&[(8, 0)], false);
+    let refused = pair.receiver.next_write(&mut pair.staging).unwrap();
+    pair.receiver.arrived(0, immediate, 8);
+    pair.post(&[(8, 0)], false);
+    let accepted = pair.receiver.next_write(&mut pair.staging).unwrap();
+    assert_eq!((refused.place, refused.count), (1, 1));
+    assert_eq!((accepted.place, accepted.count), (1, 2));
+    assert_eq!(pair.staging.word(1, 1) & 0xffff, 1);
+    assert!(pair.receiver.owes_done());
+    pair.receiver.wrote(accepted);
+    assert!(!pair.receiver.owes_done());
+}
+
+#[test]
+fn an_advert_is_there_only_when_every_word_is() {
+    for rails in [1, 4, 5, 12, 13, 16] {
+        let path = Path::Fin;
+        for missing in 0..(FlowParameters { rails, ..parameters() }).format().words() {
+            let mut pair = Pair::new(FlowParameters { rails, path, ..parameters() });
+            pair.mailbox.words.fill(0x5555_0000_0000_0000);
+            pair.post(&[(8, 0)], false);
+            pair.advertise().unwrap();
+            let word = std::mem::replace(pair.mailbox.at(0, missing), 0x1234_5678_0000_4321);
+            assert!(pair.send(0, 8).is_none(), "{rails} rails, word {missing}");
+            *pair.mailbox.at(0, missing) = word;
+            assert!(pair.send(0, 8).is_some());
+        }
+    }
+}
+
+#[test]
+fn an_advert_of_another_nonce_or_another_lap_is_not_there() {
+    let mut pair = Pair::new(parameters());
+    let mut other = Pair::new(FlowParameters { nonce: 1, ..parameters() });
+    other.post(&[(8, 0)], false);
+    other.advertise();
+    pair.mailbox = other.mailbox.clone();
+    assert!(matches!(pair.sender.submit(&pair.mailbox, 0, 8), Ok(Submit::NotYet)));
+
+    let lap = Line::new(64);
+    let mut later = Pair::new(FlowParameters { first_line: lap, ..parameters() });
+    later.post(&[(8, 0)], false);
+    later.advertise();
+    pair.mailbox = later.mailbox.clone();
+    assert!(matches!(pair.sender.submit(&pair.mailbox, 0, 8), Ok(Submit::NotYet)));
+}
+
+#[test]
+fn an_immediate_reaches_only_the_lines_that_are_advertised() {
+    for first in [0, 1000, 65530, u32::MAX - 5] {
+        let first_line = Line::new(first);
+        for residue in 0..RESIDUES {
+            let mut pair = Pair::new(FlowParameters { first_line, ..parameters() });
+            for _ in 0..4 {
+                pair.post(&[(8, 0)], false);
+            }
+            pair.advertise();
+            pair.post(&[(8, 0)], false);
+            let comm = pair.parameters.comm;
+            let line = Line::new(residue);
+            let immediate = proto::Immediate::new(comm, line, 0, true, true, 8);
+            let arrival = pair.receiver.arrived(0, immediate, 8);
+            let ahead = residue.wrapping_sub(first) % RESIDUES;
+            let complete = proto::Arrival::Complete(first_line.plus(ahead));
+            assert_eq!(arrival, if ahead < 4 { complete } else { proto::Arrival::Late });
+        }
+    }
+}
+
+#[test]
+fn flows_keep_to_their_budget_of_memory() {
+    let pair = Pair::new(parameters());
+    assert!(pair.sender.memory_bytes() <= 2048, "{}", pair.sender.memory_bytes());
+    assert!(pair.receiver.memory_bytes() <= 3584, "{}", pair.receiver.memory_bytes());
+}
