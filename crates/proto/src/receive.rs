@@ -10,15 +10,23 @@
 //! outside the advertised window it is late and dropped. A line is complete when its last part is known and all before
 //! it are there. The first cause of failure sticks.
 
-use crate::bits::{count32, low8, low16};
-use crate::error::{ProtocolError, Violation};
-use crate::flow::{FlowParameters, LineSink, LineSource, Path};
-use crate::ids::{Line, RESIDUES};
-use crate::immediate::Immediate;
+mod adverts;
+mod arrivals;
+mod slot;
+mod told;
+
+use crate::bits::{count32, low8};
+use crate::error::ProtocolError;
+use crate::flow::{FlowParameters, LineSink};
+use crate::ids::Line;
 use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP};
 use crate::window::Window;
-use crate::wire::{Form, Kind, LineFormat, SHORT_LINE_WORDS};
-use crate::wire::{body, head_line, seal, short_line, validates};
+use crate::wire::{Form, LineFormat, body};
+
+pub use adverts::AdvertWrite;
+pub use arrivals::Arrival;
+use slot::{Slot, State};
+pub use told::LoneDone;
 
 /// One direction of one connection, at the side that called accept.
 #[derive(Debug)]
@@ -81,34 +89,6 @@ pub struct Receive<'a> {
     pub keys: &'a [u64],
 }
 
-/// Adverts that travel in one write: `count` places from `place` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdvertWrite {
-    pub place: u32,
-    pub count: u32,
-    done: Line,
-}
-
-/// A done that travels alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoneDone {
-    pub words: [u64; SHORT_LINE_WORDS],
-    done: Line,
-}
-
-/// What an immediate was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    Progress,
-    Complete(Line),
-    /// For a line that is not outstanding: dropped.
-    Late,
-    /// A part that was there already: dropped.
-    Duplicate,
-    /// A part that cannot be: dropped.
-    Violation,
-}
-
 /// The answer to [`ReceiveFlow::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivePoll {
@@ -118,48 +98,6 @@ pub enum ReceivePoll {
         count: u32,
     },
     Failed(ProtocolError),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// The check so far, over all but words 0 and 1, which are known only when the advert travels.
-    body: u64,
-    form: Form,
-    len: u64,
-    /// A bit per part that is there.
-    parts: u64,
-    /// The sum of the parts' lengths; of a complete line, its size.
-    size: u64,
-    /// A bit per rail that brought bytes.
-    carried: u16,
-    /// The index of the last part, or `NO_LAST`.
-    last: u8,
-    /// Of the first line of a group: how many of its lines are incomplete.
-    left: u8,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Free,
-    Incomplete,
-    Complete,
-}
-
-const NO_LAST: u8 = 64;
-
-impl Slot {
-    const FREE: Self = Self {
-        body: 0,
-        form: Form::from_word(0),
-        len: 0,
-        parts: 0,
-        size: 0,
-        carried: 0,
-        last: NO_LAST,
-        left: 0,
-        state: State::Free,
-    };
 }
 
 impl ReceiveFlow {
@@ -248,218 +186,6 @@ impl ReceiveFlow {
         self.next = line.plus(1);
     }
 
-    /// The adverts to write now, sealed with the newest done; none while the sender cannot run dry.
-    ///
-    /// Ask until there is none: a run ends where the ring does. A post that is refused is asked for again.
-    #[inline]
-    pub fn next_write<S: LineSink>(&mut self, sink: &mut S) -> Option<AdvertWrite> {
-        let unsent = self.next.distance(self.advertised);
-        // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
-        let begun = self.flush_to != self.advertised;
-        let may_wait = self.pace.adverts_wait && !begun;
-        if unsent == 0 || may_wait && unsent < self.advertised.distance(self.done) {
-            return None;
-        }
-        self.flush_to = self.next;
-        let first = self.advertised;
-        let (place, done) = (self.window().place(first), self.done);
-        self.seal_line(sink, place, first);
-        let count = if unsent == 1 { 1 } else { self.seal_more(sink, place, unsent) };
-        Some(AdvertWrite { place, count, done })
-    }
-
-    #[inline(never)]
-    fn seal_more<S: LineSink>(&self, sink: &mut S, place: u32, unsent: u32) -> u32 {
-        let count = unsent.min(self.window().run(self.advertised));
-        for index in 1..count {
-            self.seal_line(sink, place + index, self.advertised.plus(index));
-        }
-        count
-    }
-
-    #[inline]
-    fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
-        let slot = self.slot(line);
-        let form = slot.form.with_done(self.done);
-        sink.store_words(place, 0, [seal(slot.body, line, form), form.word()]);
-    }
-
-    /// The post of these adverts was accepted.
-    #[inline]
-    pub fn wrote(&mut self, write: AdvertWrite) {
-        self.advertised = self.advertised.plus(write.count);
-        self.tell(write.done);
-    }
-
-    /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
-    #[inline]
-    pub fn arrived(&mut self, rail: u32, immediate: Immediate, completion_len: u64) -> Arrival {
-        let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
-        if ahead >= self.advertised.distance(self.done) {
-            self.counters.late += 1;
-            return Arrival::Late;
-        }
-        let line = self.done.plus(ahead);
-        let slot = self.slot_mut(line);
-        let part = immediate.part();
-        let bit = 1 << part;
-        if slot.state != State::Incomplete || slot.parts & bit != 0 {
-            self.counters.duplicates += 1;
-            return Arrival::Duplicate;
-        }
-        if immediate.is_last() {
-            if slot.last != NO_LAST || slot.parts >> part != 0 {
-                return self.violation();
-            }
-            slot.last = part;
-        } else if part >= slot.last {
-            return self.violation();
-        }
-        slot.parts |= bit;
-        slot.size = slot.size.saturating_add(completion_len);
-        slot.carried |= 1 << (rail & 15);
-        if slot.last == NO_LAST || slot.parts != u64::MAX >> (63 - slot.last) {
-            return Arrival::Progress;
-        }
-        let (len, sum, carried) = (slot.len, slot.size, slot.carried);
-        let size = match self.parameters.path {
-            _ if immediate.is_whole() => len,
-            Path::Immediate { eight: true } => u64::from(immediate.length()),
-            Path::Immediate { eight: false } if self.parameters.true_lengths => sum,
-            // Nothing tells the size: more than any receive has room for.
-            _ => u64::MAX,
-        };
-        self.complete(line, size, carried)
-    }
-
-    /// All bytes of a line are there.
-    #[inline]
-    fn complete(&mut self, line: Line, size: u64, carried: u16) -> Arrival {
-        let slot = self.slot_mut(line);
-        if size > slot.len {
-            let violation = Violation::Size { said: size, posted: slot.len };
-            self.fail(ProtocolError::Violation(violation));
-            return self.violation();
-        }
-        slot.size = size;
-        slot.carried = if size == 0 { 0 } else { carried };
-        slot.state = State::Complete;
-        match slot.form.index() {
-            0 => slot.left -= 1,
-            index => self.slot_mut(line.plus(index.wrapping_neg())).left -= 1,
-        }
-        self.idle_turns = 0;
-        if line == self.done {
-            self.advance();
-        }
-        Arrival::Complete(line)
-    }
-
-    #[inline]
-    fn advance(&mut self) {
-        self.done = self.done.plus(1);
-        while self.done != self.advertised && self.slot(self.done).state != State::Incomplete {
-            self.done = self.done.plus(1);
-        }
-    }
-
-    /// Reads the fin ring: the place for failures, then the oldest incomplete line and on, up to the first fin that is
-    /// not there. Answers how many lines it completed.
-    #[inline]
-    pub fn read_fins<S: LineSource>(&mut self, fins: &S) -> u32 {
-        let failure = self.window().lone_place();
-        if fins.word(failure, 0) != self.failure_head {
-            self.read_failure(fins, failure);
-        }
-        let mut completed = 0;
-        let mut line = self.done;
-        while line != self.advertised {
-            if self.slot(line).state == State::Incomplete {
-                let place = self.window().place(line);
-                if head_line(fins.word(place, 0)) != line || !self.read_fin(fins, place, line) {
-                    break;
-                }
-                completed += 1;
-            }
-            line = line.plus(1);
-        }
-        completed
-    }
-
-    fn read_fin<S: LineSource>(&mut self, fins: &S, place: u32, line: Line) -> bool {
-        let Some(words) = self.copy_fin(fins, place) else { return false };
-        if head_line(words[0]) != line {
-            return false;
-        }
-        if !Form::from_word(words[1]).is(Kind::Fin) {
-            self.fail(ProtocolError::Violation(Violation::LineKind));
-            return false;
-        }
-        matches!(self.complete(line, words[3], low16(words[2])), Arrival::Complete(_))
-    }
-
-    /// The sender gave up on a message: it has a place of its own, since the lines before it may never complete.
-    #[cold]
-    fn read_failure<S: LineSource>(&mut self, fins: &S, place: u32) {
-        let Some(words) = self.copy_fin(fins, place) else { return };
-        self.failure_head = words[0];
-        let form = Form::from_word(words[1]);
-        let line = head_line(words[0]);
-        if !form.is(Kind::Fin) || form.status() == 0 {
-            self.fail(ProtocolError::Violation(Violation::LineKind));
-        } else if line.distance(self.done) < self.advertised.distance(self.done) {
-            let posted = self.slot(line).len;
-            self.fail(ProtocolError::TooLong { line, sent: words[3], posted });
-        } else {
-            self.violation();
-        }
-    }
-
-    fn copy_fin<S: LineSource>(&self, fins: &S, place: u32) -> Option<[u64; SHORT_LINE_WORDS]> {
-        let words = fins.words::<SHORT_LINE_WORDS>(place);
-        validates(self.parameters.nonce, &words).then_some(words)
-    }
-
-    /// Whether the sender may be waiting for a done that no post has taken along.
-    ///
-    /// The last outstanding receive of an endpoint is reported only when this is false: its caller may never be heard
-    /// of again.
-    #[inline]
-    pub fn owes_done(&self) -> bool {
-        !self.parameters.sends_arrive_when_complete && self.done != self.told
-    }
-
-    /// A turn of progress brought nothing for this connection.
-    #[inline]
-    pub fn idle_turn(&mut self) {
-        if self.owes_done() {
-            self.idle_turns = self.idle_turns.saturating_add(1);
-        }
-    }
-
-    /// The line to write alone, into place [`Window::lone_place`] of the mailbox, always over the same control rail.
-    ///
-    /// None while one is in flight: two could overtake each other. `urgent` does not wait for idle turns.
-    pub fn lone_done(&self, urgent: bool) -> Option<LoneDone> {
-        let due = urgent || self.idle_turns >= self.pace.lone_done_turns;
-        if self.lone_in_flight || !due || !self.owes_done() {
-            return None;
-        }
-        let words = short_line(self.parameters.nonce, self.done, Form::lone_done(), [0, 0]);
-        Some(LoneDone { words, done: self.done })
-    }
-
-    /// The post of this lone done was accepted. One that is refused is asked for again.
-    pub fn lone_done_posted(&mut self, lone: LoneDone) {
-        self.lone_in_flight = true;
-        self.tell(lone.done);
-    }
-
-    /// The write of the lone done has completed.
-    pub fn lone_done_written(&mut self) {
-        self.lone_in_flight = false;
-    }
-
     /// Sets when adverts and dones are written.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
@@ -546,20 +272,6 @@ impl ReceiveFlow {
     /// Lines before this one are complete.
     pub fn done(&self) -> Line {
         self.done
-    }
-
-    #[inline]
-    fn tell(&mut self, done: Line) {
-        if done.is_after(self.told) {
-            self.told = done;
-        }
-        self.idle_turns = 0;
-    }
-
-    #[cold]
-    fn violation(&mut self) -> Arrival {
-        self.counters.violations += 1;
-        Arrival::Violation
     }
 
     #[inline]

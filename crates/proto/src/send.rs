@@ -9,16 +9,19 @@
 //! Laws: messages match receives in posting order; tags choose only inside the first unfinished group. A done is
 //! believed only as far as messages were submitted. The first cause of failure sticks.
 
-use crate::bits::low16;
-use crate::error::{ProtocolError, Violation};
+mod group;
+mod told;
+
+use crate::error::ProtocolError;
 use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::{CommId, Line};
 use crate::immediate::Immediate;
-use crate::limits::MAX_GROUP;
 use crate::mailbox::Mailbox;
 use crate::parts::Part;
 use crate::window::Window;
-use crate::wire::{Form, Kind, SHORT_LINE_WORDS, short_line};
+use crate::wire::{Form, SHORT_LINE_WORDS, short_line};
+
+use group::Group;
 
 /// One direction of one connection, at the side that called connect.
 #[derive(Debug)]
@@ -135,15 +138,6 @@ enum State {
     Written,
 }
 
-/// The first unfinished group, once all of its adverts are there. A count of 0: not looked at yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct Group {
-    count: u32,
-    /// A bit per line that a message took.
-    taken: u32,
-    tags: [i32; MAX_GROUP],
-}
-
 impl SendFlow {
     pub fn new(parameters: FlowParameters) -> Result<Self, ProtocolError> {
         parameters.validate()?;
@@ -190,57 +184,6 @@ impl SendFlow {
             }
         }
         self.submit_to_group(mailbox, tag, len)
-    }
-
-    #[inline(never)]
-    fn submit_to_group<S: LineSource>(
-        &mut self,
-        mailbox: &S,
-        tag: i32,
-        len: u64,
-    ) -> Result<Submit<'_>, ProtocolError> {
-        if self.group.count == 0 && !self.open_group(mailbox)? {
-            return Ok(Submit::NotYet);
-        }
-        let Group { count, taken, tags } = self.group;
-        let free = |index: &u32| taken & 1 << index == 0 && tags[*index as usize] == tag;
-        let Some(index) = (0..count).find(free) else { return Ok(Submit::NotYet) };
-        let line = self.first.plus(index);
-        if self.slot(line).state != State::Free || !self.mailbox.advert(mailbox, line) {
-            return Ok(Submit::NotYet);
-        }
-        self.group.taken |= 1 << index;
-        if self.group.taken == (1 << count) - 1 {
-            self.group = Group::default();
-            self.first = self.first.plus(count);
-        }
-        self.accept(line, len)
-    }
-
-    /// Reads the group that begins at the first line; false while one of its adverts is missing.
-    fn open_group<S: LineSource>(&mut self, mailbox: &S) -> Result<bool, ProtocolError> {
-        let mut count = self.mailbox.form().count();
-        let mut tags = [0; MAX_GROUP];
-        let mut index = 0;
-        while index < count {
-            if !self.read_advert(mailbox, self.first.plus(index)) {
-                return Ok(false);
-            }
-            let form = self.mailbox.form();
-            if !form.is(Kind::Advert) {
-                return Err(self.stick(ProtocolError::Violation(Violation::LineKind)));
-            }
-            if index == 0 {
-                count = form.count();
-            }
-            if form.index() != index || form.count() != count || count as usize > MAX_GROUP {
-                return Err(self.stick(ProtocolError::Violation(Violation::Group)));
-            }
-            tags[index as usize] = form.tag();
-            index += 1;
-        }
-        self.group = Group { count, taken: 0, tags };
-        Ok(true)
     }
 
     /// The advert copied last is the one for this message.
@@ -328,23 +271,6 @@ impl SendFlow {
         }
     }
 
-    /// Takes the dones that have come: alone, and in adverts not yet sent to.
-    #[inline]
-    pub fn observe<S: LineSource>(&mut self, mailbox: &S) {
-        if self.parameters.sends_arrive_when_complete || self.peer_done == self.submitted() {
-            return;
-        }
-        if let Some(done) = self.mailbox.lone_done(mailbox) {
-            self.accept_done(done);
-        }
-        for _ in 0..self.window().lines() {
-            let line = if self.first.is_after(self.seen) { self.first } else { self.seen };
-            if !self.read_advert(mailbox, line) {
-                break;
-            }
-        }
-    }
-
     /// Asks for a message; done is said once.
     #[inline]
     pub fn poll(&mut self, line: Line) -> SendPoll {
@@ -401,42 +327,6 @@ impl SendFlow {
     /// The receiver's cumulative done, as far as we were told.
     pub fn peer_done(&self) -> Line {
         self.peer_done
-    }
-
-    #[inline]
-    fn read_advert<S: LineSource>(&mut self, mailbox: &S, line: Line) -> bool {
-        if !self.mailbox.advert(mailbox, line) {
-            return false;
-        }
-        if !self.seen.is_after(line) {
-            self.seen = line.plus(1);
-            if !self.parameters.sends_arrive_when_complete {
-                let ahead =
-                    self.mailbox.form().done().wrapping_sub(low16(self.peer_done.number().into()));
-                self.accept_done(self.peer_done.plus(u32::from(ahead)));
-            }
-        }
-        true
-    }
-
-    #[inline]
-    fn accept_done(&mut self, done: Line) {
-        let ahead = done.distance(self.peer_done);
-        if ahead <= self.submitted().distance(self.peer_done) {
-            self.peer_done = done;
-        } else {
-            self.drop_done(ahead);
-        }
-    }
-
-    #[cold]
-    fn drop_done(&mut self, ahead: u32) {
-        // A done of 16 bits that lies behind looks up to 65535 ahead; an honest one is within the ring.
-        if ahead > u32::from(u16::MAX) - self.window().lines() {
-            self.counters.stale_dones += 1;
-        } else {
-            self.counters.violations += 1;
-        }
     }
 
     #[cold]

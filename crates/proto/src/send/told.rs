@@ -1,0 +1,61 @@
+//! What the receiver has told of done: alone, and in adverts. It is believed only as far as messages were submitted.
+
+use super::SendFlow;
+use crate::bits::low16;
+use crate::flow::LineSource;
+use crate::ids::Line;
+
+impl SendFlow {
+    /// Takes the dones that have come: alone, and in adverts not yet sent to.
+    #[inline]
+    pub fn observe<S: LineSource>(&mut self, mailbox: &S) {
+        if self.parameters.sends_arrive_when_complete || self.peer_done == self.submitted() {
+            return;
+        }
+        if let Some(done) = self.mailbox.lone_done(mailbox) {
+            self.accept_done(done);
+        }
+        for _ in 0..self.window().lines() {
+            let line = if self.first.is_after(self.seen) { self.first } else { self.seen };
+            if !self.read_advert(mailbox, line) {
+                break;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn read_advert<S: LineSource>(&mut self, mailbox: &S, line: Line) -> bool {
+        if !self.mailbox.advert(mailbox, line) {
+            return false;
+        }
+        if !self.seen.is_after(line) {
+            self.seen = line.plus(1);
+            if !self.parameters.sends_arrive_when_complete {
+                let ahead =
+                    self.mailbox.form().done().wrapping_sub(low16(self.peer_done.number().into()));
+                self.accept_done(self.peer_done.plus(u32::from(ahead)));
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn accept_done(&mut self, done: Line) {
+        let ahead = done.distance(self.peer_done);
+        if ahead <= self.submitted().distance(self.peer_done) {
+            self.peer_done = done;
+        } else {
+            self.drop_done(ahead);
+        }
+    }
+
+    #[cold]
+    fn drop_done(&mut self, ahead: u32) {
+        // A done of 16 bits that lies behind looks up to 65535 ahead; an honest one is within the ring.
+        if ahead > u32::from(u16::MAX) - self.window().lines() {
+            self.counters.stale_dones += 1;
+        } else {
+            self.counters.violations += 1;
+        }
+    }
+}
