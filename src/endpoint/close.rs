@@ -80,6 +80,9 @@ impl Endpoint {
                 start.elapsed().as_millis()
             );
         }
+        for receiver in self.receivers.iter() {
+            self.counters.add_receives(&receiver.counters());
+        }
         self.report();
     }
 
@@ -158,6 +161,7 @@ impl Endpoint {
             self.say_bye(lane, connection, comm, nonce, Side::Receiver);
         }
         if heard_bye && let Some(mut receiver) = self.receivers.remove(slot, generation) {
+            self.counters.add_receives(&receiver.counters());
             self.leave(receiver.lanes(), receiver.control());
             receiver.release(&mut self.slabs);
         }

@@ -5,6 +5,7 @@
 //! lock alone, which is what FI_THREAD_COMPLETION asks for.
 
 mod close;
+pub(crate) mod counters;
 mod lanes;
 mod memory;
 mod messages;
@@ -28,6 +29,7 @@ use crate::handle::{Handle, HandleKind};
 use crate::plugin::device::Device;
 use crate::plugin::{Config, Poll, Receive};
 use crate::rail::UserRegion;
+use counters::Counters;
 use memory::{Slabs, Unit};
 use nics::Nic;
 use notices::Notices;
@@ -66,6 +68,10 @@ pub(crate) struct Endpoint {
 
 /// A slot of the sending side.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the slot's box is made once, when asking, and serves the connection's life"
+)]
 enum SenderState {
     /// The mailbox moves on to the sender.
     Asking {
@@ -84,36 +90,6 @@ struct Ending {
     said_bye: bool,
     /// The peer has closed its end.
     heard_bye: bool,
-}
-
-/// What was dropped, and why.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    /// Messages on a control rail that are none of ours.
-    garbage: u64,
-    /// Requests for listeners that are closed, answers nobody waits for, byes for connections long gone.
-    late_messages: u64,
-    /// Immediates that name no connection.
-    stray_immediates: u64,
-}
-
-impl Counters {
-    pub(crate) const NONE: Self = Self { garbage: 0, late_messages: 0, stray_immediates: 0 };
-
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.garbage += other.garbage;
-        self.late_messages += other.late_messages;
-        self.stray_immediates += other.stray_immediates;
-    }
-
-    /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 3] {
-        [
-            ("garbage_messages", self.garbage),
-            ("late_messages", self.late_messages),
-            ("stray_immediates", self.stray_immediates),
-        ]
-    }
 }
 
 /// Regions of one endpoint: NCCL registers each buffer once per connection.

@@ -67,7 +67,7 @@ pub(super) fn open(device: &'static Device) -> Result<(Vec<Nic>, Capabilities)> 
             };
             let learn =
                 || probe(&subject).map_err(|error| refused(device, &plan.interface, &error));
-            found = Some(device.capabilities(learn)?.clone());
+            found = Some(*device.capabilities(learn)?);
         }
         nics.push(nic);
     }

@@ -50,6 +50,18 @@ pub(super) struct Incoming<'a> {
     pub(super) tag: i32,
 }
 
+/// Where a receiver's control memory lies, and how it is reached.
+#[derive(Debug)]
+pub(super) struct Rings {
+    /// What adverts and lone dones are written from.
+    pub(super) shadow: Unit,
+    /// Where fins land, when the connection has any.
+    pub(super) fins: Option<Unit>,
+    pub(super) control: ControlLane,
+    /// Writes up to this are injected.
+    pub(super) inject_bytes: usize,
+}
+
 /// What the endpoint lends a receiver for the length of one call.
 #[derive(Debug)]
 pub(super) struct Means<'a> {
@@ -63,15 +75,13 @@ pub(super) struct Means<'a> {
 impl Receiver {
     pub(super) fn new(
         flow: ReceiveFlow,
-        shadow: Unit,
-        fins: Option<Unit>,
+        rings: Rings,
         lanes: Box<[Lane]>,
-        control: ControlLane,
-        inject_bytes: usize,
         peer: Peer,
         connection: ConnectionId,
     ) -> Self {
         let line_bytes = flow.parameters().format().bytes();
+        let Rings { shadow, fins, control, inject_bytes } = rings;
         Self {
             flow,
             shadow,

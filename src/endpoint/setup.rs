@@ -13,7 +13,7 @@ use proto::{
 
 use super::lanes::{ControlLane, Lane};
 use super::notices::Notice;
-use super::receiver::Receiver;
+use super::receiver::{Receiver, Rings};
 use super::sender::Sender;
 use super::{Endpoint, SenderState, random};
 use crate::comm::listener::Listener;
@@ -342,9 +342,9 @@ impl Endpoint {
         parameters(CommId::default()).map_err(local)?;
         let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(local)?;
         let (slot, generation, fins) =
-            self.insert_receiver(request, &pairing, &parameters, peer.clone()).map_err(local)?;
-        let comm =
-            CommId::new(slot).ok_or((RefusalReason::Feature, "no comm id is left".to_owned()))?;
+            self.insert_receiver(request, &pairing, parameters, peer.clone()).map_err(local)?;
+        let comm = CommId::new(slot)
+            .ok_or_else(|| (RefusalReason::Feature, "no comm id is left".to_owned()))?;
         let reply = Reply {
             connection: request.connection,
             comm,
@@ -403,17 +403,8 @@ impl Endpoint {
             }
         };
         let ring = Ring { address: self.slabs.target(&fins), keys: self.slabs.keys(&fins) };
-        let fins = Some(fins);
-        let receiver = Receiver::new(
-            flow,
-            shadow,
-            fins,
-            lanes,
-            control,
-            inject_bytes,
-            peer,
-            request.connection,
-        );
+        let rings = Rings { shadow, fins: Some(fins), control, inject_bytes };
+        let receiver = Receiver::new(flow, rings, lanes, peer, request.connection);
         let mut generation = 0;
         let slot = self.receivers.insert_with(|_, current| {
             generation = current;

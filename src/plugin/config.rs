@@ -29,6 +29,10 @@ pub(crate) struct Setting {
     pub(crate) takes: Takes,
     /// As a user would write it. Empty: unset.
     pub(crate) default: &'static str,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "docs/configuration.md is made from it, by a test")
+    )]
     pub(crate) doc: &'static str,
     /// Whether peers that differ in it work worse together; such settings are in the fingerprint.
     pub(crate) shared: bool,
@@ -171,6 +175,7 @@ impl Config {
         Ok(config)
     }
 
+    #[cfg(test)]
     /// What is to be logged about the settings, once there is a log.
     pub(crate) fn notes(&self) -> &[Note] {
         &self.notes

@@ -18,6 +18,10 @@ pub(crate) struct Discovery {
     /// One at least, with one rail each at least.
     pub(crate) devices: Vec<DevicePlan>,
     /// The provider, and why this one.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "said in the log by then; tests read it here")
+    )]
     pub(crate) chosen_because: String,
 }
 

@@ -12,6 +12,10 @@ pub(crate) struct Wanted {
     pub(crate) value: &'static str,
     /// Part of the name of the providers that read it.
     pub(crate) provider: &'static str,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "docs/configuration.md is made from it, by a test")
+    )]
     pub(crate) doc: &'static str,
 }
 

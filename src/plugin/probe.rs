@@ -40,7 +40,6 @@ struct Probe<'a> {
     subject: &'a Subject<'a>,
     myself: PeerAddress,
     contexts: Contexts,
-    pages: Arc<Pages>,
     region: Region<Data>,
     deadline: Instant,
 }
@@ -63,7 +62,7 @@ impl<'a> Probe<'a> {
         }
         let region = Region::register_pages(subject.endpoint, Arc::clone(&pages))?;
         let deadline = Instant::now() + PROBE_BOUND;
-        Ok(Self { subject, myself, contexts: Contexts::new(1), pages, region, deadline })
+        Ok(Self { subject, myself, contexts: Contexts::new(1), region, deadline })
     }
 
     fn run(&self) -> Result<Capabilities, FabricError> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use super::config::Config;
-use crate::endpoint::Counters;
+use crate::endpoint::counters::Counters;
 
 /// One rail of one endpoint, at its end.
 #[derive(Clone, Debug)]

@@ -110,10 +110,4 @@ impl Operations {
             _ => None,
         }
     }
-
-    /// Whether a part in flight holds a share of `region`.
-    pub(crate) fn uses(&self, region: &Arc<UserRegion>) -> bool {
-        let holds = |purpose: &Purpose| matches!(purpose, Purpose::Part { region: held, .. } if Arc::ptr_eq(held, region));
-        self.entries.iter().flatten().any(holds)
-    }
 }

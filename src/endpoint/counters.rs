@@ -1,0 +1,50 @@
+//! What an endpoint has dropped, and why.
+
+use proto::receive::ReceiveCounters;
+
+/// Drops, counted: each is harmless alone, and many of one kind tell what is wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Messages on a control rail that are none of ours.
+    pub(super) garbage: u64,
+    /// Requests for listeners that are closed, answers nobody waits for, byes for connections long gone.
+    pub(super) late_messages: u64,
+    /// Immediates that name no connection.
+    pub(super) stray_immediates: u64,
+    receives: ReceiveCounters,
+}
+
+impl Counters {
+    pub(crate) const NONE: Self = Self {
+        garbage: 0,
+        late_messages: 0,
+        stray_immediates: 0,
+        receives: ReceiveCounters { late: 0, duplicates: 0, violations: 0 },
+    };
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.garbage += other.garbage;
+        self.late_messages += other.late_messages;
+        self.stray_immediates += other.stray_immediates;
+        self.add_receives(&other.receives);
+    }
+
+    /// A connection's own, at its end.
+    pub(super) fn add_receives(&mut self, other: &ReceiveCounters) {
+        self.receives.late += other.late;
+        self.receives.duplicates += other.duplicates;
+        self.receives.violations += other.violations;
+    }
+
+    /// Every counter by name.
+    pub(crate) fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("garbage_messages", self.garbage),
+            ("late_messages", self.late_messages),
+            ("stray_immediates", self.stray_immediates),
+            ("late_parts", self.receives.late),
+            ("duplicate_parts", self.receives.duplicates),
+            ("violations", self.receives.violations),
+        ]
+    }
+}
