@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use proto::handshake::Side;
 use proto::{Bye, CommId, ConnectionId};
 
+use super::counters::Counters;
 use super::lanes::{ControlLane, Lane};
+use super::nics::Nic;
 use super::setup::{id, parts};
 use super::{Endpoint, SenderState, open_receiver, open_sender, receiver};
 use crate::error::{Error, Kind, Result};
@@ -56,7 +58,7 @@ impl Endpoint {
     }
 
     /// Drains what is in flight, within a bound, and closes.
-    pub(crate) fn close(mut self: Box<Self>) {
+    pub(crate) fn close(mut self: Box<Self>) -> Report {
         let start = Instant::now();
         self.close_comms();
         while start.elapsed() < self.settings.close_timeout {
@@ -83,7 +85,7 @@ impl Endpoint {
         for receiver in self.receivers.iter() {
             self.counters.add_receives(&receiver.counters());
         }
-        self.report();
+        self.report()
     }
 
     /// What NCCL left open: an abort, or a finalize that frees what is left.
@@ -251,14 +253,30 @@ impl Endpoint {
         }
     }
 
-    /// The counters of this endpoint join the process's.
-    fn report(&self) {
-        let rails = self.nics.iter().map(|nic| crate::plugin::stats::Rail {
+    fn report(&self) -> Report {
+        let rail = |nic: &Nic| RailReport {
             label: nic.label.clone(),
-            data_bytes: nic.data.bytes,
-            data_writes: nic.data.writes,
+            bytes: nic.data.bytes,
+            writes: nic.data.writes,
             refused: nic.data.refused,
-        });
-        crate::plugin::stats::add(&self.settings, rails, self.counters);
+        };
+        Report { rails: self.nics.iter().map(rail).collect(), counters: self.counters }
     }
+}
+
+/// What an endpoint has done in its life.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) rails: Vec<RailReport>,
+    pub(crate) counters: Counters,
+}
+
+/// What one data rail has carried, counted from completions.
+#[derive(Clone, Debug)]
+pub(crate) struct RailReport {
+    pub(crate) label: String,
+    pub(crate) bytes: u64,
+    pub(crate) writes: u64,
+    /// Posts that libfabric refused for the moment.
+    pub(crate) refused: u64,
 }

@@ -4,7 +4,7 @@
 //! (`plugin::registry`): NCCL's service thread and progress thread take turns. libfabric's objects are used under that
 //! lock alone, which is what FI_THREAD_COMPLETION asks for.
 
-mod close;
+pub(crate) mod close;
 pub(crate) mod counters;
 mod lanes;
 mod memory;

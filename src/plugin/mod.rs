@@ -8,12 +8,13 @@ mod interfaces;
 mod probe;
 mod properties;
 mod registry;
-pub(crate) mod stats;
+mod stats;
 mod topology;
 
 use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::close::Report;
 use crate::error::{Error, Kind, Result};
 use crate::handle::Handle;
 
@@ -77,6 +78,7 @@ pub(crate) enum Poll {
 struct Plugin {
     devices: Vec<Device>,
     properties: Vec<DeviceProperties>,
+    settings: Arc<Config>,
     process: u32,
 }
 
@@ -95,7 +97,7 @@ pub(crate) fn open_context() -> Result<Handle> {
 
 /// Frees what is left of a context: listeners, comms, endpoints.
 pub(crate) fn close_context(context: Handle) -> Result<()> {
-    plugin()?;
+    started()?;
     registry::close_context(context)
 }
 
@@ -125,12 +127,12 @@ pub(crate) fn connect(
 }
 
 pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
-    plugin()?;
+    started()?;
     registry::with(listener, |endpoint| endpoint.accept(listener))
 }
 
 pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
-    plugin()?;
+    started()?;
     registry::with(comm, |endpoint| endpoint.register(comm, memory))
 }
 
@@ -193,8 +195,22 @@ fn on_device<R>(
     registry::with_owned(owner, device, |number| Endpoint::open(number, known).map(Box::new), body)
 }
 
+/// Adds an endpoint's counters to the process's.
+fn record(report: &Report) {
+    if let Some(Ok(plugin)) = PLUGIN.get() {
+        stats::add(&plugin.settings, report);
+    }
+}
+
 fn plugin() -> Result<&'static Plugin> {
-    let plugin = PLUGIN.get_or_init(Plugin::start).as_ref().map_err(Clone::clone)?;
+    PLUGIN.get_or_init(Plugin::start);
+    started()
+}
+
+/// The plugin as `init` left it.
+fn started() -> Result<&'static Plugin> {
+    let uninitialised = || Error::new(Kind::InvalidUsage, "NCCL has not called init, or it failed");
+    let plugin = PLUGIN.get().ok_or_else(uninitialised)?.as_ref().map_err(Clone::clone)?;
     if plugin.process == std::process::id() {
         return Ok(plugin);
     }
@@ -208,6 +224,9 @@ fn plugin() -> Result<&'static Plugin> {
 impl Plugin {
     fn start() -> Result<Self> {
         let config = Config::read()?;
+        let [version, target, profile] =
+            [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
+        log::info!("Initializing Ironrail {version} ({target}, {profile})");
         environment::prepare(&config);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
@@ -220,7 +239,7 @@ impl Plugin {
         let library = &discovery.library;
         let device = |plan| Device::new(plan, Arc::clone(library), Arc::clone(&settings));
         let devices = discovery.devices.into_iter().map(device).collect();
-        Ok(Self { devices, properties, process: std::process::id() })
+        Ok(Self { devices, properties, settings, process: std::process::id() })
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn close_context(context: Handle) -> Result<()> {
         let endpoint = cell(number).take();
         // Outside the registry's lock: closing drains, and others may go on meanwhile.
         if let Some(endpoint) = endpoint {
-            endpoint.close();
+            super::record(&endpoint.close());
         }
     }
     Ok(())
@@ -123,7 +123,7 @@ pub(super) fn close_if_unused(handle: Handle) {
         place.take()
     };
     if let Some(endpoint) = endpoint {
-        endpoint.close();
+        super::record(&endpoint.close());
     }
 }
 

@@ -5,42 +5,23 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use super::config::Config;
+use crate::endpoint::close::{RailReport, Report};
 use crate::endpoint::counters::Counters;
-
-/// One rail of one endpoint, at its end.
-#[derive(Clone, Debug)]
-pub(crate) struct Rail {
-    pub(crate) label: String,
-    pub(crate) data_bytes: u64,
-    pub(crate) data_writes: u64,
-    pub(crate) refused: u64,
-}
 
 #[derive(Debug)]
 struct Totals {
-    rails: BTreeMap<(usize, String), Rail>,
+    /// By index and name.
+    rails: BTreeMap<(usize, String), RailReport>,
     counters: Counters,
 }
 
 static TOTALS: Mutex<Totals> =
     Mutex::new(Totals { rails: BTreeMap::new(), counters: Counters::NONE });
 
-/// Adds an endpoint's counters, and writes the file anew.
-pub(crate) fn add(config: &Config, rails: impl Iterator<Item = Rail>, counters: Counters) {
+/// Adds what an endpoint reports at its end, and writes the file anew.
+pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock().unwrap_or_else(PoisonError::into_inner);
-    for (index, rail) in rails.enumerate() {
-        let key = (index, rail.label.clone());
-        let total = totals.rails.entry(key).or_insert_with(|| Rail {
-            label: rail.label.clone(),
-            data_bytes: 0,
-            data_writes: 0,
-            refused: 0,
-        });
-        total.data_bytes += rail.data_bytes;
-        total.data_writes += rail.data_writes;
-        total.refused += rail.refused;
-    }
-    totals.counters.add(&counters);
+    totals.add(report);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if let Some(path) = config.stats_path(std::process::id(), host.trim())
         && let Err(error) = std::fs::write(&path, totals.text())
@@ -50,15 +31,26 @@ pub(crate) fn add(config: &Config, rails: impl Iterator<Item = Rail>, counters: 
 }
 
 impl Totals {
-    /// A line per rail: its index, its name, then pairs of a counter and its value.
+    fn add(&mut self, report: &Report) {
+        for (index, rail) in report.rails.iter().enumerate() {
+            let none = || RailReport { label: rail.label.clone(), bytes: 0, writes: 0, refused: 0 };
+            let total = self.rails.entry((index, rail.label.clone())).or_insert_with(none);
+            total.bytes += rail.bytes;
+            total.writes += rail.writes;
+            total.refused += rail.refused;
+        }
+        self.counters.add(&report.counters);
+    }
+
+    /// A line per rail: its index, its name, then pairs of a counter and its value. A line per counter of drops.
     fn text(&self) -> String {
         let mut text = String::new();
         for ((index, label), rail) in &self.rails {
-            let Rail { data_bytes, data_writes, refused, .. } = rail;
+            let RailReport { bytes, writes, refused, .. } = rail;
             let label = label.replace(' ', "/");
             let line = writeln!(
                 text,
-                "rail {index} {label} data_bytes {data_bytes} data_operations {data_writes} refused {refused}"
+                "rail {index} {label} data_bytes {bytes} data_operations {writes} refused {refused}"
             );
             debug_assert!(line.is_ok(), "a string takes every line");
         }
@@ -67,5 +59,32 @@ impl Totals {
             debug_assert!(line.is_ok(), "a string takes every line");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_on_one_rail_are_summed() {
+        let mut totals = Totals { rails: BTreeMap::new(), counters: Counters::NONE };
+        let rail = RailReport { label: "net lo".to_owned(), bytes: 10, writes: 2, refused: 1 };
+        let report = Report {
+            rails: vec![rail.clone(), RailReport { bytes: 5, ..rail }],
+            counters: Counters::NONE,
+        };
+        totals.add(&report);
+        totals.add(&report);
+        let text = totals.text();
+        assert!(
+            text.contains("rail 0 net/lo data_bytes 20 data_operations 4 refused 2\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("rail 1 net/lo data_bytes 10 data_operations 4 refused 2\n"),
+            "{text}"
+        );
+        assert!(text.contains("counter garbage_messages 0\n"), "{text}");
     }
 }
