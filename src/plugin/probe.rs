@@ -32,7 +32,10 @@ pub(crate) fn probe(subject: &Subject<'_>) -> Result<Capabilities, FabricError> 
     let name = subject.endpoint.name()?;
     let myself = subject.addresses.insert(&name)?;
     let found = Probe::new(subject, myself)?.run();
-    subject.addresses.remove(myself)?;
+    // sockets of libfabric 2.5 will not forget our own address.
+    if let Err(error) = subject.addresses.remove(myself) {
+        log::debug!("{} keeps the probe's address: {error}", subject.info.provider());
+    }
     found
 }
 

@@ -2,7 +2,8 @@
 //
 //     client VERSION self|pair
 //
-// NCCL_NET_PLUGIN names the plugin, and the dynamic loader finds it. Every failure is one line and exit status 1; a wait
+// NCCL_NET_PLUGIN names the plugin, and the dynamic loader finds it. CLIENT_OTHER_RAILS gives the second process other rails
+// than IRONRAIL_RAILS gives the first. Every failure is one line and exit status 1; a wait
 // without end is one line and exit status 3.
 
 #define _GNU_SOURCE
@@ -716,6 +717,10 @@ int main(int count, char **words)
         child = fork();
         REQUIRE(child >= 0, "no second process");
         rank = child == 0 ? 1 : 0;
+        // The two ends may have other rails.
+        const char *rails = getenv("CLIENT_OTHER_RAILS");
+        if (rank == 1 && rails != NULL)
+            REQUIRE(setenv("IRONRAIL_RAILS", rails, 1) == 0, "no room in the environment");
     }
     signal(SIGALRM, out_of_time);
     alarm(SECONDS_MOST);

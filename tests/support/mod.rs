@@ -6,6 +6,11 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod client;
+
+pub(crate) mod net;
+pub(crate) mod traffic;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,18 +24,26 @@ pub(crate) fn plugin() -> PathBuf {
     static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
     PLUGIN
         .get_or_init(|| {
-            let built = build();
+            let profile = std::env::var("IRONRAIL_TEST_PROFILE");
+            let built = build(profile.is_ok_and(|profile| profile == "release"));
             say(&format!("plugin: {}", hash(&built)));
             named(&built)
         })
         .clone()
 }
 
-fn build() -> PathBuf {
+/// The optimised plugin, for benches: the file itself, not the link.
+pub(crate) fn optimised_plugin() -> PathBuf {
+    let built = build(true);
+    say(&format!("plugin: {}", hash(&built)));
+    built
+}
+
+fn build(optimised: bool) -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let mut cargo =
         escargot::CargoBuild::new().manifest_path(manifest).package("ironrail").arg("--lib");
-    if std::env::var("IRONRAIL_TEST_PROFILE").is_ok_and(|profile| profile == "release") {
+    if optimised {
         cargo = cargo.release();
     }
     let mut found = None;
@@ -56,7 +69,7 @@ fn named(built: &Path) -> PathBuf {
 }
 
 #[expect(clippy::print_stdout, reason = "a test's log names the file it tried")]
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     println!("{line}");
 }
 

@@ -1,0 +1,223 @@
+//! Tests of several processes, each with settings of its own: the plugin reads the environment once per process.
+//!
+//! A test that plays starts this very binary again, for itself alone, as the part "main"; that one casts the other
+//! parts the same way. Parts speak by lines, over the standard input and output of whoever was cast. A part whose
+//! caster is gone ends, and the whole play ends within its bound.
+
+use std::any::type_name;
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`.
+pub(crate) fn play<F: Fn(&mut Part)>(settings: &[(&str, &str)], bound: Duration, body: F) {
+    let test = test_name::<F>();
+    if let Ok(name) = std::env::var(PART) {
+        let mut part = Part::begin(name, test);
+        body(&mut part);
+        part.end();
+    }
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.{}", process::id()));
+    let output = File::create(&log).expect("the target folder takes a file");
+    let mut main = command(test, "main", settings);
+    main.env(PLUGIN, super::plugin()).stdin(Stdio::piped());
+    main.stdout(output.try_clone().expect("a file")).stderr(output);
+    let mut main = main.spawn().expect("this binary starts again");
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = main.try_wait().expect("it is our child") {
+            break Some(status);
+        }
+        if start.elapsed() > bound {
+            main.kill().expect("it is our child");
+            main.wait().expect("it is our child");
+            break None;
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let mut text = String::new();
+    File::open(&log).expect("just written").read_to_string(&mut text).expect("text");
+    fs::remove_file(&log).expect("ours");
+    match status {
+        Some(status) if status.success() && text.lines().any(|line| line == PLAYED) => {}
+        Some(status) => panic!("{test}: {status}\n{text}"),
+        None => panic!("{test} did not end within {bound:?}\n{text}"),
+    }
+}
+
+/// One process of a play.
+pub(crate) struct Part {
+    /// "main", or what it was cast as.
+    pub(crate) name: String,
+    test: &'static str,
+    caster: Lines,
+}
+
+/// Another process of the play. It is killed when this is dropped.
+pub(crate) struct Cast {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Lines,
+}
+
+impl Part {
+    fn begin(name: String, test: &'static str) -> Self {
+        let (lines, orphaned) = (Lines::of(std::io::stdin()), name != "main");
+        let lines = if orphaned { lines } else { Lines::none() };
+        Self { name, test, caster: lines }
+    }
+
+    fn end(self) -> ! {
+        super::say(PLAYED);
+        process::exit(0)
+    }
+
+    /// The file of the plugin under test.
+    pub(crate) fn plugin(&self) -> PathBuf {
+        std::env::var_os(PLUGIN).expect("the play sets it").into()
+    }
+
+    /// Starts another part. Settings not named are as here.
+    pub(crate) fn cast(&self, name: &str, settings: &[(&str, &str)]) -> Cast {
+        let mut command = command(self.test, name, settings);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("this binary starts again");
+        let input = child.stdin.take();
+        let lines = Lines::of(child.stdout.take().expect("it is piped"));
+        Cast { child, input, lines }
+    }
+
+    /// To whoever cast this part.
+    pub(crate) fn say(&mut self, line: &str) {
+        super::say(&format!("{MARK}{line}"));
+    }
+
+    /// From whoever cast this part.
+    pub(crate) fn hear(&mut self) -> String {
+        self.caster.next(PATIENCE).unwrap_or_else(|| process::exit(3))
+    }
+
+    /// What was said, if anything was.
+    pub(crate) fn overhear(&mut self) -> Option<String> {
+        self.caster.waiting()
+    }
+}
+
+impl Cast {
+    pub(crate) fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("it is piped");
+        writeln!(input, "{line}").expect("the part is alive");
+    }
+
+    pub(crate) fn hear(&mut self) -> String {
+        self.lines.next(PATIENCE).expect("the part says something")
+    }
+
+    pub(crate) fn overhear(&mut self) -> Option<String> {
+        self.lines.waiting()
+    }
+
+    /// SIGKILL: no destructor, no farewell.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it is our child");
+        self.child.wait().expect("it is our child");
+    }
+
+    /// Waits for the part to end well.
+    pub(crate) fn finish(mut self) {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                assert!(status.success(), "a part ended with {status}");
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "a part does not end");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Cast {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Lines read by a thread, so that waiting for one has a bound.
+struct Lines {
+    receiver: Option<Receiver<String>>,
+    pending: VecDeque<String>,
+}
+
+impl Lines {
+    fn none() -> Self {
+        Self { receiver: None, pending: VecDeque::new() }
+    }
+
+    fn of(source: impl Read + Send + 'static) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(source).lines().map_while(Result::ok) {
+                // What the test harness prints is none of ours.
+                let said = line.strip_prefix(MARK).map(str::to_owned);
+                let foreign = !std::env::var(PART).is_ok_and(|part| part != "main");
+                match (said, foreign) {
+                    (Some(line), _) => drop(sender.send(line)),
+                    (None, false) => drop(sender.send(line)),
+                    (None, true) => super::say(&format!("    {line}")),
+                }
+            }
+            if std::env::var(PART).is_ok_and(|part| part != "main") {
+                // The caster is gone, and with it whoever bounds this part.
+                process::exit(3);
+            }
+        });
+        Self { receiver: Some(receiver), pending: VecDeque::new() }
+    }
+
+    fn next(&mut self, patience: Duration) -> Option<String> {
+        if let Some(line) = self.pending.pop_front() {
+            return Some(line);
+        }
+        match self.receiver.as_ref()?.recv_timeout(patience) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn waiting(&mut self) -> Option<String> {
+        self.pending.pop_front().or_else(|| self.receiver.as_ref()?.try_recv().ok())
+    }
+}
+
+/// How long a part waits for a line of another.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Settings of the tests' own begin so: the plugin leaves them alone.
+const PART: &str = "IRONRAIL_TEST_PART";
+const PLUGIN: &str = "IRONRAIL_TEST_PLUGIN";
+/// Begins a line for the caster.
+const MARK: &str = "@ ";
+/// Ends a play that came to its end.
+const PLAYED: &str = "the play is over";
+
+fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary has a name"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PART, part);
+    for (name, value) in settings {
+        command.env(format!("IRONRAIL_{name}"), value);
+    }
+    command
+}
+
+/// The test around a closure, as the harness knows it: the closure's type is `binary::test::{{closure}}`.
+fn test_name<F>() -> &'static str {
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    path.split_once("::").expect("a test stands in a crate").1
+}

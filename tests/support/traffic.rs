@@ -1,0 +1,128 @@
+//! Messages of one size over one connection, a window of them outstanding, as NCCL's proxy drives them: only the oldest
+//! request of each side is tested.
+
+use std::ffi::c_int;
+
+use super::net::{Comm, Memory, Net, Request};
+
+/// The largest window: more than the plugin lets be outstanding.
+pub(crate) const WINDOW_MAX: usize = 64;
+
+/// One side of a connection, and what is outstanding on it.
+pub(crate) struct End<'net> {
+    net: &'net Net,
+    pub(crate) comm: Comm,
+    side: Side,
+    requests: [Option<Request>; WINDOW_MAX],
+    posted: usize,
+    done: usize,
+    pub(crate) calls: Calls,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Send,
+    Receive,
+}
+
+/// What it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Calls {
+    /// isend or irecv.
+    pub(crate) posts: usize,
+    /// Of those, the ones answered by NULL.
+    pub(crate) refused: usize,
+    pub(crate) tests: usize,
+    /// Of those, the ones that found the message not done.
+    pub(crate) empty: usize,
+}
+
+impl<'net> End<'net> {
+    pub(crate) fn sending(net: &'net Net, comm: Comm) -> Self {
+        Self::new(net, comm, Side::Send)
+    }
+
+    pub(crate) fn receiving(net: &'net Net, comm: Comm) -> Self {
+        Self::new(net, comm, Side::Receive)
+    }
+
+    fn new(net: &'net Net, comm: Comm, side: Side) -> Self {
+        let requests = [None; WINDOW_MAX];
+        Self { net, comm, side, requests, posted: 0, done: 0, calls: Calls::default() }
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.posted - self.done
+    }
+
+    /// Posts one message; false if the plugin has no room for it now.
+    pub(crate) fn post(&mut self, bytes: usize) -> bool {
+        let tag = c_int::try_from(self.posted % 1000).expect("a small number");
+        let request = match self.side {
+            Side::Send => self.net.isend(&self.comm, bytes, tag),
+            Side::Receive => self.net.irecv(&self.comm, bytes, tag),
+        };
+        self.calls.posts += 1;
+        if request.is_none() {
+            self.calls.refused += 1;
+            return false;
+        }
+        self.requests[self.posted % WINDOW_MAX] = request;
+        self.posted += 1;
+        true
+    }
+
+    /// Tests the oldest message, if there is one; true if it is done.
+    pub(crate) fn test(&mut self, bytes: usize) -> bool {
+        if self.outstanding() == 0 {
+            return false;
+        }
+        let request = self.requests[self.done % WINDOW_MAX].expect("it was posted");
+        self.calls.tests += 1;
+        let Some(size) = self.net.test(request) else {
+            self.calls.empty += 1;
+            return false;
+        };
+        assert_eq!(usize::try_from(size), Ok(bytes), "the size of message {}", self.done);
+        self.done += 1;
+        true
+    }
+
+    /// Moves `count` messages, while the other side is driven by somebody else.
+    pub(crate) fn run(&mut self, bytes: usize, window: usize, count: usize) {
+        let end = self.done + count;
+        while self.done < end {
+            while self.posted < end && self.outstanding() < window && self.post(bytes) {}
+            while self.test(bytes) {}
+        }
+    }
+}
+
+/// A process's connection to itself.
+pub(crate) fn to_itself<'net>(net: &'net Net, out: &Memory, into: &Memory) -> [End<'net>; 2] {
+    let (listener, mut handle) = net.listen();
+    let (mut send, mut receive) = (None, None);
+    while send.is_none() || receive.is_none() {
+        if send.is_none() {
+            send = net.connect(&mut handle, out);
+        }
+        if receive.is_none() {
+            receive = net.accept(&listener, into);
+        }
+    }
+    net.close_listen(listener);
+    let (send, receive) = (send.expect("connected"), receive.expect("accepted"));
+    [End::sending(net, send), End::receiving(net, receive)]
+}
+
+/// Moves `count` messages over such a connection: receives first, then sends, then the oldest of each is tested.
+pub(crate) fn exchange(ends: &mut [End<'_>; 2], bytes: usize, window: usize, count: usize) {
+    let [send, receive] = ends;
+    let (sent, received) = (send.done + count, receive.done + count);
+    while send.done < sent || receive.done < received {
+        while receive.posted < received && receive.outstanding() < window && receive.post(bytes) {}
+        while send.posted < sent && send.outstanding() < window && send.post(bytes) {}
+        while send.test(bytes) {}
+        while receive.test(bytes) {}
+    }
+}
