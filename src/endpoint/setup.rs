@@ -646,11 +646,10 @@ impl Endpoint {
 
     /// The connect that a handle remembers, if it is one of ours and under way.
     fn resumed(&self, scratch: [u8; 16]) -> Option<(u16, u16)> {
-        let (id, nonce) = scratch.split_at(8);
-        if nonce != self.nonce.to_le_bytes() {
+        let (slot, generation) = parts(u64::from_le_bytes(*scratch.first_chunk()?));
+        if self.scratch((slot, generation)) != scratch {
             return None;
         }
-        let (slot, generation) = parts(u64::from_le_bytes(id.try_into().ok()?));
         let state = self.senders.get(slot, generation)?;
         matches!(**state, SenderState::Asking { .. }).then_some((slot, generation))
     }

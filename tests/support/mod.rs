@@ -6,9 +6,11 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod calls;
 pub(crate) mod client;
-
+pub(crate) mod link;
 pub(crate) mod net;
+pub(crate) mod stage;
 pub(crate) mod traffic;
 
 use std::fs;
@@ -68,7 +70,7 @@ fn named(built: &Path) -> PathBuf {
     link
 }
 
-#[expect(clippy::print_stdout, reason = "a test's log names the file it tried")]
+#[expect(clippy::print_stdout, reason = "a test's log")]
 pub(crate) fn say(line: &str) {
     println!("{line}");
 }

@@ -1,324 +1,240 @@
-//! The newest table of the plugin under test, called as NCCL calls it, with garbage allowed.
+//! The newest table of a plugin file, called as NCCL calls it, for benches and tests that drive the plugin themselves.
 //!
-//! What the plugin gives out is numbers, which it never follows; every buffer here lives as long as the process. So the
-//! calls are safe whatever is passed, as long as the plugin keeps its promises: which is what the tests are about.
+//! Whatever fails here is the end of the run: a call that errs panics with its name and code.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
 use std::fmt;
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
-use net_abi::{HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV8, NetV12, ResultCode};
+use net_abi::{
+    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV12, PTR_HOST, ResultCode, UNDEFINED,
+};
 
-/// What `listen` writes and `connect` is given.
+/// What `listen` writes, to be carried to whoever connects.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
-/// The answer of a call: its value, or its code and what it had NCCL log.
-pub(crate) type Answer<T> = Result<T, Failure>;
 
-/// A context, a comm, a region or a request: what NCCL holds for the plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Object(pub(crate) usize);
-
-/// A call that failed.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) code: ResultCode,
-    /// The warnings of this call, a line each.
-    pub(crate) said: Vec<String>,
-}
-
-impl fmt::Debug for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.code, self.said)
-    }
-}
-
-/// An open plugin.
-#[derive(Clone, Copy)]
+/// An initialised plugin. It stays loaded to the end of the process.
 pub(crate) struct Net {
     table: &'static NetV12,
-    v8: &'static NetV8,
+    context: *mut c_void,
 }
 
-/// Memory that NCCL would register. It is never freed, so that nothing the plugin does late can hurt.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffer {
-    start: *mut u8,
-    pub(crate) len: usize,
+/// A listen comm.
+pub(crate) struct Listener(*mut c_void);
+
+/// A comm of either side, with a buffer registered for it.
+pub(crate) struct Comm {
+    raw: *mut c_void,
+    region: *mut c_void,
+    address: *mut c_void,
 }
 
-macro_rules! call {
-    ($table:expr, $name:ident ( $($argument:expr),* )) => {{
-        let call = $table.$name.expect(concat!("the table has ", stringify!($name)));
-        let before = warnings().len();
-        // SAFETY: places are ours and alive, objects are numbers to the plugin, and buffers live for ever.
-        let code = unsafe { call($($argument),*) };
-        if code.is_success() { Ok(()) } else { Err(Failure { code, said: warnings().split_off(before) }) }
-    }};
-}
+/// A message that was posted.
+#[derive(Clone, Copy)]
+pub(crate) struct Request(*mut c_void);
 
 impl Net {
-    /// Opens the file as NCCL does. It stays open: `-z nodelete`.
+    /// Loads the file, and calls `init`. Settings are the environment's.
     pub(crate) fn open(file: &Path) -> Self {
-        let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
-        // SAFETY: runs the library's initialisers, which is what opening a plugin means.
+        let name = CString::new(file.as_os_str().as_bytes()).expect("a path has no zero byte");
+        // SAFETY: the plugin's initialisers do nothing that loading a library may not.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "{} does not open", file.display());
-        // SAFETY: the library is open.
+        assert!(!library.is_null(), "{} does not load", file.display());
+        // SAFETY: an open library, and a C string.
         let table = unsafe { libc::dlsym(library, c"ncclNetPlugin_v12".as_ptr()) };
-        // SAFETY: as above.
-        let v8 = unsafe { libc::dlsym(library, c"ncclNetPlugin_v8".as_ptr()) };
-        // SAFETY: by its name a table of this version, which lives as long as the library.
-        let table = unsafe { table.cast::<NetV12>().as_ref() }.expect("the plugin exports v12");
-        // SAFETY: as above.
-        let v8 = unsafe { v8.cast::<NetV8>().as_ref() }.expect("the plugin exports v8");
-        Self { table, v8 }
+        assert!(!table.is_null(), "{} has no table of version 12", file.display());
+        // SAFETY: the symbol names a table of this type, and the library is never closed.
+        let table = unsafe { &*table.cast::<NetV12>() };
+        let (mut context, mut config) = (ptr::null_mut(), CommConfig { traffic_class: UNDEFINED });
+        let init = table.init.expect("the table has init");
+        // SAFETY: both places live through the call.
+        check("init", unsafe { init(&raw mut context, 1, &raw mut config, logger(), None) });
+        Self { table, context }
     }
 
-    pub(crate) fn init(self) -> Answer<Object> {
-        let mut context = STALE;
-        call!(self.table, init(&raw mut context, 7, ptr::null_mut(), logger(), None))?;
-        Ok(object(context).expect("a context"))
+    pub(crate) fn listen(&self) -> (Listener, Handle) {
+        let (mut handle, mut comm) = ([0; HANDLE_MAX_BYTES], ptr::null_mut());
+        let listen = self.table.listen.expect("the table has listen");
+        // SAFETY: the context is init's, and both places live through the call.
+        check("listen", unsafe {
+            listen(self.context, 0, (&raw mut handle).cast(), &raw mut comm)
+        });
+        (Listener(comm), handle)
     }
 
-    /// The `init` of v8, which knows no contexts.
-    pub(crate) fn init_v8(self) -> Answer<()> {
-        call!(self.v8, init(logger()))
+    /// One try to connect: the comm, with `memory` registered for it.
+    pub(crate) fn connect(&self, handle: &mut Handle, memory: &Memory) -> Option<Comm> {
+        let (mut comm, mut device) = (ptr::null_mut(), ptr::null_mut());
+        let connect = self.table.connect.expect("the table has connect");
+        // SAFETY: the context is init's, the handle listen's, and all places live through the call.
+        check("connect", unsafe {
+            connect(self.context, 0, ptr::from_mut(handle).cast(), &raw mut comm, &raw mut device)
+        });
+        (!comm.is_null()).then(|| self.with_memory(comm, memory))
     }
 
-    pub(crate) fn devices(self) -> Answer<c_int> {
-        let mut count = -1;
-        call!(self.table, devices(&raw mut count))?;
-        Ok(count)
+    /// One try to accept: the comm, with `memory` registered for it.
+    pub(crate) fn accept(&self, listener: &Listener, memory: &Memory) -> Option<Comm> {
+        let (mut comm, mut device) = (ptr::null_mut(), ptr::null_mut());
+        let accept = self.table.accept.expect("the table has accept");
+        // SAFETY: an open listener, and both places live through the call.
+        check("accept", unsafe { accept(listener.0, &raw mut comm, &raw mut device) });
+        (!comm.is_null()).then(|| self.with_memory(comm, memory))
     }
 
-    pub(crate) fn listen(self, context: Object, device: c_int) -> Answer<(Handle, Object)> {
-        let (mut handle, mut listener) = ([0xee; HANDLE_MAX_BYTES], STALE);
-        let place = handle.as_mut_ptr().cast();
-        call!(self.table, listen(pointer(context), device, place, &raw mut listener))?;
-        Ok((handle, object(listener).expect("a listener")))
-    }
-
-    pub(crate) fn listen_v8(self, device: c_int) -> Answer<(Handle, Object)> {
-        let (mut handle, mut listener) = ([0xee; HANDLE_MAX_BYTES], STALE);
-        call!(self.v8, listen(device, handle.as_mut_ptr().cast(), &raw mut listener))?;
-        Ok((handle, object(listener).expect("a listener")))
-    }
-
-    /// `None`: not yet.
-    pub(crate) fn connect(
-        self,
-        context: Object,
-        device: c_int,
-        handle: &mut Handle,
-    ) -> Answer<Option<Object>> {
-        let (mut comm, place) = (STALE, handle.as_mut_ptr().cast());
-        call!(
-            self.table,
-            connect(pointer(context), device, place, &raw mut comm, ptr::null_mut())
-        )?;
-        Ok(object(comm))
-    }
-
-    pub(crate) fn connect_v8(self, device: c_int, handle: &mut Handle) -> Answer<Option<Object>> {
-        let (mut comm, place) = (STALE, handle.as_mut_ptr().cast());
-        call!(self.v8, connect(device, place, &raw mut comm, ptr::null_mut()))?;
-        Ok(object(comm))
-    }
-
-    pub(crate) fn accept(self, listener: Object) -> Answer<Option<Object>> {
-        let mut comm = STALE;
-        call!(self.table, accept(pointer(listener), &raw mut comm, ptr::null_mut()))?;
-        Ok(object(comm))
-    }
-
-    pub(crate) fn register(self, comm: Object, buffer: Buffer) -> Answer<Object> {
-        self.register_at(comm, buffer.address(), buffer.len)
-    }
-
-    pub(crate) fn register_at(self, comm: Object, address: usize, len: usize) -> Answer<Object> {
-        let mut region = STALE;
-        let data = ptr::without_provenance_mut(address);
-        call!(
-            self.table,
-            reg_mr(pointer(comm), data, len, net_abi::PTR_HOST, &raw mut region)
-        )?;
-        Ok(object(region).expect("a region"))
-    }
-
-    pub(crate) fn deregister(self, comm: Object, region: Object) -> Answer<()> {
-        call!(self.table, dereg_mr(pointer(comm), pointer(region)))
+    fn with_memory(&self, raw: *mut c_void, memory: &Memory) -> Comm {
+        let (mut region, register) =
+            (ptr::null_mut(), self.table.reg_mr.expect("the table has regMr"));
+        // SAFETY: an open comm, memory that stays for ever, and a place that lives through the call.
+        check("regMr", unsafe {
+            register(raw, memory.address, memory.len, PTR_HOST, &raw mut region)
+        });
+        Comm { raw, region, address: memory.address }
     }
 
     /// `None`: not now.
-    pub(crate) fn isend(
-        self,
-        comm: Object,
-        address: usize,
-        len: usize,
-        tag: c_int,
-        region: Object,
-    ) -> Answer<Option<Object>> {
-        let (mut request, data) = (STALE, ptr::without_provenance_mut(address));
-        let parent = ptr::null_mut();
-        call!(
-            self.table,
-            isend(pointer(comm), data, len, tag, pointer(region), parent, &raw mut request)
-        )?;
-        Ok(object(request))
-    }
-
-    /// One receive. `None`: not now.
-    pub(crate) fn irecv(
-        self,
-        comm: Object,
-        address: usize,
-        len: usize,
-        tag: c_int,
-        region: Object,
-    ) -> Answer<Option<Object>> {
-        self.irecv_group(comm, 1, address, len, tag, region)
-    }
-
-    /// A group of `count` receives, all alike.
-    pub(crate) fn irecv_group(
-        self,
-        comm: Object,
-        count: c_int,
-        address: usize,
-        len: usize,
-        tag: c_int,
-        region: Object,
-    ) -> Answer<Option<Object>> {
-        let mut request = STALE;
-        let mut data = [ptr::without_provenance_mut(address); 64];
-        let (mut sizes, mut tags, mut regions) = ([len; 64], [tag; 64], [pointer(region); 64]);
-        call!(
-            self.table,
-            irecv(
-                pointer(comm),
-                count,
-                data.as_mut_ptr(),
-                sizes.as_mut_ptr(),
-                tags.as_mut_ptr(),
-                regions.as_mut_ptr(),
+    #[inline]
+    pub(crate) fn isend(&self, comm: &Comm, bytes: usize, tag: c_int) -> Option<Request> {
+        let mut request = ptr::null_mut();
+        let isend = self.table.isend.expect("the table has isend");
+        // SAFETY: an open send comm, bytes of its region, and a place that lives through the call.
+        check("isend", unsafe {
+            isend(
+                comm.raw,
+                comm.address,
+                bytes,
+                tag,
+                comm.region,
                 ptr::null_mut(),
-                &raw mut request
+                &raw mut request,
             )
-        )?;
-        Ok(object(request))
+        });
+        (!request.is_null()).then_some(Request(request))
     }
 
-    /// An isend of v8, whose sizes are `int`.
-    pub(crate) fn isend_v8(
-        self,
-        comm: Object,
-        address: usize,
-        len: c_int,
-        region: Object,
-    ) -> Answer<Option<Object>> {
-        let (mut request, data) = (STALE, ptr::without_provenance_mut(address));
-        call!(
-            self.v8,
-            isend(pointer(comm), data, len, 0, pointer(region), &raw mut request)
-        )?;
-        Ok(object(request))
+    /// `None`: not now.
+    #[inline]
+    pub(crate) fn irecv(&self, comm: &Comm, bytes: usize, tag: c_int) -> Option<Request> {
+        let (mut address, mut bytes, mut tag, mut region) = (comm.address, bytes, tag, comm.region);
+        let mut request = ptr::null_mut();
+        let irecv = self.table.irecv.expect("the table has irecv");
+        // SAFETY: an open receive comm, lists of one entry, and places that live through the call.
+        check("irecv", unsafe {
+            irecv(
+                comm.raw,
+                1,
+                &raw mut address,
+                &raw mut bytes,
+                &raw mut tag,
+                &raw mut region,
+                ptr::null_mut(),
+                &raw mut request,
+            )
+        });
+        (!request.is_null()).then_some(Request(request))
     }
 
-    /// Bytes of a message that is done.
-    pub(crate) fn test(self, request: Object) -> Answer<Option<usize>> {
-        let (mut done, mut sizes) = (77, [-7; 64]);
-        call!(self.table, test(pointer(request), &raw mut done, sizes.as_mut_ptr()))?;
-        assert!(done == 0 || done == 1, "test left done as it was");
-        Ok((done == 1).then(|| usize::try_from(sizes[0]).expect("test wrote a size")))
+    /// The size of the message, once it is done.
+    #[inline]
+    pub(crate) fn test(&self, request: Request) -> Option<c_int> {
+        let (mut done, mut size) = (0, 0);
+        let test = self.table.test.expect("the table has test");
+        // SAFETY: a request that was not done yet; it is of one message, so one size is written.
+        check("test", unsafe { test(request.0, &raw mut done, &raw mut size) });
+        (done != 0).then_some(size)
     }
 
-    pub(crate) fn close_send(self, comm: Object) -> Answer<()> {
-        call!(self.table, close_send(pointer(comm)))
+    pub(crate) fn close_listen(&self, listener: Listener) {
+        let close = self.table.close_listen.expect("the table has closeListen");
+        // SAFETY: open, and used up here.
+        check("closeListen", unsafe { close(listener.0) });
     }
 
-    pub(crate) fn close_recv(self, comm: Object) -> Answer<()> {
-        call!(self.table, close_recv(pointer(comm)))
+    pub(crate) fn close_send(&self, comm: Comm) {
+        self.forget_memory(&comm);
+        let close = self.table.close_send.expect("the table has closeSend");
+        // SAFETY: open, and used up here.
+        check("closeSend", unsafe { close(comm.raw) });
     }
 
-    pub(crate) fn close_listen(self, listener: Object) -> Answer<()> {
-        call!(self.table, close_listen(pointer(listener)))
+    pub(crate) fn close_receive(&self, comm: Comm) {
+        self.forget_memory(&comm);
+        let close = self.table.close_recv.expect("the table has closeRecv");
+        // SAFETY: open, and used up here.
+        check("closeRecv", unsafe { close(comm.raw) });
     }
 
-    pub(crate) fn finalize(self, context: Object) -> Answer<()> {
-        call!(self.table, finalize(pointer(context)))
+    fn forget_memory(&self, comm: &Comm) {
+        let deregister = self.table.dereg_mr.expect("the table has deregMr");
+        // SAFETY: the comm is open, and the region its own.
+        check("deregMr", unsafe { deregister(comm.raw, comm.region) });
+    }
+
+    pub(crate) fn finalize(self) {
+        let finalize = self.table.finalize.expect("the table has finalize");
+        // SAFETY: init's context, used up here.
+        check("finalize", unsafe { finalize(self.context) });
     }
 }
 
-impl Buffer {
+/// Memory that NCCL would give: mapped, touched, never freed. Nobody looks at what is in it.
+pub(crate) struct Memory {
+    address: *mut c_void,
+    len: usize,
+}
+
+impl Memory {
     pub(crate) fn new(len: usize) -> Self {
-        let bytes = vec![0_u8; len.max(1)].leak();
-        Self { start: bytes.as_mut_ptr(), len }
-    }
-
-    pub(crate) fn address(self) -> usize {
-        self.start.expose_provenance()
-    }
-
-    pub(crate) fn write(self, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= self.len);
-        // SAFETY: within the buffer, which lives for ever; the caller is not sending from here now.
-        let to = unsafe { self.start.add(offset) };
-        // SAFETY: as above, and `bytes` is no part of a buffer that the network writes to.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-    }
-
-    pub(crate) fn read(self, offset: usize, len: usize) -> Vec<u8> {
-        assert!(offset + len <= self.len);
-        let mut bytes = vec![0; len];
-        // SAFETY: within the buffer, which lives for ever.
-        let from = unsafe { self.start.add(offset) };
-        // SAFETY: as above.
-        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
-        bytes
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping of our own, wherever the system likes.
+        let address = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED, "no memory for {len} bytes");
+        // SAFETY: all of it was mapped just now. It makes the pages resident, so that no measurement sees them come.
+        unsafe { ptr::write_bytes(address.cast::<u8>(), 0x5a, len) };
+        Self { address, len }
     }
 }
 
-/// Every warning so far: what a user would read.
-pub(crate) fn warnings() -> Vec<String> {
-    LINES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+fn check(call: &str, code: ResultCode) {
+    assert!(code.is_success(), "{call}: {code}");
 }
 
-static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// What stands in a place before the call: a plugin has to overwrite it.
-const STALE: *mut c_void = ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a);
-
-fn pointer(object: Object) -> *mut c_void {
-    ptr::without_provenance_mut(object.0)
+/// Ends the process after so many seconds: every wait is bounded.
+pub(crate) fn give_up_after(seconds: u32) {
+    // SAFETY: no handler is set, so the signal ends the process.
+    unsafe { libc::alarm(seconds) };
 }
 
-fn object(place: *mut c_void) -> Option<Object> {
-    assert_ne!(place, STALE, "a call that succeeds writes its place");
-    (!place.is_null()).then(|| Object(place.addr()))
-}
-
+/// Shows warnings, and nothing else.
 fn logger() -> Logger {
     type Fixed =
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
     type Variadic = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
-    // SAFETY: on 64-bit Linux a variadic function whose one further argument is a pointer is called as this one is.
-    Some(unsafe { std::mem::transmute::<Fixed, Variadic>(receive) })
+    // SAFETY: on System V x86-64 and AAPCS64 the first variadic pointer travels where a sixth fixed one does.
+    Some(unsafe { mem::transmute::<Fixed, Variadic>(receive) })
 }
 
+#[expect(clippy::print_stderr, reason = "whoever runs it wants to see what went wrong")]
 unsafe extern "C" fn receive(
     level: c_int,
-    _: c_ulong,
-    _: *const c_char,
-    _: c_int,
-    _: *const c_char,
+    _flags: c_ulong,
+    _file: *const c_char,
+    _line: c_int,
+    _format: *const c_char,
     text: *const c_char,
 ) {
-    // SAFETY: the plugin's format is "%s", so its argument is a C string.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    super::say(&format!("  log {level}: {text}"));
     if level == LOG_WARN {
-        LINES.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        // SAFETY: this plugin's format is always "%s", with one C string.
+        eprintln!("{}", unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy());
+    }
+}
+
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Net")
     }
 }

@@ -5,21 +5,20 @@
 //! caster is gone ends, and the whole play ends within its bound.
 
 use std::any::type_name;
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`.
-pub(crate) fn play<F: Fn(&mut Part)>(settings: &[(&str, &str)], bound: Duration, body: F) {
+pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, body: F) {
     let test = test_name::<F>();
     if let Ok(name) = std::env::var(PART) {
-        let mut part = Part::begin(name, test);
-        body(&mut part);
+        let part = Part::begin(name, test);
+        body(&part);
         part.end();
     }
     let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.{}", process::id()));
@@ -67,9 +66,7 @@ pub(crate) struct Cast {
 
 impl Part {
     fn begin(name: String, test: &'static str) -> Self {
-        let (lines, orphaned) = (Lines::of(std::io::stdin()), name != "main");
-        let lines = if orphaned { lines } else { Lines::none() };
-        Self { name, test, caster: lines }
+        Self { name, test, caster: Lines::of_caster() }
     }
 
     fn end(self) -> ! {
@@ -88,22 +85,22 @@ impl Part {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this binary starts again");
         let input = child.stdin.take();
-        let lines = Lines::of(child.stdout.take().expect("it is piped"));
+        let lines = Lines::of_cast(child.stdout.take().expect("it is piped"));
         Cast { child, input, lines }
     }
 
     /// To whoever cast this part.
-    pub(crate) fn say(&mut self, line: &str) {
+    pub(crate) fn say(&self, line: &str) {
         super::say(&format!("{MARK}{line}"));
     }
 
     /// From whoever cast this part.
-    pub(crate) fn hear(&mut self) -> String {
-        self.caster.next(PATIENCE).unwrap_or_else(|| process::exit(3))
+    pub(crate) fn hear(&self) -> String {
+        self.caster.next().unwrap_or_else(|| process::exit(3))
     }
 
     /// What was said, if anything was.
-    pub(crate) fn overhear(&mut self) -> Option<String> {
+    pub(crate) fn overhear(&self) -> Option<String> {
         self.caster.waiting()
     }
 }
@@ -114,11 +111,11 @@ impl Cast {
         writeln!(input, "{line}").expect("the part is alive");
     }
 
-    pub(crate) fn hear(&mut self) -> String {
-        self.lines.next(PATIENCE).expect("the part says something")
+    pub(crate) fn hear(&self) -> String {
+        self.lines.next().expect("the part says something")
     }
 
-    pub(crate) fn overhear(&mut self) -> Option<String> {
+    pub(crate) fn overhear(&self) -> Option<String> {
         self.lines.waiting()
     }
 
@@ -151,49 +148,41 @@ impl Drop for Cast {
 }
 
 /// Lines read by a thread, so that waiting for one has a bound.
-struct Lines {
-    receiver: Option<Receiver<String>>,
-    pending: VecDeque<String>,
-}
+struct Lines(Receiver<String>);
 
 impl Lines {
-    fn none() -> Self {
-        Self { receiver: None, pending: VecDeque::new() }
-    }
-
-    fn of(source: impl Read + Send + 'static) -> Self {
+    /// What the caster says. When it is gone this part ends: nobody bounds it any more.
+    fn of_caster() -> Self {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
-            for line in BufReader::new(source).lines().map_while(Result::ok) {
-                // What the test harness prints is none of ours.
-                let said = line.strip_prefix(MARK).map(str::to_owned);
-                let foreign = !std::env::var(PART).is_ok_and(|part| part != "main");
-                match (said, foreign) {
-                    (Some(line), _) => drop(sender.send(line)),
-                    (None, false) => drop(sender.send(line)),
-                    (None, true) => super::say(&format!("    {line}")),
+            for line in std::io::stdin().lines().map_while(Result::ok) {
+                drop(sender.send(line));
+            }
+            process::exit(3);
+        });
+        Self(receiver)
+    }
+
+    /// What a part says. What else it prints goes to the log of the play.
+    fn of_cast(output: ChildStdout) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                match line.strip_prefix(MARK) {
+                    Some(line) => drop(sender.send(line.to_owned())),
+                    None => super::say(&format!("    {line}")),
                 }
             }
-            if std::env::var(PART).is_ok_and(|part| part != "main") {
-                // The caster is gone, and with it whoever bounds this part.
-                process::exit(3);
-            }
         });
-        Self { receiver: Some(receiver), pending: VecDeque::new() }
+        Self(receiver)
     }
 
-    fn next(&mut self, patience: Duration) -> Option<String> {
-        if let Some(line) = self.pending.pop_front() {
-            return Some(line);
-        }
-        match self.receiver.as_ref()?.recv_timeout(patience) {
-            Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+    fn next(&self) -> Option<String> {
+        self.0.recv_timeout(PATIENCE).ok()
     }
 
-    fn waiting(&mut self) -> Option<String> {
-        self.pending.pop_front().or_else(|| self.receiver.as_ref()?.try_recv().ok())
+    fn waiting(&self) -> Option<String> {
+        self.0.try_recv().ok()
     }
 }
 
