@@ -3,7 +3,6 @@
 //! A ring is handed on only when this end has nothing in flight and the peer has said bye: until then it may still write
 //! there. What cannot be known to be quiet stays taken until the endpoint closes.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proto::handshake::Side;
@@ -16,7 +15,6 @@ use super::setup::{id, parts};
 use super::{Endpoint, SenderState, open_receiver, open_sender, receiver};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
-use crate::rail::UserRegion;
 
 /// How long the closing of an endpoint waits for peers to say bye: a socket that closes over unread bytes takes back
 /// what it has sent, and a peer may still be reading that its last message is done.
@@ -218,22 +216,6 @@ impl Endpoint {
         }
         self.try_release_sender(slot);
         true
-    }
-
-    /// Waits, within a bound, until no post of ours reads `region`.
-    pub(super) fn drain_region(&mut self, region: &Arc<UserRegion>) {
-        let start = Instant::now();
-        // One share is the caller's.
-        while Arc::strong_count(region) > 1 {
-            self.progress();
-            if start.elapsed() > self.settings.close_timeout {
-                log::warn!(
-                    "device {}: a buffer is deregistered while operations on it are in flight; it stays registered until they end",
-                    self.label()
-                );
-                break;
-            }
-        }
     }
 
     fn cancel_inboxes(&mut self) {

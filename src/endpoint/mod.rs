@@ -13,6 +13,7 @@ mod nics;
 mod notices;
 mod progress;
 mod receiver;
+pub(crate) mod regions;
 mod sender;
 mod setup;
 pub(crate) mod slots;
@@ -28,7 +29,7 @@ use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::device::Device;
 use crate::plugin::{Config, Poll, Receive};
-use crate::rail::UserRegion;
+use crate::rail::{RegionCache, UserRegion};
 use counters::Counters;
 use memory::{Slabs, Unit};
 use nics::Nic;
@@ -61,6 +62,8 @@ pub(crate) struct Endpoint {
     /// What an empty message is sent from and received into.
     landing: Arc<UserRegion>,
     slabs: Slabs,
+    /// Registrations, where they are bound to this endpoint's rails.
+    bound_regions: RegionCache,
     nics: Vec<Nic>,
     batch: Option<Box<fabric::Batch>>,
     failure: Option<Error>,
@@ -92,9 +95,6 @@ struct Ending {
     heard_bye: bool,
 }
 
-/// Regions of one endpoint: NCCL registers each buffer once per connection.
-const REGIONS_MAX: u16 = u16::MAX;
-
 impl Endpoint {
     pub(crate) fn open(number: u16, device: &'static Device) -> Result<Self> {
         let settings = Arc::clone(&device.settings);
@@ -123,7 +123,7 @@ impl Endpoint {
             listeners: Slots::new(u16::MAX),
             senders: Slots::new(u16::MAX),
             receivers: Slots::new(CommId::COUNT),
-            regions: Slots::new(REGIONS_MAX),
+            regions: Slots::new(regions::REGIONS_MAX),
             working: Vec::new(),
             feeding: Vec::new(),
             outstanding: 0,
@@ -131,6 +131,7 @@ impl Endpoint {
             counters: Counters::default(),
             landing,
             slabs: Slabs::new(controls, unit_bytes),
+            bound_regions: RegionCache::default(),
             nics,
             batch: Some(Box::default()),
             failure: None,
@@ -142,43 +143,6 @@ impl Endpoint {
     /// The window of every connection: receives are single until groups are offered to NCCL.
     const fn window() -> Window {
         Window::SINGLE
-    }
-
-    pub(crate) fn register(&mut self, _comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
-        let name = &self.device.plan.name;
-        if memory.kind() != fabric::MemoryKind::Host {
-            return Err(Error::new(
-                Kind::InvalidArgument,
-                format!("device {name} moves host memory only: set NCCL_NET_GDR_LEVEL=LOC"),
-            ));
-        }
-        let rails = self.nics.iter().map(|nic| nic.data.endpoint());
-        let region = UserRegion::register(rails, memory).map(Arc::new).map_err(|error| {
-            let len = memory.len();
-            Error::new(Kind::System, format!("registering {len} bytes on device {name}: {error}"))
-        })?;
-        let mut generation = 0;
-        let slot = self.regions.insert_with(|_, current| {
-            generation = current;
-            region
-        });
-        let slot = slot.ok_or_else(|| {
-            Error::new(
-                Kind::System,
-                format!("{REGIONS_MAX} buffers are registered on device {name}"),
-            )
-        })?;
-        Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
-    }
-
-    /// Returns when nothing of ours touches the memory any more.
-    pub(crate) fn deregister(&mut self, region: Handle) -> Result<()> {
-        let taken = self.regions.remove(region.slot(), region.generation());
-        let region = taken
-            .filter(|_| region.endpoint() == self.number)
-            .ok_or_else(|| Error::stale("memory handle"))?;
-        self.drain_region(&region);
-        Ok(())
     }
 
     /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.

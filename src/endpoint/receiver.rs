@@ -189,6 +189,10 @@ impl Receiver {
 
     /// Writes the done that no advert carries, if it is owed and due. False: it is owed, and could not be written.
     pub(super) fn write_lone_done(&mut self, means: &mut Means<'_>, urgent: bool) -> bool {
+        // Nobody is told any more on a connection that has failed, and nothing waits for it.
+        if self.failure.is_some() {
+            return true;
+        }
         let Some(lone) = self.flow.lone_done(urgent) else {
             return !(urgent && self.flow.owes_done());
         };

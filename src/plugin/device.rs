@@ -8,6 +8,7 @@ use proto::capabilities::Capabilities;
 use super::config::Config;
 use super::discovery::DevicePlan;
 use crate::error::{Error, Kind, Result};
+use crate::rail::RegionCache;
 
 /// One device. Domains open with the first endpoint, and close with the last.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) settings: Arc<Config>,
     library: Arc<Library>,
     host: String,
+    /// Registrations of the domains, where regions belong to domains.
+    pub(crate) regions: RegionCache,
     domains: Mutex<Vec<Weak<Domain>>>,
     capabilities: OnceLock<Capabilities>,
 }
@@ -31,6 +34,7 @@ impl Device {
             settings,
             library,
             host,
+            regions: RegionCache::default(),
             domains: Mutex::new(Vec::new()),
             capabilities: OnceLock::new(),
         }

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
+use crate::endpoint::regions::Registration;
 use crate::error::{Error, Kind, Result};
 use crate::handle::Handle;
 
@@ -133,7 +134,13 @@ pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
 
 pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
     started()?;
-    registry::with(comm, |endpoint| endpoint.register(comm, memory))
+    match registry::with(comm, |endpoint| endpoint.register(memory))? {
+        Registration::Done(handle) => Ok(handle),
+        Registration::Outside(registrar) => {
+            let region = registrar.register(memory)?;
+            registry::with(comm, |endpoint| endpoint.adopt(region))
+        }
+    }
 }
 
 pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {

@@ -3,11 +3,13 @@
 //! The data rail and the control rail of one NIC share its completion queue, so they share one table of operations.
 
 mod backlog;
+mod cache;
 pub(crate) mod data;
 pub(crate) mod operations;
 pub(crate) mod peers;
 mod region;
 
+pub(crate) use cache::RegionCache;
 pub(crate) use data::{DataRail, PartWrite};
 pub(crate) use operations::{Operations, Purpose};
 pub(crate) use region::UserRegion;

@@ -110,4 +110,10 @@ impl Operations {
             _ => None,
         }
     }
+
+    /// Whether a part in flight, or one that waits to be posted, holds a share of `region`.
+    pub(crate) fn uses(&self, region: &Arc<UserRegion>) -> bool {
+        let holds = |purpose: &Purpose| matches!(purpose, Purpose::Part { region: held, .. } if Arc::ptr_eq(held, region));
+        self.entries.iter().flatten().any(holds)
+    }
 }

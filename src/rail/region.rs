@@ -82,6 +82,11 @@ impl UserRegion {
         self.keys.get(rail).copied().unwrap_or(0)
     }
 
+    /// The buffer.
+    pub(crate) fn memory(&self) -> UserMemory {
+        self.memory
+    }
+
     /// Where the buffer begins.
     pub(crate) fn address(&self) -> u64 {
         self.memory.address()
