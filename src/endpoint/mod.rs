@@ -6,6 +6,7 @@
 
 pub(crate) mod close;
 pub(crate) mod counters;
+mod flush;
 mod lanes;
 mod memory;
 mod messages;
@@ -31,6 +32,7 @@ use crate::plugin::device::Device;
 use crate::plugin::{Config, Poll, Receive};
 use crate::rail::{RegionCache, UserRegion};
 use counters::Counters;
+use flush::Flush;
 use memory::{Slabs, Unit};
 use nics::Nic;
 use notices::Notices;
@@ -51,6 +53,7 @@ pub(crate) struct Endpoint {
     senders: Slots<Box<SenderState>>,
     receivers: Slots<Box<Receiver>>,
     regions: Slots<Arc<UserRegion>>,
+    flushes: Slots<Flush>,
     /// Receivers whose adverts wait or that owe a done.
     working: Vec<u16>,
     /// Senders with parts or fins that are yet to be posted.
@@ -123,6 +126,7 @@ impl Endpoint {
             listeners: Slots::new(u16::MAX),
             senders: Slots::new(u16::MAX),
             receivers: Slots::new(CommId::COUNT),
+            flushes: Slots::new(u16::MAX),
             regions: Slots::new(regions::REGIONS_MAX),
             working: Vec::new(),
             feeding: Vec::new(),
@@ -250,6 +254,8 @@ impl Endpoint {
             self.test_receive(request, sizes)
         } else if request.is(HandleKind::SendRequest) {
             self.test_send(request, sizes)
+        } else if request.is(HandleKind::FlushRequest) {
+            self.test_flush(request)
         } else {
             Err(Error::stale("request"))
         }
@@ -294,12 +300,6 @@ impl Endpoint {
             }
             None => Poll::Pending,
         })
-    }
-
-    /// Whether the handle names an open receive comm.
-    pub(crate) fn check_receiver(&mut self, comm: Handle) -> Result<()> {
-        open_receiver(self.receivers.get_mut(comm.slot(), comm.generation()), "receive comm")
-            .map(|_| ())
     }
 
     /// The name by which peers and logs know the device.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabric::{AddressVector, CompletionQueue, Control, FabricError, Info};
+use fabric::{AddressVector, CompletionQueue, Control, FabricError, Info, PeerAddress};
 use proto::capabilities::Capabilities;
 
 use super::messages::Messages;
@@ -26,6 +26,8 @@ pub(super) struct Nic {
     pub(super) operations: Operations,
     pub(super) peers: Peers,
     pub(super) queue: Arc<CompletionQueue>,
+    /// Our own data endpoint as a peer, for flushes: looked up with the first.
+    pub(super) myself: Option<PeerAddress>,
     /// What the peer needs to reach us here.
     pub(super) data_name: Vec<u8>,
     pub(super) fabric_name: String,
@@ -99,6 +101,7 @@ impl Nic {
             data_name,
             fabric_name: plan.fabric_name.clone(),
             stalled_since: None,
+            myself: None,
             label: format!("{} {}", info.provider(), plan.interface),
         };
         Ok((nic, addresses))

@@ -121,6 +121,11 @@ impl Endpoint {
                 }
                 self.try_release_sender(sender);
             }
+            Purpose::Flush { flush } => {
+                if let Some(flush) = self.flushes.at_mut(flush) {
+                    flush.completed(true);
+                }
+            }
             Purpose::Message { buffer } => {
                 if let Some(control) = &mut self.nics[nic].control {
                     control.messages.release(buffer);
@@ -243,6 +248,12 @@ impl Endpoint {
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
                     entry.operation_failed(remote("a control write"));
                     self.try_release_receiver(receiver);
+                }
+            }
+            Purpose::Flush { flush } => {
+                log::warn!("{label}: a flush failed: {error}");
+                if let Some(flush) = self.flushes.at_mut(flush) {
+                    flush.completed(false);
                 }
             }
             Purpose::Message { buffer } => {

@@ -37,6 +37,8 @@ pub(super) struct Receiver {
     /// Whether the endpoint's list of receivers with work has this one.
     pub(super) queued: bool,
     in_flight: u32,
+    /// Lanes that brought bytes since the last flush, as bits.
+    carried: u16,
     pub(super) ending: Ending,
     failure: Option<Error>,
 }
@@ -95,6 +97,7 @@ impl Receiver {
             connection,
             queued: false,
             in_flight: 0,
+            carried: 0,
             ending: Ending::default(),
             failure: None,
         }
@@ -246,7 +249,12 @@ impl Receiver {
     /// A part has arrived on our NIC `nic`.
     #[inline]
     pub(super) fn arrived(&mut self, nic: usize, immediate: Immediate, len: u64) -> Arrival {
-        self.flow.arrived(u32::try_from(nic).unwrap_or(0), immediate, len)
+        let lane = if self.lanes_in_order {
+            Some(nic)
+        } else {
+            self.lanes.iter().position(|lane| lane.nic == nic)
+        };
+        self.flow.arrived(lane.map_or(0, |lane| u32::try_from(lane).unwrap_or(0)), immediate, len)
     }
 
     /// An advert, or several, have completed.
@@ -312,6 +320,7 @@ impl Receiver {
         match self.flow.poll(first) {
             ReceivePoll::Done { count } => {
                 for (index, size) in (0..count).zip(sizes.iter_mut()) {
+                    self.carried |= self.flow.carried(first.plus(index));
                     *size =
                         usize::try_from(self.flow.size(first.plus(index))).unwrap_or(usize::MAX);
                 }
@@ -320,6 +329,13 @@ impl Receiver {
             ReceivePoll::Pending => Ok(None),
             ReceivePoll::Failed(cause) => Err(self.sticky(cause)),
         }
+    }
+
+    /// The NICs that brought bytes since the last flush, as bits; the next flush begins anew.
+    pub(super) fn take_carried(&mut self) -> u32 {
+        let carried = std::mem::take(&mut self.carried);
+        let brought = |lane: &usize| carried >> lane & 1 == 1;
+        (0..self.lanes.len()).filter(brought).fold(0, |nics, lane| nics | 1 << self.lanes[lane].nic)
     }
 
     /// Requests that were posted and not yet reported done.

@@ -164,10 +164,9 @@ pub(crate) fn irecv(comm: Handle, receives: &[Receive], cut: bool) -> Result<Opt
     registry::with(comm, |endpoint| endpoint.irecv(comm, receives, cut))
 }
 
-/// `None`: nothing to wait for. Host memory needs no flush: a completion of ours comes after its bytes are visible.
+/// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; whoever asks gets the reads.
 pub(crate) fn iflush(comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle>> {
-    registry::with(comm, |endpoint| endpoint.check_receiver(comm))?;
-    Ok(None)
+    registry::with(comm, |endpoint| endpoint.iflush(comm))
 }
 
 #[inline]

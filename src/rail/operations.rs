@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     LoneDone { receiver: u16, generation: u16 },
     /// The record that stands in for immediates, by the sender in this slot.
     Fin { sender: u16, line: Line },
+    /// A read of our own memory, for the flush in this slot.
+    Flush { flush: u16 },
     /// A two-sided message, out of this buffer.
     Message { buffer: u16 },
     /// A posted receive, into this buffer.

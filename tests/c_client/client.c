@@ -610,7 +610,7 @@ static void exchange_group(const struct link *link, const struct side *out, cons
     messages += (unsigned)members;
 }
 
-// A flush of host memory has nothing to do: no request, or one that ends.
+// No request, or one that ends.
 static void flush(const struct link *link, const struct side *in)
 {
     stage = "flush";
