@@ -1,0 +1,181 @@
+//! Between isend, irecv and test the plugin allocates nothing, once a connection has been used.
+//!
+//! Each test runs itself again in a process of its own, where a counter stands before libc's allocator; that process is
+//! connected to itself. What is counted was done a few times before, so that every list has its size.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::counting;
+use support::net::{self, Memory, Net};
+use support::traffic::{self, End};
+
+/// Set in the process that counts: the plugin's file.
+const COUNTED: &str = "IRONRAIL_TEST_COUNTED";
+/// Where that process has the plugin's counters written; the same name as the setting's.
+const STATS: &str = "IRONRAIL_STATS_FILE";
+const SHORT: usize = 8;
+const LONG: usize = 1 << 20;
+/// Messages of 64 parts when the largest write is so small.
+const SMALL_WRITES: (&str, &str) = ("IRONRAIL_LARGEST_WRITE", "16K");
+const ROUNDS: usize = 3;
+const SECONDS_MOST: u32 = 120;
+
+type Ends<'net> = [End<'net>; 2];
+
+#[test]
+fn connecting_allocates_so_the_counter_counts() {
+    counted("connecting_allocates_so_the_counter_counts", &[], |plugin| {
+        let net = Net::open(plugin);
+        let memory = Memory::new(LONG);
+        let found = counting::count(&name(plugin), || {
+            traffic::to_itself(&net, &memory, &memory);
+        });
+        assert!(found.count > 10, "connecting made {} allocations", found.count);
+        assert!(found.place(plugin).contains("nccl_net_ironrail"), "{}", found.place(plugin));
+    });
+}
+
+#[test]
+fn short_messages_allocate_nothing() {
+    nothing_in("short_messages_allocate_nothing", &[], |ends| {
+        traffic::exchange(ends, SHORT, 1, 500);
+        traffic::exchange(ends, SHORT, 8, 500);
+        traffic::exchange(ends, 0, 8, 100);
+    });
+}
+
+#[test]
+fn long_messages_allocate_nothing() {
+    nothing_in("long_messages_allocate_nothing", &[], |ends| {
+        traffic::exchange(ends, LONG, 1, 20);
+        traffic::exchange(ends, LONG, 8, 100);
+    });
+}
+
+#[test]
+fn striped_messages_allocate_nothing() {
+    let rails = [("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2")];
+    nothing_in("striped_messages_allocate_nothing", &rails, |ends| {
+        traffic::exchange(ends, LONG, 8, 100);
+        traffic::exchange(ends, SHORT, 8, 500);
+    });
+}
+
+#[test]
+fn a_full_window_allocates_nothing() {
+    nothing_in("a_full_window_allocates_nothing", &[], |ends| {
+        for bytes in [SHORT, LONG] {
+            fill_window(ends, bytes);
+        }
+    });
+}
+
+#[test]
+fn posts_that_the_rail_refuses_allocate_nothing() {
+    let refused = nothing_in(
+        "posts_that_the_rail_refuses_allocate_nothing",
+        &[SMALL_WRITES, ("IRONRAIL_PROVIDER", "shm"), ("IRONRAIL_RAILS", "")],
+        |ends| fill_window(ends, LONG),
+    );
+    assert!(refused.is_none_or(|refused| refused > 0), "the rail refused nothing");
+}
+
+#[test]
+fn messages_that_end_by_a_fin_allocate_nothing() {
+    let fins = [("IRONRAIL_FORCE_FIN", "1")];
+    nothing_in("messages_that_end_by_a_fin_allocate_nothing", &fins, |ends| {
+        traffic::exchange(ends, SHORT, 8, 500);
+        traffic::exchange(ends, LONG, 8, 100);
+        fill_window(ends, SHORT);
+    });
+}
+
+#[test]
+fn fins_of_many_parts_allocate_nothing() {
+    let settings = [("IRONRAIL_FORCE_FIN", "1"), SMALL_WRITES];
+    nothing_in("fins_of_many_parts_allocate_nothing", &settings, |ends| fill_window(ends, LONG));
+}
+
+/// irecv until NULL, isend until NULL, then all of it to its end.
+fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
+    let [send, receive] = ends;
+    while receive.post(bytes) {}
+    let posted = receive.outstanding();
+    assert!(posted >= net_abi::MAX_REQUESTS, "a window of {posted}");
+    let mut sent = 0;
+    while receive.outstanding() > 0 || send.outstanding() > 0 {
+        while sent < posted && send.post(bytes) {
+            sent += 1;
+        }
+        // One more has no receive to go to.
+        if sent == posted && receive.outstanding() == posted {
+            assert!(!send.post(bytes), "a message without a receive was taken");
+        }
+        send.test(bytes);
+        receive.test(bytes);
+    }
+}
+
+/// Runs `scenario` over a connection of the process to itself, and counts when it is warm. Answers what the rails
+/// refused, in the process that counts.
+fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)) -> Option<u64> {
+    let mut refused = None;
+    counted(test, settings, |plugin| {
+        let net = Net::open(plugin);
+        let [out, into] = [Memory::new(LONG), Memory::new(LONG)];
+        let mut ends = traffic::to_itself(&net, &out, &into);
+        (0..ROUNDS).for_each(|_| scenario(&mut ends));
+        let found = counting::count(&name(plugin), || {
+            (0..ROUNDS).for_each(|_| scenario(&mut ends));
+        });
+        assert_eq!(found.count, 0, "allocations, the first at\n{}", found.place(plugin));
+        let [send, receive] = ends.map(|end| end.comm);
+        net.close_send(send);
+        net.close_receive(receive);
+        net.finalize();
+        refused = Some(refusals());
+    });
+    refused
+}
+
+/// Runs `body` in a process that counts: this one, or another that is made of this test alone.
+fn counted(test: &str, settings: &[(&str, &str)], body: impl FnOnce(&Path)) {
+    if let Some(plugin) = std::env::var_os(COUNTED) {
+        net::give_up_after(SECONDS_MOST);
+        body(Path::new(&plugin));
+        return;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let mut again = Command::new(std::env::current_exe().expect("this program has a file"));
+    again.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    again.env(COUNTED, support::plugin()).env("LD_PRELOAD", counting::library());
+    again.env(STATS, stats_file(folder, test)).env("IRONRAIL_RAILS", "127.0.0.1");
+    again.envs(settings.iter().copied());
+    let said = support::output_of(&mut again);
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+fn stats_file(folder: &Path, test: &str) -> PathBuf {
+    folder.join(format!("{test}.{}.stats", std::process::id()))
+}
+
+/// What all rails refused for the moment, as the plugin wrote it when it ended.
+fn refusals() -> u64 {
+    let path = std::env::var_os(STATS).expect("the counting process has it");
+    let text = std::fs::read_to_string(&path).expect("the plugin wrote its counters");
+    let rails = text.lines().filter(|line| line.starts_with("rail "));
+    rails
+        .map(|line| {
+            let mut words = line.split_whitespace().skip_while(|word| *word != "refused");
+            words.nth(1).and_then(|count| count.parse::<u64>().ok()).expect("a rail's line")
+        })
+        .sum()
+}
+
+/// The part of the plugin's path that tells it from other libraries.
+fn name(plugin: &Path) -> String {
+    plugin.file_name().expect("a file").to_string_lossy().into_owned()
+}

@@ -1,0 +1,123 @@
+// Counts the allocations that one loaded library makes: preloaded, it stands before libc's allocator, and looks at who
+// calls. Only calls whose return address lies in that library count, and only while counting is on.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <execinfo.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+
+static uintptr_t first, last, base;
+static volatile int on;
+static unsigned long counted;
+
+// The library's frames on the stack of the first of them.
+enum { DEPTH = 24 };
+static uintptr_t frames[DEPTH];
+static int depth;
+
+static void look(void *caller)
+{
+    uintptr_t address = (uintptr_t)caller;
+    if (!on || address < first || address >= last)
+        return;
+    if (__atomic_fetch_add(&counted, 1, __ATOMIC_RELAXED) > 0)
+        return;
+    void *found[DEPTH];
+    int count = backtrace(found, DEPTH);
+    for (int i = 0; i < count; i++) {
+        uintptr_t frame = (uintptr_t)found[i];
+        if (frame >= first && frame < last)
+            frames[depth++] = frame - base;
+    }
+}
+
+void *malloc(size_t size)
+{
+    look(__builtin_return_address(0));
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    look(__builtin_return_address(0));
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *memory, size_t size)
+{
+    look(__builtin_return_address(0));
+    return __libc_realloc(memory, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    look(__builtin_return_address(0));
+    return __libc_memalign(alignment, size);
+}
+
+void *memalign(size_t alignment, size_t size)
+{
+    look(__builtin_return_address(0));
+    return __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **memory, size_t alignment, size_t size)
+{
+    look(__builtin_return_address(0));
+    void *found = __libc_memalign(alignment, size);
+    if (found == NULL)
+        return ENOMEM;
+    *memory = found;
+    return 0;
+}
+
+static int find(struct dl_phdr_info *info, size_t size, void *name)
+{
+    (void)size;
+    if (strstr(info->dlpi_name, name) == NULL)
+        return 0;
+    base = info->dlpi_addr;
+    first = UINTPTR_MAX;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        uintptr_t start = base + segment->p_vaddr;
+        if (segment->p_type != PT_LOAD || (segment->p_flags & PF_X) == 0)
+            continue;
+        if (start < first)
+            first = start;
+        if (start + segment->p_memsz > last)
+            last = start + segment->p_memsz;
+    }
+    return 1;
+}
+
+// Counts from now on what the library does that has this in its path; 0 if none is loaded.
+int counting_start(const char *name)
+{
+    on = 0;
+    counted = 0;
+    depth = 0;
+    if (dl_iterate_phdr(find, (void *)(uintptr_t)name) == 0)
+        return 0;
+    // Its first call allocates.
+    void *warm[1];
+    backtrace(warm, 1);
+    on = 1;
+    return 1;
+}
+
+// Stops, and says how many there were; where the first was made goes to `offsets`, innermost first, 24 at most.
+unsigned long counting_stop(uintptr_t *offsets)
+{
+    on = 0;
+    memcpy(offsets, frames, (size_t)depth * sizeof *frames);
+    return counted;
+}
