@@ -193,12 +193,10 @@ impl Endpoint {
             return false;
         }
         receiver.ending.heard_bye = true;
-        // All that it sent is done, so here: what is still posted will get nothing.
-        if !receiver.ending.closing && receiver.awaits_more() {
-            let peer = &receiver.peer;
-            let sentence = format!(
-                "receiving from {peer}: it closed the connection before it sent what was asked for"
-            );
+        // All that it sent is done, so here: what is still posted, or will be, gets nothing.
+        if !receiver.ending.closing {
+            let sentence =
+                format!("receiving from {}: it has closed the connection", receiver.peer);
             receiver.fail(Error::new(Kind::Remote, sentence));
         }
         self.try_release_receiver(slot);

@@ -9,6 +9,8 @@ pub(crate) struct Counters {
     pub(super) garbage: u64,
     /// Requests for listeners that are closed, answers nobody waits for, byes for connections long gone.
     pub(super) late_messages: u64,
+    /// Refusals and byes that their peers' endpoints did not take.
+    pub(super) unsent_notices: u64,
     /// Immediates that name no connection.
     pub(super) stray_immediates: u64,
     receives: ReceiveCounters,
@@ -18,6 +20,7 @@ impl Counters {
     pub(crate) const NONE: Self = Self {
         garbage: 0,
         late_messages: 0,
+        unsent_notices: 0,
         stray_immediates: 0,
         receives: ReceiveCounters { late: 0, duplicates: 0, violations: 0 },
     };
@@ -25,6 +28,7 @@ impl Counters {
     pub(crate) fn add(&mut self, other: &Self) {
         self.garbage += other.garbage;
         self.late_messages += other.late_messages;
+        self.unsent_notices += other.unsent_notices;
         self.stray_immediates += other.stray_immediates;
         self.add_receives(&other.receives);
     }
@@ -37,10 +41,11 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 6] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 7] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
+            ("unsent_notices", self.unsent_notices),
             ("stray_immediates", self.stray_immediates),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),

@@ -89,6 +89,17 @@ impl Slabs {
             .local(offset, lines as usize * line_bytes)
     }
 
+    /// The last word of line `place` of `unit`, as a post on control rail `rail` names it.
+    pub(crate) fn last_word(
+        &self,
+        rail: usize,
+        unit: &Unit,
+        place: u32,
+    ) -> Option<LocalBytes<'_, Control>> {
+        let word = unit.first_word + (place as usize + 1) * unit.line_words - 1;
+        self.slabs.get(usize::from(unit.slab))?.regions.get(rail)?.local(word * 8, 8)
+    }
+
     /// Where the peer's writes to the start of `unit` go.
     pub(crate) fn target(&self, unit: &Unit) -> u64 {
         let address = unit.pages.address() + unit.first_word as u64 * 8;

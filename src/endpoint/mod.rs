@@ -13,11 +13,13 @@ mod messages;
 mod nics;
 mod notices;
 mod progress;
+mod pulse;
 mod receiver;
 pub(crate) mod regions;
 mod sender;
 mod setup;
 pub(crate) mod slots;
+mod watch;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use notices::Notices;
 use receiver::{Incoming, Receiver};
 use sender::{Outgoing, Sender};
 use slots::Slots;
+use watch::Watch;
 
 /// The rails, the memory and the connections of one communicator on one device.
 #[derive(Debug)]
@@ -69,6 +72,7 @@ pub(crate) struct Endpoint {
     bound_regions: RegionCache,
     nics: Vec<Nic>,
     batch: Option<Box<fabric::Batch>>,
+    watch: Watch,
     failure: Option<Error>,
 }
 
@@ -138,6 +142,7 @@ impl Endpoint {
             bound_regions: RegionCache::default(),
             nics,
             batch: Some(Box::default()),
+            watch: Watch::default(),
             failure: None,
         };
         endpoint.post_inboxes();

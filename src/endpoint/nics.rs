@@ -1,7 +1,6 @@
 //! The NICs of one endpoint: for each a completion queue, a data rail, and up to the fourth a control rail.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use fabric::{AddressVector, CompletionQueue, Control, FabricError, Info, PeerAddress};
 use proto::capabilities::Capabilities;
@@ -31,8 +30,6 @@ pub(super) struct Nic {
     /// What the peer needs to reach us here.
     pub(super) data_name: Vec<u8>,
     pub(super) fabric_name: String,
-    /// Since when the data rail accepts nothing of what waits.
-    pub(super) stalled_since: Option<Instant>,
     /// For the log: provider and interface.
     pub(super) label: String,
 }
@@ -100,7 +97,6 @@ impl Nic {
             queue,
             data_name,
             fabric_name: plan.fabric_name.clone(),
-            stalled_since: None,
             myself: None,
             label: format!("{} {}", info.provider(), plan.interface),
         };

@@ -1,8 +1,11 @@
-//! Messages that nobody waits for: refusals and byes, in order, until their post is accepted.
+//! Messages that nobody waits for: refusals and byes, in order for each peer, until their post is accepted or the peer
+//! has refused for too long.
 
-use std::collections::VecDeque;
+use std::time::Duration;
 
-use fabric::PeerAddress;
+use fabric::{FabricError, PeerAddress, Post};
+
+use crate::rail::Backlog;
 
 /// Notices that may wait. Past that a refusal is not sent: the peer's own deadline tells it.
 const WAITING_MAX: usize = 1024;
@@ -16,9 +19,15 @@ pub(super) struct Notice {
 }
 
 /// What waits to be posted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Notices {
-    waiting: VecDeque<Notice>,
+    waiting: Backlog<(usize, PeerAddress), Notice>,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        Self { waiting: Backlog::new(0) }
+    }
 }
 
 impl Notices {
@@ -26,7 +35,7 @@ impl Notices {
     pub(super) fn push(&mut self, notice: Notice) -> bool {
         let room = self.waiting.len() < WAITING_MAX;
         if room {
-            self.waiting.push_back(notice);
+            self.waiting.push((notice.nic, notice.peer), notice);
         }
         room
     }
@@ -35,12 +44,13 @@ impl Notices {
         self.waiting.is_empty()
     }
 
-    /// Takes as many out as there are now: what cannot be posted is pushed again.
-    pub(super) fn take(&mut self) -> VecDeque<Notice> {
-        std::mem::take(&mut self.waiting)
+    /// Tries what waits. One that cannot be posted at all is dropped.
+    pub(super) fn flush(&mut self, post: impl FnMut(&Notice) -> Result<Post, FabricError>) {
+        self.waiting.flush(post, |_, error| log::debug!("a notice was not sent: {error}"));
     }
 
-    pub(super) fn push_front(&mut self, notice: Notice) {
-        self.waiting.push_front(notice);
+    /// `elapsed` has passed: drops what peers have refused for more than `bound`, and answers how many.
+    pub(super) fn sweep(&mut self, elapsed: Duration, bound: Duration) -> usize {
+        self.waiting.tick(elapsed, bound).len()
     }
 }

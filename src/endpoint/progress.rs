@@ -1,16 +1,19 @@
 //! A turn of progress: completions are read and told to whom they concern, and what waits is tried again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabric::{Batch, Completion, CompletionError, CqPoll, Post};
 use proto::{Arrival, Immediate};
 
+use super::receiver::gone;
 use super::{Endpoint, SenderState, enqueue, receiver, sender};
 use crate::error::{Error, Kind};
-use crate::rail::Purpose;
+use crate::rail::{PartWrite, Purpose};
 
 /// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
 const BATCHES_PER_TURN: usize = 4;
+/// How often peers are looked after, unless the bound on their silence is short.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Endpoint {
     /// Every call that answers "not yet", and every `test`, has made one of these.
@@ -34,6 +37,12 @@ impl Endpoint {
         }
         if !self.notices.is_empty() {
             self.send_notices();
+        }
+        if self.watch.turn() {
+            let interval = (self.settings.peer_timeout / 16).min(SWEEP_INTERVAL);
+            if let Some(elapsed) = self.watch.tick(Instant::now(), interval) {
+                self.sweep(elapsed);
+            }
         }
     }
 
@@ -126,6 +135,20 @@ impl Endpoint {
                     flush.completed(true);
                 }
             }
+            Purpose::SenderPulse { sender } => {
+                if let Some(SenderState::Connected(connected)) =
+                    self.senders.at_mut(sender).map(|state| &mut **state)
+                {
+                    connected.pulse_written();
+                }
+                self.try_release_sender(sender);
+            }
+            Purpose::ReceiverPulse { receiver, generation } => {
+                if let Some(entry) = self.receivers.get_mut(receiver, generation) {
+                    entry.pulse_written();
+                    self.try_release_receiver(receiver);
+                }
+            }
             Purpose::Message { buffer } => {
                 if let Some(control) = &mut self.nics[nic].control {
                     control.messages.release(buffer);
@@ -200,30 +223,49 @@ impl Endpoint {
     fn flush(&mut self, nic: usize) {
         let mut failures = Vec::new();
         let rail = &mut self.nics[nic];
-        let accepted =
-            rail.data.flush(nic, &rail.operations, |write, error| failures.push((write, error)));
-        if accepted > 0 {
-            rail.stalled_since = None;
-        } else if rail.stalled_since.get_or_insert_with(Instant::now).elapsed()
-            > self.settings.peer_timeout
-        {
-            let code = -110;
-            let given_up = rail.data.give_up().into_iter();
-            failures.extend(given_up.map(|write| {
-                (write, fabric::FabricError { call: "a rail that accepts nothing", code })
-            }));
-            rail.stalled_since = None;
-        }
+        rail.data.flush(nic, &rail.operations, |write, error| failures.push((write, error)));
         for (write, error) in failures {
-            let Some(Purpose::Part { sender, .. }) =
-                self.nics[nic].operations.end_at(write.operation)
-            else {
-                continue;
-            };
             let sentence =
                 format!("{}: {error}; the peer is gone or unreachable", self.nics[nic].label);
-            self.sender_failed(sender, Error::new(Kind::Remote, sentence));
+            self.part_given_up(nic, &write, Error::new(Kind::Remote, sentence));
         }
+    }
+
+    /// A part that was never posted, and will not be.
+    fn part_given_up(&mut self, nic: usize, write: &PartWrite, error: Error) {
+        if let Some(Purpose::Part { sender, .. }) =
+            self.nics[nic].operations.end_at(write.operation)
+        {
+            self.sender_failed(sender, error);
+        }
+    }
+
+    /// `elapsed` of polling has passed: finds peers that are gone.
+    #[cold]
+    fn sweep(&mut self, elapsed: Duration) {
+        let bound = self.settings.peer_timeout;
+        for nic in 0..self.nics.len() {
+            for write in self.nics[nic].data.tick(elapsed, bound) {
+                let sentence =
+                    format!("a write of data on {}: {}", self.nics[nic].label, gone(bound));
+                self.part_given_up(nic, &write, Error::new(Kind::Remote, sentence));
+            }
+        }
+        let Self { senders, receivers, nics, slabs, .. } = self;
+        for (slot, generation) in senders.keys() {
+            if let Some(SenderState::Connected(sender)) =
+                senders.get_mut(slot, generation).map(|state| &mut **state)
+            {
+                sender.sweep(&mut sender::Means { nics, slabs, slot }, elapsed, bound);
+            }
+        }
+        for (slot, generation) in receivers.keys() {
+            if let Some(receiver) = receivers.get_mut(slot, generation) {
+                let mut means = receiver::Means { nics, slabs, slot, generation };
+                receiver.sweep(&mut means, elapsed, bound);
+            }
+        }
+        self.counters.unsent_notices += self.notices.sweep(elapsed, bound) as u64;
     }
 
     /// An operation has completed with an error.
@@ -243,8 +285,12 @@ impl Endpoint {
         match purpose {
             Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
             Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
+            Purpose::SenderPulse { sender } => {
+                self.sender_failed(sender, remote("a sign of life"));
+            }
             Purpose::Advert { receiver, generation }
-            | Purpose::LoneDone { receiver, generation } => {
+            | Purpose::LoneDone { receiver, generation }
+            | Purpose::ReceiverPulse { receiver, generation } => {
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
                     entry.operation_failed(remote("a control write"));
                     self.try_release_receiver(receiver);
@@ -300,24 +346,11 @@ impl Endpoint {
         self.failure.get_or_insert_with(|| error.clone());
     }
 
-    /// Posts what waits to be said, in order, until a post is refused.
+    /// Posts what waits to be said.
     fn send_notices(&mut self) {
-        let mut waiting = self.notices.take();
-        while let Some(notice) = waiting.pop_front() {
-            match self.post_message(notice.nic, notice.peer, &notice.bytes) {
-                Ok(Post::Accepted) => {}
-                Ok(Post::Again) => {
-                    waiting.push_front(notice);
-                    break;
-                }
-                Err(error) => {
-                    log::debug!("{}: a notice was not sent: {error}", self.nics[notice.nic].label);
-                }
-            }
-        }
-        for notice in waiting.into_iter().rev() {
-            self.notices.push_front(notice);
-        }
+        let mut notices = std::mem::take(&mut self.notices);
+        notices.flush(|notice| self.post_message(notice.nic, notice.peer, &notice.bytes));
+        self.notices = notices;
     }
 
     /// Posts a two-sided message on the control rail of `nic`.

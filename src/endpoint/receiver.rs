@@ -1,6 +1,7 @@
 //! The receiving side of a connection: irecv, the adverts it makes, and the done it owes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
@@ -13,6 +14,7 @@ use super::Ending;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
+use super::pulse::{Pulse, Verdict};
 use super::sender::{low16, repeated};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
@@ -39,6 +41,7 @@ pub(super) struct Receiver {
     in_flight: u32,
     /// Lanes that brought bytes since the last flush, as bits.
     carried: u16,
+    pulse: Pulse,
     pub(super) ending: Ending,
     failure: Option<Error>,
 }
@@ -98,6 +101,7 @@ impl Receiver {
             queued: false,
             in_flight: 0,
             carried: 0,
+            pulse: Pulse::default(),
             ending: Ending::default(),
             failure: None,
         }
@@ -180,11 +184,10 @@ impl Receiver {
         let remote = self.remote(write.place);
         if write.count <= self.inject_lines {
             let control = means.nics[self.control.nic].control();
-            return control.expect("control lanes lie on control rails").inject_write(
-                local,
-                remote,
-                self.control.peer,
-            );
+            let control = control.expect("control lanes lie on control rails");
+            let posted = control.inject_write(local, remote, self.control.peer);
+            note(&mut self.pulse, &posted);
+            return posted;
         }
         let purpose = Purpose::Advert { receiver: means.slot, generation: means.generation };
         self.write_completing(means, local, remote, purpose)
@@ -233,6 +236,7 @@ impl Receiver {
         let context = nic.operations.context(operation);
         let control = nic.control().expect("control lanes lie on control rails");
         let posted = control.write(local, remote, self.control.peer, Delivery::Default, context);
+        note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => self.in_flight += 1,
             _ => drop(nic.operations.end_at(operation)),
@@ -266,6 +270,45 @@ impl Receiver {
     pub(super) fn lone_done_written(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.flow.lone_done_written();
+    }
+
+    /// The sign of life has completed.
+    pub(super) fn pulse_written(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.pulse.beaten();
+    }
+
+    /// `elapsed` of polling has passed: looks whether the sender is still there, if anything depends on it.
+    pub(super) fn sweep(&mut self, means: &mut Means<'_>, elapsed: Duration, bound: Duration) {
+        if self.failure.is_some() {
+            return;
+        }
+        let waits = self.awaits_more() && !(self.ending.closing || self.ending.heard_bye);
+        let mark = u64::from(self.flow.done().number()) << 32 | u64::from(self.flow.outstanding());
+        match self.pulse.sweep(elapsed, bound, waits, mark) {
+            Verdict::Fine => {}
+            Verdict::Beat => self.write_pulse(means),
+            Verdict::Dead => {
+                let sentence = format!("receiving from {}: {}", self.peer, gone(bound));
+                self.fail(Error::new(Kind::Remote, sentence));
+            }
+        }
+    }
+
+    /// Writes a word of the lone done's place that no lone done has: nobody reads it.
+    fn write_pulse(&mut self, means: &mut Means<'_>) {
+        let place = self.flow.parameters().window.lone_place();
+        let Some(local) = means.slabs.last_word(self.control.nic, &self.shadow, place) else {
+            return;
+        };
+        let mut remote = self.remote(place);
+        remote.address += self.line_bytes - 8;
+        let purpose = Purpose::ReceiverPulse { receiver: means.slot, generation: means.generation };
+        match self.write_completing(means, local, remote, purpose) {
+            Ok(Post::Accepted) => self.pulse.beat(),
+            Ok(Post::Again) => {}
+            Err(error) => self.fail(rail_failed(&self.peer, &error)),
+        }
     }
 
     /// An operation of this connection has failed.
@@ -344,7 +387,7 @@ impl Receiver {
     }
 
     /// Whether a receive is posted whose bytes have not come.
-    pub(super) fn awaits_more(&self) -> bool {
+    fn awaits_more(&self) -> bool {
         self.flow.awaits_more()
     }
 
@@ -402,6 +445,25 @@ impl Receiver {
 fn described<'a>(incoming: &Incoming<'_>, keys: &'a [u64]) -> proto::Receive<'a> {
     let address = incoming.region.target(incoming.address);
     proto::Receive { address, len: incoming.len as u64, tag: incoming.tag, keys }
+}
+
+/// What a post says of the peer; one that is not even possible says nothing.
+#[inline]
+pub(super) fn note(pulse: &mut Pulse, posted: &std::result::Result<Post, FabricError>) {
+    match posted {
+        Ok(Post::Accepted) => pulse.accepted(),
+        Ok(Post::Again) => pulse.refused(),
+        Err(_) => {}
+    }
+}
+
+/// Why a peer is given up.
+pub(super) fn gone(bound: Duration) -> String {
+    format!(
+        "its endpoint has refused all writes for {} ms; the process is gone, or its host cannot be reached \
+         (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
+        bound.as_millis()
+    )
 }
 
 fn rail_failed(peer: &Peer, error: &FabricError) -> Error {

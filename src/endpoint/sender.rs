@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::{Data, FabricError, Post, RemoteBytes, RemoteKey};
 use proto::limits::{MAX_DATA_RAILS, MAX_PARTS};
@@ -15,6 +16,8 @@ use super::Ending;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
+use super::pulse::{Pulse, Verdict};
+use super::receiver::{gone, note};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::rail::{PartWrite, Purpose, UserRegion};
@@ -37,6 +40,9 @@ pub(super) struct Sender {
     unsent_fins: VecDeque<Line>,
     /// Operations of this connection that have not completed.
     in_flight: u32,
+    pulse: Pulse,
+    /// A message found no receive since the last sweep.
+    wanting: bool,
     pub(super) ending: Ending,
     /// Set once, with the first cause.
     failure: Option<Error>,
@@ -98,6 +104,8 @@ impl Sender {
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
             in_flight: 0,
+            pulse: Pulse::default(),
+            wanting: false,
             ending: Ending::default(),
             failure: None,
         }
@@ -117,10 +125,13 @@ impl Sender {
         if !self.lanes.iter().all(has_room) {
             return Ok(None);
         }
-        let Self { flow, mailbox, lanes, plan, turn, in_flight, largest_write, .. } = self;
+        let Self { flow, mailbox, lanes, plan, turn, in_flight, largest_write, wanting, .. } = self;
         let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
             Ok(Submit::Accepted(message)) => message,
-            Ok(Submit::NotYet) => return Ok(None),
+            Ok(Submit::NotYet) => {
+                *wanting = true;
+                return Ok(None);
+            }
             Err(cause) => return Err(self.fail_by(cause, means)),
         };
         let line = message.line;
@@ -172,7 +183,7 @@ impl Sender {
             };
             let lane = self.lanes[part.rail as usize];
             let nic = &means.nics[lane.nic];
-            if nic.operations.room() == 0 || !nic.data.is_clear() {
+            if nic.operations.room() == 0 || !nic.data.is_clear_to(lane.peer) {
                 break;
             }
             feed.parts.next();
@@ -182,7 +193,6 @@ impl Sender {
                 Ok(()) => self.in_flight += 1,
                 Err(error) => {
                     self.fail(rail_failed(&self.peer, &error));
-                    self.feeds.clear();
                 }
             }
         }
@@ -242,9 +252,68 @@ impl Sender {
         }
     }
 
-    /// Fails the connection; the first cause stays.
+    /// The sign of life has completed.
+    pub(super) fn pulse_written(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.pulse.beaten();
+    }
+
+    /// `elapsed` of polling has passed: looks whether the receiver is still there, if anything depends on it.
+    pub(super) fn sweep(&mut self, means: &mut Means<'_>, elapsed: Duration, bound: Duration) {
+        if self.failure.is_some() {
+            return;
+        }
+        let parameters = self.flow.parameters();
+        let owed = !parameters.sends_arrive_when_complete
+            && self.flow.submitted() != self.flow.peer_done();
+        let wanting = std::mem::take(&mut self.wanting);
+        let waits = (owed || wanting) && !(self.ending.closing || self.ending.heard_bye);
+        let (submitted, done) = (self.flow.submitted().number(), self.flow.peer_done().number());
+        let mark = u64::from(submitted) << 32 | u64::from(done);
+        match self.pulse.sweep(elapsed, bound, waits, mark) {
+            Verdict::Fine => {}
+            Verdict::Beat => self.write_pulse(means),
+            Verdict::Dead => {
+                let sentence = format!("sending to {}: {}", self.peer, gone(bound));
+                self.fail(Error::new(Kind::Remote, sentence));
+            }
+        }
+    }
+
+    /// Writes a word of the fin ring's place for failures that no fin has: nobody reads it. What it is written from is
+    /// as unread.
+    fn write_pulse(&mut self, means: &mut Means<'_>) {
+        let ControlLane { nic, peer, target, key } = self.control;
+        let place = self.flow.parameters().window.lone_place();
+        let Some(local) = means.slabs.last_word(nic, &self.mailbox, place) else { return };
+        let address = target + u64::from(place + 1) * FIN_BYTES - 8;
+        let remote = RemoteBytes { address, key: RemoteKey::from_wire(key) };
+        let rail = &mut means.nics[nic];
+        let purpose = Purpose::SenderPulse { sender: means.slot };
+        let Some(operation) = rail.operations.begin(purpose) else { return };
+        let context = rail.operations.context(operation);
+        let control = rail.control().expect("control lanes lie on control rails");
+        let posted = control.write(local, remote, peer, fabric::Delivery::Default, context);
+        note(&mut self.pulse, &posted);
+        match posted {
+            Ok(Post::Accepted) => {
+                self.in_flight += 1;
+                self.pulse.beat();
+            }
+            refused => {
+                rail.operations.end_at(operation);
+                if let Err(error) = refused {
+                    self.fail(rail_failed(&self.peer, &error));
+                }
+            }
+        }
+    }
+
+    /// Fails the connection; the first cause stays. What was not posted never will be.
     pub(super) fn fail(&mut self, error: Error) {
         self.flow.fail(ProtocolError::Transport { code: 0 });
+        self.feeds.clear();
+        self.unsent_fins.clear();
         self.failure.get_or_insert(error);
     }
 
@@ -269,14 +338,11 @@ impl Sender {
         self.flow.parameters().comm
     }
 
-    /// The receiver has closed its end: what is not known to have arrived never will be.
+    /// The receiver has closed its end: what is not known to have arrived never will be, and nothing more can be sent.
     pub(super) fn left(&mut self) {
         self.flow.observe(&self.mailbox);
-        if !self.ending.closing && self.flow.submitted() != self.flow.peer_done() {
-            let sentence = format!(
-                "sending to {}: it closed the connection before all was received",
-                self.peer
-            );
+        if !self.ending.closing {
+            let sentence = format!("sending to {}: it has closed the connection", self.peer);
             self.fail(Error::new(Kind::Remote, sentence));
         }
     }
@@ -339,7 +405,9 @@ impl Sender {
         };
         let context = rail.operations.context(operation);
         let control = rail.control().expect("control lanes lie on control rails");
-        match control.write(local, remote, peer, fabric::Delivery::Default, context) {
+        let posted = control.write(local, remote, peer, fabric::Delivery::Default, context);
+        note(&mut self.pulse, &posted);
+        match posted {
             Ok(Post::Accepted) => {
                 self.in_flight += 1;
                 true

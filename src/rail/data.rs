@@ -1,6 +1,7 @@
 //! A data rail: the endpoint that moves NCCL's bytes, and the posts it refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::{
     Context, Data, Delivery, Endpoint, FabricError, LocalBytes, PeerAddress, Post, RemoteBytes,
@@ -25,7 +26,7 @@ pub(crate) struct PartWrite {
 /// An endpoint for data, its backlog and its counters.
 #[derive(Debug)]
 pub(crate) struct DataRail {
-    backlog: Backlog<PartWrite>,
+    backlog: Backlog<PeerAddress, PartWrite>,
     endpoint: Arc<Endpoint<Data>>,
     /// Bytes of completed writes.
     pub(crate) bytes: u64,
@@ -58,11 +59,12 @@ impl DataRail {
         write: PartWrite,
         local: LocalBytes<'_, Data>,
     ) -> Result<(), FabricError> {
-        if self.backlog.is_empty() && try_post(&self.endpoint, &write, local)? == Post::Accepted {
+        let first = self.backlog.is_empty() || !self.backlog.holds(write.peer);
+        if first && try_post(&self.endpoint, &write, local)? == Post::Accepted {
             return Ok(());
         }
         self.refused += 1;
-        self.backlog.push(write);
+        self.backlog.push(write.peer, write);
         Ok(())
     }
 
@@ -72,14 +74,19 @@ impl DataRail {
         self.backlog.is_empty()
     }
 
-    /// Tries what waits on data rail `rail`. `failed` gets the writes that will never be posted. Answers how many were
-    /// accepted.
+    /// Whether no post to `peer` waits.
+    #[inline]
+    pub(crate) fn is_clear_to(&self, peer: PeerAddress) -> bool {
+        self.backlog.is_empty() || !self.backlog.holds(peer)
+    }
+
+    /// Tries what waits on data rail `rail`. `failed` gets the writes that will never be posted.
     pub(crate) fn flush(
         &mut self,
         rail: usize,
         operations: &Operations,
         failed: impl FnMut(PartWrite, FabricError),
-    ) -> usize {
+    ) {
         let endpoint = &self.endpoint;
         let post = |write: &PartWrite| {
             let region = operations.region(write.operation);
@@ -87,12 +94,12 @@ impl DataRail {
             let gone = FabricError { call: "a part whose region is gone", code: -22 };
             try_post(endpoint, write, local.ok_or(gone)?)
         };
-        self.backlog.flush(post, failed)
+        self.backlog.flush(post, failed);
     }
 
-    /// Takes out every write that waits.
-    pub(crate) fn give_up(&mut self) -> Vec<PartWrite> {
-        self.backlog.take_all()
+    /// `elapsed` has passed: takes out what peers have refused for more than `bound`.
+    pub(crate) fn tick(&mut self, elapsed: Duration, bound: Duration) -> Vec<PartWrite> {
+        self.backlog.tick(elapsed, bound)
     }
 }
 

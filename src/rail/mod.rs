@@ -9,6 +9,7 @@ pub(crate) mod operations;
 pub(crate) mod peers;
 mod region;
 
+pub(crate) use backlog::Backlog;
 pub(crate) use cache::RegionCache;
 pub(crate) use data::{DataRail, PartWrite};
 pub(crate) use operations::{Operations, Purpose};

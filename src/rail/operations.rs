@@ -23,6 +23,10 @@ pub(crate) enum Purpose {
     Fin { sender: u16, line: Line },
     /// A read of our own memory, for the flush in this slot.
     Flush { flush: u16 },
+    /// A sign of life asked for by the sender in this slot.
+    SenderPulse { sender: u16 },
+    /// The same by a receiver.
+    ReceiverPulse { receiver: u16, generation: u16 },
     /// A two-sided message, out of this buffer.
     Message { buffer: u16 },
     /// A posted receive, into this buffer.

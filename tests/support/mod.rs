@@ -8,8 +8,8 @@
 
 pub(crate) mod calls;
 pub(crate) mod client;
-pub(crate) mod link;
 pub(crate) mod counting;
+pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod stage;
 pub(crate) mod traffic;

@@ -1,0 +1,61 @@
+//! The clock of an endpoint: how long it has been polled, which is not how long the world has turned.
+//!
+//! Nobody's idleness may look like a death: time in which nobody polled us is not counted, since then it may have been we
+//! who were silent. The system's clock is read once in many turns.
+
+use std::time::{Duration, Instant};
+
+/// Counts turns of progress, and now and then the time they took.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    turns: u32,
+    read: Option<Instant>,
+    unswept: Duration,
+}
+
+impl Watch {
+    /// A turn of progress. True: look at the clock, by [`Watch::tick`].
+    #[inline]
+    pub(super) fn turn(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns.is_multiple_of(TURNS)
+    }
+
+    /// It is `now`. The time polled since the last sweep, when it is time for the next: every `interval`.
+    pub(super) fn tick(&mut self, now: Instant, interval: Duration) -> Option<Duration> {
+        let last = self.read.replace(now);
+        self.unswept += last.map_or(Duration::ZERO, |last| now.duration_since(last).min(TICK_MAX));
+        (self.unswept >= interval).then(|| std::mem::take(&mut self.unswept))
+    }
+}
+
+/// Turns between two looks at the clock.
+const TURNS: u32 = 1024;
+/// More than so many turns take while somebody polls.
+const TICK_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn the_clock_is_looked_at_once_in_many_turns() {
+        let mut watch = Watch::default();
+        assert_eq!((0..10 * TURNS).filter(|_| watch.turn()).count(), 10);
+    }
+
+    #[test]
+    fn time_in_which_nobody_polled_does_not_count() {
+        let (mut watch, mut now) = (Watch::default(), Instant::now());
+        assert_eq!(watch.tick(now, INTERVAL), None);
+        for _ in 0..2 {
+            now += Duration::from_secs(3600);
+            assert_eq!(watch.tick(now, INTERVAL), None);
+        }
+        now += Duration::from_secs(3600);
+        assert_eq!(watch.tick(now, INTERVAL), Some(INTERVAL));
+        assert_eq!(watch.tick(now, INTERVAL), None);
+    }
+}
