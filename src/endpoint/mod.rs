@@ -251,10 +251,21 @@ impl Endpoint {
         )))
     }
 
-    /// Makes a turn of progress, then asks for the request.
+    /// Asks for the request, and makes a turn of progress before it says "not yet". One that is done already is said at
+    /// once: a turn brings several, and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
     #[inline]
     pub(crate) fn test(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
-        self.progress();
+        match self.ask(request, sizes)? {
+            Poll::Pending => {
+                self.progress();
+                self.ask(request, sizes)
+            }
+            done => Ok(done),
+        }
+    }
+
+    #[inline]
+    fn ask(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         if request.is(HandleKind::ReceiveRequest) {
             self.test_receive(request, sizes)
         } else if request.is(HandleKind::SendRequest) {
