@@ -17,7 +17,7 @@ pub(super) trait Bytes: Copy {
 
 impl Bytes for c_int {
     fn bytes(self) -> Result<usize> {
-        usize::try_from(self).map_err(|_| invalid(format!("a size of {self} bytes is negative")))
+        usize::try_from(self).map_err(|_| negative(self))
     }
 }
 
@@ -32,9 +32,10 @@ pub(super) fn device(index: c_int) -> Result<usize> {
 }
 
 /// An address is a number to us: who may touch it is a question of its region.
+#[inline]
 pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
     if data.is_null() && len > 0 {
-        return Err(invalid(format!("{len} bytes at a null address")));
+        return Err(null_address(len));
     }
     Ok(data.addr() as u64)
 }
@@ -107,28 +108,37 @@ impl<'a, B: Bytes> Group<'a, B> {
     }
 
     /// Hands the parsed receives to `body`, from the stack: nothing is allocated on this path.
+    #[inline]
     pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Receive]) -> Result<T>) -> Result<T> {
+        // Nearly all: one receive, and no group to fill.
+        if self.data.len() == 1 {
+            return body(&[self.member(0)?]);
+        }
         let mut receives = [Receive { address: 0, len: 0, tag: 0, region: None }; GROUP_MAX];
         let receives = &mut receives[..self.data.len()];
         for (index, receive) in receives.iter_mut().enumerate() {
-            let len = self.sizes[index].bytes()?;
-            *receive = Receive {
-                address: address(self.data[index], len)?,
-                len,
-                tag: self.tags.get(index).copied().unwrap_or(0),
-                region: object::optional_region(self.regions[index])?,
-            };
+            *receive = self.member(index)?;
         }
         body(receives)
+    }
+
+    #[inline]
+    fn member(&self, index: usize) -> Result<Receive> {
+        let len = self.sizes[index].bytes()?;
+        Ok(Receive {
+            address: address(self.data[index], len)?,
+            len,
+            tag: self.tags.get(index).copied().unwrap_or(0),
+            region: object::optional_region(self.regions[index])?,
+        })
     }
 }
 
 fn group_len(count: c_int, most: usize) -> Result<usize> {
-    usize::try_from(count).ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
-        invalid(format!(
-            "a group of {count} receives, where this version of the API takes 1 to {most}"
-        ))
-    })
+    match usize::try_from(count) {
+        Ok(count) if count >= 1 && count <= most => Ok(count),
+        _ => Err(no_group(count, most)),
+    }
 }
 
 /// # Safety
@@ -136,10 +146,30 @@ fn group_len(count: c_int, most: usize) -> Result<usize> {
 /// Null, or good to read `count` entries from while the call into us lasts.
 unsafe fn list<'a, T>(first: *mut T, count: usize, what: &str) -> Result<&'a [T]> {
     if first.is_null() {
-        return Err(invalid(format!("NCCL gave no list of {what}")));
+        return Err(no_list(what));
     }
     // SAFETY: not null, so the caller vouches for it.
     Ok(unsafe { slice::from_raw_parts(first, count) })
+}
+
+#[cold]
+fn negative(size: c_int) -> Error {
+    invalid(format!("a size of {size} bytes is negative"))
+}
+
+#[cold]
+fn null_address(len: usize) -> Error {
+    invalid(format!("{len} bytes at a null address"))
+}
+
+#[cold]
+fn no_group(count: c_int, most: usize) -> Error {
+    invalid(format!("a group of {count} receives, where this version of the API takes 1 to {most}"))
+}
+
+#[cold]
+fn no_list(what: &str) -> Error {
+    invalid(format!("NCCL gave no list of {what}"))
 }
 
 #[cold]

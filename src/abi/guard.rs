@@ -98,7 +98,8 @@ mod tests {
     #[test]
     fn an_error_that_was_logged_keeps_quiet() {
         let captured = Captured::start();
-        let sticky = Error { logged: true, ..Error::new(Kind::Remote, "rank 3 is gone") };
+        let mut sticky = Error::new(Kind::Remote, "rank 3 is gone");
+        sticky.logged = true;
         assert_eq!(guard("test", || Err(sticky)), ResultCode::REMOTE_ERROR);
         assert_eq!(captured.lines(), []);
     }

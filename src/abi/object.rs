@@ -7,6 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 
 /// What NCCL holds for us.
+#[inline]
 pub(super) fn pointer(handle: Handle) -> *mut c_void {
     ptr::without_provenance_mut(
         usize::try_from(handle.bits()).expect("a pointer has 64 bits: asserted below"),
@@ -14,6 +15,7 @@ pub(super) fn pointer(handle: Handle) -> *mut c_void {
 }
 
 /// As `pointer`, with null for "not yet".
+#[inline]
 pub(super) fn pointer_or_null(handle: Option<Handle>) -> *mut c_void {
     handle.map_or(ptr::null_mut(), pointer)
 }
@@ -26,28 +28,34 @@ pub(super) fn listener(pointer: *mut c_void) -> Result<Handle> {
     one_of(pointer, "listen comm", &[HandleKind::Listener])
 }
 
+#[inline]
 pub(super) fn sender(pointer: *mut c_void) -> Result<Handle> {
     one_of(pointer, "send comm", &[HandleKind::Sender])
 }
 
+#[inline]
 pub(super) fn receiver(pointer: *mut c_void) -> Result<Handle> {
     one_of(pointer, "receive comm", &[HandleKind::Receiver])
 }
 
 /// Either end of a connection.
+#[inline]
 pub(super) fn comm(pointer: *mut c_void) -> Result<Handle> {
     one_of(pointer, "comm", &[HandleKind::Sender, HandleKind::Receiver])
 }
 
+#[inline]
 pub(super) fn region(pointer: *mut c_void) -> Result<Handle> {
     one_of(pointer, "memory handle", &[HandleKind::Region])
 }
 
 /// Null where the message is empty.
+#[inline]
 pub(super) fn optional_region(pointer: *mut c_void) -> Result<Option<Handle>> {
     if pointer.is_null() { Ok(None) } else { region(pointer).map(Some) }
 }
 
+#[inline]
 pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
     one_of(
         pointer,
@@ -56,10 +64,12 @@ pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
     )
 }
 
+#[inline]
 fn one_of(pointer: *mut c_void, what: &str, kinds: &[HandleKind]) -> Result<Handle> {
-    Handle::from_bits(pointer.addr() as u64)
-        .filter(|handle| kinds.iter().any(|kind| handle.is(*kind)))
-        .ok_or_else(|| wrong(pointer, what))
+    match Handle::from_bits(pointer.addr() as u64) {
+        Some(handle) if kinds.iter().any(|kind| handle.is(*kind)) => Ok(handle),
+        _ => Err(wrong(pointer, what)),
+    }
 }
 
 #[cold]

@@ -10,12 +10,10 @@ use crate::error::{Error, Kind, Result};
 /// # Safety
 ///
 /// Null, or valid for writes for as long as the call into us lasts.
+#[inline]
 pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: &str) -> Result<&'a mut T> {
     if pointer.is_null() {
-        return Err(Error::new(
-            Kind::InvalidArgument,
-            format!("NCCL gave no place for the {what}"),
-        ));
+        return Err(missing(what));
     }
     // Written, not assigned: the place may hold anything, even nothing initialised.
     // SAFETY: not null, so the caller vouches for it.
@@ -24,11 +22,17 @@ pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: &str) -> Resu
     Ok(unsafe { &mut *pointer })
 }
 
+#[cold]
+fn missing(what: &str) -> Error {
+    Error::new(Kind::InvalidArgument, format!("NCCL gave no place for the {what}"))
+}
+
 /// As `place`, for one that NCCL may leave out.
 ///
 /// # Safety
 ///
 /// As for `place`.
+#[inline]
 pub(super) unsafe fn optional_place<'a, T>(pointer: *mut T, empty: T) -> Option<&'a mut T> {
     // SAFETY: passed on.
     unsafe { place(pointer, empty, "") }.ok()

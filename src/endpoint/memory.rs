@@ -127,14 +127,32 @@ impl Slabs {
 impl LineSource for Unit {
     #[inline]
     fn word(&self, place: u32, index: usize) -> u64 {
-        self.pages.load(self.first_word + place as usize * self.line_words + index)
+        self.pages.load(self.at(place, index))
+    }
+
+    #[inline]
+    fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
+        self.pages.load_words(self.at(place, 0))
     }
 }
 
 impl LineSink for Unit {
     #[inline]
     fn store(&mut self, place: u32, index: usize, word: u64) {
-        self.pages.store(self.first_word + place as usize * self.line_words + index, word);
+        self.pages.store(self.at(place, index), word);
+    }
+
+    #[inline]
+    fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
+        self.pages.store_words(self.at(place, first), words);
+    }
+}
+
+impl Unit {
+    /// The word `index` of line `place`, within the slab.
+    #[inline]
+    fn at(&self, place: u32, index: usize) -> usize {
+        self.first_word + place as usize * self.line_words + index
     }
 }
 

@@ -294,28 +294,41 @@ impl Endpoint {
     #[inline]
     fn test_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
-        let Self { receivers, nics, slabs, working, outstanding, .. } = self;
-        let receiver = open_receiver(receivers.get_mut(slot, generation), "request")?;
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
         let line = receiver.line_of(request.line());
         if !receiver.is_complete(line) {
             receiver.read_fins();
+            if !receiver.is_complete(line) {
+                return receiver.verdict().map(|()| Poll::Pending);
+            }
         }
         // The caller may never be heard of again once its last receive is reported: nobody may wait for us then.
-        if *outstanding == 1 && receiver.is_complete(line) {
-            enqueue(receiver, working, slot);
-            if !tell_all(receivers, nics, slabs, working) {
-                return Ok(Poll::Pending);
-            }
+        if self.outstanding == 1 && !self.tell_all(slot) {
+            return Ok(Poll::Pending);
         }
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        Ok(match receiver.test(line, sizes)? {
-            Some(count) => {
-                self.outstanding -= 1;
-                enqueue(receiver, &mut self.working, slot);
-                Poll::Done { sizes: count }
+        let count = receiver.report(line, sizes);
+        self.outstanding -= 1;
+        enqueue(receiver, &mut self.working, slot);
+        Ok(Poll::Done { sizes: count })
+    }
+
+    /// Writes every done that is owed, of the receiver in `last` too. False: one could not be written yet.
+    #[cold]
+    fn tell_all(&mut self, last: u16) -> bool {
+        let Self { receivers, nics, slabs, working, .. } = self;
+        if let Some(receiver) = receivers.at_mut(last) {
+            enqueue(receiver, working, last);
+        }
+        let mut told = true;
+        for slot in working.iter() {
+            let generation = receivers.generation(*slot);
+            if let Some(receiver) = receivers.at_mut(*slot) {
+                let mut means = receiver::Means { nics, slabs, slot: *slot, generation };
+                told &= receiver.write_lone_done(&mut means, true);
             }
-            None => Poll::Pending,
-        })
+        }
+        told
     }
 
     /// The name by which peers and logs know the device.
@@ -366,26 +379,6 @@ fn enqueue(receiver: &mut Receiver, working: &mut Vec<u16>, slot: u16) {
         receiver.queued = true;
         working.push(slot);
     }
-}
-
-/// Writes every done that is owed. False: one could not be written yet.
-fn tell_all(
-    receivers: &mut Slots<Box<Receiver>>,
-    nics: &mut [Nic],
-    slabs: &Slabs,
-    working: &[u16],
-) -> bool {
-    let mut told = true;
-    for slot in working {
-        let generation = receivers.generation(*slot);
-        if let Some(receiver) = receivers.at_mut(*slot) {
-            told &= receiver.write_lone_done(
-                &mut receiver::Means { nics, slabs, slot: *slot, generation },
-                true,
-            );
-        }
-    }
-    told
 }
 
 /// The sender in a slot, while NCCL may use it.

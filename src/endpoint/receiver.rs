@@ -357,20 +357,23 @@ impl Receiver {
         self.flow.is_complete(first)
     }
 
-    /// Asks for the group that began with `first`: the number of its sizes once, when it is done.
+    /// Reports the complete group that began with `first`, once: how many sizes it has.
     #[inline]
-    pub(super) fn test(&mut self, first: Line, sizes: &mut [usize]) -> Result<Option<usize>> {
-        match self.flow.poll(first) {
-            ReceivePoll::Done { count } => {
-                for (index, size) in (0..count).zip(sizes.iter_mut()) {
-                    self.carried |= self.flow.carried(first.plus(index));
-                    *size =
-                        usize::try_from(self.flow.size(first.plus(index))).unwrap_or(usize::MAX);
-                }
-                Ok(Some(count as usize))
-            }
-            ReceivePoll::Pending => Ok(None),
-            ReceivePoll::Failed(cause) => Err(self.sticky(cause)),
+    pub(super) fn report(&mut self, first: Line, sizes: &mut [usize; 8]) -> u32 {
+        let ReceivePoll::Done { count } = self.flow.poll(first) else { return 0 };
+        for (index, size) in (0..count).zip(sizes.iter_mut()) {
+            self.carried |= self.flow.carried(first.plus(index));
+            *size = usize::try_from(self.flow.size(first.plus(index))).unwrap_or(usize::MAX);
+        }
+        count
+    }
+
+    /// Whether the connection still works.
+    #[inline]
+    pub(super) fn verdict(&mut self) -> Result<()> {
+        match self.flow.failure() {
+            None => Ok(()),
+            Some(cause) => Err(self.sticky(cause)),
         }
     }
 

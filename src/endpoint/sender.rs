@@ -7,9 +7,10 @@ use std::time::Duration;
 use fabric::{Data, FabricError, Post, RemoteBytes, RemoteKey};
 use proto::limits::{MAX_DATA_RAILS, MAX_PARTS};
 use proto::parts::DetachedCut;
-use proto::parts::{cut, cut_unbounded};
+use proto::parts::{cut, cut_unbounded, uncut};
 use proto::{
-    Immediate, Line, LineSink, Part, Path, ProtocolError, RailPlan, SendFlow, SendPoll, Submit,
+    Cut, Immediate, Line, LineSink, Message, Part, Path, ProtocolError, RailPlan, SendFlow,
+    SendPoll, Submit,
 };
 
 use super::Ending;
@@ -53,11 +54,17 @@ pub(super) struct Sender {
 struct Feed {
     line: Line,
     region: Arc<UserRegion>,
-    /// Where the message begins here, and where its receive begins there.
+    /// Where the message begins here.
     local: u64,
+    target: Target,
+    parts: DetachedCut,
+}
+
+/// Where a receive begins, and the keys to reach it.
+#[derive(Debug)]
+struct Target {
     remote: u64,
     keys: [u64; MAX_DATA_RAILS],
-    parts: DetachedCut,
 }
 
 /// What `isend` was given, checked.
@@ -125,52 +132,70 @@ impl Sender {
         if !self.lanes.iter().all(has_room) {
             return Ok(None);
         }
-        let Self { flow, mailbox, lanes, plan, turn, in_flight, largest_write, wanting, .. } = self;
+        let Self { flow, mailbox, lanes, plan, turn, largest_write, .. } = self;
         let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
             Ok(Submit::Accepted(message)) => message,
             Ok(Submit::NotYet) => {
-                *wanting = true;
+                self.wanting = true;
                 return Ok(None);
             }
             Err(cause) => return Err(self.fail_by(cause, means)),
         };
         let line = message.line;
-        let (mut operations, mut carried, mut failed) = (0, 0, None);
         if message.path == Path::Fin {
             let mut keys = [0; MAX_DATA_RAILS];
             keys[..message.keys.len()].copy_from_slice(message.keys);
-            let parts = cut_unbounded(message.len, plan, *largest_write, turn).detached();
-            let (region, local, remote) =
-                (Arc::clone(outgoing.region), outgoing.address, message.address);
-            for part in parts.clone() {
-                operations += 1;
-                carried |= 1 << part.rail;
-            }
-            self.feeds.push_back(Feed { line, region, local, remote, keys, parts });
-            flow.posted(line, operations, carried);
-            self.feed(means);
+            let (len, remote) = (message.len, message.address);
+            self.begin_feed(means, outgoing, line, len, Target { remote, keys });
             return Ok(Some(line));
         }
-        for part in cut(message.len, &*plan, *largest_write, turn) {
-            let rail = part.rail as usize;
-            let target = target(message.address, message.keys[rail], &part);
-            let immediate = Some(message.immediate(&part));
-            operations += 1;
-            carried |= 1 << part.rail;
-            let source = Source { region: outgoing.region, address: outgoing.address };
-            if let Err(error) =
-                write_part(means, lanes[rail], line, &source, &part, target, immediate)
-            {
-                failed = Some(error);
-                break;
-            }
-            *in_flight += 1;
-        }
+        let source = Source { region: outgoing.region, address: outgoing.address };
+        let (operations, carried, outcome) =
+            if let Some(part) = uncut(message.len, plan, *largest_write, turn) {
+                let lane = lanes[part.rail as usize];
+                let target = target(message.address, message.keys[part.rail as usize], &part);
+                let immediate = Some(message.immediate(&part));
+                let outcome = write_part(means, lane, line, &source, &part, target, immediate);
+                (1, 1 << part.rail, outcome)
+            } else {
+                write_parts(
+                    means,
+                    lanes,
+                    &message,
+                    &source,
+                    cut(message.len, plan, *largest_write, turn),
+                )
+            };
         flow.posted(line, operations, carried);
-        if let Some(error) = failed {
+        self.in_flight += operations;
+        if let Err(error) = outcome {
+            // The part that failed is not in flight, and the parts after it were not tried.
+            self.in_flight -= 1;
             self.fail(rail_failed(&self.peer, &error));
         }
         Ok(Some(line))
+    }
+
+    /// Begins a message on the fin path.
+    #[inline(never)]
+    fn begin_feed(
+        &mut self,
+        means: &mut Means<'_>,
+        outgoing: &Outgoing<'_>,
+        line: Line,
+        len: u64,
+        target: Target,
+    ) {
+        let parts = cut_unbounded(len, &self.plan, self.largest_write, &mut self.turn).detached();
+        let (mut operations, mut carried) = (0, 0);
+        for part in parts.clone() {
+            operations += 1;
+            carried |= 1 << part.rail;
+        }
+        let region = Arc::clone(outgoing.region);
+        self.feeds.push_back(Feed { line, region, local: outgoing.address, target, parts });
+        self.flow.posted(line, operations, carried);
+        self.feed(means);
     }
 
     /// Posts what is left of messages on the fin path, as far as there is room, and fins that were refused.
@@ -187,7 +212,7 @@ impl Sender {
                 break;
             }
             feed.parts.next();
-            let target = target(feed.remote, feed.keys[part.rail as usize], &part);
+            let target = target(feed.target.remote, feed.target.keys[part.rail as usize], &part);
             let source = Source { region: &feed.region, address: feed.local };
             match write_part(means, lane, feed.line, &source, &part, target, None) {
                 Ok(()) => self.in_flight += 1,
@@ -463,6 +488,30 @@ fn target(receive: u64, key: u64, part: &Part) -> RemoteBytes<Data> {
     RemoteBytes { address: receive.wrapping_add(part.offset), key: RemoteKey::from_wire(key) }
 }
 
+/// Posts the parts of a message that is cut: how many, on which rails as bits, and how it went.
+#[inline(never)]
+fn write_parts(
+    means: &mut Means<'_>,
+    lanes: &[Lane],
+    message: &Message<'_>,
+    source: &Source<'_>,
+    parts: Cut<'_>,
+) -> (u32, u16, std::result::Result<(), FabricError>) {
+    let (mut operations, mut carried) = (0, 0);
+    for part in parts {
+        let rail = part.rail as usize;
+        let target = target(message.address, message.keys[rail], &part);
+        let immediate = Some(message.immediate(&part));
+        operations += 1;
+        carried |= 1 << part.rail;
+        let posted = write_part(means, lanes[rail], message.line, source, &part, target, immediate);
+        if posted.is_err() {
+            return (operations, carried, posted);
+        }
+    }
+    (operations, carried, Ok(()))
+}
+
 #[inline]
 fn write_part(
     means: &mut Means<'_>,
@@ -477,7 +526,9 @@ fn write_part(
         FabricError { call: "a part outside of its region", code: -22 };
     let len = usize::try_from(part.len).map_err(|_| OUT_OF_BOUNDS)?;
     let address = source.address + part.offset;
-    let local = source.region.local(lane.nic, address, len).ok_or(OUT_OF_BOUNDS)?;
+    let Some(local) = source.region.local(lane.nic, address, len) else {
+        return Err(OUT_OF_BOUNDS);
+    };
     let nic = &mut means.nics[lane.nic];
     let region = Arc::clone(source.region);
     let purpose = Purpose::Part { sender: means.slot, line, bytes: part.len, region };
@@ -485,7 +536,7 @@ fn write_part(
     let context = nic.operations.context(operation);
     let immediate = immediate.map(Immediate::bits);
     let write = PartWrite { operation, context, address, len, remote, peer: lane.peer, immediate };
-    let posted = nic.data.post(write, local);
+    let posted = nic.data.post(&write, local);
     if posted.is_err() {
         nic.operations.end_at(operation);
     }

@@ -321,7 +321,7 @@ impl Endpoint {
         &mut self,
         request: &Request,
     ) -> std::result::Result<Accepting, (RefusalReason, String)> {
-        let local = |error: Error| (RefusalReason::Feature, error.sentence);
+        let local = |error: Error| (RefusalReason::Feature, error.sentence.clone());
         let rails = self.rails().map_err(local)?;
         let pairing = Pairing::of(&request.rails, &rails).ok_or_else(|| {
             let ours = names(&rails);

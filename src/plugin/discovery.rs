@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn sentence(variables: &[(&str, &str)]) -> String {
-        discover(&settings(variables)).unwrap_err().sentence
+        discover(&settings(variables)).unwrap_err().sentence.clone()
     }
 
     /// The addresses of the rails of each device.

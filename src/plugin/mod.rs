@@ -70,7 +70,7 @@ pub(crate) enum Poll {
     Pending,
     /// `sizes` of them were written to the slice the caller gave.
     Done {
-        sizes: usize,
+        sizes: u32,
     },
 }
 

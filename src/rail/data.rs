@@ -56,16 +56,21 @@ impl DataRail {
     #[inline]
     pub(crate) fn post(
         &mut self,
-        write: PartWrite,
+        write: &PartWrite,
         local: LocalBytes<'_, Data>,
     ) -> Result<(), FabricError> {
         let first = self.backlog.is_empty() || !self.backlog.holds(write.peer);
-        if first && try_post(&self.endpoint, &write, local)? == Post::Accepted {
+        if first && try_post(&self.endpoint, write, local)? == Post::Accepted {
             return Ok(());
         }
-        self.refused += 1;
-        self.backlog.push(write.peer, write);
+        self.queue(write);
         Ok(())
+    }
+
+    #[cold]
+    fn queue(&mut self, write: &PartWrite) {
+        self.refused += 1;
+        self.backlog.push(write.peer, *write);
     }
 
     /// Whether no post waits.

@@ -164,6 +164,39 @@ impl Pages {
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
     }
 
+    /// The `COUNT` words from `first` on, each by a load that sees what was written before it (acquire), in order.
+    ///
+    /// # Panics
+    ///
+    /// When they are not all inside.
+    #[inline]
+    pub fn load_words<const COUNT: usize>(&self, first: usize) -> [u64; COUNT] {
+        let places = self.places::<COUNT>(first);
+        std::array::from_fn(|index| places[index].load(Ordering::Acquire))
+    }
+
+    /// Stores words from `first` on, each in one piece, in no order that others could rely on.
+    ///
+    /// # Panics
+    ///
+    /// When they do not all fit.
+    #[inline]
+    pub fn store_words<const COUNT: usize>(&self, first: usize, words: [u64; COUNT]) {
+        for (place, word) in self.places::<COUNT>(first).iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn places<const COUNT: usize>(&self, first: usize) -> &[AtomicU64; COUNT] {
+        let words = self.words();
+        assert!(first <= words && COUNT <= words - first, "{COUNT} words at {first} of {words}");
+        // SAFETY: the first word is inside, or one past the end with a count of none.
+        let place = unsafe { self.base.as_ptr().cast::<AtomicU64>().add(first) };
+        // SAFETY: all of them are inside and aligned, the memory lives as long as `self`, and is only used atomically.
+        unsafe { &*place.cast::<[AtomicU64; COUNT]>() }
+    }
+
     #[inline]
     fn word(&self, word: usize) -> &AtomicU64 {
         assert!(word < self.words(), "word {word} of {}", self.words());
@@ -208,6 +241,17 @@ const WORD: usize = size_of::<u64>();
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_come_back_as_they_were_stored() {
+        let pages = Pages::map(1).unwrap();
+        let last = pages.words() - 3;
+        pages.store_words(last, [1, 2, 3]);
+        assert_eq!(pages.load_words::<3>(last), [1, 2, 3]);
+        assert_eq!(pages.load(last + 1), 2);
+        assert!(std::panic::catch_unwind(|| pages.load_words::<4>(last)).is_err());
+        assert!(std::panic::catch_unwind(|| pages.store_words(usize::MAX, [0; 2])).is_err());
+    }
 
     #[test]
     fn bytes_come_out_as_they_went_in_at_every_alignment() {

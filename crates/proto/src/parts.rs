@@ -91,6 +91,15 @@ pub fn cut<'a>(len: u64, plan: &'a RailPlan, largest_write: u64, turn: &mut u32)
     Cut::shared(plan, len, longest)
 }
 
+/// The one part of a message that is not cut: short, or with no other rail to share with. `None`: [`cut`] it.
+#[inline]
+pub fn uncut(len: u64, plan: &RailPlan, largest_write: u64, turn: &mut u32) -> Option<Part> {
+    if len > aligned(largest_write) || len >= plan.stripe_bytes_min && plan.rails > 1 {
+        return None;
+    }
+    Some(Part { index: 0, rail: plan.in_turn(turn), offset: 0, len, last: true })
+}
+
 /// Cuts for the fin path: as many parts as it takes.
 pub fn cut_unbounded<'a>(
     len: u64,
@@ -281,6 +290,23 @@ mod tests {
                                 assert!(parts.len() <= MAX_PARTS as usize);
                             }
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_not_cut_has_the_part_that_cutting_would_give() {
+        for rails in 1..=4 {
+            let plan = RailPlan::equal(rails, 1024).unwrap();
+            for len in [0, 1, 1023, 1024, 4096, 4097, 100_000] {
+                for start in 0..5 {
+                    let (mut turn, mut other) = (start, start);
+                    let parts: Vec<_> = cut(len, &plan, 4096, &mut turn).collect();
+                    match uncut(len, &plan, 4096, &mut other) {
+                        Some(part) => assert_eq!((parts, turn), (vec![part], other)),
+                        None => assert!(len > 4096 || rails > 1 && len >= 1024),
                     }
                 }
             }

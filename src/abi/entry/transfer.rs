@@ -112,7 +112,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
         if let Poll::Done { sizes: count } = plugin::test(object::request(request)?, &mut found)? {
             if first.is_some() {
                 // SAFETY: as long as the request's group, which the plugin counted.
-                unsafe { write_sizes(sizes, &found[..count.min(GROUP_MAX)]) };
+                unsafe { write_sizes(sizes, &found[..(count as usize).min(GROUP_MAX)]) };
             }
             *done = 1;
         }
