@@ -7,7 +7,7 @@ use net_abi::{
     Finalize, GetPropertiesV6, GetPropertiesV7, GetPropertiesV8, GetPropertiesV9, GetPropertiesV11,
     GetPropertiesV12, Iflush, InitV6, InitV10, InitV11, IrecvV6, IrecvV9, IrecvV10, IsendV6,
     IsendV9, IsendV10, ListenV6, ListenV11, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12,
-    RegMrV6, RegMrV8, Test,
+    RegMrDmaBuf, RegMrV6, RegMrV8, SetNetAttr, Test,
 };
 
 use super::properties::text;
@@ -33,6 +33,8 @@ pub(super) struct Calls {
     pub(super) close_receive: Close,
     pub(super) close_listen: Close,
     pub(super) finalize: Finalize,
+    pub(super) set_attributes: SetNetAttr,
+    pub(super) register_dmabuf: RegMrDmaBuf,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +98,7 @@ pub(super) enum Irecv {
 
 /// Fills [`Calls`] from a table; names the form of each call that has changed over time.
 macro_rules! calls {
-    ($table:ident, $version:literal, finalize $finalize:expr, $($field:ident: $kind:ident::$form:ident($call:ident)),* $(,)?) => {
+    ($table:ident, $version:literal, finalize $finalize:expr, attributes $attributes:expr, $($field:ident: $kind:ident::$form:ident($call:ident)),* $(,)?) => {
         Calls {
             version: $version,
             // SAFETY: the caller vouches for the table, and so for its name.
@@ -109,6 +111,8 @@ macro_rules! calls {
             close_receive: $table.close_recv,
             close_listen: $table.close_listen,
             finalize: $finalize,
+            set_attributes: $attributes,
+            register_dmabuf: $table.reg_mr_dma_buf,
             $($field: $kind::$form($table.$call),)*
         }
     };
@@ -125,49 +129,49 @@ impl Calls {
             6 => {
                 // SAFETY: the caller says that this table stands there; the same for those below.
                 let t = unsafe { *symbol.cast::<NetV6>() };
-                calls!(t, 6, finalize None, init: Init::V6(init), properties: GetProperties::V6(get_properties),
+                calls!(t, 6, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V6(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V6(connect), accept: Accept::V6(accept),
                     register: Register::V6(reg_mr), isend: Isend::V6(isend), irecv: Irecv::V6(irecv))
             }
             7 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV7>() };
-                calls!(t, 7, finalize None, init: Init::V6(init), properties: GetProperties::V7(get_properties),
+                calls!(t, 7, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V7(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V7(connect), accept: Accept::V7(accept),
                     register: Register::V6(reg_mr), isend: Isend::V6(isend), irecv: Irecv::V6(irecv))
             }
             8 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV8>() };
-                calls!(t, 8, finalize None, init: Init::V6(init), properties: GetProperties::V8(get_properties),
+                calls!(t, 8, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V8(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V7(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V6(isend), irecv: Irecv::V6(irecv))
             }
             9 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV9>() };
-                calls!(t, 9, finalize None, init: Init::V6(init), properties: GetProperties::V9(get_properties),
+                calls!(t, 9, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V9(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V7(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V9(isend), irecv: Irecv::V9(irecv))
             }
             10 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV10>() };
-                calls!(t, 10, finalize None, init: Init::V10(init), properties: GetProperties::V9(get_properties),
+                calls!(t, 10, finalize None, attributes None, init: Init::V10(init), properties: GetProperties::V9(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V10(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V10(isend), irecv: Irecv::V10(irecv))
             }
             11 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV11>() };
-                calls!(t, 11, finalize t.finalize, init: Init::V11(init), properties: GetProperties::V11(get_properties),
+                calls!(t, 11, finalize t.finalize, attributes t.set_net_attr, init: Init::V11(init), properties: GetProperties::V11(get_properties),
                     listen: Listen::V11(listen), connect: Connect::V11(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V10(isend), irecv: Irecv::V10(irecv))
             }
             12 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV12>() };
-                calls!(t, 12, finalize t.finalize, init: Init::V11(init), properties: GetProperties::V12(get_properties),
+                calls!(t, 12, finalize t.finalize, attributes t.set_net_attr, init: Init::V11(init), properties: GetProperties::V12(get_properties),
                     listen: Listen::V11(listen), connect: Connect::V11(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V10(isend), irecv: Irecv::V10(irecv))
             }

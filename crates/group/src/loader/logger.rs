@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::mem;
 use std::panic;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use net_abi::Logger;
 
@@ -23,6 +24,13 @@ pub(super) fn callback() -> Logger {
 pub(super) fn take_last_warning() -> Option<String> {
     LAST_WARNING.take()
 }
+
+/// How many warnings have come, from all threads.
+pub(super) fn warnings() -> u64 {
+    WARNINGS.load(Ordering::Relaxed)
+}
+
+static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static LAST_WARNING: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -54,6 +62,7 @@ unsafe extern "C" fn receive(
             _ => log::Level::Info,
         };
         if at <= log::Level::Warn {
+            WARNINGS.fetch_add(1, Ordering::Relaxed);
             // A thread that is ending has none any more.
             let _ = LAST_WARNING.try_with(|last| last.replace(Some(message.to_string())));
         }

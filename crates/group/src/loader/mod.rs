@@ -16,6 +16,7 @@ mod logger;
 mod memory;
 mod net;
 mod properties;
+pub mod raw;
 
 pub use comm::{Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
 pub use element::{DataType, Element};

@@ -1,0 +1,396 @@
+//! Comms, regions and requests, each usable until the call that ends it.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use net_abi::{Close, MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_HOST};
+
+use super::super::calls::{Accept, Calls, Irecv, Isend, Register};
+use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
+
+/// What stands in the place of a request before the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    Null,
+    /// The pointer of an older request.
+    Stale,
+    /// NCCL's word for "I need not know when it completes", v9 and newer.
+    Optional,
+}
+
+/// One sub-receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive<'a> {
+    pub arena: Arena,
+    pub at: usize,
+    pub len: usize,
+    pub tag: c_int,
+    pub region: &'a Region,
+}
+
+/// An answer of `test`.
+#[derive(Clone, Debug)]
+pub struct Tested {
+    pub done: bool,
+    pub sizes: [c_int; MAX_GROUP],
+}
+
+/// Waits for peers. Dropped without `close`, it is abandoned, as NCCL does after an error.
+#[derive(Debug)]
+pub struct ListenComm(pub(super) Comm);
+
+/// The sending end.
+#[derive(Debug)]
+pub struct SendComm(pub(super) Comm);
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct ReceiveComm(pub(super) Comm);
+
+#[derive(Debug)]
+pub(super) struct Comm {
+    raw: NonNull<c_void>,
+    life: Arc<Life>,
+}
+
+/// Whether a comm is open; its regions and requests end with it.
+#[derive(Debug)]
+struct Life {
+    context: Arc<Context>,
+    open: AtomicBool,
+}
+
+// SAFETY: NCCL's service and progress threads use one comm at the same time, so a plugin must bear that.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+
+impl Life {
+    fn calls(&self) -> Result<&Calls, Wrong> {
+        if self.open.load(Ordering::SeqCst) {
+            return self.context.calls();
+        }
+        Err(Wrong::Contract("the comm is closed".to_owned()))
+    }
+}
+
+/// What a call that opens a comm left in its place.
+pub(super) fn opened(
+    context: &Arc<Context>,
+    call: &'static str,
+    raw: *mut c_void,
+) -> Result<Option<Comm>, Wrong> {
+    if raw == stale() {
+        return Err(Wrong::Contract(format!("{call} left the comm as it was")));
+    }
+    let open = AtomicBool::new(true);
+    Ok(NonNull::new(raw).map(|raw| {
+        let life = Arc::new(Life { context: Arc::clone(context), open });
+        Comm { raw, life }
+    }))
+}
+
+impl Comm {
+    fn close(self, name: &'static str, which: fn(&Calls) -> Close) -> Result<(), Wrong> {
+        let close = which(self.life.calls()?).ok_or_else(|| missing(name))?;
+        self.life.open.store(false, Ordering::SeqCst);
+        // SAFETY: the plugin opened it, and it is closed once: nothing of it is used any more.
+        check(name, unsafe { close(self.raw.as_ptr()) })
+    }
+
+    fn register(&self, arena: Arena, at: usize, len: usize) -> Result<Region, Wrong> {
+        let data = arena.at(at, len).cast();
+        let comm = self.raw.as_ptr();
+        let mut raw = stale();
+        let code = match self.life.calls()?.register {
+            Register::V6(Some(register)) => {
+                // SAFETY: the comm is open, and the memory is never freed.
+                unsafe { register(comm, data, int(len)?, PTR_HOST, &raw mut raw) }
+            }
+            // SAFETY: as above.
+            Register::V8(Some(register)) => unsafe {
+                register(comm, data, len, PTR_HOST, &raw mut raw)
+            },
+            _ => return Err(missing("regMr")),
+        };
+        check("regMr", code)?;
+        if raw == stale() {
+            return Err(Wrong::Contract("regMr left the region as it was".to_owned()));
+        }
+        Ok(Region { raw, comm: self.raw, life: Arc::clone(&self.life) })
+    }
+
+    /// What a call that makes a request left in its place.
+    fn request(
+        &self,
+        call: &'static str,
+        before: *mut c_void,
+        raw: *mut c_void,
+        groups: bool,
+    ) -> Result<Option<Request>, Wrong> {
+        if raw == before && !before.is_null() {
+            return Err(Wrong::Contract(format!(
+                "{call} succeeded and left {before:p} in *request, where it stood before the call"
+            )));
+        }
+        let life = &self.life;
+        Ok(NonNull::new(raw).map(|raw| Request {
+            raw,
+            life: Arc::clone(life),
+            groups,
+            over: false,
+        }))
+    }
+}
+
+impl ListenComm {
+    /// One try. `bare` as for `connect`.
+    pub fn accept(&self, bare: bool) -> Result<Option<ReceiveComm>, Wrong> {
+        let mut comm = stale();
+        let mut device_comm = ptr::null_mut();
+        let device_place = if bare { ptr::null_mut() } else { &raw mut device_comm };
+        let listener = self.0.raw.as_ptr();
+        let code = match self.0.life.calls()?.accept {
+            // SAFETY: the listener is open, and the places live through the call.
+            Accept::V6(Some(accept)) => unsafe { accept(listener, &raw mut comm) },
+            // SAFETY: as above.
+            Accept::V7(Some(accept)) => unsafe { accept(listener, &raw mut comm, device_place) },
+            _ => return Err(missing("accept")),
+        };
+        check("accept", code)?;
+        Ok(opened(&self.0.life.context, "accept", comm)?.map(ReceiveComm))
+    }
+
+    pub fn close(self) -> Result<(), Wrong> {
+        self.0.close("closeListen", |calls| calls.close_listen)
+    }
+}
+
+impl SendComm {
+    pub fn register(&self, arena: Arena, at: usize, len: usize) -> Result<Region, Wrong> {
+        self.0.register(arena, at, len)
+    }
+
+    pub fn isend(
+        &self,
+        (arena, at, len): (Arena, usize, usize),
+        tag: c_int,
+        region: &Region,
+        before: Before,
+    ) -> Result<Option<Request>, Wrong> {
+        let data = arena.at(at, len).cast();
+        let before = before.pointer();
+        let mut request = before;
+        let (comm, region) = (self.0.raw.as_ptr(), region.raw);
+        let code = match self.0.life.calls()?.isend {
+            Isend::V6(Some(isend)) => {
+                let len = int(len)?;
+                // SAFETY: the comm is open, and the memory is never freed.
+                unsafe { isend(comm, data, len, tag, region, &raw mut request) }
+            }
+            // SAFETY: as above.
+            Isend::V9(Some(isend)) => unsafe {
+                isend(comm, data, len, tag, region, &raw mut request)
+            },
+            // SAFETY: as above.
+            Isend::V10(Some(isend)) => unsafe {
+                isend(comm, data, len, tag, region, ptr::null_mut(), &raw mut request)
+            },
+            _ => return Err(missing("isend")),
+        };
+        check("isend", code)?;
+        self.0.request("isend", before, request, false)
+    }
+
+    pub fn close(self) -> Result<(), Wrong> {
+        self.0.close("closeSend", |calls| calls.close_send)
+    }
+}
+
+impl ReceiveComm {
+    pub fn register(&self, arena: Arena, at: usize, len: usize) -> Result<Region, Wrong> {
+        self.0.register(arena, at, len)
+    }
+
+    /// One request for all of `parts`. Without `parents` the array of profiler handles is null, as in NCCL's bootstrap.
+    pub fn irecv(
+        &self,
+        parts: &[Receive<'_>],
+        before: Before,
+        parents: bool,
+    ) -> Result<Option<Request>, Wrong> {
+        let mut arrays = Arrays::of(parts)?;
+        let before = before.pointer();
+        let mut request = before;
+        let (comm, count) = (self.0.raw.as_ptr(), arrays.count);
+        let (data, regions) = (arrays.data.as_mut_ptr(), arrays.regions.as_mut_ptr());
+        let (sizes, tags) = (arrays.sizes.as_mut_ptr(), arrays.tags.as_mut_ptr());
+        let code = match self.0.life.calls()?.irecv {
+            Irecv::V6(Some(irecv)) => {
+                let sizes = arrays.int_sizes()?;
+                // SAFETY: the comm is open, the memory is never freed, the arrays are longer than `count`.
+                unsafe { irecv(comm, count, data, sizes, tags, regions, &raw mut request) }
+            }
+            // SAFETY: as above.
+            Irecv::V9(Some(irecv)) => unsafe {
+                irecv(comm, count, data, sizes, tags, regions, &raw mut request)
+            },
+            Irecv::V10(Some(irecv)) => {
+                let mut handles = [ptr::null_mut(); MAX_GROUP];
+                let handles = if parents { handles.as_mut_ptr() } else { ptr::null_mut() };
+                // SAFETY: as above; profiler handles may be null, the array too.
+                unsafe { irecv(comm, count, data, sizes, tags, regions, handles, &raw mut request) }
+            }
+            _ => return Err(missing("irecv")),
+        };
+        check("irecv", code)?;
+        self.0.request("irecv", before, request, true)
+    }
+
+    /// `None`: there is nothing to wait for.
+    pub fn iflush(&self, parts: &[Receive<'_>], before: Before) -> Result<Option<Request>, Wrong> {
+        let iflush = self.0.life.calls()?.iflush.ok_or_else(|| missing("iflush"))?;
+        let mut arrays = Arrays::of(parts)?;
+        let sizes = arrays.int_sizes()?;
+        let before = before.pointer();
+        let mut request = before;
+        let (comm, count) = (self.0.raw.as_ptr(), arrays.count);
+        let (data, regions) = (arrays.data.as_mut_ptr(), arrays.regions.as_mut_ptr());
+        // SAFETY: as in `irecv`.
+        let code = unsafe { iflush(comm, count, data, sizes, regions, &raw mut request) };
+        check("iflush", code)?;
+        self.0.request("iflush", before, request, false)
+    }
+
+    pub fn close(self) -> Result<(), Wrong> {
+        self.0.close("closeRecv", |calls| calls.close_receive)
+    }
+}
+
+/// A buffer registered on a comm.
+#[derive(Debug)]
+pub struct Region {
+    raw: *mut c_void,
+    comm: NonNull<c_void>,
+    life: Arc<Life>,
+}
+
+// SAFETY: as for `Comm`: the service thread registers what the progress thread uses.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub fn deregister(self) -> Result<(), Wrong> {
+        let deregister = self.life.calls()?.deregister.ok_or_else(|| missing("deregMr"))?;
+        // SAFETY: registered on this comm, which is open; deregistered once.
+        check("deregMr", unsafe { deregister(self.comm.as_ptr(), self.raw) })
+    }
+}
+
+/// What the plugin is still doing.
+#[derive(Debug)]
+pub struct Request {
+    raw: NonNull<c_void>,
+    life: Arc<Life>,
+    groups: bool,
+    over: bool,
+}
+
+// SAFETY: as for `Comm`.
+unsafe impl Send for Request {}
+
+impl Request {
+    /// With zeroed places, as NCCL passes them.
+    pub fn test(&mut self) -> Result<Tested, Wrong> {
+        self.test_over(false, false)
+    }
+
+    /// `poisoned`: the places hold garbage before the call, and what is left as it was is said.
+    /// `bare`: no place for sizes, as in NCCL's bootstrap and after a flush.
+    pub fn test_over(&mut self, poisoned: bool, bare: bool) -> Result<Tested, Wrong> {
+        if self.over {
+            return Err(Wrong::Contract("a request that was done is tested again".to_owned()));
+        }
+        let test = self.life.calls()?.test.ok_or_else(|| missing("test"))?;
+        let mut done = if poisoned { UNWRITTEN } else { 0 };
+        let mut sizes = [if poisoned { UNWRITTEN } else { 0 }; MAX_GROUP];
+        let place = if bare { ptr::null_mut() } else { sizes.as_mut_ptr() };
+        // SAFETY: the request has not been answered done and its comm is open; the array has NCCL's size.
+        let code = unsafe { test(self.raw.as_ptr(), &raw mut done, place) };
+        check("test", code)?;
+        if done == UNWRITTEN {
+            return Err(Wrong::Contract("test succeeded and left *done as it was".to_owned()));
+        }
+        self.over = done != 0;
+        Ok(Tested { done: self.over, sizes })
+    }
+
+    /// Whether it is a receive's.
+    pub fn receives(&self) -> bool {
+        self.groups
+    }
+}
+
+impl Tested {
+    /// Whether `test` wrote this place, if it was poisoned before.
+    pub fn wrote(&self, place: usize) -> bool {
+        self.sizes[place] != UNWRITTEN
+    }
+}
+
+impl Before {
+    fn pointer(self) -> *mut c_void {
+        match self {
+            Self::Null => ptr::null_mut(),
+            Self::Stale => stale(),
+            Self::Optional => ptr::without_provenance_mut(OPTIONAL_RECEIVE_COMPLETION),
+        }
+    }
+}
+
+/// The arrays of `irecv`; what lies past their count is garbage.
+struct Arrays {
+    count: c_int,
+    data: [*mut c_void; MAX_GROUP],
+    sizes: [usize; MAX_GROUP],
+    narrow: [c_int; MAX_GROUP],
+    tags: [c_int; MAX_GROUP],
+    regions: [*mut c_void; MAX_GROUP],
+}
+
+impl Arrays {
+    fn of(parts: &[Receive<'_>]) -> Result<Self, Wrong> {
+        assert!(parts.len() <= MAX_GROUP, "a group of {}", parts.len());
+        let mut arrays = Self {
+            count: int(parts.len())?,
+            data: [stale(); MAX_GROUP],
+            sizes: [usize::MAX; MAX_GROUP],
+            narrow: [c_int::MAX; MAX_GROUP],
+            tags: [UNWRITTEN; MAX_GROUP],
+            regions: [stale(); MAX_GROUP],
+        };
+        for (place, part) in parts.iter().enumerate() {
+            arrays.data[place] = part.arena.at(part.at, part.len).cast();
+            arrays.sizes[place] = part.len;
+            arrays.tags[place] = part.tag;
+            arrays.regions[place] = part.region.raw;
+        }
+        Ok(arrays)
+    }
+
+    /// Sizes as `int`: up to v8 at `irecv`, at `iflush` in every version.
+    fn int_sizes(&mut self) -> Result<*mut c_int, Wrong> {
+        for (narrow, wide) in self.narrow.iter_mut().zip(self.sizes) {
+            *narrow = if wide == usize::MAX { c_int::MAX } else { int(wide)? };
+        }
+        Ok(self.narrow.as_mut_ptr())
+    }
+}
+
+fn int(len: usize) -> Result<c_int, Wrong> {
+    c_int::try_from(len)
+        .map_err(|_| Wrong::Contract(format!("{len} bytes are too many for this table's `int`")))
+}

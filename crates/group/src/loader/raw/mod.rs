@@ -1,0 +1,239 @@
+//! The same tables for who holds a plugin to its contract: every place can be poisoned, nothing is closed behind the
+//! caller's back, and what is wrong is said with the call's name.
+//!
+//! Pointers of a plugin's come from its own answers only, and none is used after the close, the deregistration or the
+//! answer "done" that ends it. Memory is never freed ([`Arena`]), so requests that never end can touch nothing else's.
+//! A plugin may still crash: run what uses this in a process that may die.
+
+mod comm;
+mod memory;
+mod properties;
+
+pub use comm::{Before, ListenComm, Receive, ReceiveComm, Region, Request, SendComm, Tested};
+pub use memory::{Arena, HandlePlace};
+pub use properties::Field;
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use net_abi::{CommAttr, CommConfig, NetAttr, ResultCode, UNDEFINED};
+
+use super::calls::{Calls, Connect, Init, Listen};
+use super::{Library, logger};
+
+/// What a plugin did wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// A call returned an error.
+    Code { call: &'static str, code: ResultCode, said: Option<String> },
+    /// A call succeeded and broke the contract.
+    Contract(String),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code { call, code, said: None } => write!(f, "{call} returned {code}"),
+            Self::Code { call, code, said: Some(said) } => {
+                write!(f, "{call} returned {code}; it said: {said}")
+            }
+            Self::Contract(why) => f.write_str(why),
+        }
+    }
+}
+
+/// An initialised plugin, as one communicator has it. Its shares may be used from several threads, as NCCL does.
+#[derive(Clone, Debug)]
+pub struct Net(Arc<Context>);
+
+#[derive(Debug)]
+struct Context {
+    library: Arc<Library>,
+    raw: *mut c_void,
+    open: AtomicBool,
+}
+
+// SAFETY: NCCL hands one context to its init, service and progress threads at once, so a plugin must bear that.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Net {
+    /// Calls `init`, since v11 with a poisoned place for the context; up to v10 once per library.
+    pub fn init(library: &Arc<Library>, communicator: u64) -> Result<Self, Wrong> {
+        let mut context = stale();
+        let mut config = CommConfig { traffic_class: UNDEFINED };
+        let logger = logger::callback();
+        let mut initialised = library.initialised.lock().unwrap_or_else(PoisonError::into_inner);
+        let code = match library.calls().init {
+            Init::V6(_) | Init::V10(_) if *initialised => ResultCode::SUCCESS,
+            // SAFETY: the table's own call, with the arguments of its version; the same for those below.
+            Init::V6(Some(init)) => unsafe { init(logger) },
+            // SAFETY: as above.
+            Init::V10(Some(init)) => unsafe { init(logger, None) },
+            Init::V11(Some(init)) => {
+                let (context, config) = (&raw mut context, &raw mut config);
+                // SAFETY: as above, and both places live through the call.
+                unsafe { init(context, communicator, config, logger, None) }
+            }
+            _ => return Err(missing("init")),
+        };
+        check("init", code)?;
+        *initialised = true;
+        drop(initialised);
+        if library.version() >= 11 && context == stale() {
+            return Err(Wrong::Contract("init left the context as it was".to_owned()));
+        }
+        let (library, open) = (Arc::clone(library), AtomicBool::new(true));
+        Ok(Self(Arc::new(Context { library, raw: context, open })))
+    }
+
+    pub fn version(&self) -> u32 {
+        self.0.library.version()
+    }
+
+    /// Since v11; before that there is no such call. Comms that are still open may not be used any more.
+    pub fn finalize(self) -> Result<(), Wrong> {
+        let Some(finalize) = self.0.calls()?.finalize else { return Ok(()) };
+        self.0.open.store(false, Ordering::SeqCst);
+        // SAFETY: the context of this `init`, finalized once: it is not open any more.
+        check("finalize", unsafe { finalize(self.0.raw) })
+    }
+
+    /// How many devices the plugin says there are.
+    pub fn devices(&self) -> Result<c_int, Wrong> {
+        let devices = self.0.calls()?.devices.ok_or_else(|| missing("devices"))?;
+        let mut count = UNWRITTEN;
+        // SAFETY: the place lives through the call.
+        check("devices", unsafe { devices(&raw mut count) })?;
+        if count == UNWRITTEN {
+            return Err(Wrong::Contract("devices left the count as it was".to_owned()));
+        }
+        Ok(count)
+    }
+
+    /// A listener and its handle, in a place with guards around it.
+    pub fn listen(&self, device: c_int) -> Result<(ListenComm, HandlePlace), Wrong> {
+        let mut handle = HandlePlace::new();
+        let mut comm = stale();
+        let place = handle.as_mut_ptr();
+        let code = match self.0.calls()?.listen {
+            // SAFETY: the handle has the size of the contract, and both places live through the call.
+            Listen::V6(Some(listen)) => unsafe { listen(device, place, &raw mut comm) },
+            // SAFETY: as above, and the context is what `init` gave.
+            Listen::V11(Some(listen)) => unsafe {
+                listen(self.0.raw, device, place, &raw mut comm)
+            },
+            _ => return Err(missing("listen")),
+        };
+        check("listen", code)?;
+        match comm::opened(&self.0, "listen", comm)? {
+            Some(comm) => Ok((ListenComm(comm), handle)),
+            None => Err(Wrong::Contract("listen succeeded without a comm".to_owned())),
+        }
+    }
+
+    /// One try. `bare` passes null for the device handle's place, as NCCL's probes do, and not the address of a null.
+    pub fn connect(
+        &self,
+        device: c_int,
+        handle: &mut HandlePlace,
+        bare: bool,
+    ) -> Result<Option<SendComm>, Wrong> {
+        let mut comm = stale();
+        let mut device_comm = ptr::null_mut();
+        let device_place = if bare { ptr::null_mut() } else { &raw mut device_comm };
+        let mut config = CommConfig { traffic_class: UNDEFINED };
+        let place = handle.as_mut_ptr();
+        let code = match self.0.calls()?.connect {
+            // SAFETY: the handle has the size of the contract, and all places live through the call.
+            Connect::V6(Some(connect)) => unsafe { connect(device, place, &raw mut comm) },
+            // SAFETY: as above.
+            Connect::V7(Some(connect)) => unsafe {
+                connect(device, place, &raw mut comm, device_place)
+            },
+            // SAFETY: as above.
+            Connect::V10(Some(connect)) => unsafe {
+                connect(device, &raw mut config, place, &raw mut comm, device_place)
+            },
+            // SAFETY: as above, and the context is what `init` gave.
+            Connect::V11(Some(connect)) => unsafe {
+                connect(self.0.raw, device, place, &raw mut comm, device_place)
+            },
+            _ => return Err(missing("connect")),
+        };
+        check("connect", code)?;
+        Ok(comm::opened(&self.0, "connect", comm)?.map(SendComm))
+    }
+
+    /// Calls `setNetAttr` with hints of which half are undefined. `false`: the plugin takes none.
+    pub fn hint(&self) -> Result<bool, Wrong> {
+        let Some(set) = self.0.calls()?.set_attributes else { return Ok(false) };
+        let side = CommAttr {
+            max_concurrent_peers: 1,
+            min_concurrent_peers: UNDEFINED,
+            max_flows_per_peer: 2,
+            min_flows_per_peer: UNDEFINED,
+        };
+        let mut hints =
+            NetAttr { send_comm_attr: side, recv_comm_attr: side, op: 1, algo: u32::MAX, proto: 4 };
+        // SAFETY: the context is what `init` gave, and the hints live through the call. NCCL ignores the answer.
+        let _ = unsafe { set(self.0.raw, &raw mut hints) };
+        Ok(true)
+    }
+}
+
+impl Context {
+    fn calls(&self) -> Result<&Calls, Wrong> {
+        if self.open.load(Ordering::SeqCst) {
+            return Ok(self.library.calls());
+        }
+        Err(Wrong::Contract("the context is finalized".to_owned()))
+    }
+}
+
+/// Whether the table has an entry for DMA-BUF.
+pub fn takes_dmabuf(library: &Library) -> bool {
+    library.calls().register_dmabuf.is_some()
+}
+
+/// How many warnings plugins have logged in this process.
+pub fn warnings() -> u64 {
+    logger::warnings()
+}
+
+/// Forks a child that leaves at once, as data loaders do. False: it could not be made, or did not leave.
+pub fn fork_once() -> bool {
+    // SAFETY: the child does nothing but leave, which is async-signal-safe.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child without destructors of this program's.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the place lives through the call, and the child is ours.
+    child > 0 && unsafe { libc::waitpid(child, &raw mut status, 0) } == child && status == 0
+}
+
+/// What stands in a poisoned place: an address that no plugin gives.
+fn stale() -> *mut c_void {
+    ptr::from_ref(&STALE).cast_mut().cast()
+}
+
+static STALE: u64 = 0;
+
+fn check(call: &'static str, code: ResultCode) -> Result<(), Wrong> {
+    if code.is_success() {
+        return Ok(());
+    }
+    Err(Wrong::Code { call, code, said: logger::take_last_warning() })
+}
+
+fn missing(call: &'static str) -> Wrong {
+    Wrong::Contract(format!("the table has no {call}"))
+}
+
+const UNWRITTEN: c_int = c_int::MIN + 77;
