@@ -155,7 +155,7 @@ impl Endpoint {
     }
 
     /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn isend(
         &mut self,
         comm: Handle,
@@ -164,14 +164,26 @@ impl Endpoint {
         tag: i32,
         region: Option<Handle>,
     ) -> Result<Option<Handle>> {
-        if let Some(request) = self.try_send(comm, address, len, tag, region)? {
-            return Ok(Some(request));
+        match self.try_send(comm, address, len, tag, region)? {
+            None => self.isend_again(comm, address, len, tag, region),
+            request => Ok(request),
         }
+    }
+
+    #[inline(never)]
+    fn isend_again(
+        &mut self,
+        comm: Handle,
+        address: u64,
+        len: usize,
+        tag: i32,
+        region: Option<Handle>,
+    ) -> Result<Option<Handle>> {
         self.progress();
         self.try_send(comm, address, len, tag, region)
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_send(
         &mut self,
         comm: Handle,
@@ -202,21 +214,31 @@ impl Endpoint {
     }
 
     /// Posts a receive, or a group. `None`: the window has no room; a turn of progress was made.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
         comm: Handle,
         receives: &[Receive],
         cut: bool,
     ) -> Result<Option<Handle>> {
-        if let Some(request) = self.try_receive(comm, receives, cut)? {
-            return Ok(Some(request));
+        match self.try_receive(comm, receives, cut)? {
+            None => self.irecv_again(comm, receives, cut),
+            request => Ok(request),
         }
+    }
+
+    #[inline(never)]
+    fn irecv_again(
+        &mut self,
+        comm: Handle,
+        receives: &[Receive],
+        cut: bool,
+    ) -> Result<Option<Handle>> {
         self.progress();
         self.try_receive(comm, receives, cut)
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_receive(
         &mut self,
         comm: Handle,
@@ -253,18 +275,21 @@ impl Endpoint {
 
     /// Asks for the request, and makes a turn of progress before it says "not yet". One that is done already is said at
     /// once: a turn brings several, and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn test(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         match self.ask(request, sizes)? {
-            Poll::Pending => {
-                self.progress();
-                self.ask(request, sizes)
-            }
+            Poll::Pending => self.test_again(request, sizes),
             done => Ok(done),
         }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn test_again(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        self.progress();
+        self.ask(request, sizes)
+    }
+
+    #[inline(always)]
     fn ask(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         if request.is(HandleKind::ReceiveRequest) {
             self.test_receive(request, sizes)
@@ -277,7 +302,7 @@ impl Endpoint {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn test_send(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         let sender =
             open_sender(self.senders.get_mut(request.slot(), request.generation()), "request")?;
@@ -291,7 +316,7 @@ impl Endpoint {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn test_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
@@ -339,7 +364,7 @@ impl Endpoint {
 
 /// The region and the address to use: an empty message takes the landing page, since older NCCL passes a handle of
 /// another buffer with it, and some providers look at addresses even then.
-#[inline]
+#[inline(always)]
 fn pick<'a>(
     regions: &'a Slots<Arc<UserRegion>>,
     landing: &'a Arc<UserRegion>,
@@ -361,7 +386,7 @@ fn pick<'a>(
     }
 }
 
-#[inline]
+#[inline(always)]
 fn incoming<'a>(
     regions: &'a Slots<Arc<UserRegion>>,
     landing: &'a Arc<UserRegion>,
@@ -373,7 +398,7 @@ fn incoming<'a>(
 }
 
 /// Puts a receiver that has work on the list, once.
-#[inline]
+#[inline(always)]
 fn enqueue(receiver: &mut Receiver, working: &mut Vec<u16>, slot: u16) {
     if !receiver.queued && receiver.has_work() {
         receiver.queued = true;
@@ -382,7 +407,7 @@ fn enqueue(receiver: &mut Receiver, working: &mut Vec<u16>, slot: u16) {
 }
 
 /// The sender in a slot, while NCCL may use it.
-#[inline]
+#[inline(always)]
 fn open_sender<'a>(state: Option<&'a mut Box<SenderState>>, what: &str) -> Result<&'a mut Sender> {
     match state.map(|state| &mut **state) {
         Some(SenderState::Connected(sender)) if !sender.ending.closing => Ok(sender),
@@ -391,7 +416,7 @@ fn open_sender<'a>(state: Option<&'a mut Box<SenderState>>, what: &str) -> Resul
 }
 
 /// The receiver in a slot, while NCCL may use it.
-#[inline]
+#[inline(always)]
 fn open_receiver<'a>(
     receiver: Option<&'a mut Box<Receiver>>,
     what: &str,

@@ -108,7 +108,7 @@ impl Receiver {
     }
 
     /// Posts a group of receives and writes the adverts that are due. `None`: the window has no room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive(
         &mut self,
         means: &mut Means<'_>,
@@ -156,7 +156,7 @@ impl Receiver {
     }
 
     /// Writes the adverts that are due, until none is or a post is refused: the next turn tries again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_adverts(&mut self, means: &mut Means<'_>) {
         while let Some(write) = self.flow.next_write(&mut self.shadow) {
             match self.write_advert(means, write) {
@@ -170,7 +170,7 @@ impl Receiver {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_advert(
         &mut self,
         means: &mut Means<'_>,
@@ -336,7 +336,7 @@ impl Receiver {
     }
 
     /// The line that the 16 bits of a request name, near the oldest.
-    #[inline]
+    #[inline(always)]
     pub(super) fn line_of(&self, request: u16) -> Line {
         let done = self.flow.done().number();
         let offset = i32::from(request.wrapping_sub(low16(done)).cast_signed());
@@ -352,13 +352,13 @@ impl Receiver {
     }
 
     /// Whether the group that began with `first` has all its bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_complete(&self, first: Line) -> bool {
         self.flow.is_complete(first)
     }
 
     /// Reports the complete group that began with `first`, once: how many sizes it has.
-    #[inline]
+    #[inline(always)]
     pub(super) fn report(&mut self, first: Line, sizes: &mut [usize; 8]) -> u32 {
         let ReceivePoll::Done { count } = self.flow.poll(first) else { return 0 };
         for (index, size) in (0..count).zip(sizes.iter_mut()) {
@@ -444,7 +444,7 @@ impl Receiver {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn described<'a>(incoming: &Incoming<'_>, keys: &'a [u64]) -> proto::Receive<'a> {
     let address = incoming.region.target(incoming.address);
     proto::Receive { address, len: incoming.len as u64, tag: incoming.tag, keys }

@@ -36,6 +36,8 @@ pub(super) struct Sender {
     plan: RailPlan,
     turn: u32,
     largest_write: u64,
+    /// Messages up to this are injected: the provider copies them, and the receiver's done is their only end.
+    inject_bytes: u64,
     feeds: VecDeque<Feed>,
     /// Fins whose post was refused.
     unsent_fins: VecDeque<Line>,
@@ -92,12 +94,16 @@ impl Sender {
         lanes: Box<[Lane]>,
         control: ControlLane,
         plan: RailPlan,
+        inject_bytes: u32,
         peer: Peer,
     ) -> Self {
         // Connections start on different rails, so that many short messages spread.
         let rails = u16::try_from(lanes.len().max(1)).unwrap_or(1);
         let turn = u32::from(flow.parameters().comm.get() % rails);
         let largest_write = flow.parameters().largest_write;
+        // Where the completion is what proves the arrival, a message must have one.
+        let inject_bytes =
+            if flow.parameters().sends_arrive_when_complete { 0 } else { inject_bytes.into() };
         Self {
             flow,
             mailbox,
@@ -108,6 +114,7 @@ impl Sender {
             plan,
             turn,
             largest_write,
+            inject_bytes,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
             in_flight: 0,
@@ -119,7 +126,7 @@ impl Sender {
     }
 
     /// Submits a message and posts its parts. `None`: not now, and nothing has changed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(
         &mut self,
         means: &mut Means<'_>,
@@ -132,7 +139,7 @@ impl Sender {
         if !self.lanes.iter().all(has_room) {
             return Ok(None);
         }
-        let Self { flow, mailbox, lanes, plan, turn, largest_write, .. } = self;
+        let Self { flow, mailbox, lanes, plan, turn, largest_write, inject_bytes, .. } = self;
         let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
             Ok(Submit::Accepted(message)) => message,
             Ok(Submit::NotYet) => {
@@ -154,7 +161,14 @@ impl Sender {
             if let Some(part) = uncut(message.len, plan, *largest_write, turn) {
                 let lane = lanes[part.rail as usize];
                 let target = target(message.address, message.keys[part.rail as usize], &part);
-                let immediate = Some(message.immediate(&part));
+                let immediate = message.immediate(&part);
+                if part.len <= *inject_bytes
+                    && inject_part(means, lane, &source, &part, target, immediate)
+                {
+                    flow.injected(line, part.rail);
+                    return Ok(Some(line));
+                }
+                let immediate = Some(immediate);
                 let outcome = write_part(means, lane, line, &source, &part, target, immediate);
                 (1, 1 << part.rail, outcome)
             } else {
@@ -258,7 +272,7 @@ impl Sender {
     }
 
     /// The line that the 16 bits of a request name, near the newest.
-    #[inline]
+    #[inline(always)]
     pub(super) fn line_of(&self, request: u16) -> Line {
         let newest = self.flow.submitted().number();
         // Requests lie within one ring of the newest line, groups included, on either side.
@@ -267,7 +281,7 @@ impl Sender {
     }
 
     /// Asks for a message: `Some(len)` once, when it is done.
-    #[inline]
+    #[inline(always)]
     pub(super) fn test(&mut self, line: Line) -> Result<Option<u64>> {
         let mut poll = self.flow.poll(line);
         if poll == SendPoll::Pending {
@@ -486,6 +500,22 @@ struct Source<'a> {
 #[inline]
 fn target(receive: u64, key: u64, part: &Part) -> RemoteBytes<Data> {
     RemoteBytes { address: receive.wrapping_add(part.offset), key: RemoteKey::from_wire(key) }
+}
+
+/// Posts a short message that the provider copies. False: it is to be posted the other way, where a post that is refused
+/// can wait.
+#[inline(always)]
+fn inject_part(
+    means: &mut Means<'_>,
+    lane: Lane,
+    source: &Source<'_>,
+    part: &Part,
+    remote: RemoteBytes<Data>,
+    immediate: Immediate,
+) -> bool {
+    let Ok(len) = usize::try_from(part.len) else { return false };
+    let Some(local) = source.region.local(lane.nic, source.address, len) else { return false };
+    means.nics[lane.nic].data.inject(local, remote, lane.peer, immediate.bits())
 }
 
 /// Posts the parts of a message that is cut: how many, on which rails as bits, and how it went.

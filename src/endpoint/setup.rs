@@ -224,6 +224,7 @@ impl Endpoint {
         let plan = RailPlan::equal(lanes.len(), self.settings.stripe_bytes_min as u64)
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without rails"))?;
         log::debug!("connected to {peer} over {} data rails, {:?}", lanes.len(), parameters.path);
+        let inject_bytes = self.capabilities.rma_inject_bytes;
         let Some(state) = self.senders.get_mut(slot, generation) else {
             return Err(Error::stale("connection"));
         };
@@ -233,7 +234,15 @@ impl Endpoint {
         let mailbox = mailbox
             .take()
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?;
-        **state = SenderState::Connected(Sender::new(flow, mailbox, lanes, control, plan, peer));
+        **state = SenderState::Connected(Sender::new(
+            flow,
+            mailbox,
+            lanes,
+            control,
+            plan,
+            inject_bytes,
+            peer,
+        ));
         Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
     }
 

@@ -147,7 +147,7 @@ pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
     registry::with(comm, |endpoint| endpoint.deregister(region))
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn isend(
     comm: Handle,
     address: u64,
@@ -159,7 +159,7 @@ pub(crate) fn isend(
 }
 
 /// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
-#[inline]
+#[inline(always)]
 pub(crate) fn irecv(comm: Handle, receives: &[Receive], cut: bool) -> Result<Option<Handle>> {
     registry::with(comm, |endpoint| endpoint.irecv(comm, receives, cut))
 }
@@ -169,7 +169,7 @@ pub(crate) fn iflush(comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle
     registry::with(comm, |endpoint| endpoint.iflush(comm))
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn test(request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
     registry::with(request, |endpoint| endpoint.test(request, sizes))
 }

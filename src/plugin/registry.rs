@@ -96,7 +96,7 @@ pub(super) fn with_owned<R>(
 }
 
 /// Runs `body` on the endpoint that `handle` names, under its lock.
-#[inline]
+#[inline(always)]
 pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
     match cell(handle.endpoint()).as_deref_mut() {
         Some(endpoint) => body(endpoint),
@@ -127,6 +127,7 @@ pub(super) fn close_if_unused(handle: Handle) {
     }
 }
 
+#[inline(always)]
 fn cell(number: u16) -> MutexGuard<'static, Option<Box<Endpoint>>> {
     // A panic under the lock was answered with an error already; the endpoint's own state says if it is broken.
     CELL[usize::from(number) % CELLS].lock().unwrap_or_else(PoisonError::into_inner)

@@ -73,6 +73,29 @@ impl DataRail {
         self.backlog.push(write.peer, *write);
     }
 
+    /// Posts a write that the provider copies, which has no completion. False: it was refused, or others wait before it.
+    #[inline]
+    pub(crate) fn inject(
+        &mut self,
+        local: LocalBytes<'_, Data>,
+        remote: RemoteBytes<Data>,
+        peer: PeerAddress,
+        immediate: u64,
+    ) -> bool {
+        let first = self.backlog.is_empty() || !self.backlog.holds(peer);
+        let len = local.len() as u64;
+        let posted = first
+            && matches!(
+                self.endpoint.inject_write_with_immediate(local, remote, peer, immediate),
+                Ok(Post::Accepted)
+            );
+        if posted {
+            self.bytes += len;
+            self.writes += 1;
+        }
+        posted
+    }
+
     /// Whether no post waits.
     #[inline]
     pub(crate) fn is_clear(&self) -> bool {

@@ -37,8 +37,14 @@ impl Mailbox {
         }
     }
 
-    /// Copies the advert of `line`, if it is there: whole, of this connection, of this lap.
+    /// Whether the place of `line` has its number: a look that proves nothing yet.
     #[inline]
+    pub fn is_there<S: LineSource>(&self, source: &S, line: Line) -> bool {
+        head_line(source.word(self.window.place(line), 0)) == line
+    }
+
+    /// Copies the advert of `line`, if it is there: whole, of this connection, of this lap.
+    #[inline(always)]
     pub fn advert<S: LineSource>(&mut self, source: &S, line: Line) -> bool {
         if self.copied && head_line(self.copy[0]) == line {
             return true;
@@ -56,7 +62,7 @@ impl Mailbox {
         self.copied && head_line(self.copy[0]) == line
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_line<S: LineSource, const WORDS: usize>(&mut self, source: &S, place: u32) -> bool {
         let words = source.words::<WORDS>(place);
         self.copy[..WORDS].copy_from_slice(&words);

@@ -92,12 +92,17 @@ pub fn cut<'a>(len: u64, plan: &'a RailPlan, largest_write: u64, turn: &mut u32)
 }
 
 /// The one part of a message that is not cut: short, or with no other rail to share with. `None`: [`cut`] it.
-#[inline]
+#[inline(always)]
 pub fn uncut(len: u64, plan: &RailPlan, largest_write: u64, turn: &mut u32) -> Option<Part> {
-    if len > aligned(largest_write) || len >= plan.stripe_bytes_min && plan.rails > 1 {
+    if len > aligned(largest_write) {
         return None;
     }
-    Some(Part { index: 0, rail: plan.in_turn(turn), offset: 0, len, last: true })
+    let rail = match len < plan.stripe_bytes_min {
+        true => plan.in_turn(turn),
+        false if plan.rails == 1 => 0,
+        false => return None,
+    };
+    Some(Part { index: 0, rail, offset: 0, len, last: true })
 }
 
 /// Cuts for the fin path: as many parts as it takes.

@@ -42,6 +42,7 @@ pub struct ReceiveFlow {
     /// The newest done that a post has taken along.
     told: Line,
     parameters: FlowParameters,
+    format: LineFormat,
     /// Turns of progress that brought nothing while a done is owed.
     idle_turns: u32,
     pace: Pace,
@@ -118,13 +119,14 @@ impl ReceiveFlow {
             failed: None,
             counters: ReceiveCounters::default(),
             slots: vec![Slot::FREE; parameters.window.lines() as usize].into_boxed_slice(),
+            format: parameters.format(),
             parameters,
         })
     }
 
     /// Posts a receive, or a group of them, and answers its first line; none while the window has no room. `cut` says
     /// that longer messages are to be truncated. The adverts are put into `sink`, still unsealed.
-    #[inline]
+    #[inline(always)]
     pub fn post<S: LineSink>(
         &mut self,
         sink: &mut S,
@@ -144,6 +146,17 @@ impl ReceiveFlow {
         if count32(count) > room {
             return Ok(None);
         }
+        if let ([only], LineFormat::Words8) = (receives, self.format) {
+            // Nearly all: one receive, and a short line.
+            if only.keys.len() == self.parameters.rails {
+                if self.slot(first).state != State::Free {
+                    return Ok(None);
+                }
+                self.post_line::<S, 6>(sink, only, Form::advert(0, 1, cut, only.tag));
+                self.unretired += 1;
+                return Ok(Some(first));
+            }
+        }
         for (index, receive) in (0..).zip(receives) {
             if receive.keys.len() != self.parameters.rails {
                 return Err(ProtocolError::Misuse("a receive has one key for each data rail"));
@@ -155,7 +168,7 @@ impl ReceiveFlow {
         for (index, receive) in receives.iter().enumerate() {
             let form = Form::advert(index, count, cut, receive.tag);
             // A loop of fixed length in each arm.
-            match self.parameters.format() {
+            match self.format {
                 LineFormat::Words8 => self.post_line::<S, 6>(sink, receive, form),
                 LineFormat::Words16 => self.post_line::<S, 14>(sink, receive, form),
                 LineFormat::Words24 => self.post_line::<S, 22>(sink, receive, form),
@@ -165,7 +178,7 @@ impl ReceiveFlow {
         Ok(Some(first))
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_line<S: LineSink, const WORDS: usize>(
         &mut self,
         sink: &mut S,

@@ -160,7 +160,7 @@ impl SendFlow {
 
     /// Finds the receive for a message of `len` bytes. An error sticks; for a message that is too long, see also
     /// [`failed_fin`](Self::failed_fin).
-    #[inline]
+    #[inline(always)]
     pub fn submit<S: LineSource>(
         &mut self,
         mailbox: &S,
@@ -216,7 +216,7 @@ impl SendFlow {
     }
 
     /// Immediates, if they can tell the size and 64 parts can hold the message.
-    #[inline]
+    #[inline(always)]
     fn path_of(&self, len: u64, whole: bool) -> Path {
         let end = if whole { self.whole_end } else { self.short_end };
         if len < end { self.parameters.path } else { Path::Fin }
@@ -236,6 +236,14 @@ impl SendFlow {
         let slot = self.slot_mut(line);
         slot.operations += operations;
         slot.carried |= carried;
+    }
+
+    /// The message has left in one write that has no completion, on this rail: the provider has its bytes already.
+    #[inline]
+    pub fn injected(&mut self, line: Line, rail: u32) {
+        let slot = self.slot_mut(line);
+        slot.carried |= 1 << (rail & 15);
+        slot.state = State::Written;
     }
 
     /// One write of the message has completed well.

@@ -28,6 +28,7 @@ pub(in crate::abi) unsafe extern "C" fn isend(
 /// # Safety
 ///
 /// `request` is null or a place for a request.
+#[inline(always)]
 pub(in crate::abi) unsafe fn send(
     comm: *mut c_void,
     data: *mut c_void,
@@ -68,6 +69,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
 }
 
 /// `cut`: a message longer than its receive is truncated.
+#[inline(always)]
 pub(in crate::abi) fn receive<B: Bytes>(
     comm: *mut c_void,
     group: &Group<'_, B>,

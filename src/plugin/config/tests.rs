@@ -17,7 +17,10 @@ fn with(name: &str, value: &str) -> Config {
 }
 
 fn refusal(name: &str, value: &str) -> String {
-    Config::from_variables(owned(&[(&format!("{PREFIX}{name}"), value)])).unwrap_err().sentence.clone()
+    Config::from_variables(owned(&[(&format!("{PREFIX}{name}"), value)]))
+        .unwrap_err()
+        .sentence
+        .clone()
 }
 
 fn texts(config: &Config) -> Vec<&str> {

@@ -20,7 +20,7 @@ impl ReceiveFlow {
     /// The adverts to write now, sealed with the newest done; none while the sender cannot run dry.
     ///
     /// Ask until there is none: a run ends where the ring does. A post that is refused is asked for again.
-    #[inline]
+    #[inline(always)]
     pub fn next_write<S: LineSink>(&mut self, sink: &mut S) -> Option<AdvertWrite> {
         let unsent = self.next.distance(self.advertised);
         // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
