@@ -1,14 +1,14 @@
 //! The command line of `ironrail perf`, in nccl-tests' spelling where that has one.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::DataType;
-use serde::{Deserialize, Serialize};
 
-use super::{launcher, sizes};
+use super::{launcher, sizes, versus};
 
 /// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
 ///
@@ -46,31 +46,49 @@ enum Command {
         #[command(flatten)]
         ping_pong: PingPong,
     },
+    /// Bare libfabric, without a plugin: writes with immediates between two processes. The reference for sendrecv --one-way
+    /// and, with --latency, for pingpong.
+    Raw {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        raw: Raw,
+    },
+    /// The plugin against bare libfabric on one provider: alternating runs, medians and their ratio.
+    #[command(name = "versus-raw")]
+    VersusRaw {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        versus: Versus,
+    },
 }
 
 /// Which measurement, with what belongs to it alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Benchmark {
     AllReduce,
     AllGather,
     ReduceScatter,
     SendReceive(Stream),
     PingPong(PingPong),
+    Raw(Raw),
 }
 
 impl Benchmark {
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
             Self::AllGather => "all_gather",
             Self::ReduceScatter => "reduce_scatter",
             Self::SendReceive(_) => "sendrecv",
             Self::PingPong(_) => "pingpong",
+            Self::Raw(_) => "raw",
         }
     }
 
     /// What nccl-tests writes under redop.
-    pub(super) fn operation(self) -> &'static str {
+    pub(super) fn operation(&self) -> &'static str {
         match self {
             Self::AllReduce | Self::ReduceScatter => "sum",
             _ => "none",
@@ -78,7 +96,7 @@ impl Benchmark {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 #[group(skip)]
 pub(super) struct Stream {
     /// Messages outstanding per connection and direction
@@ -92,7 +110,7 @@ pub(super) struct Stream {
     pub(super) recv_factor: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 #[group(skip)]
 pub(super) struct PingPong {
     /// Receives posted ahead
@@ -111,6 +129,65 @@ impl PingPong {
     pub(super) fn batch(self) -> usize {
         self.batch.unwrap_or(self.ahead).min(self.ahead)
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[group(skip)]
+pub(super) struct Raw {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// Writes outstanding
+    #[arg(long, default_value_t = 8, value_parser = requests)]
+    pub(super) window: usize,
+    /// One write back and forth: the time is half a round trip
+    #[arg(long)]
+    pub(super) latency: bool,
+    /// Post small writes like large ones, with a completion of their own
+    #[arg(long)]
+    pub(super) no_inject: bool,
+}
+
+/// Which libfabric, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[group(skip)]
+pub(super) struct Place {
+    /// Libfabric's provider [default: tcp, net or tcp;ofi_rxm, the first that is there]
+    #[arg(long, env = "IRONRAIL_PROVIDER", value_name = "NAME")]
+    pub(super) provider: Option<String>,
+    /// The local address to start from; `none` leaves it to the provider
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    source: String,
+    /// Libfabric itself: a file, or a name for the loader
+    #[arg(long, env = "IRONRAIL_LIBFABRIC", default_value = "libfabric.so.1", value_name = "FILE")]
+    pub(super) libfabric: PathBuf,
+}
+
+impl Place {
+    pub(super) fn source(&self) -> Option<&str> {
+        (self.source != "none").then_some(&*self.source)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[group(skip)]
+pub(super) struct Versus {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// How often each is run, in turns
+    #[arg(long, default_value_t = 9, value_parser = positive)]
+    pub(super) runs: usize,
+    /// Compare half round trips instead of bandwidth
+    #[arg(long)]
+    pub(super) latency: bool,
+    /// Messages outstanding; in half round trips, receives ahead
+    #[arg(long, default_value_t = 8, value_parser = requests)]
+    pub(super) window: usize,
+    /// Of half round trips: receives posted at a time, see pingpong
+    #[arg(long, value_parser = requests)]
+    pub(super) batch: Option<usize>,
+    /// The plugin's receives are this many times as large as the messages
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub(super) recv_factor: usize,
 }
 
 /// What every measurement takes.
@@ -193,13 +270,30 @@ impl Options {
     }
 
     /// Few for what takes long, unless a number was given.
-    pub(super) fn iterations(&self, benchmark: Benchmark, bytes: usize) -> usize {
+    pub(super) fn iterations(&self, benchmark: &Benchmark, bytes: usize) -> usize {
         self.iterations.unwrap_or_else(|| match benchmark {
-            Benchmark::PingPong(_) | Benchmark::SendReceive(_) => {
+            Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
                 (ALONE_BYTES / bytes.max(1)).clamp(ITERATIONS, ITERATIONS_ALONE)
             }
             _ => ITERATIONS,
         })
+    }
+
+    /// The same sizes and iterations for a rank of another benchmark; it checks nothing.
+    pub(super) fn to_arguments(&self) -> Vec<OsString> {
+        let mut pairs = vec![
+            ("-b", self.first.to_string()),
+            ("-e", self.last.to_string()),
+            ("-f", self.factor.to_string()),
+            ("-w", self.warmups.to_string()),
+            ("-c", "0".to_owned()),
+            ("--timeout", self.timeout.to_string()),
+        ];
+        pairs.extend(self.step.map(|step| ("-i", step.to_string())));
+        pairs.extend(self.iterations.map(|iterations| ("-n", iterations.to_string())));
+        pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
+        pairs.extend(self.device.map(|device| ("--device", device.to_string())));
+        pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -221,7 +315,7 @@ impl Options {
     }
 
     /// What clap cannot know.
-    fn check(&self, benchmark: Benchmark) -> Result<(), GroupError> {
+    fn check(&self, benchmark: &Benchmark) -> Result<(), GroupError> {
         let usage = |why: String| Err(GroupError::Usage(why));
         if self.last < self.first {
             return usage(format!(
@@ -240,7 +334,7 @@ impl Options {
             | Benchmark::SendReceive(Stream { recv_factor, .. })
                 if self
                     .last
-                    .checked_mul(recv_factor)
+                    .checked_mul(*recv_factor)
                     .is_none_or(|bytes| bytes > MESSAGE_BYTES_MAX) =>
             {
                 usage("one message, or its receive, is of 1 GiB at most".to_owned())
@@ -264,23 +358,34 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 impl Perf {
     pub(crate) fn is_verbose(&self) -> bool {
-        self.split().1.verbose
+        self.options().verbose
     }
 
     /// Whether all went well.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
-        let (benchmark, options) = self.split();
-        options.check(benchmark)?;
-        launcher::run(benchmark, options)
+        let options = self.options();
+        let benchmark = match &self.benchmark {
+            Command::AllReduce(_) => Benchmark::AllReduce,
+            Command::AllGather(_) => Benchmark::AllGather,
+            Command::ReduceScatter(_) => Benchmark::ReduceScatter,
+            Command::SendReceive { stream, .. } => Benchmark::SendReceive(*stream),
+            Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
+            Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
+            Command::VersusRaw { versus, .. } => return versus::run(versus, options),
+        };
+        options.check(&benchmark)?;
+        launcher::run(&benchmark, options)
     }
 
-    fn split(&self) -> (Benchmark, &Options) {
+    fn options(&self) -> &Options {
         match &self.benchmark {
-            Command::AllReduce(options) => (Benchmark::AllReduce, options),
-            Command::AllGather(options) => (Benchmark::AllGather, options),
-            Command::ReduceScatter(options) => (Benchmark::ReduceScatter, options),
-            Command::SendReceive { options, stream } => (Benchmark::SendReceive(*stream), options),
-            Command::PingPong { options, ping_pong } => (Benchmark::PingPong(*ping_pong), options),
+            Command::AllReduce(options)
+            | Command::AllGather(options)
+            | Command::ReduceScatter(options)
+            | Command::SendReceive { options, .. }
+            | Command::PingPong { options, .. }
+            | Command::Raw { options, .. }
+            | Command::VersusRaw { options, .. } => options,
         }
     }
 }

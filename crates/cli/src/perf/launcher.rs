@@ -16,22 +16,24 @@ use ironrail_group::patience;
 use super::arguments::{Benchmark, Options};
 use super::rails::{self, Files};
 use super::rank;
+use super::raw;
 use super::report::{Event, Report};
 use crate::output;
 
 /// Runs a benchmark, or this process's part of one. Whether all is well.
-pub(super) fn run(benchmark: Benchmark, options: &Options) -> Result<bool, GroupError> {
+pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
     if let Some(meeting) = launch::child()? {
         part(benchmark, options, meeting)?;
         return Ok(true); // Wrong data stands in the rows; this process has done what it should.
     }
-    // What cannot be opened is said once, not once per rank.
-    let library = Library::open(&options.net(), options.abi)?;
-    if options.version_table {
-        version_table(&library);
-        return Ok(true);
+    if !matches!(benchmark, Benchmark::Raw(_)) {
+        // What cannot be opened is said once, not once per rank.
+        let library = Library::open(&options.net(), options.abi)?;
+        if options.version_table {
+            version_table(&library);
+            return Ok(true);
+        }
     }
-    drop(library);
     let files = Files::new()
         .map_err(|error| GroupError::System { what: "making a private directory", error })?;
     let program = Program::this(std::env::args_os().skip(1))?.with(rails::VARIABLE, files.base());
@@ -48,8 +50,7 @@ pub(super) fn run(benchmark: Benchmark, options: &Options) -> Result<bool, Group
 }
 
 /// In a child: one rank, or all of them as threads.
-fn part(benchmark: Benchmark, options: &Options, meeting: Meeting) -> Result<(), GroupError> {
-    let library = Library::open(&options.net(), options.abi)?;
+fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<(), GroupError> {
     watch_for_stuck_calls(options.timeout());
     let mut say = |event| {
         if let Ok(line) = serde_json::to_string(&event) {
@@ -57,6 +58,13 @@ fn part(benchmark: Benchmark, options: &Options, meeting: Meeting) -> Result<(),
         }
     };
     let mut place = Remote::join(meeting, options.timeout())?;
+    if let Benchmark::Raw(raw) = benchmark {
+        raw::run(raw, options, &mut place, &mut say)
+            .map_err(|error| error.of_rank(meeting.rank))?;
+        place.leave();
+        return Ok(());
+    }
+    let library = Library::open(&options.net(), options.abi)?;
     if options.threads {
         threads(benchmark, options, &library, say)?;
     } else {
@@ -68,7 +76,7 @@ fn part(benchmark: Benchmark, options: &Options, meeting: Meeting) -> Result<(),
 }
 
 /// Runs `program` once per rank, or once for all; the reason when one failed.
-fn processes(
+pub(super) fn processes(
     program: &Program,
     options: &Options,
     mut event: impl FnMut(Event),
@@ -88,19 +96,20 @@ fn processes(
 }
 
 fn threads(
-    benchmark: Benchmark,
+    benchmark: &Benchmark,
     options: &Options,
     library: &Arc<Library>,
     mut event: impl FnMut(Event),
 ) -> Result<(), GroupError> {
     let (send, receive) = mpsc::channel();
     let run = |(rank, mut place): (usize, Local)| {
-        let (send, options, library) = (send.clone(), options.clone(), Arc::clone(library));
+        let (send, benchmark) = (send.clone(), benchmark.clone());
+        let (options, library) = (options.clone(), Arc::clone(library));
         thread::spawn(move || {
             let mut emit = |event| {
                 let _ = send.send(event);
             };
-            let ended = rank::run(benchmark, &options, &library, &mut place, &mut emit);
+            let ended = rank::run(&benchmark, &options, &library, &mut place, &mut emit);
             if ended.is_ok() {
                 place.leave();
             }

@@ -6,10 +6,14 @@
 mod arguments;
 mod benchmarks;
 mod launcher;
+mod outcome;
 mod rails;
 mod rank;
+mod raw;
 mod report;
 mod sizes;
+mod slots;
 mod statistics;
+mod versus;
 
 pub(crate) use arguments::Perf;

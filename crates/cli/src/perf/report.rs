@@ -9,7 +9,7 @@ use ironrail_group::error::GroupError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::arguments::{Benchmark, Options};
+use super::arguments::{Benchmark, Options, Raw};
 use super::rails::Rail;
 use super::statistics::Times;
 use crate::output;
@@ -66,7 +66,7 @@ const NO_ROOT: i32 = -1;
 /// Prints rows as they come, and the rest at the end.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
-    benchmark: Benchmark,
+    benchmark: &'a Benchmark,
     options: &'a Options,
     bar: ProgressBar,
     ready: Option<Ready>,
@@ -74,7 +74,7 @@ pub(super) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn new(benchmark: Benchmark, options: &'a Options) -> Self {
+    pub(super) fn new(benchmark: &'a Benchmark, options: &'a Options) -> Self {
         let sizes = options.sizes().len() as u64;
         let bar = if io::stderr().is_terminal() {
             ProgressBar::new(sizes)
@@ -116,14 +116,16 @@ impl<'a> Report<'a> {
             options.warmups,
             options.check,
         ));
-        self.print(format_args!(
-            "# Using network {}, table v{}, {}",
-            ready.network, ready.table, ready.file
-        ));
+        let table =
+            if ready.table == 0 { String::new() } else { format!(" table v{},", ready.table) };
+        self.print(format_args!("# Using network {},{table} {}", ready.network, ready.file));
         for rank in &ready.ranks {
             self.print(format_args!("#  {rank}"));
         }
-        if matches!(self.benchmark, Benchmark::PingPong(_)) {
+        if matches!(
+            self.benchmark,
+            Benchmark::PingPong(_) | Benchmark::Raw(Raw { latency: true, .. })
+        ) {
             self.print("# time, p50 and p99 are half round trips");
         }
         self.print("#");

@@ -68,13 +68,17 @@ impl Times {
         }
     }
 
+    /// Those of the slowest rank: where a sender's completions prove nothing, only the receiver's clock counts.
+    pub(super) fn of_slowest(ranks: &[Self]) -> Self {
+        ranks.iter().copied().max_by(|a, b| a.mean_us.total_cmp(&b.mean_us)).unwrap_or_default()
+    }
+
     pub(super) fn halved(self) -> Self {
         let Self { mean_us, p50_us, p99_us } = self;
         Self { mean_us: mean_us / 2.0, p50_us: p50_us / 2.0, p99_us: p99_us / 2.0 }
     }
 }
 
-#[cfg(test)]
 /// The middle of some numbers; of two middles, the lower.
 pub(super) fn median(numbers: &mut [f64]) -> Option<f64> {
     numbers.sort_unstable_by(f64::total_cmp);

@@ -24,7 +24,7 @@ pub(super) struct Collective {
 
 impl Collective {
     pub(super) fn new(
-        benchmark: Benchmark,
+        benchmark: &Benchmark,
         options: &Options,
         communicator: &Communicator,
     ) -> Result<Self, GroupError> {
@@ -43,7 +43,7 @@ impl Collective {
         let staging = cut.slots() * cut.piece_bytes;
         let workspace = Workspace::new(communicator, input, output + GUARD_BYTES, staging)?;
         Ok(Self {
-            benchmark,
+            benchmark: benchmark.clone(),
             kind: options.kind,
             cut,
             workspace,

@@ -44,15 +44,15 @@ pub(super) trait Workload {
 
 /// Allocates and registers what `benchmark` needs.
 pub(super) fn workload(
-    benchmark: Benchmark,
+    benchmark: &Benchmark,
     options: &Options,
     communicator: &Communicator,
 ) -> Result<Box<dyn Workload>, GroupError> {
     Ok(match benchmark {
         Benchmark::SendReceive(how) => {
-            Box::new(stream::Streaming::new(how, options, communicator)?)
+            Box::new(stream::Streaming::new(*how, options, communicator)?)
         }
-        Benchmark::PingPong(how) => Box::new(ping_pong::Rally::new(how, options, communicator)?),
+        Benchmark::PingPong(how) => Box::new(ping_pong::Rally::new(*how, options, communicator)?),
         _ => Box::new(collective::Collective::new(benchmark, options, communicator)?),
     })
 }

@@ -5,9 +5,9 @@ use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Buffer, DataType, Region};
 
-use super::stream::Slots;
 use super::{GUARD_BYTES, Shape, Workload};
 use crate::perf::arguments::{Options, PingPong};
+use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
 pub(super) struct Rally {

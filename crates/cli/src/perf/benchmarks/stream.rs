@@ -7,6 +7,7 @@ use ironrail_group::loader::{Buffer, DataType, Region};
 
 use super::{GUARD_BYTES, Shape, Workload};
 use crate::perf::arguments::{Options, Stream};
+use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
 pub(super) struct Streaming {
@@ -21,29 +22,6 @@ pub(super) struct Streaming {
     bytes: usize,
     slots: Slots,
 }
-
-/// Messages rotate over as many places as there are outstanding, if memory allows.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slots {
-    pub(super) count: usize,
-    /// From one message's place to the next one's, in the input and in the output.
-    pub(super) send_stride: usize,
-    pub(super) receive_stride: usize,
-}
-
-impl Slots {
-    pub(super) fn of(bytes: usize, window: usize, recv_factor: usize) -> Self {
-        let line = if bytes < PAGE_BYTES { LINE_BYTES } else { PAGE_BYTES };
-        let send_stride = bytes.max(1).next_multiple_of(line);
-        let receive_stride = (bytes * recv_factor).max(1).next_multiple_of(line);
-        let count = (ROTATION_BYTES_MAX / receive_stride).clamp(1, window);
-        Self { count, send_stride, receive_stride }
-    }
-}
-
-const LINE_BYTES: usize = 128;
-const PAGE_BYTES: usize = 4096;
-const ROTATION_BYTES_MAX: usize = 256 << 20;
 
 impl Streaming {
     pub(super) fn new(

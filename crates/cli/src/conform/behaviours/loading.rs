@@ -1,0 +1,284 @@
+//! Loading, init, finalize, unloading.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use ironrail_group::loader::Library;
+use ironrail_group::loader::raw::{self, Net};
+
+use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
+use super::super::link::{Link, at_once};
+use super::super::table::{Behaviour, one};
+use super::super::traffic::Manner;
+use super::{few, holdings, talk, whole};
+
+pub(in super::super) const ALL: &[Behaviour] = &[
+    one(
+        "load-with-everything-resolved",
+        "dlopen with RTLD_NOW | RTLD_LOCAL succeeds and the table's symbol is found",
+        "NCCL src/os/linux.cc:51-58, NCCL src/plugin/net.cc:97-138",
+        load_with_everything_resolved,
+    ),
+    one(
+        "load-table-is-data",
+        "ncclNetPlugin_vN is a data symbol: a struct, not code",
+        "NCCL src/plugin/net.cc:97-138 (dlsym's answer is used as the struct)",
+        load_table_is_data,
+    ),
+    one(
+        "load-beside-itself",
+        "the library may be opened again while it is open: NCCL's RMA, tuner and profiler loaders do",
+        "NCCL src/plugin/plugin_open.cc:166 (ncclGetNetPluginLib)",
+        load_beside_itself,
+    ),
+    one(
+        "name-is-a-word",
+        "name is a non-empty printable string of less than 255 characters, there before init",
+        "NCCL src/plugin/net.cc:331 (compared with NCCL_NET before init)",
+        name_is_a_word,
+    ),
+    one(
+        "name-is-the-same-in-every-table",
+        "NCCL_NET selects the plugin by one name, whichever table NCCL takes",
+        "NCCL src/plugin/net.cc:38-43, 331",
+        name_is_the_same_in_every_table,
+    ),
+    one(
+        "init-once-per-communicator",
+        "init gives each communicator a context; finalizing one leaves the others usable",
+        "NCCL src/plugin/net.cc:165-215, 321-351",
+        init_once_per_communicator,
+    )
+    .since(11),
+    one(
+        "devices-are-counted",
+        "devices answers 1..128, the same at every call",
+        "NCCL src/plugin/net.cc:165-215; NCCL src/include/proxy.h:221 (NCCL_MAX_NETDEVS, indexed unchecked)",
+        devices_are_counted,
+    ),
+    one(
+        "finalize-frees-what-init-made",
+        "descriptors and threads do not grow with communicators that come and go",
+        "NCCL src/plugin/net.cc:78-95, 308-320; NCCL src/init.cc:378-384",
+        finalize_frees_what_init_made,
+    )
+    .since(11),
+    one(
+        "finalize-after-abandoned-listen",
+        "finalize succeeds with a listen comm left open: an abort between listen and accept leaks it",
+        "NCCL src/transport/net.cc:1254 (recvProxyFree closes only what is connected)",
+        finalize_after_abandoned_listen,
+    )
+    .since(11),
+    one(
+        "unload-and-reload",
+        "the last communicator's end closes the library, the next one loads and inits it again",
+        "NCCL src/plugin/net.cc:78-95, 308-320",
+        unload_and_reload,
+    ),
+    one(
+        "unload-leaves-nothing-running",
+        "after dlclose no thread of the plugin's runs in unmapped code, and the process ends in peace",
+        "NCCL src/plugin/net.cc:78-95 (dlclose)",
+        unload_leaves_nothing_running,
+    ),
+    one(
+        "hints-are-taken",
+        "setNetAttr may come before connects and between operations",
+        "NCCL src/transport/net.cc:222-280",
+        hints_are_taken,
+    )
+    .since(11),
+    one(
+        "fork-in-between",
+        "a fork between two messages (data loaders do it) leaves the connection whole",
+        "NCCL runs inside frameworks that fork after ncclCommInitRank",
+        fork_in_between,
+    ),
+];
+
+fn load_with_everything_resolved(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    hold!(library.version() == case.version(), "the table is v{}", library.version());
+    Ok(())
+}
+
+fn load_table_is_data(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    let Some(address) = raw::table_address(&library) else { return fail("the table is gone") };
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
+        let Some((start, end)) = range.split_once('-') else { continue };
+        let number = |text: &str| usize::from_str_radix(text, 16).unwrap_or(0);
+        if (number(start)..number(end)).contains(&address) {
+            hold!(!rights.contains('x'), "the symbol lies in executable memory: {line}");
+            return Ok(());
+        }
+    }
+    fail("the symbol lies in no mapping")
+}
+
+fn load_beside_itself(case: &mut Case) -> Outcome {
+    let first = case.library()?;
+    let net = Net::init(&first, COMMUNICATOR)?;
+    let second = case.library()?;
+    hold!(first.name() == second.name(), "it is {} and then {}", first.name(), second.name());
+    drop(second);
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn name_is_a_word(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    let before = library.name().to_owned();
+    hold!(!before.is_empty(), "the name is null or empty");
+    hold!(before.len() < 255, "the name has {} characters", before.len());
+    let printable = before.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    hold!(printable, "the name is not printable: {before:?}");
+    let net = Net::init(&library, COMMUNICATOR)?;
+    let after = case.library()?.name().to_owned();
+    hold!(before == after, "the name is {before} before init and {after} after it");
+    Ok(net.finalize()?)
+}
+
+fn name_is_the_same_in_every_table(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    for version in library.versions() {
+        let other = Library::open(library.path(), Some(version))?;
+        let (here, there) = (library.name(), other.name());
+        hold!(here == there, "v{} is {here}, v{version} is {there}", library.version());
+    }
+    Ok(())
+}
+
+fn init_once_per_communicator(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    let nets = (0..4)
+        .map(|number| Ok(Net::init(&library, COMMUNICATOR + number)?))
+        .collect::<Outcome<Vec<Net>>>()?;
+    let counts = nets.iter().map(|net| Ok(net.devices()?)).collect::<Outcome<Vec<_>>>()?;
+    hold!(counts.iter().all(|count| *count == counts[0]), "devices differ: {counts:?}");
+    for (number, net) in nets.into_iter().enumerate() {
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        link.close()?;
+        case.stage(&format!("finalize communicator {number}"));
+        net.finalize()?;
+    }
+    Ok(())
+}
+
+fn devices_are_counted(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let count = net.devices()?;
+    hold!((1..=128).contains(&count), "there are {count} devices");
+    for _ in 0..10 {
+        let again = net.devices()?;
+        hold!(again == count, "there are {count} devices and then {again}");
+    }
+    Ok(net.finalize()?)
+}
+
+fn finalize_frees_what_init_made(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    let mut before = (0, 0);
+    for cycle in 0..WARM + CYCLES {
+        if cycle == WARM {
+            before = holdings()?;
+        }
+        let net = Net::init(&library, COMMUNICATOR + cycle as u64)?;
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        link.close()?;
+        net.finalize()?;
+    }
+    // A thread that was told to go may need a moment.
+    thread::sleep(Duration::from_millis(200));
+    let after = holdings()?;
+    let grew = |before: usize, after: usize| after >= before + CYCLES / 2;
+    hold!(
+        !grew(before.0, after.0),
+        "{} descriptors before {CYCLES} communicators, {} after",
+        before.0,
+        after.0
+    );
+    hold!(
+        !grew(before.1, after.1),
+        "{} threads before {CYCLES} communicators, {} after",
+        before.1,
+        after.1
+    );
+    Ok(())
+}
+
+const WARM: usize = 3;
+const CYCLES: usize = 12;
+
+fn finalize_after_abandoned_listen(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    for cycle in 0..3 {
+        let net = Net::init(&library, COMMUNICATOR + cycle)?;
+        let (listener, handle) = net.listen(0)?;
+        drop((listener, handle));
+        at_once("finalize", || Ok(net.finalize()?))?;
+    }
+    let net = Net::init(&library, COMMUNICATOR)?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn unload_and_reload(case: &mut Case) -> Outcome {
+    for round in 0..3 {
+        whole(case, &few(), Manner::PLAIN)?;
+        case.stage(&format!("round {round} is over"));
+    }
+    Ok(())
+}
+
+fn unload_leaves_nothing_running(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    let net = Net::init(&library, COMMUNICATOR)?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    net.finalize()?;
+    hold!(Arc::into_inner(library).is_some(), "conform still holds the library");
+    case.stage("the library is closed");
+    thread::sleep(Duration::from_millis(400));
+    Ok(())
+}
+
+fn hints_are_taken(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    if !net.hint()? {
+        net.finalize()?;
+        return skip("the table has no setNetAttr");
+    }
+    let link = Link::open(case, &net)?;
+    for _ in 0..3 {
+        net.hint()?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+    }
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn fork_in_between(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    for _ in 0..5 {
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        hold!(raw::fork_once(), "the forked child did not leave");
+    }
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}

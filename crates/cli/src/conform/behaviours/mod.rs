@@ -1,0 +1,137 @@
+//! The behaviours, by chapter.
+
+pub(super) mod closing;
+pub(super) mod connections;
+pub(super) mod flush;
+pub(super) mod groups;
+pub(super) mod loading;
+pub(super) mod messages;
+pub(super) mod properties;
+pub(super) mod registration;
+pub(super) mod requests;
+pub(super) mod silence;
+pub(super) mod threads;
+
+use std::fs;
+
+use ironrail_group::loader::Properties;
+use ironrail_group::loader::raw::{Before, Net, Receive, ReceiveComm, SendComm};
+
+use super::case::{Case, Outcome, Stop, skip};
+use super::link::Link;
+use super::traffic::{
+    Flow, GUARD_BYTES, Incoming, Manner, Message, Outgoing, arena, clear, drive, pattern,
+};
+
+/// Moves messages: both ways between two processes, from end to end in one. Nobody leaves before both are done.
+pub(super) fn talk(case: &mut Case, link: &Link, messages: &[Message], manner: Manner) -> Outcome {
+    talk_alone(case, link, messages, manner)?;
+    case.meet("all messages are done")
+}
+
+/// The same without the meeting.
+pub(super) fn talk_alone(
+    case: &Case,
+    link: &Link,
+    messages: &[Message],
+    manner: Manner,
+) -> Outcome {
+    let mut out = Outgoing::new(&link.send, case.role(), messages, manner)?;
+    let mut into = Incoming::new(&link.receive, case.source(), messages, manner)?;
+    drive(case, "move messages", &mut [&mut out, &mut into])?;
+    out.end()?;
+    into.end()
+}
+
+/// A whole communicator: load, connect, move, close, finalize.
+pub(super) fn whole(case: &mut Case, messages: &[Message], manner: Manner) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, messages, manner)?;
+    case.stage("close");
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+/// A few messages of all kinds.
+pub(super) fn few() -> Vec<Message> {
+    [0, 1, 8, 4096, 70_001, 8].map(|bytes| Message::of(bytes).in_room(bytes + 100)).to_vec()
+}
+
+/// Sends one message and waits until it is done.
+pub(super) fn give(case: &Case, comm: &SendComm, bytes: &[u8], tag: i32) -> Outcome {
+    let memory = arena(bytes.len())?;
+    memory.write(0, bytes);
+    let region = comm.register(memory, 0, memory.len())?;
+    let place = (memory, 0, bytes.len());
+    let mut request = case.until("send a message", || {
+        Ok(comm.isend(place, tag, &region, Before::Null)?)
+    })?;
+    case.until("wait for a send", || Ok(request.test()?.done.then_some(())))?;
+    Ok(region.deregister()?)
+}
+
+/// Receives one message.
+pub(super) fn take(case: &Case, comm: &ReceiveComm, room: usize, tag: i32) -> Outcome<Vec<u8>> {
+    let memory = arena(room + 2 * GUARD_BYTES)?;
+    clear(memory, GUARD_BYTES, room);
+    let region = comm.register(memory, 0, memory.len())?;
+    let part = Receive { arena: memory, at: GUARD_BYTES, len: room, tag, region: &region };
+    let mut request =
+        case.until("post a receive", || Ok(comm.irecv(&[part], Before::Null, true)?))?;
+    let tested = case.until("wait for a message", || {
+        let tested = request.test()?;
+        Ok(tested.done.then_some(tested))
+    })?;
+    region.deregister()?;
+    let len = usize::try_from(tested.sizes[0]).ok().filter(|len| *len <= room);
+    let len = len.ok_or_else(|| {
+        Stop::Fail(format!("test says {} bytes in a receive of {room}", tested.sizes[0]))
+    })?;
+    Ok(memory.read(GUARD_BYTES, len))
+}
+
+/// One message from end to end of a link in one process, told apart by a number.
+pub(super) fn pass(case: &Case, send: &SendComm, receive: &ReceiveComm, number: usize) -> Outcome {
+    let message = [Message::of(1000).in_room(1500)];
+    let mut out = Outgoing::new(send, number, &message, Manner::PLAIN)?;
+    let mut into = Incoming::new(receive, number, &message, Manner::PLAIN)?;
+    drive(case, "pass a message", &mut [&mut out, &mut into])?;
+    out.end()?;
+    into.end()
+}
+
+/// A message that names its connection.
+pub(super) fn named(number: usize) -> Vec<u8> {
+    pattern(100 + number, 0, 256)
+}
+
+pub(super) fn properties(net: &Net) -> Outcome<Vec<Properties>> {
+    (0..net.devices()?).map(|device| Ok(net.properties(device)?)).collect()
+}
+
+/// How many receives a group may have; skips where that is one.
+pub(super) fn group_most(net: &Net) -> Outcome<usize> {
+    let most = net.properties(0)?.group_max;
+    match usize::try_from(most) {
+        Ok(most) if most > 1 => Ok(most.min(PROXY_MAX_SUBS)),
+        _ => skip(format_args!("maxRecvs is {most}: no grouped receives")),
+    }
+}
+
+/// NCCL's own limit (NCCL src/include/proxy.h:58).
+const PROXY_MAX_SUBS: usize = 64;
+
+/// Runs flows for a while, whether they end or not.
+pub(super) fn nudge(flows: &mut [&mut dyn Flow]) -> Outcome {
+    for flow in flows.iter_mut().filter(|flow| !flow.is_finished()) {
+        flow.turn()?;
+    }
+    Ok(())
+}
+
+/// Open descriptors and threads of this process.
+pub(super) fn holdings() -> Outcome<(usize, usize)> {
+    let count = |path: &str| -> Outcome<usize> { Ok(fs::read_dir(path)?.count()) };
+    Ok((count("/proc/self/fd")?, count("/proc/self/task")?))
+}

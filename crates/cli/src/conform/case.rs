@@ -1,0 +1,274 @@
+//! What a behaviour has at hand in its process: the plugin, the time it may take, the other process.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::Library;
+use ironrail_group::loader::raw::{Net, Wrong};
+
+use crate::output;
+
+/// Ends a behaviour early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Fail(String),
+    Skip(String),
+    /// The other process is gone; it knows why.
+    Left,
+}
+
+pub(super) type Outcome<T = ()> = Result<T, Stop>;
+
+impl From<Wrong> for Stop {
+    fn from(wrong: Wrong) -> Self {
+        Self::Fail(wrong.to_string())
+    }
+}
+
+impl From<GroupError> for Stop {
+    fn from(error: GroupError) -> Self {
+        Self::Fail(error.to_string())
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
+                Self::Left
+            }
+            _ => Self::Fail(format!("a system call of conform's failed: {error}")),
+        }
+    }
+}
+
+pub(super) fn fail<T>(why: impl fmt::Display) -> Outcome<T> {
+    Err(Stop::Fail(why.to_string()))
+}
+
+pub(super) fn skip<T>(why: impl fmt::Display) -> Outcome<T> {
+    Err(Stop::Skip(why.to_string()))
+}
+
+/// Fails with the sentence unless the condition holds.
+macro_rules! hold {
+    ($condition:expr, $($why:tt)+) => {
+        if !$condition {
+            return $crate::conform::case::fail(format_args!($($why)+));
+        }
+    };
+}
+pub(super) use hold;
+
+/// A behaviour's surroundings.
+#[derive(Debug)]
+pub(super) struct Case {
+    plugin: String,
+    version: u32,
+    role: usize,
+    other: Option<Channel>,
+    deadline: Instant,
+    pub(super) is_large: bool,
+}
+
+impl Case {
+    /// With `paired`, standard input is the channel to the other process.
+    pub(super) fn new(
+        plugin: String,
+        version: u32,
+        role: usize,
+        paired: bool,
+        limit: Duration,
+        is_large: bool,
+    ) -> Outcome<Self> {
+        let other = if paired { Some(Channel::inherited()?) } else { None };
+        Ok(Self { plugin, version, role, other, deadline: Instant::now() + limit, is_large })
+    }
+
+    pub(super) fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// 0 or 1. A behaviour of one process has role 0.
+    pub(super) fn role(&self) -> usize {
+        self.role
+    }
+
+    pub(super) fn is_pair(&self) -> bool {
+        self.other.is_some()
+    }
+
+    /// The role whose messages come in: in one process, one's own.
+    pub(super) fn source(&self) -> usize {
+        if self.is_pair() { 1 - self.role } else { self.role }
+    }
+
+    /// What is being done, for the report if it never ends.
+    #[expect(clippy::unused_self, reason = "a stage belongs to a case")]
+    pub(super) fn stage(&self, what: &str) {
+        output::line(format_args!("{STAGE}{what}"));
+    }
+
+    pub(super) fn library(&self) -> Outcome<Arc<Library>> {
+        Ok(Library::open(&self.plugin, Some(self.version))?)
+    }
+
+    /// The plugin, loaded and initialised.
+    pub(super) fn net(&self) -> Outcome<Net> {
+        self.stage("load and init");
+        let net = Net::init(&self.library()?, COMMUNICATOR)?;
+        hold!(net.devices()? > 0, "there is no device");
+        Ok(net)
+    }
+
+    /// Fails when the time is over.
+    pub(super) fn in_time(&self, what: impl FnOnce() -> String) -> Outcome {
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        fail(format_args!("no end in sight: {}", what()))
+    }
+
+    /// Calls `turn` until it answers something.
+    pub(super) fn until<T>(
+        &self,
+        what: &str,
+        mut turn: impl FnMut() -> Outcome<Option<T>>,
+    ) -> Outcome<T> {
+        self.stage(what);
+        loop {
+            if let Some(answer) = turn()? {
+                return Ok(answer);
+            }
+            self.in_time(|| what.to_owned())?;
+            thread::yield_now();
+        }
+    }
+
+    /// Calls `turn` over and over for a while.
+    pub(super) fn during(
+        &self,
+        time: Duration,
+        mut turn: impl FnMut() -> Outcome,
+    ) -> Outcome {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            turn()?;
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn other(&mut self) -> Outcome<&mut Channel> {
+        self.other.as_mut().ok_or_else(|| Stop::Fail("this behaviour has one process".to_owned()))
+    }
+
+    pub(super) fn tell(&mut self, words: &[u8]) -> Outcome {
+        self.other()?.tell(words)
+    }
+
+    /// What the other process told, if it has.
+    pub(super) fn heard(&mut self) -> Outcome<Option<Vec<u8>>> {
+        self.other()?.heard()
+    }
+
+    /// Waits for a word, without calling the plugin.
+    pub(super) fn hear(&mut self, what: &str) -> Outcome<Vec<u8>> {
+        self.stage(what);
+        loop {
+            if let Some(words) = self.heard()? {
+                return Ok(words);
+            }
+            self.in_time(|| format!("{what}: the other process says nothing"))?;
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Waits until both are here, without calling the plugin, as NCCL's proxies do between operations.
+    pub(super) fn meet(&mut self, what: &str) -> Outcome {
+        if !self.is_pair() {
+            return Ok(());
+        }
+        self.tell(what.as_bytes())?;
+        let heard = self.hear(what)?;
+        hold!(
+            heard == what.as_bytes(),
+            "conform is at \"{what}\" here and at \"{}\" there",
+            String::from_utf8_lossy(&heard)
+        );
+        Ok(())
+    }
+
+    /// Gives the other what it needs and takes the same from it.
+    pub(super) fn swap(&mut self, what: &str, words: &[u8]) -> Outcome<Vec<u8>> {
+        self.tell(words)?;
+        self.hear(what)
+    }
+}
+
+/// Begins a line of a worker's standard output that says what it is doing.
+pub(super) const STAGE: &str = "conform-stage ";
+
+pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
+
+/// Length-prefixed words over a socket.
+#[derive(Debug)]
+struct Channel {
+    stream: UnixStream,
+    pending: Vec<u8>,
+}
+
+impl Channel {
+    fn inherited() -> Outcome<Self> {
+        let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, pending: Vec::new() })
+    }
+
+    fn tell(&mut self, words: &[u8]) -> Outcome {
+        let len = u32::try_from(words.len()).map_err(|_| Stop::Fail("too long a word".to_owned()))?;
+        let mut frame = len.to_le_bytes().to_vec();
+        frame.extend_from_slice(words);
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self) -> Outcome<Option<Vec<u8>>> {
+        if let Some(words) = self.whole() {
+            return Ok(Some(words));
+        }
+        let mut bytes = [0; 8192];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => Err(Stop::Left),
+            Ok(count) => {
+                self.pending.extend_from_slice(&bytes[..count]);
+                Ok(self.whole())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn whole(&mut self) -> Option<Vec<u8>> {
+        let (head, rest) = self.pending.split_first_chunk::<4>()?;
+        let len = usize::try_from(u32::from_le_bytes(*head)).ok()?;
+        let words = rest.get(..len)?.to_vec();
+        self.pending.drain(..4 + len);
+        Some(words)
+    }
+}

@@ -1,0 +1,91 @@
+//! Connections as behaviours need them.
+
+use std::time::{Duration, Instant};
+
+use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
+
+use super::case::{Case, Outcome, Stop, hold};
+
+/// What a process sends on and what it receives on: between two processes the ends of two connections, in one process both
+/// ends of one.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) send: SendComm,
+    pub(super) receive: ReceiveComm,
+}
+
+impl Link {
+    /// Listens, gives the handle to the other process if there is one, and polls connect and accept in turn.
+    pub(super) fn open(case: &mut Case, net: &Net) -> Outcome<Self> {
+        let (listener, handle) = net.listen(0)?;
+        let theirs = trade(case, &handle)?;
+        Self::finish(case, net, listener, theirs)
+    }
+
+    /// `listener` is ours, `handle` is the one to connect to.
+    pub(super) fn finish(
+        case: &Case,
+        net: &Net,
+        listener: ListenComm,
+        mut handle: HandlePlace,
+    ) -> Outcome<Self> {
+        let (mut send, mut receive) = (None, None);
+        let mut bare = false;
+        let link = case.until("connect and accept", || {
+            bare = !bare;
+            if send.is_none() {
+                send = net.connect(0, &mut handle, bare)?;
+            }
+            if receive.is_none() {
+                receive = listener.accept(bare)?;
+            }
+            if send.is_none() || receive.is_none() {
+                return Ok(None);
+            }
+            Ok(send.take().zip(receive.take()).map(|(send, receive)| Self { send, receive }))
+        })?;
+        listener.close()?;
+        Ok(link)
+    }
+
+    pub(super) fn close(self) -> Outcome {
+        self.send.close()?;
+        Ok(self.receive.close()?)
+    }
+}
+
+/// The other process' handle for ours; in one process, our own, copied to another place.
+pub(super) fn trade(case: &mut Case, handle: &HandlePlace) -> Outcome<HandlePlace> {
+    if !case.is_pair() {
+        return Ok(HandlePlace::of(handle.bytes()));
+    }
+    let theirs = case.swap("trade handles", &handle.bytes())?;
+    place(&theirs)
+}
+
+pub(super) fn place(bytes: &[u8]) -> Outcome<HandlePlace> {
+    let bytes = bytes.try_into().map_err(|_| Stop::Fail("conform lost a handle".to_owned()))?;
+    Ok(HandlePlace::of(bytes))
+}
+
+/// Connects alone, polling.
+pub(super) fn connect(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<SendComm> {
+    case.until("connect", || Ok(net.connect(0, handle, false)?))
+}
+
+/// Accepts alone, polling.
+pub(super) fn accept(case: &Case, listener: &ListenComm) -> Outcome<ReceiveComm> {
+    case.until("accept", || Ok(listener.accept(false)?))
+}
+
+/// Fails if a call that must not block took long.
+pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let begun = Instant::now();
+    let answer = call()?;
+    let took = begun.elapsed();
+    hold!(took < BLOCKS, "{name} took {:.1} s", took.as_secs_f64());
+    Ok(answer)
+}
+
+/// Longer than a loaded machine keeps a thread waiting, shorter than what waits for a peer.
+const BLOCKS: Duration = Duration::from_millis(1500);

@@ -1,0 +1,478 @@
+//! Messages in flight: each flow is one direction of a connection, moved a turn at a time, every byte checked.
+
+use std::collections::VecDeque;
+use std::thread;
+
+use ironrail_group::loader::raw::{
+    Arena, Before, Receive, ReceiveComm, Region, Request, SendComm, Tested,
+};
+
+use super::case::{Case, Outcome, Stop, fail, hold};
+
+/// One message and the receive made for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) bytes: usize,
+    /// The receive's size.
+    pub(super) room: usize,
+    pub(super) tag: i32,
+    /// Bytes past an aligned address, at both ends.
+    pub(super) shifts: (usize, usize),
+}
+
+impl Message {
+    pub(super) fn of(bytes: usize) -> Self {
+        Self { bytes, room: bytes, tag: 0, shifts: (0, 0) }
+    }
+
+    pub(super) fn in_room(self, room: usize) -> Self {
+        Self { room, ..self }
+    }
+
+    pub(super) fn tagged(self, tag: i32) -> Self {
+        Self { tag, ..self }
+    }
+
+    pub(super) fn shifted(self, out: usize, into: usize) -> Self {
+        Self { shifts: (out, into), ..self }
+    }
+}
+
+/// How the calls are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    /// Requests outstanding at once.
+    pub(super) window: usize,
+    /// What stands in *request.
+    pub(super) before: Before,
+    /// Garbage stands where `test` writes.
+    pub(super) poisoned: bool,
+    /// `test` gets no place for sizes.
+    pub(super) bare: bool,
+    /// Profiler handles are an array of nulls, not null.
+    pub(super) parents: bool,
+    /// All requests are tested, the newest first.
+    pub(super) newest_first: bool,
+}
+
+impl Manner {
+    /// As NCCL's proxies are: eight steps, the oldest tested.
+    pub(super) const PLAIN: Self = Self {
+        window: 8,
+        before: Before::Null,
+        poisoned: false,
+        bare: false,
+        parents: true,
+        newest_first: false,
+    };
+}
+
+/// Anything that is moved a turn at a time.
+pub(super) trait Flow {
+    /// Whether anything moved.
+    fn turn(&mut self) -> Outcome<bool>;
+    fn is_finished(&self) -> bool;
+    fn says(&self) -> String;
+}
+
+/// Moves all flows to their ends.
+pub(super) fn drive(case: &Case, what: &str, flows: &mut [&mut dyn Flow]) -> Outcome {
+    case.stage(what);
+    while flows.iter().any(|flow| !flow.is_finished()) {
+        let mut moved = false;
+        for flow in flows.iter_mut().filter(|flow| !flow.is_finished()) {
+            moved |= flow.turn()?;
+        }
+        if !moved {
+            case.in_time(|| {
+                let flows: Vec<String> = flows.iter().map(|flow| flow.says()).collect();
+                format!("{what}: {}", flows.join("; "))
+            })?;
+            thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+/// Sends messages.
+#[derive(Debug)]
+pub(super) struct Outgoing<'a> {
+    comm: &'a SendComm,
+    region: Region,
+    slots: Slots,
+    messages: Vec<Message>,
+    manner: Manner,
+    salt: usize,
+    next: usize,
+    filled: bool,
+    done: usize,
+    outstanding: VecDeque<(Request, usize)>,
+}
+
+impl<'a> Outgoing<'a> {
+    pub(super) fn new(
+        comm: &'a SendComm,
+        salt: usize,
+        messages: &[Message],
+        manner: Manner,
+    ) -> Outcome<Self> {
+        let largest = messages.iter().map(|message| message.bytes + message.shifts.0).max();
+        let slots = Slots::new(largest.unwrap_or(0), manner.window)?;
+        let region = comm.register(slots.arena, 0, slots.arena.len())?;
+        Ok(Self {
+            comm,
+            region,
+            slots,
+            messages: messages.to_vec(),
+            manner,
+            salt,
+            next: 0,
+            filled: false,
+            done: 0,
+            outstanding: VecDeque::new(),
+        })
+    }
+
+    /// How many the plugin took.
+    pub(super) fn posted(&self) -> usize {
+        self.next
+    }
+
+    pub(super) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// One isend, if there is a message and room for it. Whether the plugin took it.
+    pub(super) fn post(&mut self) -> Outcome<bool> {
+        let Some(message) = self.messages.get(self.next).copied() else { return Ok(false) };
+        let Some(slot) = self.slots.next() else { return Ok(false) };
+        let at = self.slots.at(slot) + message.shifts.0;
+        if !self.filled {
+            self.slots.arena.write(at, &pattern(self.salt, self.next, message.bytes));
+            self.filled = true;
+        }
+        let place = (self.slots.arena, at, message.bytes);
+        let before = match self.manner.before {
+            Before::Optional => Before::Stale,
+            before => before,
+        };
+        let Some(request) = self.comm.isend(place, message.tag, &self.region, before)? else {
+            return Ok(false);
+        };
+        self.slots.take(slot);
+        self.outstanding.push_back((request, slot));
+        self.next += 1;
+        self.filled = false;
+        Ok(true)
+    }
+
+    /// Tests as the manner says. Whether any was done.
+    pub(super) fn poll(&mut self) -> Outcome<bool> {
+        let Some(place) = poll(&mut self.outstanding, self.manner)? else { return Ok(false) };
+        let ((_, slot), tested) = place;
+        let _ = tested;
+        // The caller may use the buffer again: NCCL does.
+        self.slots.spoil(slot);
+        self.done += 1;
+        Ok(true)
+    }
+
+    pub(super) fn end(self) -> Outcome {
+        Ok(self.region.deregister()?)
+    }
+
+    /// For behaviours that end with requests in flight.
+    pub(super) fn into_region(self) -> Region {
+        self.region
+    }
+}
+
+impl Flow for Outgoing<'_> {
+    fn turn(&mut self) -> Outcome<bool> {
+        let posted = self.post()?;
+        Ok(self.poll()? || posted)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.done == self.messages.len()
+    }
+
+    fn says(&self) -> String {
+        format!("{} of {} sends done, {} posted", self.done, self.messages.len(), self.next)
+    }
+}
+
+/// Receives messages and checks them.
+#[derive(Debug)]
+pub(super) struct Incoming<'a> {
+    comm: &'a ReceiveComm,
+    region: Region,
+    slots: Slots,
+    messages: Vec<Message>,
+    manner: Manner,
+    salt: usize,
+    next: usize,
+    cleared: bool,
+    done: usize,
+    outstanding: VecDeque<(Request, (usize, usize))>,
+}
+
+impl<'a> Incoming<'a> {
+    pub(super) fn new(
+        comm: &'a ReceiveComm,
+        salt: usize,
+        messages: &[Message],
+        manner: Manner,
+    ) -> Outcome<Self> {
+        let largest = messages.iter().map(|message| message.room + message.shifts.1).max();
+        let slots = Slots::new(largest.unwrap_or(0), manner.window)?;
+        let region = comm.register(slots.arena, 0, slots.arena.len())?;
+        Ok(Self {
+            comm,
+            region,
+            slots,
+            messages: messages.to_vec(),
+            manner,
+            salt,
+            next: 0,
+            cleared: false,
+            done: 0,
+            outstanding: VecDeque::new(),
+        })
+    }
+
+    pub(super) fn posted(&self) -> usize {
+        self.next
+    }
+
+    pub(super) fn post(&mut self) -> Outcome<bool> {
+        let Some(message) = self.messages.get(self.next).copied() else { return Ok(false) };
+        let Some(slot) = self.slots.next() else { return Ok(false) };
+        let at = self.slots.at(slot) + message.shifts.1;
+        if !self.cleared {
+            clear(self.slots.arena, at, message.room);
+            self.cleared = true;
+        }
+        let part = Receive {
+            arena: self.slots.arena,
+            at,
+            len: message.room,
+            tag: message.tag,
+            region: &self.region,
+        };
+        let posted = self.comm.irecv(&[part], self.manner.before, self.manner.parents)?;
+        let Some(request) = posted else { return Ok(false) };
+        self.slots.take(slot);
+        self.outstanding.push_back((request, (slot, self.next)));
+        self.next += 1;
+        self.cleared = false;
+        Ok(true)
+    }
+
+    pub(super) fn poll(&mut self) -> Outcome<bool> {
+        let Some(found) = poll(&mut self.outstanding, self.manner)? else { return Ok(false) };
+        let ((_, (slot, number)), tested) = found;
+        let message = self.messages[number];
+        if !self.manner.bare {
+            told(number, &tested, &[message.bytes], self.manner.poisoned)?;
+        }
+        let at = self.slots.at(slot) + message.shifts.1;
+        check(self.slots.arena, at, &pattern(self.salt, number, message.bytes), message.room)
+            .map_err(|why| Stop::Fail(format!("message {number}: {why}")))?;
+        self.slots.spoil(slot);
+        self.done += 1;
+        Ok(true)
+    }
+
+    pub(super) fn end(self) -> Outcome {
+        Ok(self.region.deregister()?)
+    }
+
+    pub(super) fn into_region(self) -> Region {
+        self.region
+    }
+}
+
+impl Flow for Incoming<'_> {
+    fn turn(&mut self) -> Outcome<bool> {
+        let posted = self.post()?;
+        Ok(self.poll()? || posted)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.done == self.messages.len()
+    }
+
+    fn says(&self) -> String {
+        format!("{} of {} receives done, {} posted", self.done, self.messages.len(), self.next)
+    }
+}
+
+/// What the plugin said of the sizes of a receive's messages.
+pub(super) fn told(
+    number: usize,
+    tested: &Tested,
+    expected: &[usize],
+    poisoned: bool,
+) -> Outcome {
+    for (place, bytes) in expected.iter().enumerate() {
+        let said = tested.sizes[place];
+        hold!(!poisoned || tested.wrote(place), "receive {number}: test left size {place} as it was");
+        hold!(
+            usize::try_from(said) == Ok(*bytes),
+            "receive {number}: test says that message {place} has {said} bytes, it has {bytes}"
+        );
+    }
+    let past = (expected.len()..tested.sizes.len()).find(|place| poisoned && tested.wrote(*place));
+    match past {
+        None => Ok(()),
+        Some(place) => fail(format_args!(
+            "receive {number}: test wrote size {place} of a receive of {}",
+            expected.len()
+        )),
+    }
+}
+
+/// Tests the oldest request, or all, the newest first; takes out one that is done.
+fn poll<T>(
+    outstanding: &mut VecDeque<(Request, T)>,
+    manner: Manner,
+) -> Outcome<Option<((Request, T), Tested)>> {
+    let count = if manner.newest_first { outstanding.len() } else { outstanding.len().min(1) };
+    for place in (0..count).rev() {
+        let tested = outstanding[place].0.test_over(manner.poisoned, manner.bare)?;
+        if tested.done {
+            return Ok(outstanding.remove(place).map(|found| (found, tested)));
+        }
+    }
+    Ok(None)
+}
+
+/// A window's buffers, each between guards.
+#[derive(Debug)]
+struct Slots {
+    arena: Arena,
+    stride: usize,
+    largest: usize,
+    taken: Vec<bool>,
+}
+
+impl Slots {
+    fn new(largest: usize, count: usize) -> Outcome<Self> {
+        let stride = (largest + 2 * GUARD_BYTES).next_multiple_of(64);
+        Ok(Self { arena: arena(stride * count)?, stride, largest, taken: vec![false; count] })
+    }
+
+    /// The slot that the next message takes.
+    fn next(&self) -> Option<usize> {
+        self.taken.iter().position(|taken| !taken)
+    }
+
+    fn take(&mut self, slot: usize) {
+        self.taken[slot] = true;
+    }
+
+    /// Free again, and overwritten.
+    fn spoil(&mut self, slot: usize) {
+        self.arena.fill(self.at(slot), self.largest, SPOILT);
+        self.taken[slot] = false;
+    }
+
+    fn at(&self, slot: usize) -> usize {
+        slot * self.stride + GUARD_BYTES
+    }
+}
+
+pub(super) fn arena(len: usize) -> Outcome<Arena> {
+    Arena::new(len).ok_or_else(|| Stop::Skip(format!("there are no {len} bytes of memory")))
+}
+
+/// Poison where a message may come, guards around it.
+pub(super) fn clear(arena: Arena, at: usize, room: usize) {
+    arena.fill(at - GUARD_BYTES, GUARD_BYTES, GUARD);
+    arena.fill(at, room, POISON);
+    arena.fill(at + room, GUARD_BYTES, GUARD);
+}
+
+/// The message as it was sent, poison to the end of its receive, and whole guards.
+pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Result<(), String> {
+    let all = arena.read(at - GUARD_BYTES, room + 2 * GUARD_BYTES);
+    let (before, rest) = all.split_at(GUARD_BYTES);
+    let (found, after) = rest.split_at(room);
+    let guards = before.iter().chain(after).filter(|byte| **byte != GUARD).count();
+    if guards > 0 {
+        return Err(format!("{guards} bytes outside its receive of {room} bytes are overwritten"));
+    }
+    let (data, tail) = found.split_at(expected.len().min(room));
+    if data != &expected[..data.len()] {
+        let wrong = data.iter().zip(expected).filter(|(found, sent)| found != sent).count();
+        let first = data.iter().zip(expected).position(|(found, sent)| found != sent);
+        return Err(format!(
+            "{wrong} of its {} bytes are wrong, the first at {}",
+            expected.len(),
+            first.unwrap_or(0)
+        ));
+    }
+    match tail.iter().position(|byte| *byte != POISON) {
+        None => Ok(()),
+        Some(place) => Err(format!(
+            "byte {} of the receive is written, past the message's {} bytes",
+            data.len() + place,
+            expected.len()
+        )),
+    }
+}
+
+/// Bytes that tell messages, their senders and their places apart.
+pub(super) fn pattern(salt: usize, number: usize, len: usize) -> Vec<u8> {
+    let mut state = (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+pub(super) const GUARD_BYTES: usize = 256;
+const GUARD: u8 = 0xee;
+const POISON: u8 = 0xa5;
+const SPOILT: u8 = 0x3c;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn landed(bytes: &[u8], room: usize) -> Result<(), String> {
+        let arena = arena(4096).unwrap();
+        clear(arena, 1024, room);
+        arena.write(1024, bytes);
+        check(arena, 1024, &pattern(1, 2, 100), room)
+    }
+
+    #[test]
+    fn what_lands_whole_and_nowhere_else_is_right() {
+        assert_eq!(landed(&pattern(1, 2, 100), 120), Ok(()));
+    }
+
+    #[test]
+    fn a_wrong_byte_a_written_tail_and_a_hurt_guard_are_named() {
+        let mut bytes = pattern(1, 2, 100);
+        bytes[7] ^= 1;
+        assert!(landed(&bytes, 100).unwrap_err().contains("the first at 7"));
+        let mut bytes = pattern(1, 2, 100);
+        bytes.push(0);
+        assert!(landed(&bytes, 120).unwrap_err().contains("byte 100 of the receive"));
+        assert!(landed(&bytes, 100).unwrap_err().contains("1 bytes outside"));
+    }
+
+    #[test]
+    fn patterns_differ_by_sender_number_and_place() {
+        let all = [pattern(0, 0, 64), pattern(1, 0, 64), pattern(0, 1, 64), pattern(1, 1, 64)];
+        for (place, one) in all.iter().enumerate() {
+            assert!(all.iter().skip(place + 1).all(|other| one[..8] != other[..8]));
+            assert_ne!(one[..8], one[8..16]);
+        }
+    }
+}
