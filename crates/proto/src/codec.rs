@@ -95,7 +95,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Appends a field. One that cannot be described makes the message too long, which [`seal`](Self::seal) refuses.
+    /// Appends a field. One that cannot be described makes the message too long, which `seal` refuses.
     pub fn field(&mut self, kind: u16, value: &[u8]) {
         let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
         self.bytes.extend_from_slice(&kind.to_le_bytes());

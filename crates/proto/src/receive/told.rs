@@ -32,7 +32,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// The line to write alone, into place [`Window::lone_place`] of the mailbox, always over the same control rail.
+    /// The line to write alone, into place [`Window::lone_place`](crate::Window::lone_place) of the mailbox, always over the same control rail.
     ///
     /// None while one is in flight: two could overtake each other. `urgent` does not wait for idle turns.
     pub fn lone_done(&self, urgent: bool) -> Option<LoneDone> {
