@@ -1,0 +1,26 @@
+//! What happened, counted by name: every operation, every refusal, every injected fault.
+
+use std::collections::BTreeMap;
+
+/// Numbers that only grow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    numbers: BTreeMap<&'static str, u64>,
+}
+
+impl Counters {
+    /// One more.
+    pub(crate) fn count(&mut self, name: &'static str) {
+        self.add(name, 1);
+    }
+
+    /// So many more.
+    pub(crate) fn add(&mut self, name: &'static str, more: u64) {
+        *self.numbers.entry(name).or_default() += more;
+    }
+
+    /// All that happened, by name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.numbers.iter().map(|(name, number)| (*name, *number))
+    }
+}

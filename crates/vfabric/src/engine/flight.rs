@@ -1,0 +1,387 @@
+//! Operations in flight: they depart, land and are acknowledged, each at its time, unless a NIC stalls, dies or a script says otherwise.
+
+use libfabric_sys as sys;
+
+use super::post::{Kind, Local, Remote};
+use super::{Engine, Entry, Errno, Outcome};
+use crate::faults::Fault;
+use crate::ledger::Rule;
+use crate::memory;
+use crate::profile::Progress;
+use crate::settings::Settings;
+
+/// An accepted operation.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(super) kind: Kind,
+    pub(super) initiator: u64,
+    pub(super) target: u64,
+    /// The target as the initiator's address vector names it.
+    pub(super) peer: u64,
+    pub(super) context: u64,
+    pub(super) local: Local,
+    pub(super) remote: Remote,
+    pub(super) immediate: Option<u64>,
+    pub(super) source: Source,
+    /// What the buffer looked like at the post.
+    pub(super) print: Option<u64>,
+    pub(super) region: Option<u64>,
+    pub(super) signalled: bool,
+    pub(super) silent: bool,
+    pub(super) delivery: bool,
+    /// Its end was written to the queue before it had departed (Progress::Software).
+    pub(super) reported: bool,
+    /// The user has read that.
+    pub(super) told: bool,
+    pub(super) fails_late: bool,
+    /// So much later it lands.
+    pub(super) delay: u64,
+    /// Where its landed bytes wait to be seen.
+    pub(super) held: Option<u64>,
+    pub(super) result: Outcome,
+}
+
+/// The bytes of an operation.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// In the user's memory.
+    Memory,
+    Taken(Vec<u8>),
+}
+
+/// A message that has arrived.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(super) from: u64,
+    pub(super) bytes: Vec<u8>,
+    pub(super) immediate: Option<u64>,
+}
+
+/// What happens at its time. Of an operation that is no more, nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Depart(u64),
+    Land(u64),
+    Acknowledge(u64),
+    /// Bytes that were held become visible.
+    Show(u64, usize),
+}
+
+impl Engine {
+    /// Puts an event on the calendar. At the same time, the earlier made comes first.
+    pub(super) fn at(&mut self, time: u64, event: Event) {
+        self.last_event += 1;
+        self.events.insert((time, self.last_event), event);
+    }
+
+    /// Gives an operation its number, its fate and its departure.
+    pub(super) fn accept(&mut self, mut operation: Operation) {
+        self.accepted += u64::from(!operation.silent);
+        let number = self.accepted;
+        if !operation.silent {
+            let early = |fault: &Fault| *fault == Fault::Fail(number);
+            let late = |fault: &Fault| *fault == Fault::FailLate(number);
+            if self.faults.iter().any(early) {
+                self.counters.count("faults.fail");
+                operation.result = Err(Errno(sys::FI_EIO));
+            }
+            if self.faults.iter().any(late) {
+                self.counters.count("faults.fail_late");
+                operation.fails_late = true;
+            }
+            operation.delay = self.delay_of(number);
+        }
+        if let Some(region) = operation.region.and_then(|region| self.regions.get_mut(region)) {
+            region.uses += 1;
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(operation.initiator) {
+            endpoint.outstanding += 1;
+        }
+        self.last_operation += 1;
+        let id = self.last_operation;
+        let waits = self.settings.profile.progress == Progress::Software;
+        // A queue of the sender's own takes the bytes, and that is all that its completion says.
+        let reported = waits
+            && !operation.delivery
+            && operation.kind != Kind::Read
+            && operation.result.is_ok();
+        let initiator = operation.initiator;
+        operation.reported = reported;
+        operation.told = !operation.signalled;
+        self.operations.insert(id, operation);
+        if reported {
+            self.report(id);
+        }
+        if !waits {
+            self.schedule(id);
+            return;
+        }
+        let lingers = self.random.chance(self.settings.linger_permille);
+        let Some(endpoint) = self.endpoints.get_mut(initiator) else { return };
+        if lingers || !endpoint.outbox.is_empty() {
+            endpoint.outbox.push_back(id);
+        } else {
+            self.schedule(id);
+        }
+    }
+
+    /// Writes the end of an operation whose bytes are still here.
+    fn report(&mut self, id: u64) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        let (signalled, region) = (operation.signalled, operation.region.take());
+        let (initiator, context) = (operation.initiator, operation.context);
+        let mut entry = operation.entry();
+        entry.region = region;
+        entry.operation = Some(id);
+        if !operation.silent {
+            self.give_context_back(context);
+        }
+        let Some(endpoint) = self.endpoints.get(initiator) else { return };
+        if signalled {
+            self.counters.count("completions");
+            self.tell(endpoint.transmit_queue, entry);
+        } else {
+            self.let_go(region);
+        }
+    }
+
+    /// The poll after the one that told of an operation lets it depart; those behind it wait.
+    pub(super) fn empty_outbox(&mut self, endpoint: u64) {
+        while let Some(id) =
+            self.endpoints.get(endpoint).and_then(|one| one.outbox.front().copied())
+        {
+            let ready = self
+                .operations
+                .get(&id)
+                .is_none_or(|operation| operation.told || !operation.reported);
+            if !ready {
+                return;
+            }
+            if let Some(endpoint) = self.endpoints.get_mut(endpoint) {
+                endpoint.outbox.pop_front();
+            }
+            self.schedule(id);
+        }
+    }
+
+    /// Departure now or soon: by chance, or when the transmitter is free.
+    fn schedule(&mut self, id: u64) {
+        let Some(operation) = self.operations.get(&id) else { return };
+        let (from, to, len) = (operation.initiator, operation.target, operation.local.len);
+        let is_send = operation.kind == Kind::Send;
+        let Some(endpoint) = self.endpoints.get(from) else { return };
+        let nic = endpoint.nic;
+        let wanted = if is_send { sys::FI_ORDER_SAS } else { sys::FI_ORDER_WAW };
+        let ordered = endpoint.orders & wanted != 0;
+        let mut departs = if self.settings.is_virtual {
+            let start = self.clock.max(self.nics[nic].transmitter_free);
+            let mbps = Settings::of_nic(&self.settings.bandwidth_mbps, nic);
+            self.nics[nic].transmitter_free = start + len.saturating_mul(8000) / mbps;
+            start
+        } else {
+            self.clock + self.random.up_to(self.settings.profile.reorder / 4)
+        };
+        if ordered {
+            let last = self.last_times.entry((from, to, is_send)).or_default();
+            departs = departs.max(last.0);
+            last.0 = departs;
+        }
+        self.nics[nic].bytes += len;
+        self.at(departs, Event::Depart(id));
+    }
+
+    /// The NIC takes the bytes, and sends them on their way.
+    pub(super) fn depart(&mut self, id: u64) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        let len = memory::bits(operation.local.len);
+        if operation.kind != Kind::Read && matches!(operation.source, Source::Memory) {
+            let mut bytes = vec![0; len];
+            let (address, endpoint) = (operation.local.address, operation.initiator);
+            if memory::read(address, &mut bytes) {
+                operation.source = Source::Taken(bytes);
+            } else {
+                operation.result = Err(Errno(sys::FI_EFAULT));
+                self.broken(Rule::FreedEarly, || {
+                    format!("{len} bytes at {address:#x} are gone before endpoint {endpoint} has sent them")
+                });
+            }
+        }
+        let Some(operation) = self.operations.get(&id) else { return };
+        let (from, to, is_send) =
+            (operation.initiator, operation.target, operation.kind == Kind::Send);
+        let (len, delay) = (operation.local.len, operation.delay);
+        let nics = [from, to].map(|end| self.endpoints.get(end).map(|endpoint| endpoint.nic));
+        let mut lands = if self.settings.is_virtual {
+            self.flight_time(nics, len)
+        } else {
+            self.clock + self.random.up_to(self.settings.profile.reorder)
+        };
+        lands += delay;
+        let wanted = if is_send { sys::FI_ORDER_SAS } else { sys::FI_ORDER_WAW };
+        if self.endpoints.get(from).is_some_and(|endpoint| endpoint.orders & wanted != 0) {
+            let last = self.last_times.entry((from, to, is_send)).or_default();
+            lands = lands.max(last.1);
+            last.1 = lands;
+        }
+        self.at(lands, Event::Land(id));
+    }
+
+    fn delay_of(&mut self, number: u64) -> u64 {
+        let delay = self.faults.iter().find_map(|fault| match fault {
+            Fault::Delay(which, by) if *which == number => Some(*by),
+            _ => None,
+        });
+        if delay.is_some() {
+            self.counters.count("faults.delay");
+        }
+        delay.unwrap_or(0)
+    }
+
+    /// When bytes that depart now have landed, by both NICs' bandwidth and the way between.
+    fn flight_time(&mut self, nics: [Option<usize>; 2], len: u64) -> u64 {
+        let time_on = |engine: &Self, nic: usize| {
+            len.saturating_mul(8000) / Settings::of_nic(&engine.settings.bandwidth_mbps, nic)
+        };
+        let [from, to] = nics;
+        let sent = self.clock + from.map_or(0, |nic| time_on(self, nic));
+        let mut lands =
+            sent + from.map_or(0, |nic| Settings::of_nic(&self.settings.latency_ns, nic));
+        if let Some(nic) = to {
+            lands = lands.max(self.nics[nic].receiver_free + time_on(self, nic));
+            self.nics[nic].receiver_free = lands;
+        }
+        lands
+    }
+
+    /// The end of an operation is known at its initiator.
+    pub(super) fn acknowledge(&mut self, id: u64) {
+        let Some(mut operation) = self.operations.remove(&id) else { return };
+        let endpoint = operation.initiator;
+        if operation.fails_late {
+            operation.result = Err(Errno(sys::FI_EIO));
+        }
+        if operation.kind == Kind::Read && operation.result.is_ok() {
+            self.finish_read(&mut operation);
+        }
+        if operation.delivery
+            && let Some(held) = operation.held
+        {
+            self.show(held);
+        }
+        self.check_print(&operation);
+        let Some(state) = self.endpoints.get_mut(endpoint) else { return };
+        state.outstanding = state.outstanding.saturating_sub(1);
+        let queue = state.transmit_queue;
+        if operation.reported {
+            if operation.result.is_err() {
+                self.counters.count("lost");
+            }
+            return;
+        }
+        if !operation.silent {
+            self.give_context_back(operation.context);
+        }
+        let mut entry = operation.entry();
+        entry.region = operation.region;
+        if let Err(errno) = operation.result {
+            self.counters.count("errors");
+            entry.error = Some((errno, 0));
+        } else if operation.signalled {
+            self.counters.count("completions");
+        } else {
+            self.let_go(operation.region);
+            return;
+        }
+        self.tell(queue, entry);
+    }
+
+    fn finish_read(&mut self, operation: &mut Operation) {
+        let Source::Taken(bytes) = &operation.source else { return };
+        let (address, len, endpoint) = (operation.local.address, bytes.len(), operation.initiator);
+        self.show_over(address, len as u64);
+        if !memory::write(address, bytes) {
+            operation.result = Err(Errno(sys::FI_EFAULT));
+            self.broken(Rule::FreedEarly, || {
+                format!("{len} bytes at {address:#x} are gone before endpoint {endpoint} has read into them")
+            });
+        }
+        // A read pushes what came by the same NIC before it.
+        let nics =
+            [endpoint, operation.target].map(|end| self.endpoints.get(end).map(|one| one.nic));
+        if let [Some(reader), Some(read)] = nics
+            && reader == read
+        {
+            self.show_of_nic(reader);
+        }
+    }
+
+    /// The user must leave a buffer alone until its operation has ended.
+    fn check_print(&mut self, operation: &Operation) {
+        let Some(print) = operation.print.filter(|_| !operation.reported) else { return };
+        let Local { address, len, .. } = operation.local;
+        if memory::print(address, memory::bits(len)) != Some(print) {
+            self.broken(Rule::FreedEarly, || {
+                format!(
+                    "{len} bytes at {address:#x} were freed or changed before endpoint {} had sent them",
+                    operation.initiator
+                )
+            });
+        }
+    }
+
+    /// Everything from or to a NIC that dies ends in an error.
+    pub(super) fn fail_operations_of(&mut self, nic: usize) {
+        let on = |engine: &Self, endpoint: u64| {
+            engine.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.nic == nic)
+        };
+        let ids: Vec<u64> = self.operations.keys().copied().collect();
+        for id in ids {
+            let Some(operation) = self.operations.get(&id) else { continue };
+            let (here, there) = (on(self, operation.initiator), on(self, operation.target));
+            if here || there {
+                self.fail(id, if here { sys::FI_ENETDOWN } else { sys::FI_EHOSTUNREACH });
+            }
+        }
+        if let Some(nic) = self.nics.get_mut(nic) {
+            nic.parked.clear();
+        }
+    }
+
+    /// Ends an operation in an error, now, wherever it is.
+    pub(super) fn fail(&mut self, id: u64, errno: std::ffi::c_int) {
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.result = Err(Errno(errno));
+            self.acknowledge(id);
+        }
+    }
+
+    /// An endpoint closes: what it had in flight ends without a word.
+    pub(super) fn abandon_operations_of(&mut self, endpoint: u64) {
+        let ids: Vec<u64> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.initiator == endpoint)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            if let Some(operation) = self.operations.remove(&id) {
+                self.counters.count("abandoned");
+                self.contexts.remove(&operation.context);
+                self.let_go(operation.region);
+            }
+        }
+    }
+}
+
+impl Operation {
+    /// The end of it, as its initiator's queue tells it.
+    fn entry(&self) -> Entry {
+        let flags = match self.kind {
+            Kind::Write => sys::FI_RMA | sys::FI_WRITE,
+            Kind::Read => sys::FI_RMA | sys::FI_READ,
+            Kind::Send => sys::FI_MSG | sys::FI_SEND,
+        };
+        let context = if self.silent { 0 } else { self.context };
+        Entry::new(self.initiator, context, flags)
+    }
+}

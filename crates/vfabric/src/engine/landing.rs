@@ -1,0 +1,242 @@
+//! What happens at the target: keys are looked up, bytes land, messages find their receive, arrivals are told.
+
+use libfabric_sys as sys;
+
+use super::flight::{Event, Message, Source};
+use super::post::{Kind, Receive, Remote};
+use super::{Engine, Entry, Errno};
+use crate::ledger::Rule;
+use crate::memory;
+use crate::profile::{ArrivalContext, Progress};
+
+impl Engine {
+    /// An operation has come to its target's NIC. What needs the target's own progress waits for its next poll.
+    pub(super) fn come_in(&mut self, id: u64) {
+        let Some(operation) = self.operations.get(&id) else { return };
+        let by_poll =
+            operation.kind == Kind::Send || self.settings.profile.progress == Progress::Software;
+        match self.endpoints.get_mut(operation.target) {
+            Some(target) if by_poll => target.inbox.push_back(id),
+            _ => self.land(id),
+        }
+    }
+
+    /// A poll of the target lets in what has come.
+    pub(super) fn empty_inbox(&mut self, endpoint: u64) {
+        while let Some(id) = self.endpoints.get_mut(endpoint).and_then(|one| one.inbox.pop_front())
+        {
+            self.land(id);
+        }
+    }
+
+    /// Does at the target what the operation is for, and sends the answer on its way.
+    fn land(&mut self, id: u64) {
+        let Some(mut operation) = self.operations.remove(&id) else { return };
+        if operation.result.is_ok() {
+            operation.result = match operation.kind {
+                _ if !self.is_open(operation.target) => Err(Errno(sys::FI_EHOSTUNREACH)),
+                _ if self.is_dead(operation.target) => Err(Errno(sys::FI_EHOSTUNREACH)),
+                _ if self.is_dead(operation.initiator) => Err(Errno(sys::FI_ENETDOWN)),
+                Kind::Write => self.land_write(&mut operation),
+                Kind::Read => self.land_read(&mut operation),
+                Kind::Send => {
+                    self.land_message(&mut operation);
+                    Ok(())
+                }
+            };
+        }
+        let back = if self.settings.is_virtual {
+            self.endpoints.get(operation.target).map_or(0, |target| {
+                crate::settings::Settings::of_nic(&self.settings.latency_ns, target.nic)
+            })
+        } else {
+            self.random.up_to(self.settings.profile.reorder)
+        };
+        self.operations.insert(id, operation);
+        self.at(self.clock + back, Event::Acknowledge(id));
+    }
+
+    fn is_dead(&self, endpoint: u64) -> bool {
+        let nic = self.endpoints.get(endpoint).and_then(|endpoint| self.nics.get(endpoint.nic));
+        nic.is_some_and(|nic| nic.dead)
+    }
+
+    fn land_write(&mut self, operation: &mut super::Operation) -> super::Outcome {
+        let len = operation.local.len;
+        let region = if len > 0 {
+            let access = sys::FI_REMOTE_WRITE;
+            Some(self.find_target(
+                operation.target,
+                operation.remote,
+                len,
+                access,
+                operation.initiator,
+            )?)
+        } else {
+            None
+        };
+        if let (Some((region, address)), Source::Taken(bytes)) = (region, &operation.source) {
+            operation.held = self.write_or_hold(operation.target, region, address, bytes)?;
+        }
+        self.counters.add("bytes.written", len);
+        if let Some(immediate) = operation.immediate {
+            let context = match self.settings.profile.arrival_context {
+                ArrivalContext::Null => 0,
+                ArrivalContext::Region => region
+                    .and_then(|(region, _)| self.regions.get(region))
+                    .map_or(0, |region| region.context),
+                ArrivalContext::Misleading => self.misleading_context(operation.target),
+            };
+            let true_lengths = self.settings.profile.true_lengths;
+            let kind = if true_lengths { sys::FI_RMA } else { 0 };
+            let flags = kind | sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA;
+            let mut entry = Entry::new(operation.target, context, flags);
+            entry.immediate = immediate;
+            entry.source = Some(operation.initiator);
+            entry.held = operation.held;
+            if true_lengths {
+                entry.len = len;
+                entry.buffer = region.map_or(0, |(_, address)| address);
+            }
+            self.counters.count("arrivals");
+            let queue = self.endpoint(operation.target)?.receive_queue;
+            self.tell(queue, entry);
+        }
+        Ok(())
+    }
+
+    fn land_read(&mut self, operation: &mut super::Operation) -> super::Outcome {
+        let len = operation.local.len;
+        let mut bytes = vec![0; memory::bits(len)];
+        if len > 0 {
+            let access = sys::FI_REMOTE_READ;
+            let (region, address) = self.find_target(
+                operation.target,
+                operation.remote,
+                len,
+                access,
+                operation.initiator,
+            )?;
+            // A NIC reads what it has written.
+            self.show_over(address, len);
+            if !memory::read(address, &mut bytes) {
+                return self.refuse(Rule::FreedEarly, sys::FI_EIO, || {
+                    format!("{len} bytes at {address:#x} are gone while region {region} is open")
+                });
+            }
+        }
+        self.counters.add("bytes.read", len);
+        operation.source = Source::Taken(bytes);
+        Ok(())
+    }
+
+    /// The region that a key names at this endpoint, and the place of the bytes in memory.
+    fn find_target(
+        &mut self,
+        target: u64,
+        remote: Remote,
+        len: u64,
+        access: u64,
+        initiator: u64,
+    ) -> super::Outcome<(u64, u64)> {
+        let domain = self.endpoint(target)?.domain;
+        let modes = self.domain(domain)?.modes();
+        let found = self.keys.get(&(domain, remote.key)).copied();
+        let said = |why: &str| {
+            format!(
+                "endpoint {initiator} names {len} bytes at {:#x} of endpoint {target} by key {:#x}: {why}",
+                remote.address, remote.key
+            )
+        };
+        let region = found.and_then(|id| self.regions.get(id).map(|region| (id, region.clone())));
+        let Some((id, region)) = region else {
+            let (rule, why) = if remote.key == sys::FI_KEY_NOTAVAIL {
+                (Rule::NotEnabled, "that is FI_KEY_NOTAVAIL")
+            } else if self.retired_keys.contains(&(domain, remote.key)) {
+                (Rule::Closed, "its region is closed")
+            } else if self.keys.keys().any(|(_, key)| *key == remote.key) {
+                (Rule::WrongKey, "it is another domain's")
+            } else {
+                (Rule::Unknown, "no region ever had it")
+            };
+            return self.refuse(rule, sys::FI_EIO, || said(why));
+        };
+        let offset_base = if modes & sys::FI_MR_VIRT_ADDR != 0 { 0 } else { region.base };
+        let address = offset_base.checked_add(remote.address);
+        let broken = if region.endpoint.is_some_and(|endpoint| endpoint != target) {
+            Some((Rule::WrongKey, "it is bound to another endpoint", sys::FI_EIO))
+        } else if !region.enabled {
+            Some((Rule::NotEnabled, "its region is not enabled", sys::FI_EIO))
+        } else if !address.is_some_and(|address| region.holds(address, len)) {
+            Some((Rule::Bounds, "they lie outside of its region", sys::FI_EIO))
+        } else if region.access & access == 0 {
+            Some((Rule::Rights, "its region was not registered for this", sys::FI_EACCES))
+        } else {
+            None
+        };
+        match (broken, address) {
+            (Some((rule, why, errno)), _) => self.refuse(rule, errno, || said(why)),
+            (None, address) => Ok((id, address.unwrap_or(0))),
+        }
+    }
+
+    fn land_message(&mut self, operation: &mut super::Operation) {
+        let source = std::mem::replace(&mut operation.source, Source::Memory);
+        let Source::Taken(bytes) = source else { return };
+        let message = Message { from: operation.initiator, bytes, immediate: operation.immediate };
+        let Some(target) = self.endpoints.get_mut(operation.target) else { return };
+        match target.receives.pop_front() {
+            Some(receive) => self.fill(operation.target, receive, message),
+            None => {
+                target.unexpected.push_back(message);
+                self.counters.count("unexpected");
+            }
+        }
+    }
+
+    /// A message finds its receive. One that is too long is cut, and an error.
+    pub(super) fn fill(&mut self, endpoint: u64, receive: Receive, message: Message) {
+        let room = memory::bits(receive.local.len);
+        let len = message.bytes.len().min(room);
+        let address = receive.local.address;
+        let written = memory::write(address, &message.bytes[..len]);
+        if !written {
+            self.broken(Rule::FreedEarly, || {
+                format!("{len} bytes at {address:#x} are gone before endpoint {endpoint} has received into them")
+            });
+        }
+        self.give_context_back(receive.context);
+        let data = if message.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
+        let flags = sys::FI_MSG | sys::FI_RECV | data;
+        let mut entry = Entry::new(endpoint, receive.context, flags);
+        entry.len = len as u64;
+        entry.buffer = address;
+        entry.immediate = message.immediate.unwrap_or(0);
+        entry.source = Some(message.from);
+        entry.region = receive.region;
+        if !written {
+            entry.error = Some((Errno(sys::FI_EFAULT), 0));
+        } else if message.bytes.len() > room {
+            self.counters.count("truncated");
+            entry.error = Some((Errno(sys::FI_ETRUNC), (message.bytes.len() - room) as u64));
+        }
+        self.counters.count("received");
+        let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);
+        self.tell(queue, entry);
+    }
+
+    /// The context of something that is in flight on the same queue.
+    fn misleading_context(&self, endpoint: u64) -> u64 {
+        let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);
+        let shares = |one: u64| {
+            self.endpoints.get(one).is_some_and(|endpoint| endpoint.transmit_queue == queue)
+        };
+        let other = self.operations.values().find(|one| !one.silent && shares(one.initiator));
+        let receive =
+            || self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receives.front());
+        other
+            .map(|operation| operation.context)
+            .or_else(|| receive().map(|receive| receive.context))
+            .unwrap_or(0)
+    }
+}

@@ -1,0 +1,260 @@
+//! The fabric itself: one engine for the process, behind one lock, without a word of C.
+//!
+//! Domains, endpoints, queues, address vectors and regions are numbers in its tables. A post is checked (`post`), becomes an
+//! operation, and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues are what makes
+//! events happen (`progress`). Landed bytes may stay unseen for a while (`sight`). All chance comes from one generator, drawn in
+//! the order of calls, so that one thread that drives all ranks sees the same run for the same seed.
+
+mod flight;
+mod landing;
+mod objects;
+mod post;
+mod progress;
+mod sight;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use libfabric_sys as sys;
+
+use crate::counters::Counters;
+use crate::faults::{Fault, NicAction};
+use crate::ledger::{Ledger, Rule};
+use crate::random::Random;
+use crate::settings::Settings;
+
+pub(crate) use objects::{DomainAsked, Region};
+pub(crate) use post::{Ask, Kind, Local, Remote, descriptor};
+pub(crate) use progress::{Entry, Taken};
+
+use flight::{Event, Operation};
+use objects::{Domain, Endpoint, Queue, Vector};
+use sight::Held;
+use table::Table;
+
+/// A positive error number, by fi_errno(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+/// What a call answers.
+pub(crate) type Outcome<T = ()> = Result<T, Errno>;
+
+/// The whole fabric.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) settings: Settings,
+    pub(crate) ledger: Ledger,
+    pub(crate) counters: Counters,
+    /// What was wrong with the environment's settings: nothing is offered then.
+    pub(crate) misconfigured: Option<String>,
+    random: Random,
+    faults: Vec<Fault>,
+    /// Posts, and accepted operations, for the script.
+    posts: u64,
+    accepted: u64,
+    /// Turns of progress, or nanoseconds.
+    clock: u64,
+    nics: Vec<Nic>,
+    fabrics: usize,
+    domains: Table<Domain>,
+    endpoints: Table<Endpoint>,
+    queues: Table<Queue>,
+    vectors: Table<Vector>,
+    regions: Table<Region>,
+    /// By domain and key.
+    keys: BTreeMap<(u64, u64), u64>,
+    retired_keys: BTreeSet<(u64, u64)>,
+    operations: BTreeMap<u64, Operation>,
+    last_operation: u64,
+    events: BTreeMap<(u64, u64), Event>,
+    last_event: u64,
+    held: BTreeMap<u64, Held>,
+    last_held: u64,
+    /// Address and length of memory that stays unseen until a read by the same NIC completes.
+    marked: Vec<(u64, u64)>,
+    /// Pairs of endpoints, the lower number first, and the polls that each still owes.
+    connecting: Vec<Connecting>,
+    connected: BTreeSet<(u64, u64)>,
+    /// When the last operation of a pair that is kept in order departed and landed.
+    last_times: BTreeMap<(u64, u64, bool), (u64, u64)>,
+    /// Contexts in flight, where FI_CONTEXT2 is in force.
+    contexts: BTreeSet<u64>,
+}
+
+/// One virtual NIC.
+#[derive(Debug, Default)]
+pub(crate) struct Nic {
+    stalled: bool,
+    dead: bool,
+    /// Events that wait for it to move again.
+    parked: Vec<Event>,
+    /// When its transmitter and its receiver are free again, in virtual time.
+    transmitter_free: u64,
+    receiver_free: u64,
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connecting {
+    pair: (u64, u64),
+    owed: [u8; 2],
+}
+
+static ENGINE: LazyLock<Mutex<Engine>> = LazyLock::new(|| Mutex::new(Engine::of_environment()));
+
+/// The engine, for the length of one call.
+pub(crate) fn engine() -> MutexGuard<'static, Engine> {
+    ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    fn of_environment() -> Self {
+        match Settings::of_environment() {
+            Ok(settings) => Self::new(settings),
+            Err(reason) => {
+                let settings = Settings::of_text("").expect("no setting is wrong");
+                Self { misconfigured: Some(reason), ..Self::new(settings) }
+            }
+        }
+    }
+
+    /// A fabric on which nothing is open.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            ledger: Ledger::new(settings.tolerated.clone()),
+            counters: Counters::default(),
+            misconfigured: None,
+            random: Random::new(settings.seed),
+            faults: settings.faults.clone(),
+            posts: 0,
+            accepted: 0,
+            clock: 0,
+            nics: (0..settings.nics).map(|_| Nic::default()).collect(),
+            fabrics: 0,
+            domains: Table::new(),
+            endpoints: Table::new(),
+            queues: Table::new(),
+            vectors: Table::new(),
+            regions: Table::new(),
+            keys: BTreeMap::new(),
+            retired_keys: BTreeSet::new(),
+            operations: BTreeMap::new(),
+            last_operation: 0,
+            events: BTreeMap::new(),
+            last_event: 0,
+            held: BTreeMap::new(),
+            last_held: 0,
+            marked: Vec::new(),
+            connecting: Vec::new(),
+            connected: BTreeSet::new(),
+            last_times: BTreeMap::new(),
+            contexts: BTreeSet::new(),
+            settings,
+        }
+    }
+
+    /// Starts anew; refused while a domain is open.
+    pub(crate) fn configure(&mut self, settings: Settings) -> Outcome {
+        if self.domains.open() > 0 {
+            return Err(Errno(sys::FI_EBUSY));
+        }
+        let fabrics = self.fabrics;
+        *self = Self { fabrics, ..Self::new(settings) };
+        Ok(())
+    }
+
+    /// Writes a broken rule down.
+    pub(crate) fn broken(&mut self, rule: Rule, text: impl FnOnce() -> String) {
+        self.ledger.record(rule, text);
+    }
+
+    /// Writes a broken rule down, and gives the answer of the call that broke it.
+    fn refuse<T>(&mut self, rule: Rule, errno: c_int, text: impl FnOnce() -> String) -> Outcome<T> {
+        self.broken(rule, text);
+        Err(Errno(errno))
+    }
+
+    /// Adds to the script.
+    pub(crate) fn add_faults(&mut self, faults: Vec<Fault>) {
+        self.faults.extend(faults);
+    }
+
+    /// What has the time come to.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock
+    }
+
+    pub(crate) fn nics(&self) -> &[Nic] {
+        &self.nics
+    }
+
+    /// How many posts were tried, refused ones included.
+    pub(crate) fn posts(&self) -> u64 {
+        self.posts
+    }
+
+    /// Stalls a NIC, kills it, or brings it back.
+    pub(crate) fn change_nic(&mut self, nic: usize, action: NicAction) -> Outcome {
+        let Some(state) = self.nics.get_mut(nic) else { return Err(Errno(sys::FI_EINVAL)) };
+        match action {
+            NicAction::Stall => {
+                self.counters.count("faults.stall");
+                state.stalled = true;
+            }
+            NicAction::Resume => {
+                self.counters.count("faults.resume");
+                state.stalled = false;
+                for event in std::mem::take(&mut state.parked) {
+                    self.at(self.clock, event);
+                }
+            }
+            NicAction::Kill => {
+                self.counters.count("faults.kill");
+                state.dead = true;
+                self.fail_operations_of(nic);
+            }
+            NicAction::Revive => {
+                self.counters.count("faults.revive");
+                state.dead = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory that stays unseen until a read by the same NIC completes, as a GPU's may.
+    pub(crate) fn mark(&mut self, address: u64, len: u64) {
+        self.marked.push((address, len));
+    }
+
+    /// No memory is marked any more; what was held back of it becomes visible.
+    pub(crate) fn unmark(&mut self) {
+        self.marked.clear();
+        for held in self.held.keys().copied().collect::<Vec<_>>() {
+            self.show(held);
+        }
+    }
+
+    /// How many of each kind of object are open, and ever were.
+    pub(crate) fn census(&self) -> [(&'static str, usize, usize); 5] {
+        [
+            ("domains", self.domains.open(), self.domains.opened()),
+            ("endpoints", self.endpoints.open(), self.endpoints.opened()),
+            ("queues", self.queues.open(), self.queues.opened()),
+            ("vectors", self.vectors.open(), self.vectors.opened()),
+            ("regions", self.regions.open(), self.regions.opened()),
+        ]
+    }
+
+    /// How many peers the open address vectors name.
+    pub(crate) fn peers(&self) -> usize {
+        self.vectors.iter().map(|(_, vector)| vector.len()).sum()
+    }
+
+    /// How many operations are under way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.operations.len()
+    }
+}

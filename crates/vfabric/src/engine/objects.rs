@@ -1,0 +1,546 @@
+//! What can be opened: domains, endpoints, completion queues, address vectors and regions, with the order of their lives.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use libfabric_sys as sys;
+
+use super::flight::Message;
+use super::post::Receive;
+use super::progress::Entry;
+use super::{Engine, Errno, Outcome};
+use crate::ledger::Rule;
+
+/// A domain: one NIC.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    nic: usize,
+    /// FI_MR_* bits in force.
+    modes: c_int,
+    users: usize,
+}
+
+/// What a user asks a domain for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DomainAsked {
+    pub(crate) nic: usize,
+    pub(crate) modes: c_int,
+}
+
+/// An endpoint, enabled or not yet.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(super) domain: u64,
+    pub(super) nic: usize,
+    pub(super) enabled: bool,
+    pub(super) transmit_queue: Option<u64>,
+    pub(super) receive_queue: Option<u64>,
+    /// Only operations that ask for it complete (FI_SELECTIVE_COMPLETION).
+    pub(super) selective: bool,
+    pub(super) vector: Option<u64>,
+    /// FI_ORDER_* bits that were asked for.
+    pub(super) orders: u64,
+    pub(super) bound_regions: usize,
+    /// Operations whose end is not written yet.
+    pub(super) outstanding: usize,
+    pub(super) receives: VecDeque<Receive>,
+    /// Messages that came before their receive.
+    pub(super) unexpected: VecDeque<Message>,
+    /// Accepted operations that wait for a poll of ours to leave.
+    pub(super) outbox: VecDeque<u64>,
+    /// Operations of peers that wait for a poll of ours to land.
+    pub(super) inbox: VecDeque<u64>,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    domain: u64,
+    size: usize,
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) endpoints: Vec<u64>,
+}
+
+/// An address vector: endpoints' numbers.
+#[derive(Debug)]
+pub(crate) struct Vector {
+    domain: u64,
+    peers: Vec<Option<u64>>,
+    users: usize,
+}
+
+impl Vector {
+    pub(super) fn len(&self) -> usize {
+        self.peers.iter().flatten().count()
+    }
+
+    /// The endpoint that a name stands for.
+    pub(super) fn peer(&self, name: u64) -> Option<u64> {
+        self.peers.get(usize::try_from(name).ok()?).copied().flatten()
+    }
+
+    /// The name of an endpoint.
+    pub(super) fn name_of(&self, endpoint: u64) -> Option<u64> {
+        self.peers.iter().position(|peer| *peer == Some(endpoint)).map(|place| place as u64)
+    }
+}
+
+/// Registered memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub(super) domain: u64,
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) access: u64,
+    pub(super) context: u64,
+    pub(super) key: Option<u64>,
+    /// The endpoint it is bound to.
+    pub(super) endpoint: Option<u64>,
+    pub(super) enabled: bool,
+    /// Local operations whose end the user has not been told.
+    pub(super) uses: usize,
+}
+
+impl Region {
+    /// A region to be registered.
+    pub(crate) fn new(base: u64, len: u64, access: u64, context: u64) -> Self {
+        Self {
+            domain: 0,
+            base,
+            len,
+            access,
+            context,
+            key: None,
+            endpoint: None,
+            enabled: false,
+            uses: 0,
+        }
+    }
+
+    /// What FI_MR_PROV_KEY leaves unknown before the region is enabled.
+    pub(crate) fn key(&self) -> u64 {
+        self.key.unwrap_or(sys::FI_KEY_NOTAVAIL)
+    }
+}
+
+const REMOTE: u64 = sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+
+impl Engine {
+    pub(crate) fn open_fabric(&mut self) {
+        self.fabrics += 1;
+    }
+
+    pub(crate) fn close_fabric(&mut self) -> Outcome {
+        self.fabrics = self.fabrics.saturating_sub(1);
+        Ok(())
+    }
+
+    pub(crate) fn open_domain(&mut self, asked: DomainAsked) -> Outcome<u64> {
+        if asked.nic >= self.nics.len() {
+            return Err(Errno(sys::FI_ENODEV));
+        }
+        Ok(self.domains.insert(Domain { nic: asked.nic, modes: asked.modes, users: 0 }))
+    }
+
+    pub(crate) fn close_domain(&mut self, id: u64) -> Outcome {
+        let users = self.domain(id)?.users;
+        if users > 0 {
+            return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
+                format!("domain {id} is closed while {users} objects of it are open")
+            });
+        }
+        self.domains.remove(id);
+        self.keys.retain(|(domain, _), _| *domain != id);
+        self.retired_keys.retain(|(domain, _)| *domain != id);
+        Ok(())
+    }
+
+    /// Whether no domain is open any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.domains.open() == 0
+    }
+
+    pub(crate) fn open_queue(&mut self, domain: u64, size: usize) -> Outcome<u64> {
+        self.domain_mut(domain)?.users += 1;
+        let size = if size == 0 { QUEUE_ENTRIES } else { size };
+        let queue = Queue { domain, size, entries: VecDeque::new(), endpoints: Vec::new() };
+        Ok(self.queues.insert(queue))
+    }
+
+    pub(crate) fn close_queue(&mut self, id: u64) -> Outcome {
+        let queue = self.queues.get(id).ok_or(Errno(sys::FI_EINVAL))?;
+        if !queue.endpoints.is_empty() {
+            return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
+                format!("completion queue {id} is closed before its endpoints")
+            });
+        }
+        if let Some(queue) = self.queues.remove(id) {
+            for entry in queue.entries {
+                self.let_go(entry.region);
+            }
+            self.domain_mut(queue.domain)?.users -= 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn open_vector(&mut self, domain: u64) -> Outcome<u64> {
+        self.domain_mut(domain)?.users += 1;
+        Ok(self.vectors.insert(Vector { domain, peers: Vec::new(), users: 0 }))
+    }
+
+    pub(crate) fn close_vector(&mut self, id: u64) -> Outcome {
+        let users = self.vectors.get(id).ok_or(Errno(sys::FI_EINVAL))?.users;
+        if users > 0 {
+            return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
+                format!("address vector {id} is closed before its endpoints")
+            });
+        }
+        if let Some(vector) = self.vectors.remove(id) {
+            self.domain_mut(vector.domain)?.users -= 1;
+        }
+        Ok(())
+    }
+
+    /// Names an endpoint, which may be gone already: only a post finds out.
+    pub(crate) fn insert_peer(&mut self, vector: u64, endpoint: u64) -> Outcome<u64> {
+        let vector = self.vectors.get_mut(vector).ok_or(Errno(sys::FI_EINVAL))?;
+        vector.peers.push(Some(endpoint));
+        Ok(vector.peers.len() as u64 - 1)
+    }
+
+    pub(crate) fn remove_peer(&mut self, id: u64, name: u64) -> Outcome {
+        let vector = self.vectors.get(id).ok_or(Errno(sys::FI_EINVAL))?;
+        let Some(peer) = vector.peer(name) else {
+            return self.refuse(Rule::UnknownPeer, sys::FI_EINVAL, || {
+                format!("peer {name} is removed from address vector {id}, which has none such")
+            });
+        };
+        let users = |endpoint: u64| {
+            self.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.vector == Some(id))
+        };
+        let in_flight = |operation: &super::Operation| {
+            operation.target == peer
+                && operation.peer == name
+                && !operation.reported
+                && users(operation.initiator)
+        };
+        if self.operations.values().any(in_flight) {
+            self.broken(Rule::UnknownPeer, || {
+                format!("peer {name} is removed from address vector {id} while operations to it are in flight")
+            });
+        }
+        let place = usize::try_from(name).unwrap_or(usize::MAX);
+        if let Some(slot) = self.vectors.get_mut(id).and_then(|vector| vector.peers.get_mut(place))
+        {
+            *slot = None;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn peer_at(&self, vector: u64, name: u64) -> Outcome<u64> {
+        self.vectors.get(vector).and_then(|vector| vector.peer(name)).ok_or(Errno(sys::FI_EINVAL))
+    }
+
+    pub(crate) fn open_endpoint(&mut self, domain: u64, orders: u64) -> Outcome<u64> {
+        let nic = self.domain(domain)?.nic;
+        let there = self.endpoints.iter().filter(|(_, endpoint)| endpoint.nic == nic).count();
+        if there >= self.settings.profile.endpoints_per_nic {
+            self.counters.count("refused.endpoints");
+            return Err(Errno(sys::FI_ENOSPC));
+        }
+        self.domain_mut(domain)?.users += 1;
+        let profile = &self.settings.profile;
+        Ok(self.endpoints.insert(Endpoint {
+            domain,
+            nic,
+            enabled: false,
+            transmit_queue: None,
+            receive_queue: None,
+            selective: false,
+            vector: None,
+            orders: (orders & profile.orders) | profile.always_ordered,
+            bound_regions: 0,
+            outstanding: 0,
+            receives: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            outbox: VecDeque::new(),
+            inbox: VecDeque::new(),
+        }))
+    }
+
+    pub(crate) fn bind_queue(&mut self, id: u64, queue: u64, flags: u64) -> Outcome {
+        let endpoint = self.endpoint(id)?;
+        let known = self.queues.get(queue).is_some_and(|queue| queue.domain == endpoint.domain);
+        let taken = (flags & sys::FI_TRANSMIT != 0 && endpoint.transmit_queue.is_some())
+            || (flags & sys::FI_RECV != 0 && endpoint.receive_queue.is_some());
+        if !known || endpoint.enabled || taken || flags & (sys::FI_TRANSMIT | sys::FI_RECV) == 0 {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!("endpoint {id} cannot be bound to completion queue {queue}")
+            });
+        }
+        let endpoint = self.endpoint_mut(id)?;
+        if flags & sys::FI_TRANSMIT != 0 {
+            endpoint.transmit_queue = Some(queue);
+            endpoint.selective = flags & sys::FI_SELECTIVE_COMPLETION != 0;
+        }
+        if flags & sys::FI_RECV != 0 {
+            endpoint.receive_queue = Some(queue);
+        }
+        if let Some(queue) = self.queues.get_mut(queue)
+            && !queue.endpoints.contains(&id)
+        {
+            queue.endpoints.push(id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bind_vector(&mut self, id: u64, vector: u64) -> Outcome {
+        let endpoint = self.endpoint(id)?;
+        let known = self.vectors.get(vector).is_some_and(|vector| vector.domain == endpoint.domain);
+        if !known || endpoint.enabled || endpoint.vector.is_some() {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!("endpoint {id} cannot be bound to address vector {vector}")
+            });
+        }
+        self.endpoint_mut(id)?.vector = Some(vector);
+        if let Some(vector) = self.vectors.get_mut(vector) {
+            vector.users += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn enable_endpoint(&mut self, id: u64) -> Outcome {
+        let endpoint = self.endpoint_mut(id)?;
+        if endpoint.transmit_queue.is_none() || endpoint.receive_queue.is_none() {
+            return Err(Errno(sys::FI_ENOCQ));
+        }
+        if endpoint.vector.is_none() {
+            return Err(Errno(sys::FI_ENOAV));
+        }
+        endpoint.enabled = true;
+        Ok(())
+    }
+
+    /// The NIC of an enabled endpoint: its address is that and its number.
+    pub(crate) fn address_of(&self, id: u64) -> Outcome<usize> {
+        let endpoint = self.endpoint(id)?;
+        if endpoint.enabled { Ok(endpoint.nic) } else { Err(Errno(sys::FI_EOPBADSTATE)) }
+    }
+
+    /// Afterwards nothing touches memory through it: what is in flight ends without a word.
+    pub(crate) fn close_endpoint(&mut self, id: u64) -> Outcome {
+        let bound = self.endpoint(id)?.bound_regions;
+        if bound > 0 {
+            return self.refuse(Rule::CloseOrder, sys::FI_EBUSY, || {
+                format!("endpoint {id} is closed before {bound} regions that are bound to it")
+            });
+        }
+        self.abandon_operations_of(id);
+        self.show_of_endpoint(id);
+        let Some(endpoint) = self.endpoints.remove(id) else { return Ok(()) };
+        for receive in &endpoint.receives {
+            self.contexts.remove(&receive.context);
+            self.let_go(receive.region);
+        }
+        // Peers' operations that had come this far find nobody.
+        for operation in endpoint.inbox {
+            self.at(self.clock, super::Event::Land(operation));
+        }
+        self.connecting.retain(|one| one.pair.0 != id && one.pair.1 != id);
+        self.connected.retain(|pair| pair.0 != id && pair.1 != id);
+        self.last_times.retain(|(from, to, _), _| *from != id && *to != id);
+        for queue in [endpoint.transmit_queue, endpoint.receive_queue].into_iter().flatten() {
+            self.forget_uses(queue, id);
+            if let Some(queue) = self.queues.get_mut(queue) {
+                queue.endpoints.retain(|one| *one != id);
+            }
+        }
+        if let Some(vector) = endpoint.vector.and_then(|vector| self.vectors.get_mut(vector)) {
+            vector.users -= 1;
+        }
+        self.domain_mut(endpoint.domain)?.users -= 1;
+        Ok(())
+    }
+
+    /// Entries that nobody has read yet hold regions no longer than their endpoint lives.
+    fn forget_uses(&mut self, queue: u64, endpoint: u64) {
+        let Some(queue) = self.queues.get_mut(queue) else { return };
+        let entries = queue.entries.iter_mut().filter(|entry| entry.endpoint == endpoint);
+        let regions: Vec<_> = entries.filter_map(|entry| entry.region.take()).collect();
+        for region in regions {
+            self.let_go(Some(region));
+        }
+    }
+
+    /// Registers a region; its number is its descriptor.
+    pub(crate) fn register(
+        &mut self,
+        domain: u64,
+        mut region: Region,
+        requested_key: u64,
+    ) -> Outcome<(u64, u64)> {
+        let modes = self.domain(domain)?.modes;
+        if region.base.checked_add(region.len).is_none() || region.len == 0 {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!("a region of {} bytes at {:#x}", region.len, region.base)
+            });
+        }
+        region.domain = domain;
+        if modes & sys::FI_MR_PROV_KEY == 0 {
+            let bits = 8 * u32::try_from(self.settings.profile.key_bytes).unwrap_or(8);
+            let fits = bits >= u64::BITS || requested_key < 1 << bits;
+            if !fits {
+                return self.refuse(Rule::KeyTwice, sys::FI_EKEYREJECTED, || {
+                    format!("key {requested_key:#x} is asked for, and keys have {bits} bits")
+                });
+            }
+            if self.keys.contains_key(&(domain, requested_key)) {
+                return self.refuse(Rule::KeyTwice, sys::FI_ENOKEY, || {
+                    format!("key {requested_key:#x} is asked for, which an open region has")
+                });
+            }
+            region.key = Some(requested_key);
+        }
+        let key = region.key;
+        let id = self.regions.insert(region);
+        if let Some(key) = key {
+            self.keys.insert((domain, key), id);
+            self.retired_keys.remove(&(domain, key));
+        }
+        self.domain_mut(domain)?.users += 1;
+        if modes & sys::FI_MR_ENDPOINT == 0 {
+            self.make_usable(id);
+        }
+        Ok((id, self.region(id)?.key()))
+    }
+
+    pub(crate) fn bind_region(&mut self, id: u64, endpoint: u64, flags: u64) -> Outcome {
+        let region = self.region(id)?.clone();
+        if self.domain(region.domain)?.modes & sys::FI_MR_ENDPOINT == 0 {
+            return Err(Errno(sys::FI_ENOSYS));
+        }
+        let target = self.endpoint(endpoint)?;
+        let (enabled, same_domain) = (target.enabled, target.domain == region.domain);
+        if flags != 0 || !same_domain {
+            return self.refuse(Rule::Arguments, sys::FI_EINVAL, || {
+                format!("region {id} is bound to endpoint {endpoint} with flags {flags:#x}, same domain: {same_domain}")
+            });
+        }
+        if !enabled || region.enabled || region.endpoint.is_some() {
+            return self.refuse(Rule::BindOrder, sys::FI_EINVAL, || {
+                let why = if enabled { "it is bound already" } else { "that is not enabled" };
+                format!("region {id} is bound to endpoint {endpoint}, but {why}")
+            });
+        }
+        self.region_mut(id)?.endpoint = Some(endpoint);
+        self.endpoint_mut(endpoint)?.bound_regions += 1;
+        Ok(())
+    }
+
+    /// Answers the key.
+    pub(crate) fn enable_region(&mut self, id: u64) -> Outcome<u64> {
+        let region = self.region(id)?;
+        if self.domain(region.domain)?.modes & sys::FI_MR_ENDPOINT == 0 {
+            return Err(Errno(sys::FI_ENOSYS));
+        }
+        if region.endpoint.is_none() || region.enabled {
+            return self.refuse(Rule::BindOrder, sys::FI_EINVAL, || {
+                format!("region {id} is enabled before it is bound, or twice")
+            });
+        }
+        self.make_usable(id);
+        Ok(self.region(id)?.key())
+    }
+
+    fn make_usable(&mut self, id: u64) {
+        let Some(region) = self.regions.get_mut(id) else { return };
+        region.enabled = true;
+        // As on cxi, a region that no peer may touch gets no key.
+        if region.key.is_none() && region.access & REMOTE != 0 {
+            let key = KEY_TAG | id;
+            region.key = Some(key);
+            let domain = region.domain;
+            self.keys.insert((domain, key), id);
+        }
+    }
+
+    pub(crate) fn close_region(&mut self, id: u64) -> Outcome {
+        let region = self.region(id)?.clone();
+        if region.uses > 0 {
+            self.broken(Rule::FreedEarly, || {
+                format!(
+                    "region {id} is closed while {} operations from or to it are in flight",
+                    region.uses
+                )
+            });
+        }
+        self.show_of_region(id);
+        self.regions.remove(id);
+        if let Some(key) = region.key {
+            self.keys.remove(&(region.domain, key));
+            self.retired_keys.insert((region.domain, key));
+        }
+        if let Some(endpoint) = region.endpoint {
+            self.endpoint_mut(endpoint)?.bound_regions -= 1;
+        }
+        self.domain_mut(region.domain)?.users -= 1;
+        Ok(())
+    }
+
+    /// An operation from or to a region has ended, and the user knows.
+    pub(super) fn let_go(&mut self, region: Option<u64>) {
+        if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
+            region.uses = region.uses.saturating_sub(1);
+        }
+    }
+
+    /// Puts an entry into a queue.
+    pub(super) fn tell(&mut self, queue: Option<u64>, entry: Entry) {
+        let Some(id) = queue else { return };
+        let Some(queue) = self.queues.get_mut(id) else { return };
+        queue.entries.push_back(entry);
+        let (len, size) = (queue.entries.len(), queue.size);
+        if len > size {
+            self.broken(Rule::Overrun, || {
+                format!("completion queue {id} of {size} entries has {len} to tell")
+            });
+        }
+    }
+
+    pub(super) fn domain(&self, id: u64) -> Outcome<&Domain> {
+        self.domains.get(id).ok_or(Errno(sys::FI_EINVAL))
+    }
+
+    fn domain_mut(&mut self, id: u64) -> Outcome<&mut Domain> {
+        self.domains.get_mut(id).ok_or(Errno(sys::FI_EINVAL))
+    }
+
+    pub(super) fn endpoint(&self, id: u64) -> Outcome<&Endpoint> {
+        self.endpoints.get(id).ok_or(Errno(sys::FI_EINVAL))
+    }
+
+    pub(super) fn endpoint_mut(&mut self, id: u64) -> Outcome<&mut Endpoint> {
+        self.endpoints.get_mut(id).ok_or(Errno(sys::FI_EINVAL))
+    }
+
+    pub(super) fn region(&self, id: u64) -> Outcome<&Region> {
+        self.regions.get(id).ok_or(Errno(sys::FI_EINVAL))
+    }
+
+    fn region_mut(&mut self, id: u64) -> Outcome<&mut Region> {
+        self.regions.get_mut(id).ok_or(Errno(sys::FI_EINVAL))
+    }
+}
+
+impl Domain {
+    /// FI_MR_* bits in force.
+    pub(super) fn modes(&self) -> c_int {
+        self.modes
+    }
+}
+
+/// Of a queue whose user leaves the size to us.
+const QUEUE_ENTRIES: usize = 1024;
+
+/// The keys we choose use all of their bytes, so that a user who cuts them is found out.
+const KEY_TAG: u64 = 0x5646_4142_0000_0000;

@@ -1,0 +1,424 @@
+//! Posts: what the user asks for, checked against every rule before it becomes an operation.
+
+use libfabric_sys as sys;
+
+use super::flight::Source;
+use super::{Connecting, Engine, Errno, Operation, Outcome};
+use crate::faults::{Fault, NicAction};
+use crate::ledger::Rule;
+use crate::memory;
+use crate::profile::Progress;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write,
+    Read,
+    Send,
+}
+
+/// Memory of the caller's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local {
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    /// 0 for none.
+    pub(crate) descriptor: u64,
+}
+
+/// Memory of the peer's, as its user named it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u64,
+}
+
+/// One post, whichever call it came by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) endpoint: u64,
+    pub(crate) kind: Kind,
+    pub(crate) local: Local,
+    pub(crate) peer: u64,
+    pub(crate) remote: Remote,
+    pub(crate) immediate: Option<u64>,
+    /// FI_COMPLETION, FI_INJECT, FI_DELIVERY_COMPLETE.
+    pub(crate) flags: u64,
+    pub(crate) context: u64,
+    /// By a call of the inject family, which has no completion.
+    pub(crate) silent: bool,
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(super) local: Local,
+    pub(super) context: u64,
+    pub(super) region: Option<u64>,
+}
+
+/// Marks descriptors, so that no other number passes for one; as a pointer it leads nowhere.
+const DESCRIPTOR_TAG: u64 = 0x5646_0000_0000_0000;
+
+/// The descriptor of a region.
+pub(crate) const fn descriptor(region: u64) -> u64 {
+    DESCRIPTOR_TAG | region
+}
+
+impl Ask {
+    fn name(&self) -> &'static str {
+        match (self.kind, self.immediate.is_some(), self.silent) {
+            (Kind::Write, false, false) => "posts.write",
+            (Kind::Write, true, false) => "posts.writedata",
+            (Kind::Write, false, true) => "posts.inject_write",
+            (Kind::Write, true, true) => "posts.inject_writedata",
+            (Kind::Read, ..) => "posts.read",
+            (Kind::Send, _, false) => "posts.send",
+            (Kind::Send, _, true) => "posts.inject",
+        }
+    }
+
+    /// The access that the local region must have been registered for: fi_mr(3).
+    fn access(&self) -> u64 {
+        match self.kind {
+            Kind::Write => sys::FI_WRITE,
+            Kind::Read => sys::FI_READ,
+            Kind::Send => sys::FI_SEND,
+        }
+    }
+
+    fn is_injected(&self) -> bool {
+        self.silent || self.flags & sys::FI_INJECT != 0
+    }
+}
+
+impl Engine {
+    /// Accepts a send, a write or a read; -FI_EAGAIN where there is no room or a fault says so.
+    pub(crate) fn post(&mut self, ask: Ask) -> Outcome {
+        let nic = self.ready(ask.endpoint)?;
+        if ask.kind == Kind::Write && ask.immediate.is_some() && !self.settings.profile.immediates {
+            self.counters.count("refused.immediate");
+            return Err(Errno(sys::FI_ENOSYS));
+        }
+        self.check_length(&ask)?;
+        let target = self.peer_of(&ask)?;
+        let region = if ask.is_injected() {
+            None
+        } else {
+            self.check_local(ask.endpoint, &ask.local, ask.access())?
+        };
+        self.counters.count(ask.name());
+        self.may_post(nic)?;
+        self.connect(ask.endpoint, target)?;
+        let endpoint = self.endpoint(ask.endpoint)?;
+        if endpoint.outstanding >= self.settings.profile.transmit_depth {
+            self.counters.count("refused.full");
+            return Err(Errno(sys::FI_EAGAIN));
+        }
+        let selective = endpoint.selective;
+        if !ask.silent {
+            self.take_context(ask.context, ask.endpoint);
+        }
+        let source = self.source_of(&ask)?;
+        let signalled = !ask.silent && (!selective || ask.flags & sys::FI_COMPLETION != 0);
+        let immediate =
+            ask.immediate.map(|immediate| match self.settings.profile.immediate_bytes {
+                bytes @ 0..8 => immediate & ((1 << (8 * bytes)) - 1),
+                _ => immediate,
+            });
+        self.accept(Operation {
+            kind: ask.kind,
+            initiator: ask.endpoint,
+            target,
+            peer: ask.peer,
+            context: ask.context,
+            local: ask.local,
+            remote: ask.remote,
+            immediate,
+            source,
+            print: if ask.is_injected() || ask.kind == Kind::Read {
+                None
+            } else {
+                memory::print(ask.local.address, memory::bits(ask.local.len))
+            },
+            region,
+            signalled,
+            silent: ask.silent,
+            delivery: ask.flags & sys::FI_DELIVERY_COMPLETE != 0,
+            reported: false,
+            told: false,
+            fails_late: false,
+            delay: 0,
+            held: None,
+            result: Ok(()),
+        });
+        Ok(())
+    }
+
+    /// Posts a receive; a message that came before it fills it at once.
+    pub(crate) fn post_receive(&mut self, id: u64, local: Local, context: u64) -> Outcome {
+        let nic = self.ready(id)?;
+        let region = self.check_local(id, &local, sys::FI_RECV)?;
+        self.counters.count("posts.recv");
+        self.may_post(nic)?;
+        if self.endpoint(id)?.receives.len() >= self.settings.profile.receive_depth {
+            self.counters.count("refused.full");
+            return Err(Errno(sys::FI_EAGAIN));
+        }
+        self.take_context(context, id);
+        if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
+            region.uses += 1;
+        }
+        let receive = Receive { local, context, region };
+        match self.endpoint_mut(id)?.unexpected.pop_front() {
+            Some(message) => self.fill(id, receive, message),
+            None => self.endpoint_mut(id)?.receives.push_back(receive),
+        }
+        Ok(())
+    }
+
+    /// Takes a receive back: it ends as cancelled.
+    pub(crate) fn cancel(&mut self, id: u64, context: u64) -> Outcome {
+        let endpoint = self.endpoint_mut(id)?;
+        let place = endpoint.receives.iter().position(|receive| receive.context == context);
+        let place = place.ok_or(Errno(sys::FI_ENOENT))?;
+        let receive = endpoint.receives.remove(place).ok_or(Errno(sys::FI_ENOENT))?;
+        let queue = endpoint.receive_queue;
+        self.counters.count("cancelled");
+        self.give_context_back(context);
+        let flags = sys::FI_MSG | sys::FI_RECV;
+        let mut entry = super::Entry::new(id, context, flags);
+        entry.error = Some((Errno(sys::FI_ECANCELED), 0));
+        entry.region = receive.region;
+        self.tell(queue, entry);
+        Ok(())
+    }
+
+    /// The NIC of an endpoint that can take posts.
+    fn ready(&mut self, id: u64) -> Outcome<usize> {
+        match self.endpoints.get(id) {
+            Some(endpoint) if endpoint.enabled => Ok(endpoint.nic),
+            _ => self.refuse(Rule::Arguments, sys::FI_EOPBADSTATE, || {
+                format!("a post on endpoint {id}, which is not enabled")
+            }),
+        }
+    }
+
+    fn check_length(&mut self, ask: &Ask) -> Outcome {
+        let profile = &self.settings.profile;
+        let most = match (ask.is_injected(), ask.kind) {
+            (false, _) => profile.max_message,
+            (true, Kind::Send) => profile.inject_bytes as u64,
+            // A library that cannot tell the second limit leaves the user with the first.
+            (true, _) => profile.inject_bytes.max(profile.inject_rma_bytes) as u64,
+        };
+        if ask.local.len > most {
+            return self.refuse(Rule::TooLong, sys::FI_EMSGSIZE, || {
+                format!(
+                    "{} of {} bytes on endpoint {}, and {most} is the most",
+                    ask.name(),
+                    ask.local.len,
+                    ask.endpoint
+                )
+            });
+        }
+        Ok(())
+    }
+
+    fn peer_of(&mut self, ask: &Ask) -> Outcome<u64> {
+        let vector = self.endpoint(ask.endpoint)?.vector;
+        let peer = vector
+            .and_then(|vector| self.vectors.get(vector))
+            .and_then(|vector| vector.peer(ask.peer));
+        match peer {
+            Some(peer) => Ok(peer),
+            None => self.refuse(Rule::UnknownPeer, sys::FI_EINVAL, || {
+                format!(
+                    "{} on endpoint {} to peer {}, which its address vector does not have",
+                    ask.name(),
+                    ask.endpoint,
+                    ask.peer
+                )
+            }),
+        }
+    }
+
+    /// Whether these bytes may be used by this endpoint. Answers their region.
+    fn check_local(&mut self, id: u64, local: &Local, access: u64) -> Outcome<Option<u64>> {
+        let domain = self.endpoint(id)?.domain;
+        let modes = self.domain(domain)?.modes();
+        if local.descriptor == 0 {
+            if modes & sys::FI_MR_LOCAL != 0 && local.len > 0 {
+                return self.refuse(Rule::NoDescriptor, sys::FI_EINVAL, || {
+                    format!("{} bytes without descriptor on endpoint {id}", local.len)
+                });
+            }
+            return Ok(None);
+        }
+        let number = local.descriptor ^ DESCRIPTOR_TAG;
+        let Some(region) = self.regions.get(number) else {
+            let (rule, what) = if self.regions.was(number) {
+                (Rule::Closed, "of a closed region")
+            } else {
+                (Rule::Unknown, "that never was one")
+            };
+            return self.refuse(rule, sys::FI_EINVAL, || {
+                format!("descriptor {:#x} {what} on endpoint {id}", local.descriptor)
+            });
+        };
+        let region = region.clone();
+        let binds = modes & sys::FI_MR_ENDPOINT != 0;
+        let broken = if region.domain != domain {
+            Some((Rule::WrongDescriptor, "it belongs to another domain"))
+        } else if binds && region.endpoint.is_some_and(|endpoint| endpoint != id) {
+            Some((Rule::WrongDescriptor, "it is bound to another endpoint"))
+        } else if !region.enabled {
+            Some((Rule::NotEnabled, "it is not enabled"))
+        } else if !region.holds(local.address, local.len) {
+            Some((Rule::Bounds, "the bytes lie outside of it"))
+        } else if local.len > 0 && region.access & access == 0 {
+            Some((Rule::Rights, "it was not registered for this"))
+        } else {
+            None
+        };
+        if let Some((rule, why)) = broken {
+            return self.refuse(rule, sys::FI_EACCES, || {
+                format!(
+                    "{} bytes at {:#x} on endpoint {id} with region {number} ({} bytes at {:#x}, endpoint {:?}): {why}",
+                    local.len, local.address, region.len, region.base, region.endpoint
+                )
+            });
+        }
+        Ok(Some(number))
+    }
+
+    /// Counts the post, moves the script on, and refuses what it or chance refuses.
+    fn may_post(&mut self, nic: usize) -> Outcome {
+        self.posts += 1;
+        let post = self.posts;
+        let due = |fault: &Fault| match fault {
+            Fault::Nic(action, nic, at) if *at == post => Some((*nic, *action)),
+            _ => None,
+        };
+        let actions: Vec<(usize, NicAction)> = self.faults.iter().filter_map(due).collect();
+        for (nic, action) in actions {
+            self.change_nic(nic, action)?;
+        }
+        self.nics[nic].operations += 1;
+        let scripted =
+            |fault: &Fault| matches!(fault, Fault::Refuse(range) if range.contains(&post));
+        if self.faults.iter().any(scripted) {
+            self.counters.count("faults.refuse");
+            return Err(Errno(sys::FI_EAGAIN));
+        }
+        if self.random.chance(self.settings.eagain_permille) {
+            self.counters.count("faults.refuse_random");
+            return Err(Errno(sys::FI_EAGAIN));
+        }
+        Ok(())
+    }
+
+    /// The first posts to a peer cost -FI_EAGAIN until both ends have polled.
+    fn connect(&mut self, from: u64, to: u64) -> Outcome {
+        if self.settings.profile.progress == Progress::Hardware || !self.is_open(to) {
+            return Ok(());
+        }
+        let pair = (from.min(to), from.max(to));
+        if self.connected.contains(&pair) {
+            return Ok(());
+        }
+        if !self.connecting.iter().any(|one| one.pair == pair) {
+            self.connecting.push(Connecting { pair, owed: [HANDSHAKE_POLLS; 2] });
+        }
+        self.counters.count("refused.connect");
+        Err(Errno(sys::FI_EAGAIN))
+    }
+
+    /// A poll of an endpoint's owner moves its connections on.
+    pub(super) fn move_connections(&mut self, endpoint: u64) {
+        for one in &mut self.connecting {
+            let (first, second) = one.pair;
+            if first == endpoint {
+                one.owed[0] = one.owed[0].saturating_sub(1);
+            }
+            if second == endpoint {
+                one.owed[1] = one.owed[1].saturating_sub(1);
+            }
+        }
+        let connected = &mut self.connected;
+        self.connecting.retain(|one| {
+            let done = one.owed == [0, 0];
+            if done {
+                connected.insert(one.pair);
+            }
+            !done
+        });
+    }
+
+    pub(super) fn is_open(&self, endpoint: u64) -> bool {
+        self.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.enabled)
+    }
+
+    /// What is taken of the bytes already, and what is taken when the operation departs.
+    fn source_of(&mut self, ask: &Ask) -> Outcome<Source> {
+        let early = ask.is_injected() || self.settings.profile.progress == Progress::Software;
+        if ask.kind == Kind::Read || !early {
+            return Ok(Source::Memory);
+        }
+        let mut bytes = vec![0; memory::bits(ask.local.len)];
+        if memory::read(ask.local.address, &mut bytes) {
+            return Ok(Source::Taken(bytes));
+        }
+        self.refuse(Rule::FreedEarly, sys::FI_EFAULT, || {
+            format!(
+                "{} of {} bytes at {:#x}, which is no memory",
+                ask.name(),
+                ask.local.len,
+                ask.local.address
+            )
+        })
+    }
+
+    /// FI_CONTEXT2: each operation has a context of its own, and the provider scribbles on it meanwhile.
+    fn take_context(&mut self, context: u64, endpoint: u64) {
+        if self.settings.profile.mode & sys::FI_CONTEXT2 == 0 {
+            return;
+        }
+        if context == 0 || !memory::write(context, &SCRIBBLE) {
+            self.broken(Rule::Context, || {
+                format!("an operation of endpoint {endpoint} without context, where FI_CONTEXT2 is in force")
+            });
+        } else if !self.contexts.insert(context) {
+            self.broken(Rule::Context, || {
+                format!("context {context:#x} is posted on endpoint {endpoint} while an operation has it")
+            });
+        }
+    }
+
+    /// Before the end of an operation is written.
+    pub(super) fn give_context_back(&mut self, context: u64) {
+        if !self.contexts.remove(&context) {
+            return;
+        }
+        let mut seen = [0; SCRIBBLE.len()];
+        if !memory::read(context, &mut seen) || seen != SCRIBBLE {
+            self.broken(Rule::Context, || {
+                format!("context {context:#x} was freed or written to while an operation had it")
+            });
+        }
+    }
+}
+
+impl super::Region {
+    /// Whether these bytes lie inside.
+    pub(super) fn holds(&self, address: u64, len: u64) -> bool {
+        let end = address.checked_sub(self.base).and_then(|offset| offset.checked_add(len));
+        end.is_some_and(|end| end <= self.len)
+    }
+}
+
+/// What a context holds while its operation is in flight: as many bytes as FI_CONTEXT2 gives us.
+const SCRIBBLE: [u8; 64] = [0x5f; 64];
+
+/// Polls that each end of a connection owes before it is up.
+const HANDSHAKE_POLLS: u8 = 2;

@@ -1,0 +1,201 @@
+//! Polls: what makes events happen, and how the user hears of them.
+
+use std::ffi::c_int;
+
+use libfabric_sys as sys;
+
+use super::flight::Event;
+use super::{Engine, Errno, Outcome};
+
+/// One thing that a completion queue tells.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) context: u64,
+    pub(crate) flags: u64,
+    pub(crate) len: u64,
+    pub(crate) buffer: u64,
+    pub(crate) immediate: u64,
+    /// The error, and how many bytes were cut off.
+    pub(crate) error: Option<(Errno, u64)>,
+    /// Whom it came from.
+    pub(crate) source: Option<u64>,
+    pub(super) endpoint: u64,
+    /// The region that the user may let go of by this.
+    pub(super) region: Option<u64>,
+    /// The operation that it tells of before its bytes have left.
+    pub(super) operation: Option<u64>,
+    /// What reading it makes visible.
+    pub(super) held: Option<u64>,
+}
+
+impl Entry {
+    pub(super) fn new(endpoint: u64, context: u64, flags: u64) -> Self {
+        Self {
+            context,
+            flags,
+            len: 0,
+            buffer: 0,
+            immediate: 0,
+            error: None,
+            source: None,
+            endpoint,
+            region: None,
+            operation: None,
+            held: None,
+        }
+    }
+}
+
+/// What a poll takes.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Nothing,
+    /// The next one is an error, and has to be asked for.
+    Error,
+    Entries(Vec<Entry>),
+}
+
+impl Engine {
+    /// Makes progress, and takes up to `most` entries that are no errors.
+    pub(crate) fn poll(&mut self, queue: u64, most: usize) -> Outcome<Taken> {
+        self.counters.count("polls");
+        self.turn(queue)?;
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;
+            match entries.front() {
+                Some(entry) if entry.error.is_none() => {}
+                Some(_) if taken.is_empty() => return Ok(Taken::Error),
+                _ => break,
+            }
+            if let Some(entry) = entries.pop_front() {
+                self.told(&entry);
+                taken.push(entry);
+            }
+        }
+        Ok(if taken.is_empty() { Taken::Nothing } else { Taken::Entries(taken) })
+    }
+
+    /// Takes the error that is next.
+    pub(crate) fn take_error(&mut self, queue: u64) -> Outcome<Option<Entry>> {
+        let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;
+        let is_error = entries.front().is_some_and(|entry| entry.error.is_some());
+        let entry = if is_error { entries.pop_front() } else { None };
+        if let Some(entry) = &entry {
+            self.told(entry);
+        }
+        Ok(entry)
+    }
+
+    /// By what name an endpoint's address vector knows where an entry came from.
+    pub(crate) fn source_name(&self, entry: &Entry) -> u64 {
+        let endpoint = self.endpoints.get(entry.endpoint);
+        let vector = endpoint.and_then(|endpoint| self.vectors.get(endpoint.vector?));
+        let name = vector.and_then(|vector| vector.name_of(entry.source?));
+        name.unwrap_or(sys::FI_ADDR_NOTAVAIL)
+    }
+
+    /// The user knows: what the entry held back goes on.
+    fn told(&mut self, entry: &Entry) {
+        self.let_go(entry.region);
+        if let Some(held) = entry.held {
+            self.show_arrived(held);
+        }
+        if let Some(operation) = entry.operation.and_then(|id| self.operations.get_mut(&id)) {
+            operation.told = true;
+        }
+    }
+
+    /// One turn of progress by the owner of `queue`.
+    fn turn(&mut self, queue: u64) -> Outcome {
+        if !self.settings.is_virtual {
+            self.clock += 1;
+        }
+        let endpoints = self.queues.get(queue).ok_or(Errno(sys::FI_EINVAL))?.endpoints.clone();
+        for endpoint in &endpoints {
+            self.empty_outbox(*endpoint);
+            self.move_connections(*endpoint);
+        }
+        self.run_due();
+        for endpoint in &endpoints {
+            self.empty_inbox(*endpoint);
+        }
+        self.run_due();
+        let empty = self.queues.get(queue).is_some_and(|queue| queue.entries.is_empty());
+        if self.settings.is_virtual
+            && empty
+            && let Some((time, _)) = self.events.keys().next()
+        {
+            self.clock = self.clock.max(*time);
+            self.run_due();
+            for endpoint in &endpoints {
+                self.empty_inbox(*endpoint);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets virtual time pass.
+    pub(crate) fn advance(&mut self, by: u64) -> u64 {
+        let end = self.clock.saturating_add(by);
+        while let Some((time, _)) = self.events.keys().next().filter(|(time, _)| *time <= end) {
+            self.clock = self.clock.max(*time);
+            self.run_due();
+        }
+        self.clock = end;
+        end
+    }
+
+    /// Everything whose time has come, in its order.
+    fn run_due(&mut self) {
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > self.clock {
+                return;
+            }
+            let event = entry.remove();
+            self.run(event);
+        }
+    }
+
+    fn run(&mut self, event: Event) {
+        let id = match event {
+            Event::Show(held, index) => return self.show_line(held, index),
+            Event::Depart(id) | Event::Land(id) | Event::Acknowledge(id) => id,
+        };
+        if let Some(nic) = self.stalled_nic(id) {
+            self.nics[nic].parked.push(event);
+            return;
+        }
+        if let Some(errno) = self.dead_end(id) {
+            self.fail(id, errno);
+            return;
+        }
+        match event {
+            Event::Depart(id) => self.depart(id),
+            Event::Land(id) => self.come_in(id),
+            Event::Acknowledge(id) => self.acknowledge(id),
+            Event::Show(..) => {}
+        }
+    }
+
+    /// The NIC that an operation is stuck on.
+    fn stalled_nic(&self, id: u64) -> Option<usize> {
+        self.nics_of(id)?.into_iter().flatten().find(|nic| self.nics[*nic].stalled)
+    }
+
+    /// What an operation from or to a dead NIC ends in.
+    fn dead_end(&self, id: u64) -> Option<c_int> {
+        let [from, to] = self.nics_of(id)?.map(|nic| nic.is_some_and(|nic| self.nics[nic].dead));
+        match (from, to) {
+            (true, _) => Some(sys::FI_ENETDOWN),
+            (false, true) => Some(sys::FI_EHOSTUNREACH),
+            (false, false) => None,
+        }
+    }
+
+    fn nics_of(&self, id: u64) -> Option<[Option<usize>; 2]> {
+        let operation = self.operations.get(&id)?;
+        let nic = |endpoint| self.endpoints.get(endpoint).map(|endpoint| endpoint.nic);
+        Some([nic(operation.initiator), nic(operation.target)])
+    }
+}

@@ -1,0 +1,100 @@
+//! Faults by script: which post is refused, which operation fails or is late, when a NIC stalls, dies and comes back.
+//!
+//! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) likewise.
+
+use std::ops::RangeInclusive;
+
+/// What a script says, one rule per word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// `refuse=7` or `refuse=7-9`: these posts get -FI_EAGAIN.
+    Refuse(RangeInclusive<u64>),
+    /// `fail=5`: this operation ends in an error, and its bytes do not land.
+    Fail(u64),
+    /// `fail_late=5`: this operation ends in an error although its bytes have landed.
+    FailLate(u64),
+    /// `delay=5:200`: this operation lands so much later (turns of progress, or ns in virtual time).
+    Delay(u64, u64),
+    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`: NIC 1, at these posts.
+    Nic(NicAction, usize, u64),
+}
+
+/// What can happen to a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NicAction {
+    /// Nothing moves on it; nothing fails either.
+    Stall,
+    /// It moves again.
+    Resume,
+    /// Everything on it fails, and so does all that is posted to it.
+    Kill,
+    /// It works again, for what is posted from now on.
+    Revive,
+}
+
+impl NicAction {
+    const NAMES: [(&'static str, Self); 4] = [
+        ("stall", Self::Stall),
+        ("resume", Self::Resume),
+        ("kill", Self::Kill),
+        ("revive", Self::Revive),
+    ];
+
+    /// By its word in scripts.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(word, _)| *word == name).map(|(_, action)| *action)
+    }
+}
+
+/// The rules of a script: words apart by blanks, commas or semicolons.
+pub(crate) fn parse(script: &str) -> Result<Vec<Fault>, String> {
+    script
+        .split([' ', ',', ';'])
+        .filter(|word| !word.is_empty())
+        .map(|word| one(word).ok_or_else(|| format!("{word} is no fault that can be injected")))
+        .collect()
+}
+
+fn one(word: &str) -> Option<Fault> {
+    let (name, value) = word.split_once('=')?;
+    Some(match name {
+        "refuse" => {
+            let (from, to) = value.split_once('-').unwrap_or((value, value));
+            Fault::Refuse(from.parse().ok()?..=to.parse().ok()?)
+        }
+        "fail" => Fault::Fail(value.parse().ok()?),
+        "fail_late" => Fault::FailLate(value.parse().ok()?),
+        "delay" => {
+            let (number, by) = value.split_once(':')?;
+            Fault::Delay(number.parse().ok()?, by.parse().ok()?)
+        }
+        _ => {
+            let (nic, at) = value.split_once('@')?;
+            Fault::Nic(NicAction::named(name)?, nic.parse().ok()?, at.parse().ok()?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_say_what_they_say() {
+        let script = "refuse=7 refuse=8-9;fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3";
+        let expected = vec![
+            Fault::Refuse(7..=7),
+            Fault::Refuse(8..=9),
+            Fault::Fail(5),
+            Fault::FailLate(6),
+            Fault::Delay(5, 200),
+            Fault::Nic(NicAction::Stall, 1, 40),
+            Fault::Nic(NicAction::Revive, 15, 3),
+        ];
+        assert_eq!(parse(script), Ok(expected));
+        assert_eq!(parse(""), Ok(vec![]));
+        for wrong in ["refuse", "refuse=x", "kill=1", "melt=1@2", "delay=5"] {
+            assert!(parse(wrong).unwrap_err().contains(wrong));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The rules that users of a provider must keep, and the record of those who did not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $rule:ident = $name:literal,)*) => {
+        /// A rule that was broken.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Rule {
+            $($(#[$doc])* $rule,)*
+        }
+
+        impl Rule {
+            /// Every rule, for settings and documentation.
+            pub(crate) const ALL: &[Self] = &[$(Self::$rule),*];
+
+            /// As settings and reports spell it.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$rule => $name,)*
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    /// A descriptor of a region that is bound to another endpoint, or belongs to another domain.
+    WrongDescriptor = "wrong_descriptor",
+    /// A key of a region that is bound to another endpoint than the target.
+    WrongKey = "wrong_key",
+    /// A key or descriptor that never was one.
+    Unknown = "unknown",
+    /// A descriptor or key of a region that is not enabled.
+    NotEnabled = "not_enabled",
+    /// A descriptor, key or object after its close.
+    Closed = "closed",
+    /// A requested key that an open region of the domain has, or that does not fit the key's size.
+    KeyTwice = "key_twice",
+    /// Bytes outside a region.
+    Bounds = "bounds",
+    /// Bytes of a region that was not registered for this use.
+    Rights = "rights",
+    /// No descriptor where FI_MR_LOCAL asks for one.
+    NoDescriptor = "no_descriptor",
+    /// A buffer freed, unregistered or changed before its operation had ended.
+    FreedEarly = "freed_early",
+    /// More completions than the queue was opened for.
+    Overrun = "overrun",
+    /// Two threads at once on what FI_THREAD_COMPLETION serialises.
+    Threads = "threads",
+    /// An object closed while others depend on it.
+    CloseOrder = "close_order",
+    /// A region bound to an endpoint that is not enabled, bound twice, or enabled before it is bound.
+    BindOrder = "bind_order",
+    /// A peer that the address vector does not have, or no longer.
+    UnknownPeer = "unknown_peer",
+    /// A context that is missing, in use already or was written to, where FI_CONTEXT2 is in force.
+    Context = "context",
+    /// More bytes than the provider injects, or moves in one operation.
+    TooLong = "too_long",
+    /// Arguments that no manual page allows.
+    Arguments = "arguments",
+}
+
+/// What was broken, with words for the first ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    texts: Vec<(Rule, String)>,
+    counts: BTreeMap<Rule, u64>,
+    tolerated: Vec<Rule>,
+    tolerated_count: u64,
+}
+
+impl Ledger {
+    /// Those rules may be broken: they are counted apart.
+    pub(crate) fn new(tolerated: Vec<Rule>) -> Self {
+        Self { tolerated, ..Self::default() }
+    }
+
+    /// Writes it down.
+    pub(crate) fn record(&mut self, rule: Rule, text: impl FnOnce() -> String) {
+        if self.tolerated.contains(&rule) {
+            self.tolerated_count += 1;
+            return;
+        }
+        *self.counts.entry(rule).or_default() += 1;
+        if self.texts.len() < TEXTS_MAX {
+            self.texts.push((rule, text()));
+        }
+    }
+
+    /// How many there were, of all rules.
+    pub(crate) fn len(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// How many broke this rule.
+    pub(crate) fn of(&self, rule: Rule) -> u64 {
+        self.counts.get(&rule).copied().unwrap_or(0)
+    }
+
+    /// How many were tolerated.
+    pub(crate) fn tolerated(&self) -> u64 {
+        self.tolerated_count
+    }
+
+    /// The first ones, in the order they came.
+    pub(crate) fn texts(&self) -> &[(Rule, String)] {
+        &self.texts
+    }
+}
+
+/// One mistake may be repeated by every operation: later ones are only counted.
+const TEXTS_MAX: usize = 1000;
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tolerated_rule_is_counted_apart() {
+        let mut ledger = Ledger::new(vec![Rule::Closed]);
+        ledger.record(Rule::Closed, || "late".into());
+        ledger.record(Rule::Bounds, || "far".into());
+        assert_eq!((ledger.len(), ledger.tolerated(), ledger.of(Rule::Bounds)), (1, 1, 1));
+        assert_eq!(ledger.texts(), [(Rule::Bounds, "far".to_owned())]);
+    }
+}

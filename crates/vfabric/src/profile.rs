@@ -1,0 +1,183 @@
+//! What a kind of fabric promises and demands, as data.
+
+use std::ffi::c_int;
+
+use libfabric_sys as sys;
+
+/// One kind of fabric.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Profile {
+    pub(crate) name: &'static str,
+    /// FI_MR_* bits that registration asks for.
+    pub(crate) regions: c_int,
+    /// Mode bits that the user must offer, such as FI_CONTEXT2.
+    pub(crate) mode: u64,
+    pub(crate) key_bytes: usize,
+    /// `cq_data_size`.
+    pub(crate) immediate_bytes: usize,
+    /// Whether writes with immediates are more than a promise.
+    pub(crate) immediates: bool,
+    /// Whether an arrival tells its true length, and its place.
+    pub(crate) true_lengths: bool,
+    pub(crate) arrival_context: ArrivalContext,
+    pub(crate) inject_bytes: usize,
+    /// What FI_OPT_INJECT_RMA_SIZE answers where the library knows it.
+    pub(crate) inject_rma_bytes: usize,
+    pub(crate) transmit_depth: usize,
+    pub(crate) receive_depth: usize,
+    pub(crate) max_message: u64,
+    pub(crate) endpoints_per_nic: usize,
+    /// FI_ORDER_* bits that it keeps when asked to.
+    pub(crate) orders: u64,
+    /// The orders that it keeps unasked.
+    pub(crate) always_ordered: u64,
+    /// How far completions and bytes may overtake each other, in turns of progress.
+    pub(crate) reorder: u64,
+    /// Whether landed bytes may stay unseen for a while, torn at cache lines.
+    pub(crate) hold: bool,
+    pub(crate) progress: Progress,
+    /// FI_PROTO_*.
+    pub(crate) protocol: u32,
+    /// The largest frame in bytes, and the kind of network, for fi_info.nic.
+    pub(crate) mtu: usize,
+    pub(crate) network: &'static str,
+}
+
+/// What a remote write's completion has in `op_context`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ArrivalContext {
+    Null,
+    /// As cxi has it.
+    Region,
+    /// The context of something else that is in flight, if there is anything: whoever believes it is found out.
+    Misleading,
+}
+
+/// Who has to call for what to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The NIC moves RMA by itself; messages wait for the target's poll.
+    Hardware,
+    /// Both ends' polls move everything: an operation completes at its post, its bytes leave when the sender polls again after it was
+    /// told, and land when the target polls. Connections cost -FI_EAGAIN first.
+    Software,
+}
+
+/// All of them, by name.
+pub(crate) const PROFILES: &[Profile] = &[
+    Profile {
+        name: "cxi",
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED,
+        mode: 0,
+        key_bytes: 8,
+        immediate_bytes: 8,
+        immediates: false,
+        true_lengths: true,
+        arrival_context: ArrivalContext::Region,
+        inject_bytes: 192,
+        inject_rma_bytes: 192,
+        transmit_depth: 1024,
+        receive_depth: 1024,
+        max_message: (1 << 32) - 1,
+        endpoints_per_nic: 32,
+        orders: sys::FI_ORDER_SAS | sys::FI_ORDER_WAW | sys::FI_ORDER_RAR,
+        always_ordered: 0,
+        reorder: 4,
+        hold: true,
+        progress: Progress::Hardware,
+        protocol: sys::FI_PROTO_CXI,
+        mtu: 9000,
+        network: "HPC Ethernet",
+    },
+    Profile {
+        name: "efa",
+        regions: sys::FI_MR_VIRT_ADDR
+            | sys::FI_MR_PROV_KEY
+            | sys::FI_MR_LOCAL
+            | sys::FI_MR_ALLOCATED,
+        mode: 0,
+        key_bytes: 8,
+        immediate_bytes: 4,
+        immediates: true,
+        true_lengths: true,
+        arrival_context: ArrivalContext::Null,
+        inject_bytes: 32,
+        inject_rma_bytes: 0,
+        transmit_depth: 512,
+        receive_depth: 512,
+        max_message: 1 << 30,
+        endpoints_per_nic: 1024,
+        orders: sys::FI_ORDER_SAS,
+        always_ordered: 0,
+        reorder: 24,
+        hold: true,
+        progress: Progress::Hardware,
+        protocol: sys::FI_PROTO_EFA,
+        mtu: 8760,
+        network: "Ethernet",
+    },
+    Profile {
+        name: "tcp",
+        regions: 0,
+        mode: 0,
+        key_bytes: 8,
+        immediate_bytes: 8,
+        immediates: true,
+        true_lengths: false,
+        arrival_context: ArrivalContext::Null,
+        inject_bytes: 128,
+        inject_rma_bytes: 128,
+        transmit_depth: 256,
+        receive_depth: 256,
+        max_message: u64::MAX,
+        endpoints_per_nic: 1024,
+        orders: EVERY_ORDER,
+        always_ordered: EVERY_ORDER,
+        reorder: 0,
+        hold: false,
+        progress: Progress::Software,
+        protocol: sys::FI_PROTO_XNET,
+        mtu: 1500,
+        network: "Ethernet",
+    },
+    Profile {
+        name: "adversary",
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR,
+        mode: sys::FI_CONTEXT2,
+        key_bytes: 2,
+        immediate_bytes: 4,
+        immediates: true,
+        true_lengths: false,
+        arrival_context: ArrivalContext::Misleading,
+        inject_bytes: 64,
+        inject_rma_bytes: 64,
+        transmit_depth: 16,
+        receive_depth: 64,
+        max_message: 64 << 10,
+        endpoints_per_nic: 32,
+        orders: sys::FI_ORDER_SAS,
+        always_ordered: 0,
+        reorder: 48,
+        hold: true,
+        progress: Progress::Hardware,
+        protocol: FI_PROTO_VFABRIC,
+        mtu: 4096,
+        network: "None",
+    },
+];
+
+const EVERY_ORDER: u64 = sys::FI_ORDER_RAR
+    | sys::FI_ORDER_RAW
+    | sys::FI_ORDER_RAS
+    | sys::FI_ORDER_WAW
+    | sys::FI_ORDER_WAS
+    | sys::FI_ORDER_SAW
+    | sys::FI_ORDER_SAS;
+
+/// Protocols with the highest bit are a provider's own: rdma/fabric.h, FI_PROV_SPECIFIC.
+const FI_PROTO_VFABRIC: u32 = sys::FI_PROV_SPECIFIC | 0x5646;
+
+/// The profile of that name.
+pub(crate) fn named(name: &str) -> Option<Profile> {
+    PROFILES.iter().find(|profile| profile.name == name).copied()
+}

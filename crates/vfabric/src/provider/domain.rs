@@ -1,0 +1,90 @@
+//! Domains: one NIC each.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use libfabric_sys as sys;
+
+use super::object::Object;
+use super::table::table;
+use super::{answer, endpoint, info, queue, region, vector};
+use crate::control;
+use crate::engine::{DomainAsked, Errno, engine};
+use crate::report;
+
+table! {
+    fn objects() -> sys::fi_ops { close: close, ops_open: open_ops }
+}
+
+table! {
+    fn calls() -> sys::fi_ops_domain {
+        av_open: vector::open,
+        cq_open: queue::open,
+        endpoint: endpoint::open,
+    }
+}
+
+/// fi_domain(3).
+pub(super) unsafe extern "C" fn open(
+    _fabric: *mut sys::fid_fabric,
+    info: *mut sys::fi_info,
+    domain: *mut *mut sys::fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: libfabric gives an info of ours, or a copy.
+    let attributes = unsafe { (*info).domain_attr };
+    // SAFETY: as above: null or valid.
+    let Some(attributes) = (unsafe { attributes.as_ref() }) else { return -sys::FI_EINVAL };
+    // SAFETY: a domain's name is null or a C string.
+    let nic = unsafe { info::nic_of(attributes.name) };
+    let Some(nic) = nic else { return -sys::FI_EINVAL };
+    let modes = info::modes_in_force(attributes.mr_mode);
+    let serialised = matches!(
+        attributes.threading,
+        sys::FI_THREAD_COMPLETION | sys::FI_THREAD_DOMAIN | sys::FI_THREAD_ENDPOINT
+    );
+    let id = match engine().open_domain(DomainAsked { nic, modes }) {
+        Ok(id) => id,
+        Err(Errno(code)) => return -code,
+    };
+    let fid = sys::fid_domain {
+        fid: sys::fid { fclass: sys::FI_CLASS_DOMAIN as usize, context, ops: objects() },
+        ops: calls(),
+        mr: region::calls(),
+    };
+    // SAFETY: libfabric's user gives a valid place.
+    unsafe { domain.write(Object::new(fid, id, id, serialised).publish()) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    // SAFETY: this table is of domains only.
+    let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    let mut engine = engine();
+    let outcome = engine.close_domain(domain.id);
+    if outcome.is_ok() {
+        domain.bury();
+        if engine.is_idle() {
+            report::write(&engine);
+        }
+    }
+    answer(outcome)
+}
+
+/// Gives tests the control table.
+unsafe extern "C" fn open_ops(
+    _domain: *mut sys::fid,
+    name: *const c_char,
+    _flags: u64,
+    ops: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    // SAFETY: the user gives a C string.
+    if name.is_null() || unsafe { CStr::from_ptr(name) } != control::NAME {
+        return -sys::FI_EINVAL;
+    }
+    // SAFETY: the user gives a valid place.
+    unsafe { ops.write(std::ptr::from_ref(control::table()).cast_mut().cast()) };
+    0
+}

@@ -1,0 +1,185 @@
+//! Endpoints: opened, bound, enabled, named, closed. Their posts are in `messages` and `rma`.
+
+use std::ffi::{c_int, c_void};
+
+use libfabric_sys as sys;
+
+use super::object::Object;
+use super::table::{CollectiveOps, table};
+use super::{answer, answer_size, messages, number, rma, vector};
+use crate::engine::{Errno, engine};
+
+table! {
+    fn objects() -> sys::fi_ops { close: close, bind: bind, control: control }
+}
+
+table! {
+    fn calls() -> sys::fi_ops_ep { cancel: cancel, getopt: get_option, setopt: set_option }
+}
+
+table! {
+    fn names() -> sys::fi_ops_cm { getname: name }
+}
+
+table! {
+    fn tagged() -> sys::fi_ops_tagged {}
+}
+
+table! {
+    fn atomics() -> sys::fi_ops_atomic {}
+}
+
+table! {
+    fn collectives() -> CollectiveOps {}
+}
+
+/// fi_endpoint(3).
+pub(super) unsafe extern "C" fn open(
+    domain: *mut sys::fid_domain,
+    info: *mut sys::fi_info,
+    endpoint: *mut *mut sys::fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: libfabric gives a domain of ours.
+    let Some(domain) = (unsafe { Object::of(domain) }) else { return -sys::FI_EINVAL };
+    // SAFETY: the user gives an info of ours, or a copy.
+    let transmit = unsafe { (*info).tx_attr };
+    // SAFETY: as above: null or valid.
+    let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
+    let opened = engine().open_endpoint(domain.id, orders);
+    let id = match opened {
+        Ok(id) => id,
+        Err(Errno(code)) => return -code,
+    };
+    let fid = sys::fid_ep {
+        fid: sys::fid { fclass: sys::FI_CLASS_EP as usize, context, ops: objects() },
+        ops: calls(),
+        cm: names(),
+        msg: messages::calls(),
+        rma: rma::calls(),
+        tagged: tagged(),
+        atomic: atomics(),
+        collective: collectives().cast(),
+    };
+    // SAFETY: the user gives a valid place.
+    unsafe { endpoint.write(Object::new(fid, id, domain.id, domain.serialised).publish()) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    // SAFETY: this table is of endpoints only.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    let _turns = endpoint.enter("fi_close");
+    let outcome = engine().close_endpoint(endpoint.id);
+    if outcome.is_ok() {
+        endpoint.bury();
+    }
+    answer(outcome)
+}
+
+unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64) -> c_int {
+    // SAFETY: this table is of endpoints only.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    // SAFETY: the user gives an open object.
+    let class = u32::try_from(unsafe { (*object).fclass }).unwrap_or(0);
+    match class {
+        sys::FI_CLASS_CQ => {
+            // SAFETY: its class says that it is a queue.
+            let Some(queue) = (unsafe { Object::<sys::fid_cq>::of(object.cast()) }) else {
+                return -sys::FI_EINVAL;
+            };
+            let _turns = queue.enter("fi_ep_bind");
+            let outcome = engine().bind_queue(endpoint.id, queue.id, flags);
+            if outcome.is_ok() {
+                endpoint.join_groups_of(queue);
+            }
+            answer(outcome)
+        }
+        sys::FI_CLASS_AV => {
+            // SAFETY: its class says that it is an address vector.
+            let Some(vector) = (unsafe { Object::<sys::fid_av>::of(object.cast()) }) else {
+                return -sys::FI_EINVAL;
+            };
+            answer(engine().bind_vector(endpoint.id, vector.id))
+        }
+        _ => -sys::FI_ENOSYS,
+    }
+}
+
+unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, _argument: *mut c_void) -> c_int {
+    // SAFETY: this table is of endpoints only.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    if command.cast_unsigned() != sys::FI_ENABLE {
+        return -sys::FI_ENOSYS;
+    }
+    let _turns = endpoint.enter("fi_enable");
+    answer(engine().enable_endpoint(endpoint.id))
+}
+
+unsafe extern "C" fn name(fid: *mut sys::fid, address: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: this table is of endpoints only.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    let nic = engine().address_of(endpoint.id);
+    match nic {
+        // SAFETY: the user gives room of `len` bytes.
+        Ok(nic) => unsafe { vector::hand_out(&vector::address(nic, endpoint.id), address, len) },
+        Err(Errno(code)) => -code,
+    }
+}
+
+unsafe extern "C" fn cancel(fid: *mut sys::fid, context: *mut c_void) -> isize {
+    // SAFETY: this table is of endpoints only.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    let _turns = endpoint.enter("fi_cancel");
+    answer_size(engine().cancel(endpoint.id, number(context)))
+}
+
+unsafe extern "C" fn get_option(
+    _endpoint: *mut sys::fid,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    let engine = engine();
+    let profile = &engine.settings.profile;
+    let size = match option {
+        _ if level.cast_unsigned() != sys::FI_OPT_ENDPOINT => return -sys::FI_ENOPROTOOPT,
+        sys::FI_OPT_INJECT_RMA_SIZE => profile.inject_rma_bytes,
+        sys::FI_OPT_INJECT_MSG_SIZE => profile.inject_bytes,
+        sys::FI_OPT_MAX_RMA_SIZE | sys::FI_OPT_MAX_MSG_SIZE => {
+            crate::memory::bits(profile.max_message)
+        }
+        _ => return -sys::FI_ENOPROTOOPT,
+    };
+    // SAFETY: the user gives a valid place.
+    if unsafe { len.replace(size_of::<usize>()) } < size_of::<usize>() {
+        return -sys::FI_ETOOSMALL;
+    }
+    // SAFETY: the user gives room for a size.
+    unsafe { value.cast::<usize>().write_unaligned(size) };
+    0
+}
+
+unsafe extern "C" fn set_option(
+    _endpoint: *mut sys::fid,
+    _level: c_int,
+    option: c_int,
+    _value: *const c_void,
+    _len: usize,
+) -> c_int {
+    match option {
+        sys::FI_OPT_CUDA_API_PERMITTED | sys::FI_OPT_SHARED_MEMORY_PERMITTED => 0,
+        _ => -sys::FI_ENOPROTOOPT,
+    }
+}

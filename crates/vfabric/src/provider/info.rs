@@ -1,0 +1,297 @@
+//! What is offered: one fi_info per virtual NIC, for those who ask for what the profile has. fi_getinfo(3).
+//!
+//! Everything in it is libfabric's to free: structures come from fi_dupinfo of nothing, as long as the loaded release has them,
+//! and strings from strdup.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+
+use libfabric_sys as sys;
+
+use super::{NAME, library, nic};
+use crate::engine::engine;
+use crate::profile::{Profile, Progress};
+use crate::settings::Settings;
+
+/// What every profile can do.
+const CAPS: u64 = sys::FI_MSG
+    | sys::FI_RMA
+    | sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_SEND
+    | sys::FI_RECV
+    | sys::FI_REMOTE_READ
+    | sys::FI_REMOTE_WRITE
+    | SECONDARY;
+
+/// What is granted unasked.
+const SECONDARY: u64 = sys::FI_SOURCE | sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
+
+/// Capabilities that say which way a primary one goes; asked for none, both are meant.
+const DIRECTIONS: u64 = sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_SEND
+    | sys::FI_RECV
+    | sys::FI_REMOTE_READ
+    | sys::FI_REMOTE_WRITE;
+
+const MR_BASIC: c_int = sys::FI_MR_BASIC.cast_signed();
+/// What FI_MR_BASIC stands for: fi_mr(3).
+const MR_BASIC_MODES: c_int = sys::FI_MR_VIRT_ADDR | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED;
+
+pub(super) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    _service: *const c_char,
+    _flags: u64,
+    hints: *const sys::fi_info,
+    info: *mut *mut sys::fi_info,
+) -> c_int {
+    let engine = engine();
+    // An address is not a way to find a NIC here: the domain's name is.
+    if engine.misconfigured.is_some() || !node.is_null() {
+        return -sys::FI_ENODATA;
+    }
+    // SAFETY: libfabric gives hints, or none.
+    let wanted = unsafe { Wanted::of(hints, version) };
+    let Some(granted) = wanted.granted(&engine.settings) else { return -sys::FI_ENODATA };
+    let mut list = ptr::null_mut();
+    for number in (0..engine.settings.nics).rev() {
+        if wanted.domain.as_deref().is_some_and(|name| name != domain_name(number)) {
+            continue;
+        }
+        let Some(made) = make(&engine.settings, &granted, number) else {
+            return -sys::FI_ENOMEM;
+        };
+        // SAFETY: it was made just now, and is ours alone.
+        unsafe { (*made).next = list };
+        list = made;
+    }
+    if list.is_null() {
+        return -sys::FI_ENODATA;
+    }
+    // SAFETY: libfabric gives a valid place.
+    unsafe { info.write(list) };
+    0
+}
+
+/// The NIC that a domain's name stands for.
+///
+/// # Safety
+///
+/// `name` must be null or a C string.
+pub(super) unsafe fn nic_of(name: *const c_char) -> Option<usize> {
+    // SAFETY: the caller's.
+    let name = unsafe { text(name) }?;
+    name.strip_prefix("vnic")?.parse().ok()
+}
+
+/// FI_MR_BASIC spelled out.
+pub(super) fn modes_in_force(modes: c_int) -> c_int {
+    if modes == MR_BASIC { MR_BASIC_MODES } else { modes }
+}
+
+fn domain_name(nic: usize) -> String {
+    format!("vnic{nic}")
+}
+
+/// What the hints ask for, copied out of them.
+#[derive(Debug, Default)]
+struct Wanted {
+    caps: u64,
+    /// Mode bits, if there were hints at all.
+    mode: Option<u64>,
+    endpoint: sys::fi_ep_type,
+    max_message: u64,
+    modes: Option<c_int>,
+    immediate_bytes: usize,
+    threading: sys::fi_threading,
+    orders: u64,
+    transmit_flags: u64,
+    inject: usize,
+    domain: Option<String>,
+    fabric: Option<String>,
+}
+
+/// What they get.
+#[derive(Debug)]
+struct Granted {
+    caps: u64,
+    modes: c_int,
+    threading: sys::fi_threading,
+    orders: u64,
+    transmit_flags: u64,
+}
+
+impl Wanted {
+    /// # Safety
+    ///
+    /// `hints` must be null, or valid with all that it points to.
+    unsafe fn of(hints: *const sys::fi_info, _version: u32) -> Self {
+        // SAFETY: the caller's.
+        let Some(hints) = (unsafe { hints.as_ref() }) else { return Self::default() };
+        let mut wanted = Self { caps: hints.caps, mode: Some(hints.mode), ..Self::default() };
+        // SAFETY: the caller's, and so for the four below.
+        if let Some(endpoint) = unsafe { hints.ep_attr.as_ref() } {
+            wanted.endpoint = endpoint.type_;
+            wanted.max_message = endpoint.max_msg_size as u64;
+        }
+        // SAFETY: as above.
+        if let Some(domain) = unsafe { hints.domain_attr.as_ref() } {
+            wanted.modes = Some(domain.mr_mode);
+            wanted.immediate_bytes = domain.cq_data_size;
+            wanted.threading = domain.threading;
+            // SAFETY: as above.
+            wanted.domain = unsafe { text(domain.name) };
+        }
+        // SAFETY: as above.
+        if let Some(fabric) = unsafe { hints.fabric_attr.as_ref() } {
+            // SAFETY: as above.
+            wanted.fabric = unsafe { text(fabric.name) };
+        }
+        // SAFETY: as above.
+        if let Some(transmit) = unsafe { hints.tx_attr.as_ref() } {
+            wanted.orders = transmit.msg_order;
+            wanted.transmit_flags = transmit.op_flags;
+            wanted.inject = transmit.inject_size;
+        }
+        wanted
+    }
+
+    /// None where the profile cannot give what is asked, or asks more than is offered.
+    fn granted(&self, settings: &Settings) -> Option<Granted> {
+        let profile = &settings.profile;
+        let hmem = if settings.device_memory { sys::FI_HMEM } else { 0 };
+        let fits = self.caps & !(CAPS | hmem) == 0
+            && matches!(self.endpoint, sys::FI_EP_UNSPEC | sys::FI_EP_RDM)
+            && self.max_message <= profile.max_message
+            && self.immediate_bytes <= profile.immediate_bytes
+            && self.inject <= profile.inject_bytes
+            && self.orders & !profile.orders == 0
+            && self.mode.is_none_or(|mode| profile.mode & !mode == 0)
+            && self.fabric.as_deref().is_none_or(|name| Ok(name) == NAME.to_str());
+        if !fits {
+            return None;
+        }
+        Some(Granted {
+            caps: self.granted_caps(),
+            modes: self.granted_modes(profile)?,
+            threading: match self.threading {
+                sys::FI_THREAD_UNSPEC => sys::FI_THREAD_SAFE,
+                other => other,
+            },
+            orders: self.orders | profile.always_ordered,
+            transmit_flags: self.transmit_flags,
+        })
+    }
+
+    fn granted_caps(&self) -> u64 {
+        if self.caps == 0 {
+            return CAPS;
+        }
+        let directions = if self.caps & DIRECTIONS == 0 { DIRECTIONS } else { 0 };
+        self.caps | directions | SECONDARY
+    }
+
+    /// A mode that the profile needs has to be offered; one that it does not need is not kept.
+    fn granted_modes(&self, profile: &Profile) -> Option<c_int> {
+        match self.modes {
+            None => Some(profile.regions),
+            Some(MR_BASIC) => (profile.regions & !MR_BASIC_MODES == 0).then_some(MR_BASIC),
+            Some(modes) => (profile.regions & !modes == 0).then_some(profile.regions),
+        }
+    }
+}
+
+/// One answer.
+fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sys::fi_info> {
+    let library = library()?;
+    // SAFETY: of nothing, it makes an empty one.
+    let made = unsafe { (library.fi_dupinfo)(ptr::null()) };
+    // SAFETY: null or valid, and ours alone.
+    let info = unsafe { made.as_mut() }?;
+    let profile = &settings.profile;
+    info.caps = granted.caps;
+    info.mode = profile.mode;
+    info.addr_format = sys::FI_ADDR_STR;
+    let address = CString::new(format!("vfabric://{number}/")).ok()?;
+    info.src_addrlen = address.as_bytes_with_nul().len();
+    info.src_addr = duplicate(&address).cast();
+    info.nic = nic::make(settings, number, &domain_name(number));
+    // SAFETY: an info that is made has all of its parts, and so for the four below.
+    fill_endpoint(unsafe { info.ep_attr.as_mut() }?, profile);
+    // SAFETY: as above.
+    let domain = unsafe { info.domain_attr.as_mut() }?;
+    domain.name = duplicate(&CString::new(domain_name(number)).ok()?);
+    fill_domain(domain, profile, granted);
+    // SAFETY: as above.
+    let fabric = unsafe { info.fabric_attr.as_mut() }?;
+    fabric.name = duplicate(NAME);
+    fabric.prov_version = sys::version(0, 1);
+    // SAFETY: as above.
+    let transmit = unsafe { info.tx_attr.as_mut() }?;
+    transmit.caps = granted.caps;
+    transmit.mode = profile.mode;
+    transmit.op_flags = granted.transmit_flags;
+    transmit.msg_order = granted.orders;
+    transmit.inject_size = profile.inject_bytes;
+    transmit.size = profile.transmit_depth;
+    transmit.iov_limit = 1;
+    transmit.rma_iov_limit = 1;
+    // SAFETY: as above.
+    let receive = unsafe { info.rx_attr.as_mut() }?;
+    receive.caps = granted.caps;
+    receive.mode = profile.mode;
+    receive.msg_order = granted.orders;
+    receive.size = profile.receive_depth;
+    receive.iov_limit = 1;
+    Some(made)
+}
+
+fn fill_endpoint(endpoint: &mut sys::fi_ep_attr, profile: &Profile) {
+    endpoint.type_ = sys::FI_EP_RDM;
+    endpoint.protocol = profile.protocol;
+    endpoint.protocol_version = 1;
+    endpoint.max_msg_size = crate::memory::bits(profile.max_message);
+    endpoint.tx_ctx_cnt = 1;
+    endpoint.rx_ctx_cnt = 1;
+}
+
+fn fill_domain(domain: &mut sys::fi_domain_attr, profile: &Profile, granted: &Granted) {
+    domain.threading = granted.threading;
+    domain.control_progress = sys::FI_PROGRESS_MANUAL;
+    domain.data_progress = match profile.progress {
+        Progress::Hardware | Progress::Software => sys::FI_PROGRESS_MANUAL,
+    };
+    domain.resource_mgmt = sys::FI_RM_ENABLED;
+    domain.av_type = sys::FI_AV_TABLE;
+    domain.mr_mode = granted.modes;
+    domain.mr_key_size = profile.key_bytes;
+    domain.cq_data_size = profile.immediate_bytes;
+    domain.cq_cnt = 1024;
+    domain.ep_cnt = profile.endpoints_per_nic;
+    domain.tx_ctx_cnt = 1;
+    domain.rx_ctx_cnt = 1;
+    domain.max_ep_tx_ctx = 1;
+    domain.max_ep_rx_ctx = 1;
+    domain.mr_iov_limit = 1;
+    domain.caps = SECONDARY;
+    domain.mr_cnt = 1 << 16;
+}
+
+/// A copy for libfabric to free; null when there is no memory, which a name may be.
+pub(super) fn duplicate(text: &CStr) -> *mut c_char {
+    // SAFETY: a C string.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
+/// # Safety
+///
+/// `raw` must be null or a C string.
+unsafe fn text(raw: *const c_char) -> Option<String> {
+    if raw.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    Some(unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned())
+}

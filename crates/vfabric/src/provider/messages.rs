@@ -1,0 +1,240 @@
+//! Two-sided messages: fi_msg(3).
+
+use std::ffi::c_void;
+
+use libfabric_sys as sys;
+
+use super::object::Object;
+use super::table::table;
+use super::{answer_size, number};
+use crate::engine::{Ask, Kind, Local, Remote, engine};
+
+table! {
+    pub(super) fn calls() -> sys::fi_ops_msg {
+        recv: receive,
+        recvv: receive_vector,
+        recvmsg: receive_message,
+        send: send,
+        sendv: send_vector,
+        sendmsg: send_message,
+        inject: inject,
+        senddata: send_data,
+        injectdata: inject_data,
+    }
+}
+
+/// Bytes as a call names them.
+pub(super) fn local(buffer: *const c_void, len: usize, descriptor: *mut c_void) -> Local {
+    Local { address: number(buffer), len: len as u64, descriptor: number(descriptor) }
+}
+
+/// The one piece that operations may have; none at all are no bytes.
+///
+/// # Safety
+///
+/// `pieces` must be `count` of them, and `descriptors` null or as many.
+pub(super) unsafe fn piece(
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+) -> Option<Local> {
+    if count == 0 {
+        return Some(Local { address: 0, len: 0, descriptor: 0 });
+    }
+    if count > 1 {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let piece = unsafe { pieces.read() };
+    let descriptor = if descriptors.is_null() {
+        std::ptr::null_mut()
+    } else {
+        // SAFETY: the caller's.
+        unsafe { descriptors.read() }
+    };
+    Some(local(piece.iov_base, piece.iov_len, descriptor))
+}
+
+/// A send's part of what a post needs.
+struct Sending {
+    local: Local,
+    peer: u64,
+    immediate: Option<u64>,
+    flags: u64,
+    context: *mut c_void,
+    silent: bool,
+}
+
+/// # Safety
+///
+/// `endpoint` must be one of ours.
+unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
+    // SAFETY: the caller's.
+    let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    let _turns = endpoint.enter("a send");
+    let Sending { local, peer, immediate, flags, context, silent } = sending;
+    answer_size(engine().post(Ask {
+        endpoint: endpoint.id,
+        kind: Kind::Send,
+        local,
+        peer,
+        remote: Remote::default(),
+        immediate,
+        flags,
+        context: number(context),
+        silent,
+    }))
+}
+
+/// # Safety
+///
+/// `endpoint` must be one of ours.
+unsafe fn post_receive(endpoint: *mut sys::fid_ep, local: Local, context: *mut c_void) -> isize {
+    // SAFETY: the caller's.
+    let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    let _turns = endpoint.enter("a receive");
+    answer_size(engine().post_receive(endpoint.id, local, number(context)))
+}
+
+unsafe extern "C" fn receive(
+    endpoint: *mut sys::fid_ep,
+    buffer: *mut c_void,
+    len: usize,
+    descriptor: *mut c_void,
+    _source: sys::fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post_receive(endpoint, local(buffer, len, descriptor), context) }
+}
+
+unsafe extern "C" fn receive_vector(
+    endpoint: *mut sys::fid_ep,
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    _source: sys::fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the user gives as many as they say.
+    match unsafe { piece(pieces, descriptors, count) } {
+        // SAFETY: libfabric gives an endpoint of ours.
+        Some(local) => unsafe { post_receive(endpoint, local, context) },
+        None => -(sys::FI_EINVAL as isize),
+    }
+}
+
+unsafe extern "C" fn receive_message(
+    endpoint: *mut sys::fid_ep,
+    message: *const sys::fi_msg,
+    _flags: u64,
+) -> isize {
+    // SAFETY: the user gives a message.
+    let message = unsafe { message.read() };
+    // SAFETY: its vectors are as long as it says.
+    match unsafe { piece(message.msg_iov, message.desc, message.iov_count) } {
+        // SAFETY: libfabric gives an endpoint of ours.
+        Some(local) => unsafe { post_receive(endpoint, local, message.context) },
+        None => -(sys::FI_EINVAL as isize),
+    }
+}
+
+unsafe extern "C" fn send(
+    endpoint: *mut sys::fid_ep,
+    buffer: *const c_void,
+    len: usize,
+    descriptor: *mut c_void,
+    peer: sys::fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let local = local(buffer, len, descriptor);
+    let sending = Sending { local, peer, immediate: None, flags: 0, context, silent: false };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, sending) }
+}
+
+unsafe extern "C" fn send_vector(
+    endpoint: *mut sys::fid_ep,
+    pieces: *const sys::iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    peer: sys::fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the user gives as many as they say.
+    let Some(local) = (unsafe { piece(pieces, descriptors, count) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    let sending = Sending { local, peer, immediate: None, flags: 0, context, silent: false };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, sending) }
+}
+
+unsafe extern "C" fn send_message(
+    endpoint: *mut sys::fid_ep,
+    message: *const sys::fi_msg,
+    flags: u64,
+) -> isize {
+    // SAFETY: the user gives a message.
+    let message = unsafe { message.read() };
+    // SAFETY: its vectors are as long as it says.
+    let Some(local) = (unsafe { piece(message.msg_iov, message.desc, message.iov_count) }) else {
+        return -(sys::FI_EINVAL as isize);
+    };
+    let sending = Sending {
+        local,
+        peer: message.addr,
+        immediate: (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data),
+        flags,
+        context: message.context,
+        silent: false,
+    };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, sending) }
+}
+
+unsafe extern "C" fn send_data(
+    endpoint: *mut sys::fid_ep,
+    buffer: *const c_void,
+    len: usize,
+    descriptor: *mut c_void,
+    data: u64,
+    peer: sys::fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let local = local(buffer, len, descriptor);
+    let sending = Sending { local, peer, immediate: Some(data), flags: 0, context, silent: false };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, sending) }
+}
+
+unsafe extern "C" fn inject(
+    endpoint: *mut sys::fid_ep,
+    buffer: *const c_void,
+    len: usize,
+    peer: sys::fi_addr_t,
+) -> isize {
+    let local = local(buffer, len, std::ptr::null_mut());
+    let context = std::ptr::null_mut();
+    let sending = Sending { local, peer, immediate: None, flags: 0, context, silent: true };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, sending) }
+}
+
+unsafe extern "C" fn inject_data(
+    endpoint: *mut sys::fid_ep,
+    buffer: *const c_void,
+    len: usize,
+    data: u64,
+    peer: sys::fi_addr_t,
+) -> isize {
+    let local = local(buffer, len, std::ptr::null_mut());
+    let context = std::ptr::null_mut();
+    let sending = Sending { local, peer, immediate: Some(data), flags: 0, context, silent: true };
+    // SAFETY: libfabric gives an endpoint of ours.
+    unsafe { post(endpoint, sending) }
+}

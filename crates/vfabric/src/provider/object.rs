@@ -1,0 +1,165 @@
+//! What libfabric's pointers point to: a `fid` of their kind, then what we know of it.
+//!
+//! A closed object's memory stays for a while, marked as closed, so that a second close or a late call is a broken rule and
+//! not undefined behaviour.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use libfabric_sys as sys;
+
+use crate::engine::engine;
+use crate::ledger::Rule;
+use crate::serial::{Serial, Turn};
+
+/// A structure of libfabric's that begins with a `fid`.
+///
+/// # Safety
+///
+/// The type must be `repr(C)`, and start with a `fid`.
+pub(super) unsafe trait Fid: Sized + 'static {
+    const NAME: &'static str;
+}
+
+macro_rules! fids {
+    ($($name:ident = $text:literal),* $(,)?) => {$(
+        // SAFETY: as rdma/*.h declare it.
+        unsafe impl Fid for sys::$name {
+            const NAME: &'static str = $text;
+        }
+    )*};
+}
+
+fids! {
+    fid_fabric = "fabric", fid_domain = "domain", fid_ep = "endpoint", fid_cq = "completion queue", fid_av = "address vector",
+    fid_mr = "region",
+}
+
+/// An object that libfabric and its user hold by the address of its `fid`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Object<F: Fid> {
+    fid: UnsafeCell<F>,
+    /// Its number in the engine.
+    pub(super) id: u64,
+    /// Its domain's.
+    pub(super) domain: u64,
+    /// Whether its user promised to serialise calls (FI_THREAD_COMPLETION and stricter).
+    pub(super) serialised: bool,
+    /// The groups of calls that it belongs to: an endpoint may have two queues.
+    groups: [OnceLock<Arc<Serial>>; 2],
+    closed: AtomicBool,
+}
+
+impl<F: Fid> Object<F> {
+    pub(super) fn new(fid: F, id: u64, domain: u64, serialised: bool) -> Self {
+        Self {
+            fid: UnsafeCell::new(fid),
+            id,
+            domain,
+            serialised,
+            groups: [const { OnceLock::new() }; 2],
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Hands it to libfabric, until its close.
+    pub(super) fn publish(self) -> *mut F {
+        Box::into_raw(Box::new(self)).cast()
+    }
+
+    /// The object behind a pointer of libfabric's; none after its close, which is written down.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must come from `publish` of this type, be it closed or not.
+    pub(super) unsafe fn of<'a>(raw: *mut F) -> Option<&'a Self> {
+        // SAFETY: the caller's; closed objects stay where they are long enough.
+        let object = unsafe { raw.cast::<Self>().as_ref() }?;
+        if object.closed.load(Ordering::Acquire) {
+            let id = object.id;
+            engine().broken(Rule::Closed, || format!("{} {id} is used after its close", F::NAME));
+            return None;
+        }
+        Some(object)
+    }
+
+    /// The `fid` itself.
+    pub(super) fn fid(&self) -> *mut F {
+        self.fid.get()
+    }
+
+    /// Puts its calls into the group of a queue.
+    pub(super) fn join(&self, group: &Arc<Serial>) {
+        let known = |other: &OnceLock<Arc<Serial>>| {
+            other.get().is_some_and(|other| Arc::ptr_eq(other, group))
+        };
+        if self.groups.iter().any(known) {
+            return;
+        }
+        for slot in &self.groups {
+            if slot.set(Arc::clone(group)).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Puts its calls into another object's groups.
+    pub(super) fn join_groups_of<G: Fid>(&self, other: &Object<G>) {
+        for group in other.groups.iter().filter_map(OnceLock::get) {
+            self.join(group);
+        }
+    }
+
+    /// Marks a call on it for the call's length, and writes down if another one is under way.
+    pub(super) fn enter(&self, call: &str) -> [Option<Turn<'_>>; 2] {
+        let turns = [0, 1].map(|index| {
+            let group = self.groups[index].get().filter(|_| self.serialised);
+            group.map(|group| group.enter())
+        });
+        if turns.iter().flatten().any(|turn| turn.clash) {
+            engine().broken(Rule::Threads, || {
+                format!("{call} on {} {} while another call is on the same queue, its endpoints or regions", F::NAME, self.id)
+            });
+        }
+        turns
+    }
+
+    /// After its close.
+    pub(super) fn bury(&self) {
+        self.closed.store(true, Ordering::Release);
+        let grave = Grave { object: self.fid.get().cast(), free: free::<F> };
+        let mut graves = GRAVES.lock().unwrap_or_else(PoisonError::into_inner);
+        graves.push_back(grave);
+        if graves.len() > GRAVES_MAX
+            && let Some(Grave { object, free }) = graves.pop_front()
+        {
+            // SAFETY: it was published by the type whose `free` this is, and nobody has used it for long.
+            unsafe { free(object) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// `raw` must come from `publish` of this type, and not be used again.
+unsafe fn free<F: Fid>(raw: *mut c_void) {
+    // SAFETY: the caller's.
+    drop(unsafe { Box::from_raw(raw.cast::<Object<F>>()) });
+}
+
+struct Grave {
+    object: *mut c_void,
+    free: unsafe fn(*mut c_void),
+}
+
+// SAFETY: nobody uses a closed object but to see that it is closed.
+unsafe impl Send for Grave {}
+
+static GRAVES: Mutex<VecDeque<Grave>> = Mutex::new(VecDeque::new());
+
+/// Closed objects that are kept.
+const GRAVES_MAX: usize = 4096;

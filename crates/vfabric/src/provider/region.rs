@@ -1,0 +1,170 @@
+//! Regions: registered, bound, enabled, closed.
+
+use std::ffi::{c_int, c_void};
+
+use libfabric_sys as sys;
+
+use super::object::Object;
+use super::table::table;
+use super::{answer, number, pointer};
+use crate::engine::{self, Errno, Region, engine};
+
+table! {
+    fn objects() -> sys::fi_ops { close: close, bind: bind, control: control }
+}
+
+table! {
+    pub(super) fn calls() -> sys::fi_ops_mr {
+        reg: register,
+        regv: register_vector,
+        regattr: register_attributes,
+    }
+}
+
+unsafe extern "C" fn register(
+    domain: *mut sys::fid,
+    buffer: *const c_void,
+    len: usize,
+    access: u64,
+    _offset: u64,
+    requested_key: u64,
+    _flags: u64,
+    region: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let made = Region::new(number(buffer), len as u64, access, number(context));
+    // SAFETY: the caller's.
+    unsafe { open(domain, made, requested_key, context, region) }
+}
+
+unsafe extern "C" fn register_vector(
+    domain: *mut sys::fid,
+    pieces: *const sys::iovec,
+    count: usize,
+    access: u64,
+    _offset: u64,
+    requested_key: u64,
+    _flags: u64,
+    region: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    if count != 1 {
+        return -sys::FI_EINVAL;
+    }
+    // SAFETY: the user gives one piece.
+    let piece = unsafe { pieces.read() };
+    let made = Region::new(number(piece.iov_base), piece.iov_len as u64, access, number(context));
+    // SAFETY: the caller's.
+    unsafe { open(domain, made, requested_key, context, region) }
+}
+
+unsafe extern "C" fn register_attributes(
+    domain: *mut sys::fid,
+    attributes: *const sys::fi_mr_attr,
+    flags: u64,
+    region: *mut *mut sys::fid_mr,
+) -> c_int {
+    // SAFETY: the user gives attributes.
+    let asked = unsafe { attributes.read() };
+    let device_memory = asked.iface != sys::FI_HMEM_SYSTEM || flags & sys::FI_MR_DMABUF != 0;
+    if device_memory && !engine().settings.device_memory {
+        return -sys::FI_ENOSYS;
+    }
+    let (base, len) = if flags & sys::FI_MR_DMABUF != 0 {
+        // SAFETY: with this flag, the first field points to one of these.
+        let dmabuf = unsafe { asked.mr_iov.cast::<sys::fi_mr_dmabuf>().read() };
+        (number(dmabuf.base_addr) + dmabuf.offset, dmabuf.len)
+    } else if asked.iov_count == 1 {
+        // SAFETY: the user gives one piece.
+        let piece = unsafe { asked.mr_iov.read() };
+        (number(piece.iov_base), piece.iov_len)
+    } else {
+        return -sys::FI_EINVAL;
+    };
+    let made = Region::new(base, len as u64, asked.access, number(asked.context));
+    // SAFETY: the caller's.
+    unsafe { open(domain, made, asked.requested_key, asked.context, region) }
+}
+
+/// # Safety
+///
+/// `domain` must be a domain of ours, and `place` valid.
+unsafe fn open(
+    domain: *mut sys::fid,
+    region: Region,
+    requested_key: u64,
+    context: *mut c_void,
+    place: *mut *mut sys::fid_mr,
+) -> c_int {
+    // SAFETY: the caller's.
+    let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(domain.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    let registered = engine().register(domain.id, region, requested_key);
+    let (id, key) = match registered {
+        Ok(registered) => registered,
+        Err(Errno(code)) => return -code,
+    };
+    let fid = sys::fid_mr {
+        fid: sys::fid { fclass: sys::FI_CLASS_MR as usize, context, ops: objects() },
+        mem_desc: pointer(engine::descriptor(id)),
+        key,
+    };
+    // SAFETY: the caller's.
+    unsafe { place.write(Object::new(fid, id, domain.id, domain.serialised).publish()) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
+    // SAFETY: this table is of regions only.
+    let Some(region) = (unsafe { Object::<sys::fid_mr>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    let _turns = region.enter("fi_close");
+    let outcome = engine().close_region(region.id);
+    if outcome.is_ok() {
+        region.bury();
+    }
+    answer(outcome)
+}
+
+unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64) -> c_int {
+    // SAFETY: this table is of regions only.
+    let Some(region) = (unsafe { Object::<sys::fid_mr>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    // SAFETY: the user gives an open object.
+    if unsafe { (*object).fclass } != sys::FI_CLASS_EP as usize {
+        return -sys::FI_EINVAL;
+    }
+    // SAFETY: its class says that it is an endpoint.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(object.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    let _turns = endpoint.enter("fi_mr_bind");
+    let outcome = engine().bind_region(region.id, endpoint.id, flags);
+    if outcome.is_ok() {
+        region.join_groups_of(endpoint);
+    }
+    answer(outcome)
+}
+
+unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, _argument: *mut c_void) -> c_int {
+    // SAFETY: this table is of regions only.
+    let Some(region) = (unsafe { Object::<sys::fid_mr>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    if command.cast_unsigned() != sys::FI_ENABLE {
+        return -sys::FI_ENOSYS;
+    }
+    let _turns = region.enter("fi_mr_enable");
+    let enabled = engine().enable_region(region.id);
+    match enabled {
+        Ok(key) => {
+            // SAFETY: the user reads the key after this call has returned, and not at the same time.
+            unsafe { (*region.fid()).key = key };
+            0
+        }
+        Err(Errno(code)) => -code,
+    }
+}

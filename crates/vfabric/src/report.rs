@@ -1,0 +1,61 @@
+//! The report: broken rules with their words, counters, and what is open, as text for those who cannot call us.
+//!
+//! Lines are a word, a name and a value: `violations 0`, `violation bounds …`, `counter posts.write 12`, `open regions 0`.
+
+use std::fmt::Write;
+
+use crate::engine::Engine;
+use crate::ledger::Rule;
+
+/// Writes it where VFABRIC_REPORT says, over what an earlier one of this process wrote. A process that opened no domain has
+/// nothing to say, and leaves a file of another one alone.
+pub(crate) fn write(engine: &Engine) {
+    let Some(path) = &engine.settings.report else { return };
+    if engine.census().iter().any(|(name, _, ever)| *name == "domains" && *ever > 0) {
+        // At exit there is nobody to tell of a failure; the reader misses the file.
+        let _ = std::fs::write(path, text(engine));
+    }
+}
+
+/// All of it.
+pub(crate) fn text(engine: &Engine) -> String {
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    line(format_args!("profile {}", engine.settings.profile.name));
+    line(format_args!("seed {}", engine.settings.seed));
+    line(format_args!("clock {}", engine.now()));
+    line(format_args!("violations {}", engine.ledger.len()));
+    for (rule, words) in engine.ledger.texts() {
+        line(format_args!("violation {rule} {words}"));
+    }
+    for (name, value) in numbers(engine) {
+        line(format_args!("{} {value}", name.replacen('.', " ", 1)));
+    }
+    text
+}
+
+/// Every number by name: `counter.posts.write`, `violations.bounds`, `open.regions`, `nic.3.bytes`.
+pub(crate) fn numbers(engine: &Engine) -> Vec<(String, u64)> {
+    let mut numbers: Vec<(String, u64)> = Vec::new();
+    let rules = Rule::ALL.iter().map(|rule| (*rule, engine.ledger.of(*rule)));
+    for (rule, count) in rules.filter(|(_, count)| *count > 0) {
+        numbers.push((format!("broken.{rule}"), count));
+    }
+    for (name, open, ever) in engine.census() {
+        numbers.push((format!("open.{name}"), open as u64));
+        numbers.push((format!("opened.{name}"), ever as u64));
+    }
+    numbers.push(("open.peers".to_owned(), engine.peers() as u64));
+    numbers.push(("open.operations".to_owned(), engine.in_flight() as u64));
+    for (index, nic) in engine.nics().iter().enumerate() {
+        numbers.push((format!("nic.{index}.posts"), nic.operations));
+        numbers.push((format!("nic.{index}.bytes"), nic.bytes));
+    }
+    numbers.push(("counter.posts".to_owned(), engine.posts()));
+    numbers.push(("counter.tolerated".to_owned(), engine.ledger.tolerated()));
+    numbers.extend(engine.counters.all().map(|(name, value)| (format!("counter.{name}"), value)));
+    numbers
+}

@@ -1,0 +1,324 @@
+//! What a user can set: by VFABRIC_* in the environment, and by the control table's `configure`.
+
+use std::ffi::c_int;
+use std::path::PathBuf;
+
+use libfabric_sys as sys;
+
+use crate::faults::{self, Fault};
+use crate::ledger::Rule;
+use crate::profile::{self, Profile};
+
+/// One name, what it takes, its default, and what it does. docs/vfabric.md has the same table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) takes: &'static str,
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the page, which a test compares"))]
+    pub(crate) default: &'static str,
+    #[cfg_attr(not(test), expect(dead_code, reason = "as above"))]
+    pub(crate) doc: &'static str,
+}
+
+macro_rules! settings {
+    ($($name:literal, $takes:literal, $default:literal, $doc:literal;)*) => {
+        /// Every setting. The environment has each in capitals, after VFABRIC_.
+        pub(crate) const SETTINGS: &[Setting] =
+            &[$(Setting { name: $name, takes: $takes, default: $default, doc: $doc }),*];
+    };
+}
+
+settings! {
+    "profile", "cxi, efa, tcp or adversary", "cxi",
+        "What the fabric promises and demands. Comes first: the others change it.";
+    "nics", "1 to 16", "4", "Virtual NICs: domains vnic0, vnic1 and so on.";
+    "seed", "a number", "1", "Where all chance starts.";
+    "eagain", "0 to 999", "0", "So many of a thousand posts are refused with -FI_EAGAIN.";
+    "faults", "a script", "", "Faults by post and by operation; see below.";
+    "immediates", "0 or 1", "the profile's",
+        "Whether writes with immediates work; without, they answer -FI_ENOSYS, whatever `cq_data_size` says.";
+    "regions", "endpoint, prov_key, allocated, virt_addr, local, or none", "the profile's",
+        "What registration asks of the user: FI_MR_* bits, with commas between.";
+    "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
+    "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
+    "inject", "bytes", "the profile's", "The largest injected operation.";
+    "message", "bytes", "the profile's", "The largest operation.";
+    "reorder", "turns", "the profile's", "How far completions and bytes may overtake each other.";
+    "hold", "0 or 1", "the profile's", "Whether landed bytes may stay unseen for a while, torn at cache lines.";
+    "linger", "0 to 1000", "1000",
+        "Profile tcp: so many of a thousand operations wait for another poll of the sender's after they were reported complete; the rest leave at once.";
+    "clock", "turns or virtual", "turns",
+        "What time is. Turns: every poll is one. Virtual: nanoseconds, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
+    "bandwidth", "Mb/s, one or one per NIC", "200000", "Of each NIC, in virtual time.";
+    "latency", "ns, one or one per NIC", "1500", "Of each NIC, in virtual time.";
+    "speed", "Mb/s, one or one per NIC", "200000", "The link speed that fi_info.nic tells.";
+    "pci", "addresses, one per NIC", "0000:10:00.0 and up", "Where fi_info.nic says that the NICs are.";
+    "numa", "nodes, one or one per NIC", "0", "Without `pci`: the PCI domain that each NIC's address has.";
+    "tolerate", "rules", "", "Broken rules that are counted apart and fail no test; names as in reports.";
+    "hmem", "0 or 1", "0", "Whether device memory (FI_HMEM) is offered.";
+    "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
+}
+
+/// What was set, or the profile's own.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) profile: Profile,
+    pub(crate) nics: usize,
+    pub(crate) seed: u64,
+    pub(crate) eagain_permille: u64,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) linger_permille: u64,
+    pub(crate) is_virtual: bool,
+    pub(crate) bandwidth_mbps: Vec<u64>,
+    pub(crate) latency_ns: Vec<u64>,
+    pub(crate) speed_mbps: Vec<u64>,
+    pub(crate) pci: Vec<PciAddress>,
+    pub(crate) numa: Vec<u64>,
+    pub(crate) tolerated: Vec<Rule>,
+    pub(crate) device_memory: bool,
+    pub(crate) report: Option<PathBuf>,
+}
+
+/// As sysfs writes it: `0000:3b:00.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PciAddress {
+    pub(crate) domain: u16,
+    pub(crate) bus: u8,
+    pub(crate) device: u8,
+    pub(crate) function: u8,
+}
+
+impl Settings {
+    fn new() -> Self {
+        Self {
+            profile: profile::PROFILES[0],
+            nics: 4,
+            seed: 1,
+            eagain_permille: 0,
+            faults: Vec::new(),
+            linger_permille: 1000,
+            is_virtual: false,
+            bandwidth_mbps: vec![200_000],
+            latency_ns: vec![1500],
+            speed_mbps: vec![200_000],
+            pci: Vec::new(),
+            numa: vec![0],
+            tolerated: Vec::new(),
+            device_memory: false,
+            report: None,
+        }
+    }
+
+    /// Of names and values; a value may only be missing by being empty.
+    pub(crate) fn of<'a>(
+        given: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+    ) -> Result<Self, String> {
+        let mut settings = Self::new();
+        for (name, _) in given.clone() {
+            if !SETTINGS.iter().any(|setting| setting.name == name) {
+                return Err(format!("there is no setting {name}"));
+            }
+        }
+        // In the table's order, since the profile comes first.
+        for setting in SETTINGS {
+            for (_, value) in given.clone().filter(|(name, _)| *name == setting.name) {
+                if !value.is_empty() {
+                    settings.set(setting.name, value).ok_or_else(|| {
+                        format!("{}={value}: it takes {}", setting.name, setting.takes)
+                    })?;
+                }
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Of `name=value` words. A value with blanks is quoted by apostrophes.
+    pub(crate) fn of_text(text: &str) -> Result<Self, String> {
+        let mut quoted = false;
+        let words: Vec<&str> = text
+            .split(|letter: char| {
+                quoted ^= letter == '\'';
+                letter == ' ' && !quoted
+            })
+            .filter(|word| !word.is_empty())
+            .collect();
+        let pairs = words.iter().map(|word| word.split_once('=').unwrap_or((word, "")));
+        Self::of(pairs.map(|(name, value)| (name, value.trim_matches('\''))))
+    }
+
+    /// Of the environment. Names that we do not have are somebody else's mistake, and said too.
+    pub(crate) fn of_environment() -> Result<Self, String> {
+        let variables: Vec<(String, String)> = std::env::vars_os()
+            .filter_map(|(name, value)| {
+                let name = name.to_str()?.strip_prefix("VFABRIC_")?.to_ascii_lowercase();
+                Some((name, value.to_str()?.to_owned()))
+            })
+            .collect();
+        Self::of(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        let profile = &mut self.profile;
+        match name {
+            "profile" => *profile = profile::named(value)?,
+            "nics" => self.nics = number(value, 1, NICS_MAX as u64)?.try_into().ok()?,
+            "seed" => self.seed = value.parse().ok()?,
+            "eagain" => self.eagain_permille = number(value, 0, 999)?,
+            "faults" => self.faults = faults::parse(value).ok()?,
+            "immediates" => profile.immediates = switch(value)?,
+            "regions" => profile.regions = region_bits(value)?,
+            "endpoints" => profile.endpoints_per_nic = value.parse().ok()?,
+            "depth" => profile.transmit_depth = number(value, 1, 1 << 20)?.try_into().ok()?,
+            "inject" => {
+                profile.inject_bytes = value.parse().ok()?;
+                profile.inject_rma_bytes = profile.inject_bytes;
+            }
+            "message" => profile.max_message = number(value, 1, u64::MAX)?,
+            "reorder" => profile.reorder = value.parse().ok()?,
+            "hold" => profile.hold = switch(value)?,
+            "linger" => self.linger_permille = number(value, 0, 1000)?,
+            "clock" => {
+                self.is_virtual = match value {
+                    "turns" => false,
+                    "virtual" => true,
+                    _ => return None,
+                }
+            }
+            "bandwidth" => self.bandwidth_mbps = numbers(value, 1)?,
+            "latency" => self.latency_ns = numbers(value, 0)?,
+            "speed" => self.speed_mbps = numbers(value, 1)?,
+            "pci" => self.pci = value.split(',').map(pci_address).collect::<Option<_>>()?,
+            "numa" => self.numa = numbers(value, 0)?,
+            "tolerate" => {
+                let rule = |name| Rule::ALL.iter().find(|rule| rule.name() == name).copied();
+                self.tolerated = value.split(',').map(rule).collect::<Option<_>>()?;
+            }
+            "hmem" => self.device_memory = switch(value)?,
+            "report" => {
+                let number = std::process::id().to_string();
+                self.report = Some(PathBuf::from(value.replace("%p", &number)));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A list's entry for a NIC: the last one serves the rest.
+    pub(crate) fn of_nic(list: &[u64], nic: usize) -> u64 {
+        list.get(nic).or_else(|| list.last()).copied().unwrap_or(0)
+    }
+
+    /// Where a NIC says that it is.
+    pub(crate) fn pci_of(&self, nic: usize) -> PciAddress {
+        self.pci.get(nic).copied().unwrap_or_else(|| PciAddress {
+            domain: u16::try_from(Self::of_nic(&self.numa, nic)).unwrap_or(0),
+            bus: 0x10 + u8::try_from(nic).unwrap_or(0),
+            device: 0,
+            function: 0,
+        })
+    }
+}
+
+/// Domains vnic0 to vnic15.
+pub(crate) const NICS_MAX: usize = 16;
+
+fn number(value: &str, least: u64, most: u64) -> Option<u64> {
+    value.parse().ok().filter(|number| (least..=most).contains(number))
+}
+
+fn numbers(value: &str, least: u64) -> Option<Vec<u64>> {
+    value.split(',').map(|one| number(one, least, u64::MAX)).collect()
+}
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn region_bits(value: &str) -> Option<c_int> {
+    if value == "none" {
+        return Some(0);
+    }
+    value.split(',').try_fold(0, |bits, name| {
+        Some(
+            bits | match name {
+                "endpoint" => sys::FI_MR_ENDPOINT,
+                "prov_key" => sys::FI_MR_PROV_KEY,
+                "allocated" => sys::FI_MR_ALLOCATED,
+                "virt_addr" => sys::FI_MR_VIRT_ADDR,
+                "local" => sys::FI_MR_LOCAL,
+                _ => return None,
+            },
+        )
+    })
+}
+
+fn pci_address(text: &str) -> Option<PciAddress> {
+    let mut parts = text.split([':', '.']);
+    let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
+    let address = PciAddress {
+        domain: part()?.try_into().ok()?,
+        bus: part()?.try_into().ok()?,
+        device: part()?.try_into().ok()?,
+        function: part()?.try_into().ok()?,
+    };
+    parts.next().is_none().then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_change_the_profile_whatever_their_order() {
+        let settings = Settings::of_text("depth=3 profile=efa nics=2 regions=local").unwrap();
+        assert_eq!(settings.profile.name, "efa");
+        assert_eq!(settings.profile.transmit_depth, 3);
+        assert_eq!(settings.profile.regions, sys::FI_MR_LOCAL);
+        assert_eq!(settings.nics, 2);
+    }
+
+    #[test]
+    fn a_wrong_value_is_said_with_what_it_takes() {
+        let error = Settings::of_text("nics=17").unwrap_err();
+        assert_eq!(error, "nics=17: it takes 1 to 16");
+        assert!(Settings::of_text("nic=3").unwrap_err().contains("no setting nic"));
+    }
+
+    #[test]
+    fn a_script_may_have_blanks() {
+        let settings = Settings::of_text("faults='refuse=3 fail=4' seed=2").unwrap();
+        assert_eq!(settings.faults.len(), 2);
+        assert_eq!(settings.seed, 2);
+    }
+
+    #[test]
+    fn lists_serve_every_nic() {
+        let text = "pci=0000:3b:00.1,0001:02:03.4 bandwidth=10,20 numa=0,1";
+        let settings = Settings::of_text(text).unwrap();
+        assert_eq!(Settings::of_nic(&settings.bandwidth_mbps, 0), 10);
+        assert_eq!(Settings::of_nic(&settings.bandwidth_mbps, 7), 20);
+        let second = PciAddress { domain: 1, bus: 2, device: 3, function: 4 };
+        assert_eq!(settings.pci_of(1), second);
+        assert_eq!(settings.pci_of(2).domain, 1, "NUMA node 1");
+    }
+
+    #[test]
+    fn the_page_has_every_setting_and_every_rule() {
+        let page = include_str!("../../../docs/vfabric.md");
+        for Setting { name, takes, default, doc } in SETTINGS {
+            let default = if default.is_empty() { "none" } else { default };
+            let row = format!(
+                "| `VFABRIC_{}` | {takes} | {default} | {doc} |",
+                name.to_ascii_uppercase()
+            );
+            assert!(page.contains(&row), "docs/vfabric.md lacks: {row}");
+        }
+        for rule in Rule::ALL {
+            assert!(page.contains(&format!("| `{rule}` | ")), "docs/vfabric.md lacks {rule}");
+        }
+    }
+}
