@@ -1,6 +1,7 @@
 //! The `ironrail` command.
 #![forbid(unsafe_code)]
 
+mod conform;
 mod output;
 mod perf;
 
@@ -20,15 +21,25 @@ struct Command {
 enum Action {
     /// Measures collectives and messages over a plugin, every byte checked.
     Perf(perf::Perf),
+    /// Holds a plugin to the behaviours that NCCL relies on.
+    Conform(conform::Conform),
 }
 
 fn main() -> ExitCode {
-    let Command { action: Action::Perf(perf) } = Command::parse();
-    let level = if perf.is_verbose() { "info" } else { "warn" };
+    let Command { action } = Command::parse();
+    let verbose = match &action {
+        Action::Perf(perf) => perf.is_verbose(),
+        Action::Conform(conform) => conform.is_verbose(),
+    };
+    let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format_timestamp(None)
         .init();
-    match perf.run() {
+    let ended = match action {
+        Action::Perf(perf) => perf.run(),
+        Action::Conform(conform) => conform.run(),
+    };
+    match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(WRONG),
         Err(error) => {

@@ -152,11 +152,7 @@ impl Case {
     }
 
     /// Calls `turn` over and over for a while.
-    pub(super) fn during(
-        &self,
-        time: Duration,
-        mut turn: impl FnMut() -> Outcome,
-    ) -> Outcome {
+    pub(super) fn during(&self, time: Duration, mut turn: impl FnMut() -> Outcome) -> Outcome {
         let end = Instant::now() + time;
         while Instant::now() < end {
             turn()?;
@@ -232,7 +228,8 @@ impl Channel {
     }
 
     fn tell(&mut self, words: &[u8]) -> Outcome {
-        let len = u32::try_from(words.len()).map_err(|_| Stop::Fail("too long a word".to_owned()))?;
+        let len =
+            u32::try_from(words.len()).map_err(|_| Stop::Fail("too long a word".to_owned()))?;
         let mut frame = len.to_le_bytes().to_vec();
         frame.extend_from_slice(words);
         let mut rest = &frame[..];

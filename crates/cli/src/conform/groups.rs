@@ -208,9 +208,11 @@ impl<'a> GroupIncoming<'a> {
         told(number, &tested, &sizes, true)?;
         for (place, message) in group.iter().enumerate() {
             let bytes = pattern(self.salt, first + place, message.bytes);
-            check(self.arena, self.plan.at(first + place), &bytes, message.room).map_err(|why| {
-                Stop::Fail(format!("group {number}, place {place}, tag {}: {why}", message.tag))
-            })?;
+            check(self.arena, self.plan.at(first + place), &bytes, message.room).map_err(
+                |why| {
+                    Stop::Fail(format!("group {number}, place {place}, tag {}: {why}", message.tag))
+                },
+            )?;
         }
         self.first += group.len();
         self.outstanding.pop_front();

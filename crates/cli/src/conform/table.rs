@@ -126,7 +126,9 @@ mod tests {
     fn ids_are_kebab_case_and_every_behaviour_says_what_and_where() {
         for behaviour in all() {
             let plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
-            assert!(behaviour.id.split('-').all(|word| word.chars().all(plain) && !word.is_empty()));
+            assert!(
+                behaviour.id.split('-').all(|word| word.chars().all(plain) && !word.is_empty())
+            );
             assert!(behaviour.expects.len() > 20 && !behaviour.expects.contains('\n'));
             assert!(behaviour.source.contains("NCCL"), "{}", behaviour.id);
             assert!(behaviour.tables.0 <= behaviour.tables.1, "{}", behaviour.id);

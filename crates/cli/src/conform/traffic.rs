@@ -291,6 +291,14 @@ impl<'a> Incoming<'a> {
     pub(super) fn into_region(self) -> Region {
         self.region
     }
+
+    /// Whether every buffer whose receive is done has stayed as it was overwritten then.
+    pub(super) fn is_spoilt(&self) -> bool {
+        let free = (0..self.slots.taken.len()).filter(|slot| !self.slots.taken[*slot]);
+        let mut found =
+            free.map(|slot| self.slots.arena.read(self.slots.at(slot), self.slots.largest));
+        found.all(|bytes| bytes.iter().all(|byte| *byte == SPOILT))
+    }
 }
 
 impl Flow for Incoming<'_> {
@@ -309,15 +317,13 @@ impl Flow for Incoming<'_> {
 }
 
 /// What the plugin said of the sizes of a receive's messages.
-pub(super) fn told(
-    number: usize,
-    tested: &Tested,
-    expected: &[usize],
-    poisoned: bool,
-) -> Outcome {
+pub(super) fn told(number: usize, tested: &Tested, expected: &[usize], poisoned: bool) -> Outcome {
     for (place, bytes) in expected.iter().enumerate() {
         let said = tested.sizes[place];
-        hold!(!poisoned || tested.wrote(place), "receive {number}: test left size {place} as it was");
+        hold!(
+            !poisoned || tested.wrote(place),
+            "receive {number}: test left size {place} as it was"
+        );
         hold!(
             usize::try_from(said) == Ok(*bytes),
             "receive {number}: test says that message {place} has {said} bytes, it has {bytes}"
@@ -425,7 +431,8 @@ pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Re
 
 /// Bytes that tell messages, their senders and their places apart.
 pub(super) fn pattern(salt: usize, number: usize, len: usize) -> Vec<u8> {
-    let mut state = (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut state =
+        (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

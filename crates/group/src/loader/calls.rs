@@ -190,6 +190,9 @@ impl Calls {
         let missing = [
             ("init", matches!(self.init, Init::V6(None) | Init::V10(None) | Init::V11(None))),
             ("devices", self.devices.is_none()),
+            ("getProperties", !self.tells_properties()),
+            ("connect", !self.connects()),
+            ("iflush", self.iflush.is_none()),
             ("listen", matches!(self.listen, Listen::V6(None) | Listen::V11(None))),
             ("accept", matches!(self.accept, Accept::V6(None) | Accept::V7(None))),
             ("regMr", matches!(self.register, Register::V6(None) | Register::V8(None))),
@@ -205,6 +208,26 @@ impl Calls {
         match missing.iter().find(|(_, missing)| *missing) {
             None => Ok(self),
             Some((call, _)) => Err(format!("the v{} table has no {call}", self.version)),
+        }
+    }
+
+    fn tells_properties(&self) -> bool {
+        match self.properties {
+            GetProperties::V6(call) => call.is_some(),
+            GetProperties::V7(call) => call.is_some(),
+            GetProperties::V8(call) => call.is_some(),
+            GetProperties::V9(call) => call.is_some(),
+            GetProperties::V11(call) => call.is_some(),
+            GetProperties::V12(call) => call.is_some(),
+        }
+    }
+
+    fn connects(&self) -> bool {
+        match self.connect {
+            Connect::V6(call) => call.is_some(),
+            Connect::V7(call) => call.is_some(),
+            Connect::V10(call) => call.is_some(),
+            Connect::V11(call) => call.is_some(),
         }
     }
 }

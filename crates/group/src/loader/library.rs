@@ -79,6 +79,11 @@ impl Library {
         exported.map(|(number, _)| number).collect()
     }
 
+    /// Where the table in use stands.
+    pub(super) fn table(&self) -> Option<NonNull<c_void>> {
+        self.object.symbol(Calls::symbol(self.calls.version)?)
+    }
+
     pub(super) fn calls(&self) -> &Calls {
         &self.calls
     }

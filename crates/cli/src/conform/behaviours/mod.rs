@@ -11,6 +11,7 @@ pub(super) mod registration;
 pub(super) mod requests;
 pub(super) mod silence;
 pub(super) mod threads;
+mod too_long;
 
 use std::fs;
 
@@ -64,9 +65,8 @@ pub(super) fn give(case: &Case, comm: &SendComm, bytes: &[u8], tag: i32) -> Outc
     memory.write(0, bytes);
     let region = comm.register(memory, 0, memory.len())?;
     let place = (memory, 0, bytes.len());
-    let mut request = case.until("send a message", || {
-        Ok(comm.isend(place, tag, &region, Before::Null)?)
-    })?;
+    let mut request =
+        case.until("send a message", || Ok(comm.isend(place, tag, &region, Before::Null)?))?;
     case.until("wait for a send", || Ok(request.test()?.done.then_some(())))?;
     Ok(region.deregister()?)
 }

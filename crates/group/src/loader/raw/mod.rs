@@ -11,7 +11,7 @@ mod properties;
 
 pub use comm::{Before, ListenComm, Receive, ReceiveComm, Region, Request, SendComm, Tested};
 pub use memory::{Arena, HandlePlace};
-pub use properties::Field;
+pub use properties::{Field, Strings};
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -193,6 +193,11 @@ impl Context {
         }
         Err(Wrong::Contract("the context is finalized".to_owned()))
     }
+}
+
+/// Where the table in use stands.
+pub fn table_address(library: &Library) -> Option<usize> {
+    library.table().map(|table| table.as_ptr().addr())
 }
 
 /// Whether the table has an entry for DMA-BUF.

@@ -1,16 +1,18 @@
 //! Properties on a poisoned struct, to see which bytes a plugin writes.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
+use std::sync::Arc;
 
 use net_abi::{
     PropertiesV6, PropertiesV7, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
 };
 
-use super::super::Properties;
 use super::super::calls::GetProperties;
+use super::super::properties::text;
+use super::super::{Library, Properties};
 use super::{Net, Wrong, check, missing};
 
 /// A field of a version's struct, by NCCL's name.
@@ -63,6 +65,32 @@ macro_rules! bytes {
     }};
 }
 
+macro_rules! pointers {
+    ($raw:ident, $type:ident, $from:ident) => {{
+        // SAFETY: all-zero bits were a value of this plain struct, and the plugin wrote over some.
+        let raw = unsafe { $raw.assume_init() };
+        (raw.name, raw.pci_path)
+    }};
+}
+
+/// A device's strings, as NCCL keeps them: by pointer.
+#[derive(Debug)]
+pub struct Strings {
+    name: *const c_char,
+    path: *const c_char,
+    _library: Arc<Library>,
+}
+
+impl Strings {
+    /// The name and the path that stand there now.
+    pub fn read(&self) -> (Option<String>, Option<String>) {
+        // SAFETY: a plugin's strings live as long as it is loaded, and the library is open.
+        let name = unsafe { text(self.name) };
+        // SAFETY: as above.
+        (name, unsafe { text(self.path) })
+    }
+}
+
 impl Net {
     pub fn properties(&self, device: c_int) -> Result<Properties, Wrong> {
         Ok(fetch!(self, device, 0, typed))
@@ -71,6 +99,12 @@ impl Net {
     /// The struct's bytes after the call; before it, all were `poison`.
     pub fn properties_over(&self, device: c_int, poison: u8) -> Result<Vec<u8>, Wrong> {
         Ok(fetch!(self, device, poison, bytes))
+    }
+
+    /// The pointers to a device's name and path, and the library they live in.
+    pub fn keep_strings(&self, device: c_int) -> Result<Strings, Wrong> {
+        let (name, path) = fetch!(self, device, 0, pointers);
+        Ok(Strings { name, path, _library: Arc::clone(&self.0.library) })
     }
 
     /// The fields that NCCL reads in this version's struct. Of a virtual device's parts only the first is sure to be one.

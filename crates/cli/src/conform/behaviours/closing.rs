@@ -1,0 +1,285 @@
+//! Close: in flight, right after, in any order.
+
+use std::thread;
+use std::time::Duration;
+
+use super::super::case::{Case, Outcome, fail, hold};
+use super::super::link::{Link, at_once};
+use super::super::table::{Behaviour, one, two};
+use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
+use super::{few, nudge, talk};
+
+pub(in super::super) const ALL: &[Behaviour] = &[
+    two(
+        "close-with-requests-in-flight",
+        "closes succeed with requests outstanding, and the next connection is whole",
+        "NCCL src/transport/net.cc:1196-1300 (abort)",
+        close_with_requests_in_flight,
+    ),
+    two(
+        "close-right-after-the-last-send",
+        "a comm closed right after its last send was done has lost nothing",
+        "NCCL src/transport/net.cc:1196-1300 (ncclCommDestroy right after the last operation)",
+        close_right_after_the_last_send,
+    ),
+    two(
+        "exit-right-after-the-last-send",
+        "a process that closes, finalizes and ends right after its last send was done has lost nothing",
+        "NCCL src/init.cc:378-384 (the communicator's end is the program's)",
+        exit_right_after_the_last_send,
+    ),
+    two(
+        "close-receiver-first",
+        "the receiving end may close first",
+        "NCCL src/transport/net.cc:1196-1300 (no order between ranks)",
+        close_receiver_first,
+    ),
+    two(
+        "close-sender-first",
+        "the sending end may close first",
+        "NCCL src/transport/net.cc:1196-1300 (no order between ranks)",
+        close_sender_first,
+    ),
+    one(
+        "close-in-any-order",
+        "the comms of a process close in any order",
+        "NCCL src/transport/net.cc:1196-1300",
+        close_in_any_order,
+    ),
+    two(
+        "close-while-the-peer-sends",
+        "a receiver that goes leaves a sender that can close within seconds",
+        "NCCL src/proxy.cc:980-984 (abort of one rank)",
+        close_while_the_peer_sends,
+    ),
+    two(
+        "close-of-one-link-leaves-the-other",
+        "of two connections of a pair one is aborted in flight, and the other goes on",
+        "NCCL src/init.cc (ncclCommAbort of one communicator of several)",
+        close_of_one_link_leaves_the_other,
+    ),
+];
+
+fn close_with_requests_in_flight(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for (round, bytes) in [8, 5000, 1 << 20, 8, 300_000].into_iter().enumerate() {
+        let link = Link::open(case, &net)?;
+        let messages = vec![Message::of(bytes); 64];
+        let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
+        let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+        for _ in 0..round * 7 {
+            nudge(&mut [&mut out, &mut into])?;
+            into.post()?;
+        }
+        into.post()?;
+        case.meet("both have requests in flight")?;
+        case.stage("close in flight");
+        at_once("closeSend", || Ok(link.send.close()?))?;
+        at_once("closeRecv", || Ok(link.receive.close()?))?;
+        case.meet("both are closed")?;
+    }
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+/// The receiver posts all, then looks seldom.
+fn receive_slowly(case: &Case, link: &Link, messages: &[Message]) -> Outcome {
+    let manner = Manner { window: messages.len().min(32), ..Manner::PLAIN };
+    let mut into = Incoming::new(&link.receive, 0, messages, manner)?;
+    case.stage("receive slowly");
+    while !into.is_finished() {
+        while into.posted() < messages.len() && into.post()? {}
+        thread::sleep(Duration::from_millis(3));
+        into.poll()?;
+        case.in_time(|| into.says())?;
+    }
+    into.end()
+}
+
+fn send_and_close(case: &Case, link: Link, messages: &[Message]) -> Outcome {
+    let mut out = Outgoing::new(&link.send, 0, messages, Manner::PLAIN)?;
+    drive(case, "send", &mut [&mut out])?;
+    hold!(out.done() == messages.len(), "sends are missing");
+    out.end()?;
+    case.stage("close right after the last send");
+    link.send.close()?;
+    Ok(link.receive.close()?)
+}
+
+fn close_right_after_the_last_send(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for bytes in [8, 1, 3000, 100_000, 8] {
+        let link = Link::open(case, &net)?;
+        let messages = vec![Message::of(bytes).in_room(bytes + 50); 17];
+        if case.role() == 1 {
+            send_and_close(case, link, &messages)?;
+        } else {
+            receive_slowly(case, &link, &messages)?;
+            link.close()?;
+        }
+        case.meet("all is there, and closed")?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn exit_right_after_the_last_send(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    let messages = vec![Message::of(2000).in_room(3000); 20];
+    if case.role() == 1 {
+        send_and_close(case, link, &messages)?;
+    } else {
+        receive_slowly(case, &link, &messages)?;
+        link.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn close_receiver_first(case: &mut Case) -> Outcome {
+    in_turn(case, 1)
+}
+
+fn close_sender_first(case: &mut Case) -> Outcome {
+    in_turn(case, 0)
+}
+
+/// Messages from role 0 to role 1; the end of `first` closes while the other sits still.
+fn in_turn(case: &mut Case, first: usize) -> Outcome {
+    let net = case.net()?;
+    for _ in 0..5 {
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        let Link { send, receive } = link;
+        // Of the connection from role 0 to role 1, then of the other one.
+        let mut ends = (Some(send), Some(receive));
+        for turn in [first, 1 - first] {
+            if case.role() == turn {
+                if turn == 0 {
+                    ends.0.take().map_or(Ok(()), |send| send.close())?;
+                } else {
+                    ends.1.take().map_or(Ok(()), |receive| receive.close())?;
+                }
+            }
+            case.meet("one end is closed")?;
+        }
+        ends.0.map_or(Ok(()), |send| send.close())?;
+        ends.1.map_or(Ok(()), |receive| receive.close())?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn close_in_any_order(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for order in 0..4 {
+        let (listener, _handle) = net.listen(0)?;
+        let links = [Link::open(case, &net)?, Link::open(case, &net)?];
+        for link in &links {
+            talk(case, link, &few(), Manner::PLAIN)?;
+        }
+        let [first, second] = links;
+        match order {
+            0 => {
+                first.send.close()?;
+                second.receive.close()?;
+                listener.close()?;
+                first.receive.close()?;
+                second.send.close()?;
+            }
+            1 => {
+                listener.close()?;
+                second.receive.close()?;
+                first.receive.close()?;
+                second.send.close()?;
+                first.send.close()?;
+            }
+            2 => {
+                second.close()?;
+                first.close()?;
+                listener.close()?;
+            }
+            _ => {
+                first.receive.close()?;
+                talk(case, &second, &few(), Manner::PLAIN)?;
+                first.send.close()?;
+                listener.close()?;
+                second.close()?;
+            }
+        }
+    }
+    Ok(net.finalize()?)
+}
+
+fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    let messages = vec![Message::of(200_000); 400];
+    if case.role() == 0 {
+        let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+        case.stage("send until the peer has gone");
+        let mut gone = false;
+        while !gone {
+            gone = case.heard()?.is_some();
+            if nudge(&mut [&mut out]).is_err() {
+                break;
+            }
+            case.in_time(|| out.says())?;
+        }
+        if !gone {
+            case.hear("wait until the peer has gone")?;
+        }
+        case.stage("send on to nobody");
+        // An error says so, silence does not: both are allowed, a close that blocks is not.
+        let _ = case.during(Duration::from_millis(200), || nudge(&mut [&mut out]));
+        if out.is_finished() {
+            return fail("400 messages were done and 20 received");
+        }
+        out.into_region().deregister()?;
+    } else {
+        let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
+        for _ in 0..20 {
+            case.until("receive a few", || Ok(into.turn()?.then_some(())))?;
+        }
+        into.into_region().deregister()?;
+    }
+    let Link { send, receive } = link;
+    case.stage("close");
+    at_once("closeRecv", || Ok(receive.close()?))?;
+    if case.role() == 1 {
+        case.tell(b"gone")?;
+    }
+    at_once("closeSend", || Ok(send.close()?))?;
+    case.meet("both are closed")?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn close_of_one_link_leaves_the_other(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for first in [0, 1, 0] {
+        let (bad, good) = (Link::open(case, &net)?, Link::open(case, &net)?);
+        let messages = vec![Message::of(300_000); 16];
+        let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::PLAIN)?;
+        let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::PLAIN)?;
+        for _ in 0..6 {
+            nudge(&mut [&mut out, &mut into])?;
+        }
+        let regions = (out.into_region(), into.into_region());
+        let (mut bad, mut regions) = (Some(bad), Some(regions));
+        for turn in [first, 1 - first] {
+            if case.role() == turn
+                && let Some((link, regions)) = bad.take().zip(regions.take())
+            {
+                regions.0.deregister()?;
+                regions.1.deregister()?;
+                link.close()?;
+            }
+            talk(case, &good, &few(), Manner::PLAIN)?;
+        }
+        good.close()?;
+    }
+    Ok(net.finalize()?)
+}

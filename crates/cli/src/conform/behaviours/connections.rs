@@ -1,0 +1,698 @@
+//! listen, connect, accept, close.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
+
+use super::super::case::{Case, Outcome, fail, hold};
+use super::super::link::{Link, accept, at_once, connect, place, trade};
+use super::super::table::{Behaviour, one, two};
+use super::super::traffic::{Flow, Manner, Message, Outgoing, drive};
+use super::{few, give, holdings, named, pass, take, talk};
+
+pub(in super::super) const ALL: &[Behaviour] = &[
+    one(
+        "listen-returns-a-comm-at-once",
+        "listen gives a comm and does not block, on every device",
+        "NCCL src/transport/net.cc:810 (recvProxySetup)",
+        listen_returns_a_comm_at_once,
+    ),
+    one(
+        "handle-stays-within-128-bytes",
+        "listen and connect write no byte outside the 128 of the handle",
+        "NCCL src/include/plugin/nccl_net.h:16 (NCCL_NET_HANDLE_MAXSIZE)",
+        handle_stays_within_128_bytes,
+    ),
+    one(
+        "handle-is-plain-bytes",
+        "a handle is copied by value and used at another address; each retry gets the same writable buffer",
+        "NCCL src/transport/net.cc:885 (req->handle; it travels through the bootstrap)",
+        handle_is_plain_bytes,
+    ),
+    one(
+        "handles-differ",
+        "listeners that are open at once have handles that differ: one listen comm per connection",
+        "NCCL src/transport/net.cc:810",
+        handles_differ,
+    ),
+    one(
+        "listener-never-connected",
+        "closeListen succeeds on a listener that nobody connected to",
+        "NCCL src/transport/net.cc:862-878, 1048-1064 (shared comms)",
+        listener_never_connected,
+    ),
+    one(
+        "accept-answers-null-until-connected",
+        "accept answers success with a null comm, at once, while nobody connects",
+        "NCCL src/proxy.cc:1776 (one thread polls all pending connections)",
+        accept_answers_null_until_connected,
+    ),
+    two(
+        "connect-does-not-block",
+        "connect returns at once while the peer does not accept: the peer's accept may wait for this thread",
+        "NCCL src/proxy.cc:1776",
+        connect_does_not_block,
+    ),
+    one(
+        "connect-before-accept",
+        "a connection comes about when connect is called long before accept, by one thread",
+        "NCCL src/proxy.cc:1776",
+        connect_before_accept,
+    ),
+    one(
+        "accept-before-connect",
+        "a connection comes about when accept is called long before connect, by one thread",
+        "NCCL src/proxy.cc:1776",
+        accept_before_connect,
+    ),
+    one(
+        "connection-to-oneself",
+        "a process connects to itself and moves data in one thread",
+        "NCCL src/bootstrap.cc:103, 159-190, 545-608 (a ring of one; proxies of one process)",
+        connection_to_oneself,
+    ),
+    one(
+        "device-handle-place-may-be-null",
+        "connect and accept bear a null in place of the device handle's address",
+        "NCCL src/plugin/net.cc:467, 471 (the legacy GDR probe)",
+        device_handle_place_may_be_null,
+    )
+    .since(7),
+    one(
+        "listeners-are-independent",
+        "of several listeners, each gets the connection made with its own handle",
+        "NCCL src/transport/net.cc:810 (one listen comm per connection)",
+        listeners_are_independent,
+    ),
+    two(
+        "both-directions-from-one-thread",
+        "two processes that connect and accept in one thread each come together",
+        "NCCL src/proxy.cc:1776 (both directions are pending at once)",
+        both_directions_from_one_thread,
+    ),
+    two(
+        "listener-takes-ten-in-turn",
+        "a listen comm accepts ten connections one after the other, each of which moves data",
+        "NCCL plugins/net/README.md (accept); aws-ofi-nccl holds itself to it (reuse_listen_comm)",
+        listener_takes_ten_in_turn,
+    ),
+    two(
+        "connects-race-on-one-listener",
+        "of several connects to one listener each becomes a connection of its own",
+        "NCCL src/transport/net.cc:862-878, 1048-1064 (shared comms)",
+        connects_race_on_one_listener,
+    ),
+    two(
+        "close-listen-right-after-accept",
+        "closeListen follows the accept that gave a comm, and the connection lives on",
+        "NCCL src/transport/net.cc:1090",
+        close_listen_right_after_accept,
+    ),
+    two(
+        "abandoned-listen-hurts-nobody",
+        "a listener closed while a peer connects ends in no crash, and a new connection comes about",
+        "NCCL src/transport/net.cc:1254 (abort between listen and accept)",
+        abandoned_listen_hurts_nobody,
+    ),
+    two(
+        "abandoned-connect-hurts-nobody",
+        "a connect that is given up ends in no crash, and a new connection comes about",
+        "NCCL src/proxy.cc:1776 (abort while a connection is pending)",
+        abandoned_connect_hurts_nobody,
+    ),
+    two(
+        "many-connections",
+        "64 connections each way are pending at once and come about: channels times peers",
+        "NCCL src/transport/net.cc:810, 885; up to 64 channels",
+        many_connections,
+    )
+    .within(40),
+    two(
+        "every-device-connects",
+        "every device listens and connects, to a peer that takes the devices in another order",
+        "NCCL src/transport/net.cc:885 (device indices are the rank's own)",
+        every_device_connects,
+    ),
+    one(
+        "foreign-handle-is-refused",
+        "a handle of another plugin makes connect fail or wait; it does not crash: nothing checks that ranks agree",
+        "NCCL src/transport/net.cc:885 (no exchange of plugin names)",
+        foreign_handle_is_refused,
+    ),
+    two(
+        "connections-leak-no-descriptors",
+        "descriptors do not grow over 50 connections opened and closed",
+        "NCCL src/transport/net.cc:1196-1300 (every communicator's end closes all)",
+        connections_leak_no_descriptors,
+    )
+    .within(40),
+];
+
+fn listen_returns_a_comm_at_once(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for device in 0..net.devices()? {
+        // The first call on a device may open it.
+        let (first, _) = net.listen(device)?;
+        let (listener, _) = at_once("listen", || Ok(net.listen(device)?))?;
+        at_once("closeListen", || Ok(listener.close()?))?;
+        first.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn handle_stays_within_128_bytes(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for device in 0..net.devices()? {
+        let (listener, handle) = net.listen(device)?;
+        hold!(handle.overrun() == 0, "listen wrote {} bytes outside the handle", handle.overrun());
+        let mut copy = HandlePlace::of(handle.bytes());
+        let (mut send, mut receive) = (None, None);
+        case.until("connect and accept", || {
+            if send.is_none() {
+                send = net.connect(device, &mut copy, false)?;
+            }
+            if receive.is_none() {
+                receive = listener.accept(false)?;
+            }
+            Ok((send.is_some() && receive.is_some()).then_some(()))
+        })?;
+        let over = copy.overrun();
+        hold!(over == 0, "connect wrote {over} bytes outside the handle");
+        hold!(handle.overrun() == 0, "the listener's own handle is overrun");
+        send.map_or(Ok(()), SendComm::close)?;
+        receive.map_or(Ok(()), ReceiveComm::close)?;
+        listener.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn handle_is_plain_bytes(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let (listener, mut original) = net.listen(0)?;
+    let bytes = original.bytes();
+    // The place that listen wrote to is used again, and each try's place is the same buffer, as in NCCL.
+    original = HandlePlace::of([0xdb; 128]);
+    let mut copy = HandlePlace::of(bytes);
+    let (mut send, mut receive) = (None, None);
+    case.until("connect from a copy of the handle", || {
+        if send.is_none() {
+            send = net.connect(0, &mut copy, false)?;
+        }
+        if receive.is_none() {
+            receive = listener.accept(false)?;
+        }
+        Ok((send.is_some() && receive.is_some()).then_some(()))
+    })?;
+    hold!(original.bytes() == [0xdb; 128], "the handle's first place was written after listen");
+    listener.close()?;
+    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
+    let link = Link { send, receive };
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn handles_differ(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let mut handles = HashSet::new();
+    let mut listeners = Vec::new();
+    for number in 0..32 {
+        let (listener, handle) = net.listen(0)?;
+        hold!(handles.insert(handle.bytes()), "listener {number} has another's handle");
+        listeners.push(listener);
+    }
+    while !listeners.is_empty() {
+        listeners.swap_remove(listeners.len() / 2).close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn listener_never_connected(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for round in 0..20 {
+        let (listener, _) = net.listen(0)?;
+        for _ in 0..round {
+            hold!(listener.accept(false)?.is_none(), "accept gave a comm without a peer");
+        }
+        at_once("closeListen", || Ok(listener.close()?))?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn accept_answers_null_until_connected(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let (listener, _) = net.listen(0)?;
+    case.during(Duration::from_millis(300), || {
+        let comm = at_once("accept", || Ok(listener.accept(false)?))?;
+        hold!(comm.is_none(), "accept gave a comm without a peer");
+        Ok(())
+    })?;
+    listener.close()?;
+    Ok(net.finalize()?)
+}
+
+fn connect_does_not_block(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    if case.role() == 0 {
+        let (listener, handle) = net.listen(0)?;
+        case.tell(&handle.bytes())?;
+        case.hear("wait, without accepting, while the peer connects")?;
+        let comm = accept(case, &listener)?;
+        listener.close()?;
+        hold!(take(case, &comm, 256, 0)? == named(0), "the message is wrong");
+        case.meet("the message is there")?;
+        comm.close()?;
+    } else {
+        let mut handle = place(&case.hear("wait for the handle")?)?;
+        let mut comm = None;
+        case.stage("connect while the peer does not accept");
+        case.during(Duration::from_millis(500), || {
+            if comm.is_none() {
+                comm = at_once("connect", || Ok(net.connect(0, &mut handle, false)?))?;
+            }
+            Ok(())
+        })?;
+        case.tell(b"tried")?;
+        let comm = comm.map_or_else(|| connect(case, &net, &mut handle), Ok)?;
+        give(case, &comm, &named(0), 0)?;
+        case.meet("the message is there")?;
+        comm.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn connect_before_accept(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let (listener, handle) = net.listen(0)?;
+    let mut copy = HandlePlace::of(handle.bytes());
+    let mut send = None;
+    case.stage("connect alone");
+    case.during(Duration::from_millis(200), || {
+        if send.is_none() {
+            send = net.connect(0, &mut copy, false)?;
+        }
+        Ok(())
+    })?;
+    let mut receive = None;
+    case.until("connect and accept", || {
+        if receive.is_none() {
+            receive = listener.accept(false)?;
+        }
+        if send.is_none() {
+            send = net.connect(0, &mut copy, false)?;
+        }
+        Ok((send.is_some() && receive.is_some()).then_some(()))
+    })?;
+    finish(case, net, listener, send, receive)
+}
+
+fn accept_before_connect(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let (listener, handle) = net.listen(0)?;
+    let mut copy = HandlePlace::of(handle.bytes());
+    case.during(Duration::from_millis(200), || {
+        hold!(listener.accept(false)?.is_none(), "accept gave a comm without a peer");
+        Ok(())
+    })?;
+    let (mut send, mut receive) = (None, None);
+    case.until("accept and connect", || {
+        if receive.is_none() {
+            receive = listener.accept(false)?;
+        }
+        if send.is_none() {
+            send = net.connect(0, &mut copy, false)?;
+        }
+        Ok((send.is_some() && receive.is_some()).then_some(()))
+    })?;
+    finish(case, net, listener, send, receive)
+}
+
+fn finish(
+    case: &mut Case,
+    net: Net,
+    listener: ListenComm,
+    send: Option<SendComm>,
+    receive: Option<ReceiveComm>,
+) -> Outcome {
+    listener.close()?;
+    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
+    let link = Link { send, receive };
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn connection_to_oneself(case: &mut Case) -> Outcome {
+    super::whole(case, &[few(), vec![Message::of(1 << 20); 8]].concat(), Manner::PLAIN)
+}
+
+fn device_handle_place_may_be_null(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let (listener, handle) = net.listen(0)?;
+    let mut copy = HandlePlace::of(handle.bytes());
+    let (mut send, mut receive) = (None, None);
+    case.until("connect and accept with null for the device handle", || {
+        if send.is_none() {
+            send = net.connect(0, &mut copy, true)?;
+        }
+        if receive.is_none() {
+            receive = listener.accept(true)?;
+        }
+        Ok((send.is_some() && receive.is_some()).then_some(()))
+    })?;
+    finish(case, net, listener, send, receive)
+}
+
+fn listeners_are_independent(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let opened = (0..8).map(|_| Ok(net.listen(0)?)).collect::<Outcome<Vec<_>>>()?;
+    let (listeners, handles): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+    let mut handles: Vec<HandlePlace> =
+        handles.iter().map(|handle| HandlePlace::of(handle.bytes())).collect();
+    let mut sends: Vec<Option<SendComm>> = (0..8).map(|_| None).collect();
+    let mut receives: Vec<Option<ReceiveComm>> = (0..8).map(|_| None).collect();
+    case.until("connect eight, the last one first", || {
+        for number in (0..8).rev() {
+            if sends[number].is_none() {
+                sends[number] = net.connect(0, &mut handles[number], false)?;
+            }
+        }
+        for number in 0..8 {
+            if receives[number].is_none() {
+                receives[number] = listeners[number].accept(false)?;
+            }
+        }
+        let all = sends.iter().all(Option::is_some) && receives.iter().all(Option::is_some);
+        Ok(all.then_some(()))
+    })?;
+    for listener in listeners {
+        listener.close()?;
+    }
+    let sends: Vec<SendComm> = sends.into_iter().flatten().collect();
+    let receives: Vec<ReceiveComm> = receives.into_iter().flatten().collect();
+    for number in [3, 0, 7, 5, 1, 6, 2, 4] {
+        pass(case, &sends[number], &receives[number], 10 + number)?;
+    }
+    for (send, receive) in sends.into_iter().zip(receives) {
+        receive.close()?;
+        send.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn both_directions_from_one_thread(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for _ in 0..5 {
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        link.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn listener_takes_ten_in_turn(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    if case.role() == 1 {
+        let (listener, handle) = net.listen(0)?;
+        case.tell(&handle.bytes())?;
+        for number in 0..10 {
+            let comm = accept(case, &listener)?;
+            hold!(take(case, &comm, 300, 0)? == named(number), "message {number} is wrong");
+            case.meet("a message is there")?;
+            comm.close()?;
+        }
+        listener.close()?;
+    } else {
+        let bytes = case.hear("wait for the handle")?;
+        for number in 0..10 {
+            let comm = connect(case, &net, &mut place(&bytes)?)?;
+            give(case, &comm, &named(number), 0)?;
+            case.meet("a message is there")?;
+            comm.close()?;
+        }
+    }
+    Ok(net.finalize()?)
+}
+
+fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    if case.role() == 1 {
+        let (listener, handle) = net.listen(0)?;
+        case.tell(&handle.bytes())?;
+        let mut comms = Vec::new();
+        case.until("accept four", || {
+            comms.extend(listener.accept(false)?);
+            Ok((comms.len() == RACERS).then_some(()))
+        })?;
+        listener.close()?;
+        case.meet("four connections")?;
+        let mut missing: Vec<usize> = (0..RACERS).collect();
+        for comm in &comms {
+            let bytes = take(case, comm, 300, 0)?;
+            let Some(at) = missing.iter().position(|number| bytes == named(*number)) else {
+                return fail("two connections carry one's messages");
+            };
+            missing.swap_remove(at);
+        }
+        case.meet("four messages")?;
+        comms.into_iter().try_for_each(ReceiveComm::close)?;
+    } else {
+        let bytes = case.hear("wait for the handle")?;
+        let mut handles = (0..RACERS).map(|_| place(&bytes)).collect::<Outcome<Vec<_>>>()?;
+        let mut comms: Vec<Option<SendComm>> = (0..RACERS).map(|_| None).collect();
+        case.until("connect four times", || {
+            for (comm, handle) in comms.iter_mut().zip(&mut handles) {
+                if comm.is_none() {
+                    *comm = net.connect(0, handle, false)?;
+                }
+            }
+            Ok(comms.iter().all(Option::is_some).then_some(()))
+        })?;
+        case.meet("four connections")?;
+        let comms: Vec<SendComm> = comms.into_iter().flatten().collect();
+        // The receiver takes them in its own order, so all are on their way at once.
+        give_all(case, &comms)?;
+        case.meet("four messages")?;
+        comms.into_iter().try_for_each(SendComm::close)?;
+    }
+    Ok(net.finalize()?)
+}
+
+const RACERS: usize = 4;
+
+fn give_all(case: &Case, comms: &[SendComm]) -> Outcome {
+    let message = [Message::of(256)];
+    let mut flows = Vec::new();
+    for (number, comm) in comms.iter().enumerate() {
+        flows.push(Outgoing::new(comm, 100 + number, &message, Manner::PLAIN)?);
+    }
+    let mut turns: Vec<&mut dyn Flow> = Vec::new();
+    for flow in &mut flows {
+        turns.push(flow);
+    }
+    drive(case, "send on every connection", &mut turns)?;
+    flows.into_iter().try_for_each(Outgoing::end)
+}
+
+fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for _ in 0..10 {
+        if case.role() == 1 {
+            let (listener, handle) = net.listen(0)?;
+            case.tell(&handle.bytes())?;
+            let comm = accept(case, &listener)?;
+            listener.close()?;
+            hold!(take(case, &comm, 300, 0)? == named(1), "the message is wrong");
+            case.meet("a message is there")?;
+            comm.close()?;
+        } else {
+            let mut handle = place(&case.hear("wait for the handle")?)?;
+            let comm = connect(case, &net, &mut handle)?;
+            give(case, &comm, &named(1), 0)?;
+            case.meet("a message is there")?;
+            comm.close()?;
+        }
+    }
+    Ok(net.finalize()?)
+}
+
+fn abandoned_listen_hurts_nobody(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for _ in 0..3 {
+        let (listener, handle) = net.listen(0)?;
+        let mut theirs = trade(case, &handle)?;
+        let mut comm = None;
+        case.during(Duration::from_millis(60), || {
+            // An error is an answer too: the peer has closed.
+            if comm.is_none() {
+                comm = net.connect(0, &mut theirs, false).unwrap_or(None);
+            }
+            Ok(())
+        })?;
+        listener.close()?;
+        case.meet("both listeners are closed")?;
+        comm.map_or(Ok(()), SendComm::close)?;
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        link.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn abandoned_connect_hurts_nobody(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    for tries in [1, 3, 50] {
+        let (listener, handle) = net.listen(0)?;
+        let mut theirs = trade(case, &handle)?;
+        let mut comm = None;
+        for _ in 0..tries {
+            if comm.is_none() {
+                comm = net.connect(0, &mut theirs, false)?;
+            }
+        }
+        case.meet("both have given up")?;
+        let mut accepted = None;
+        case.during(Duration::from_millis(60), || {
+            if accepted.is_none() {
+                accepted = listener.accept(false)?;
+            }
+            Ok(())
+        })?;
+        case.meet("both have tried to accept")?;
+        listener.close()?;
+        comm.map_or(Ok(()), SendComm::close)?;
+        accepted.map_or(Ok(()), ReceiveComm::close)?;
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        link.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn many_connections(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let opened = (0..MANY).map(|_| Ok(net.listen(0)?)).collect::<Outcome<Vec<_>>>()?;
+    let mut listeners = Vec::new();
+    let mut words = Vec::new();
+    for (listener, handle) in opened {
+        listeners.push(Some(listener));
+        words.extend_from_slice(&handle.bytes());
+    }
+    let theirs = case.swap("trade handles", &words)?;
+    let mut handles = theirs.chunks(128).map(place).collect::<Outcome<Vec<_>>>()?;
+    let mut sends: Vec<Option<SendComm>> = (0..MANY).map(|_| None).collect();
+    let mut receives: Vec<Option<ReceiveComm>> = (0..MANY).map(|_| None).collect();
+    case.until("connect and accept all", || {
+        for number in 0..MANY {
+            if sends[number].is_none() {
+                sends[number] = net.connect(0, &mut handles[number], false)?;
+            }
+            if let Some(listener) = &listeners[number] {
+                receives[number] = listener.accept(false)?;
+            }
+            if receives[number].is_some()
+                && let Some(listener) = listeners[number].take()
+            {
+                listener.close()?;
+            }
+        }
+        let all = sends.iter().all(Option::is_some) && receives.iter().all(Option::is_some);
+        Ok(all.then_some(()))
+    })?;
+    let links: Vec<Link> = sends
+        .into_iter()
+        .flatten()
+        .zip(receives.into_iter().flatten())
+        .map(|(send, receive)| Link { send, receive })
+        .collect();
+    for (number, link) in links.iter().enumerate() {
+        let message = Message::of(100 + number).in_room(1000);
+        talk(case, link, &[message], Manner::PLAIN)?;
+    }
+    links.into_iter().try_for_each(Link::close)?;
+    Ok(net.finalize()?)
+}
+
+const MANY: usize = 64;
+
+fn every_device_connects(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let count = net.devices()?;
+    for number in 0..count {
+        let device = if case.role() == 0 { number } else { count - 1 - number };
+        let (listener, handle) = net.listen(device)?;
+        let mut theirs = trade(case, &handle)?;
+        let (mut send, mut receive) = (None, None);
+        case.until("connect and accept", || {
+            if send.is_none() {
+                send = net.connect(device, &mut theirs, false)?;
+            }
+            if receive.is_none() {
+                receive = listener.accept(false)?;
+            }
+            Ok((send.is_some() && receive.is_some()).then_some(()))
+        })?;
+        listener.close()?;
+        let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
+        let link = Link { send, receive };
+        talk(case, &link, &few(), Manner::PLAIN)?;
+        link.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+fn foreign_handle_is_refused(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let mixed: Vec<u8> = (0..128u32).map(|byte| (byte * 151 % 251).to_le_bytes()[0]).collect();
+    for bytes in [vec![0; 128], vec![0xff; 128], mixed] {
+        let mut handle = place(&bytes)?;
+        let end = Instant::now() + Duration::from_millis(150);
+        case.stage("connect with a handle of another plugin");
+        while Instant::now() < end {
+            match at_once("connect", || Ok(net.connect(0, &mut handle, false).ok().flatten()))? {
+                None => {}
+                Some(_) => return fail("connect gave a comm"),
+            }
+        }
+        hold!(handle.overrun() == 0, "connect wrote outside the handle");
+    }
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn connections_leak_no_descriptors(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let mut before = (0, 0);
+    for cycle in 0..WARM + CYCLES {
+        if cycle == WARM {
+            before = holdings()?;
+        }
+        let link = Link::open(case, &net)?;
+        talk(case, &link, &[Message::of(100)], Manner::PLAIN)?;
+        link.close()?;
+    }
+    case.meet("all cycles are over")?;
+    let after = holdings()?;
+    let (descriptors, threads) = (before.0 + SLACK, before.1 + SLACK);
+    hold!(
+        after.0 <= descriptors,
+        "{} descriptors before {CYCLES} connections, {} after",
+        before.0,
+        after.0
+    );
+    hold!(
+        after.1 <= threads,
+        "{} threads before {CYCLES} connections, {} after",
+        before.1,
+        after.1
+    );
+    Ok(net.finalize()?)
+}
+
+const WARM: usize = 10;
+const CYCLES: usize = 50;
+/// Fewer than one for every five connections.
+const SLACK: usize = 9;

@@ -1,0 +1,214 @@
+//! Processes that fall silent, and processes that die.
+
+use std::process::{self, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironrail_group::loader::raw::Net;
+
+use super::super::case::{Case, Outcome, Stop, fail, hold};
+use super::super::link::Link;
+use super::super::table::{Behaviour, victim};
+use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
+use super::{few, nudge, talk};
+
+pub(in super::super) const ALL: &[Behaviour] = &[
+    victim(
+        "silence-after-small-sends",
+        "a sender that is stopped right after its last small send was done owes the receiver nothing",
+        "NCCL src/proxy.cc:848-855 (the progress thread sleeps; nobody calls the plugin)",
+        silence_after_small_sends,
+    ),
+    victim(
+        "silence-after-large-sends",
+        "a sender that is stopped right after its last large send was done owes the receiver nothing",
+        "NCCL src/proxy.cc:848-855",
+        silence_after_large_sends,
+    ),
+    victim(
+        "silence-after-receives",
+        "a receiver that is stopped right after its last receive was done owes the sender nothing",
+        "NCCL src/proxy.cc:848-855",
+        silence_after_receives,
+    ),
+    victim(
+        "death-of-the-sender-is-told",
+        "receives from a process that was killed end in an error within 30 s",
+        "NCCL src/proxy.cc:980-984 (an error becomes the communicator's)",
+        death_of_the_sender_is_told,
+    )
+    .within(45),
+    victim(
+        "death-of-the-receiver-is-told",
+        "sends to a process that was killed end in an error within 30 s",
+        "NCCL src/proxy.cc:980-984 (an error becomes the communicator's)",
+        death_of_the_receiver_is_told,
+    )
+    .within(45),
+    victim(
+        "death-leaves-others-alone",
+        "a connection to a living process goes on when another's peer is killed",
+        "NCCL src/init.cc (communicators are independent)",
+        death_leaves_others_alone,
+    )
+    .within(45),
+    victim(
+        "close-after-death",
+        "after a peer's death deregMr, closes and finalize succeed, within seconds",
+        "NCCL src/transport/net.cc:1196-1300 (abort)",
+        close_after_death,
+    )
+    .within(45),
+];
+
+/// By the shell, as users do it; the caller's thread does not return from it.
+fn signal_oneself(which: &str) -> Outcome {
+    Command::new("sh").arg("-c").arg(format!("kill -{which} {}", process::id())).status()?;
+    thread::sleep(Duration::from_secs(600));
+    fail(format_args!("SIG{which} did nothing"))
+}
+
+fn silence_after_small_sends(case: &mut Case) -> Outcome {
+    silent_sender(case, &[8, 1, 2000, 0, 8])
+}
+
+fn silence_after_large_sends(case: &mut Case) -> Outcome {
+    silent_sender(case, &[400_000, 1 << 20, 8])
+}
+
+/// Role 1 sends and is stopped; role 0 is slow to look.
+fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    let messages: Vec<Message> =
+        (0..24).map(|n| Message::of(sizes[n % sizes.len()]).in_room(1 << 20)).collect();
+    if case.role() == 1 {
+        let mut out = Outgoing::new(&link.send, 1, &messages, Manner::PLAIN)?;
+        drive(case, "send", &mut [&mut out])?;
+        case.tell(b"sent")?;
+        return signal_oneself("STOP");
+    }
+    let manner = Manner { window: 24, ..Manner::PLAIN };
+    let mut into = Incoming::new(&link.receive, 1, &messages, manner)?;
+    case.stage("receive, looking seldom");
+    let mut told = false;
+    while !into.is_finished() {
+        into.turn()?;
+        told = told || case.heard()?.is_some();
+        // Time for the sender to run ahead, be done and be stopped.
+        thread::sleep(Duration::from_millis(if told { 0 } else { 4 }));
+        case.in_time(|| {
+            format!("{}; the sender is {}", into.says(), if told { "done" } else { "at work" })
+        })?;
+    }
+    if !told {
+        // Nothing of ours is outstanding, so nobody calls the plugin here.
+        case.hear("wait until the sender's sends are done")?;
+    }
+    into.end()
+}
+
+/// Role 1 receives and is stopped; role 0 must come to the end of its sends.
+fn silence_after_receives(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    let messages: Vec<Message> = (0..24).map(|n| Message::of([8, 3000, 300_000][n % 3])).collect();
+    if case.role() == 1 {
+        let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
+        drive(case, "receive", &mut [&mut into])?;
+        return signal_oneself("STOP");
+    }
+    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+    drive(case, "send to a receiver that falls silent when it has all", &mut [&mut out])?;
+    out.end()
+}
+
+/// Connects, talks, and ends role 1. Role 0 gets the link back.
+fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
+    let link = Link::open(case, net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    if case.role() == 1 {
+        case.tell(b"dying")?;
+        signal_oneself("KILL")?;
+    }
+    case.hear("wait for the peer's death")?;
+    Ok(link)
+}
+
+/// Turns a flow until it errs.
+fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
+    let begun = Instant::now();
+    case.stage("wait for an error");
+    while begun.elapsed() < DEATH_IS_KNOWN {
+        match flow.turn() {
+            Err(Stop::Fail(why)) => return Ok(why),
+            Err(other) => return Err(other),
+            Ok(_) => thread::yield_now(),
+        }
+        hold!(!flow.is_finished(), "messages were done with a process that is dead");
+    }
+    fail(format_args!("no error in {} s: {}", DEATH_IS_KNOWN.as_secs(), flow.says()))
+}
+
+const DEATH_IS_KNOWN: Duration = Duration::from_secs(30);
+
+fn death_of_the_sender_is_told(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = bereave(case, &net)?;
+    let messages = vec![Message::of(5000); 64];
+    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::PLAIN)?;
+    until_it_errs(case, &mut into).map(drop)
+}
+
+fn death_of_the_receiver_is_told(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = bereave(case, &net)?;
+    // More than any socket takes in.
+    let messages = vec![Message::of(1 << 20); 4096];
+    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+    until_it_errs(case, &mut out).map(drop)
+}
+
+fn death_leaves_others_alone(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = bereave(case, &net)?;
+    let (listener, handle) = net.listen(0)?;
+    let alive = Link::finish(case, &net, listener, handle)?;
+    let own = |case: &Case| -> Outcome {
+        let mut out = Outgoing::new(&alive.send, 7, &few(), Manner::PLAIN)?;
+        let mut into = Incoming::new(&alive.receive, 7, &few(), Manner::PLAIN)?;
+        drive(case, "move messages among the living", &mut [&mut out, &mut into])?;
+        out.end()?;
+        into.end()
+    };
+    own(case)?;
+    let messages = vec![Message::of(5000); 64];
+    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::PLAIN)?;
+    until_it_errs(case, &mut into)?;
+    own(case)?;
+    into.into_region().deregister()?;
+    link.close()?;
+    own(case)?;
+    alive.close()?;
+    Ok(net.finalize()?)
+}
+
+fn close_after_death(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = bereave(case, &net)?;
+    let messages = vec![Message::of(5000); 64];
+    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::PLAIN)?;
+    let _ = case.during(Duration::from_millis(300), || nudge(&mut [&mut out, &mut into]));
+    let begun = Instant::now();
+    case.stage("deregister, close, finalize");
+    out.into_region().deregister()?;
+    into.into_region().deregister()?;
+    link.close()?;
+    net.finalize()?;
+    let took = begun.elapsed();
+    hold!(took < SECONDS_TO_CLOSE, "deregMr, the closes and finalize took {took:.1?}");
+    Ok(())
+}
+
+const SECONDS_TO_CLOSE: Duration = Duration::from_secs(10);

@@ -1,0 +1,119 @@
+//! `ironrail conform`: holds any NCCL net plugin to the behaviours that NCCL relies on.
+//!
+//! ```text
+//!   supervisor ─▶ worker, one or two processes per behaviour ─▶ behaviours ─▶ traffic, groups, link ─▶ the plugin
+//!        │                                                          table: all of them, with their sources
+//!        └─▶ report: a line per behaviour, the counts, JSON
+//! ```
+//! The plugin is never loaded into the supervisor: one that crashes, hangs or leaks fails the behaviour at hand, and the
+//! rest goes on.
+
+mod behaviours;
+mod case;
+mod groups;
+mod link;
+mod report;
+mod supervisor;
+mod table;
+mod traffic;
+mod worker;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ironrail_group::error::GroupError;
+
+use table::Behaviour;
+
+/// Holds a net plugin to the behaviours that NCCL relies on, each in processes of its own.
+///
+/// One line per behaviour, beginning with pass, FAIL or skip and its reason, then the counts. Exit code: 0 when nothing
+/// failed, 1 when something did, 2 when the command line is wrong.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Conform {
+    /// The plugin: a file, or a word as in NCCL_NET_PLUGIN
+    #[arg(long, value_name = "PLUGIN", required_unless_present_any = ["list", "markdown"])]
+    net: Option<String>,
+    /// The table to use: 6 to 12, or all that the plugin has [default: its newest]
+    #[arg(long, value_name = "N|all")]
+    abi: Option<String>,
+    /// Only these behaviours
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    only: Vec<String>,
+    /// All but these behaviours
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    except: Vec<String>,
+    /// Says which behaviours there are, and what NCCL expects, without a plugin
+    #[arg(long)]
+    list: bool,
+    /// The same as a page of documentation
+    #[arg(long, hide = true)]
+    markdown: bool,
+    /// Results as JSON: to FILE, or in place of the lines
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// What is skipped has failed: where everything is meant to be exercised
+    #[arg(long)]
+    no_skip: bool,
+    /// Also what needs gigabytes of memory
+    #[arg(long)]
+    large: bool,
+    /// Behaviours at once [default: half the CPUs, 4 at most]
+    #[arg(long, short)]
+    jobs: Option<usize>,
+    /// Seconds a behaviour may take, in place of its own
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Also what the plugin logs
+    #[arg(long, short)]
+    verbose: bool,
+    #[command(flatten)]
+    worker: worker::Part,
+}
+
+impl Conform {
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Whether everything held.
+    pub(crate) fn run(self) -> Result<bool, GroupError> {
+        if self.worker.is_asked() {
+            return worker::run(&self);
+        }
+        if self.markdown {
+            report::markdown();
+            return Ok(true);
+        }
+        if self.list {
+            report::list(self.chosen()?);
+            return Ok(true);
+        }
+        supervisor::run(&self)
+    }
+
+    /// The behaviours that were asked for, in the table's order.
+    fn chosen(&self) -> Result<Vec<&'static Behaviour>, GroupError> {
+        for id in self.only.iter().chain(&self.except) {
+            if table::find(id).is_none() {
+                return Err(GroupError::Usage(format!(
+                    "there is no behaviour {id}: --list says which there are"
+                )));
+            }
+        }
+        let named = |ids: &[String], behaviour: &Behaviour| ids.iter().any(|id| id == behaviour.id);
+        Ok(table::all()
+            .filter(|behaviour| self.only.is_empty() || named(&self.only, behaviour))
+            .filter(|behaviour| !named(&self.except, behaviour))
+            .collect())
+    }
+
+    fn plugin(&self) -> &str {
+        self.net.as_deref().unwrap_or_default()
+    }
+
+    fn limit(&self, behaviour: &Behaviour) -> Duration {
+        Duration::from_secs(self.timeout.unwrap_or(behaviour.seconds))
+    }
+}

@@ -1,0 +1,186 @@
+//! What a run says: a line per behaviour, the counts, JSON; the list, the page.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ironrail_group::error::GroupError;
+use serde_json::{Value, json};
+
+use super::table::{Behaviour, CHAPTERS, NEWEST, OLDEST, Shape};
+use super::worker::Contents;
+use crate::output;
+
+/// How a behaviour went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Pass,
+    Fail(String),
+    Skip(String),
+}
+
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) behaviour: &'static Behaviour,
+    pub(super) table: u32,
+    pub(super) result: Held,
+    pub(super) took: Duration,
+}
+
+impl Report {
+    fn line(&self) -> String {
+        let Self { behaviour, table, .. } = self;
+        let name = format!("v{table:<2}  {}", behaviour.id);
+        match &self.result {
+            Held::Pass => format!("pass  {name}"),
+            Held::Skip(why) => format!("skip  {name}: {}", one_line(why)),
+            Held::Fail(why) => format!(
+                "FAIL  {name}: {} [NCCL expects: {}; {}]",
+                one_line(why),
+                behaviour.expects,
+                behaviour.source
+            ),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (result, reason) = match &self.result {
+            Held::Pass => ("pass", None),
+            Held::Fail(why) => ("fail", Some(why)),
+            Held::Skip(why) => ("skip", Some(why)),
+        };
+        json!({
+            "id": self.behaviour.id, "abi": self.table, "result": result, "reason": reason,
+            "seconds": (self.took.as_secs_f64() * 1000.0).round() / 1000.0,
+            "expects": self.behaviour.expects, "source": self.behaviour.source,
+        })
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Collects what comes, and says it as it comes.
+#[derive(Debug)]
+pub(super) struct Results {
+    json: Option<PathBuf>,
+    plugin: Value,
+    all: Vec<Value>,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Results {
+    pub(super) fn new(json: Option<&Path>, contents: &Contents) -> Self {
+        let plugin = json!({
+            "network": contents.name, "file": contents.path, "tables": contents.tables,
+        });
+        let json = json.map(Path::to_owned);
+        Self { json, plugin, all: Vec::new(), passed: 0, failed: 0, skipped: 0 }
+    }
+
+    pub(super) fn add(&mut self, report: Report) {
+        match report.result {
+            Held::Pass => self.passed += 1,
+            Held::Fail(_) => self.failed += 1,
+            Held::Skip(_) => self.skipped += 1,
+        }
+        if !self.replaces_lines() {
+            output::line(report.line());
+        }
+        if self.json.is_some() {
+            self.all.push(report.json());
+        }
+    }
+
+    /// The counts. Whether nothing failed.
+    pub(super) fn finish(self) -> Result<bool, GroupError> {
+        if let Some(path) = &self.json {
+            let document = json!({
+                "format": "ironrail-conform/1", "plugin": self.plugin, "results": self.all,
+                "passed": self.passed, "failed": self.failed, "skipped": self.skipped,
+            });
+            if self.replaces_lines() {
+                output::line(document);
+                return Ok(self.failed == 0);
+            }
+            fs::write(path, format!("{document}\n"))
+                .map_err(|error| GroupError::System { what: "writing the results", error })?;
+        }
+        let Self { passed, failed, skipped, .. } = self;
+        output::line(format_args!("{passed} passed, {failed} failed, {skipped} skipped"));
+        Ok(failed == 0)
+    }
+
+    fn replaces_lines(&self) -> bool {
+        self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
+    }
+}
+
+pub(super) fn list(behaviours: Vec<&Behaviour>) {
+    for behaviour in behaviours {
+        let Behaviour { id, expects, source, .. } = behaviour;
+        output::line(format_args!("{id}: {expects} [{source}]{}", tables(behaviour)));
+    }
+}
+
+fn tables(behaviour: &Behaviour) -> String {
+    match behaviour.tables {
+        (OLDEST, NEWEST) => String::new(),
+        (oldest, NEWEST) => format!(" (v{oldest} and newer)"),
+        (_, newest) => format!(" (v{newest} and older)"),
+    }
+}
+
+/// docs/conform.md.
+pub(super) fn markdown() {
+    output::line(HEAD.trim_end());
+    for (chapter, behaviours) in CHAPTERS {
+        output::line(format_args!("\n## {chapter}\n"));
+        output::line("| id | NCCL expects | source | processes |");
+        output::line("|---|---|---|---|");
+        for behaviour in *behaviours {
+            let Behaviour { id, expects, source, .. } = behaviour;
+            let processes = match behaviour.shape {
+                Shape::One => "one",
+                Shape::Two => "two",
+                Shape::Victim => "two, of which one is stopped or killed",
+            };
+            let tables = tables(behaviour);
+            output::line(format_args!(
+                "| `{id}` | {}{tables} | {} | {processes} |",
+                cell(expects),
+                cell(source)
+            ));
+        }
+    }
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('*', "\\*")
+}
+
+const HEAD: &str = "\
+# `ironrail conform`
+
+<!-- Made by `ironrail conform --markdown`; a test compares. -->
+
+Holds any NCCL net plugin to the behaviours that NCCL relies on, without a GPU and without NCCL:
+
+```
+ironrail conform --net ./libnccl-net-mine.so            # its newest table
+ironrail conform --net mine --abi all                   # every table it has, found as NCCL_NET_PLUGIN=mine would be
+ironrail conform --net mine --only request-null-when-not-now,group-tags-above-16-bits
+ironrail conform --list                                 # what there is
+```
+
+Each behaviour is held in processes of its own, so a plugin that crashes, hangs or leaks fails the one behaviour and the
+rest goes on; each has a limit of time. One line comes per behaviour: `pass`, `FAIL` with what was seen, what NCCL expects
+and where NCCL's source says so, or `skip` with what was lacking; then the counts. `--json` says the same to programs. The
+exit code is 0 when nothing failed, 1 when something did, 2 when the command line is wrong. `--no-skip` makes what is
+skipped a failure, for runs that are meant to exercise everything. `--large` adds what needs gigabytes of memory.
+
+Memory is host memory. Sources are of NCCL 2.30.7. An id keeps its meaning for ever.
+";

@@ -1,0 +1,332 @@
+//! Starts the workers of each behaviour, watches them, and judges.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ironrail_group::error::GroupError;
+
+use super::Conform;
+use super::case::STAGE;
+use super::report::{Held, Report, Results};
+use super::table::{Behaviour, NEWEST, OLDEST, Shape};
+use super::worker::{ANSWER, CONTENTS, Contents, VERDICT, Verdict};
+
+/// Whether everything held.
+pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
+    let behaviours = options.chosen()?;
+    let asked = asked(options)?;
+    let contents = contents(options)?;
+    let tables = match asked {
+        Asked::Newest => contents.tables.iter().copied().take(1).collect(),
+        Asked::All => contents.tables.clone(),
+        Asked::One(table) if contents.tables.contains(&table) => vec![table],
+        Asked::One(table) => {
+            return Err(GroupError::Load(format!(
+                "{} has no table v{table}; it has {:?}",
+                contents.path, contents.tables
+            )));
+        }
+    };
+    let work: Vec<(u32, &Behaviour)> = tables
+        .iter()
+        .flat_map(|table| behaviours.iter().map(|behaviour| (*table, *behaviour)))
+        .collect();
+    let mut results = Results::new(options.json.as_deref(), &contents);
+    let next = AtomicUsize::new(0);
+    let (send, receive) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..jobs(options).min(work.len()) {
+            let (send, work, next) = (send.clone(), &work, &next);
+            scope.spawn(move || {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((table, behaviour)) = work.get(place) else { return };
+                    let report = hold(options, *table, behaviour);
+                    if send.send((place, report)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        // In the table's order, whoever is ready first.
+        let mut early = std::collections::BTreeMap::new();
+        let mut due = 0;
+        for (place, report) in receive {
+            early.insert(place, report);
+            while let Some(report) = early.remove(&due) {
+                results.add(report);
+                due += 1;
+            }
+        }
+    });
+    results.finish()
+}
+
+enum Asked {
+    Newest,
+    All,
+    One(u32),
+}
+
+fn asked(options: &Conform) -> Result<Asked, GroupError> {
+    match options.abi.as_deref() {
+        None => Ok(Asked::Newest),
+        Some("all") => Ok(Asked::All),
+        Some(text) => match text.trim_start_matches('v').parse() {
+            Ok(table) if (OLDEST..=NEWEST).contains(&table) => Ok(Asked::One(table)),
+            _ => Err(GroupError::Usage(format!("--abi is 6 to 12 or all, not {text}"))),
+        },
+    }
+}
+
+fn jobs(options: &Conform) -> usize {
+    let cpus = thread::available_parallelism().map_or(2, usize::from);
+    options.jobs.map_or_else(|| (cpus / 2).clamp(1, 4), |jobs| jobs.max(1))
+}
+
+fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Command, GroupError> {
+    let path = std::env::current_exe()
+        .map_err(|error| GroupError::System { what: "finding this executable", error })?;
+    let mut command = Command::new(path);
+    command.args(["conform", "--net", options.plugin(), "--worker", id]);
+    command.args(["--abi", &table.to_string(), "--role", &role.to_string()]);
+    if options.large {
+        command.arg("--large");
+    }
+    if let Some(seconds) = options.timeout {
+        command.args(["--timeout", &seconds.to_string()]);
+    }
+    if options.verbose {
+        command.arg("--verbose");
+    } else {
+        command.stderr(Stdio::null());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// What the plugin's file holds, as a process of its own finds out.
+fn contents(options: &Conform) -> Result<Contents, GroupError> {
+    let system = |error| GroupError::System { what: "starting a worker", error };
+    let mut command = worker(options, CONTENTS, NEWEST, 0)?;
+    let output = command.stderr(Stdio::piped()).output().map_err(system)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = said.lines().find_map(|line| line.strip_prefix(ANSWER));
+    if let Some(contents) = found.and_then(|text| serde_json::from_str(text).ok()) {
+        return Ok(contents);
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    let why = complaint.lines().last().unwrap_or_default().trim_start_matches("ironrail: ");
+    Err(GroupError::Load(match fate(output.status) {
+        Some(fate) if output.status.signal().is_some() => {
+            format!("loading {} {fate}", options.plugin())
+        }
+        _ => why.to_owned(),
+    }))
+}
+
+/// One behaviour with one table.
+fn hold(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Report {
+    let begun = Instant::now();
+    let (oldest, newest) = behaviour.tables;
+    let result = if table < oldest {
+        Held::Skip(format!("v{oldest} and newer"))
+    } else if table > newest {
+        Held::Skip(format!("v{newest} and older"))
+    } else {
+        match watch(options, table, behaviour) {
+            Ok(Held::Skip(why)) if options.no_skip => Held::Fail(format!("not exercised: {why}")),
+            Ok(result) => result,
+            Err(error) => Held::Fail(format!("conform could not hold it: {error}")),
+        }
+    };
+    Report { behaviour, table, result, took: begun.elapsed() }
+}
+
+fn watch(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Result<Held, GroupError> {
+    let limit = options.limit(behaviour);
+    let mut workers = start(options, table, behaviour)?;
+    let begun = Instant::now();
+    let mut failed_at = None;
+    loop {
+        let running = workers.iter_mut().map(Worker::is_running).filter(|runs| *runs).count();
+        let main_is_over = workers.first().is_none_or(|worker| worker.status.is_some());
+        let enough = behaviour.shape == Shape::Victim && main_is_over;
+        if running == 0 || enough {
+            break;
+        }
+        // One that failed has the other wait for it in vain.
+        if failed_at.is_none() && workers.iter().any(Worker::has_failed) {
+            failed_at = Some(Instant::now());
+        }
+        let hopeless = failed_at.is_some_and(|at: Instant| at.elapsed() > LAST_WORDS);
+        if hopeless || begun.elapsed() > limit + HUNG {
+            break;
+        }
+        thread::sleep(WATCH);
+    }
+    Ok(judge(workers, behaviour.shape, limit))
+}
+
+fn start(options: &Conform, table: u32, behaviour: &Behaviour) -> Result<Vec<Worker>, GroupError> {
+    let system = |error| GroupError::System { what: "starting a worker", error };
+    let mut workers = Vec::new();
+    let mut ends = Vec::new();
+    if behaviour.shape.processes() == 2 {
+        let (one, other) = UnixStream::pair().map_err(system)?;
+        ends.extend([one, other]);
+    }
+    ends.reverse();
+    for role in 0..behaviour.shape.processes() {
+        let mut command = worker(options, behaviour.id, table, role)?;
+        if let Some(end) = ends.pop() {
+            command.stdin(Stdio::from(OwnedFd::from(end)));
+        }
+        workers.push(Worker::start(&mut command).map_err(system)?);
+    }
+    Ok(workers)
+}
+
+/// The worst that any process saw; a cause before its consequence.
+fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
+    let mut verdicts = Vec::new();
+    for (role, worker) in workers.iter_mut().enumerate() {
+        let victim = shape == Shape::Victim && role == 1;
+        let verdict = worker.end(limit);
+        let named = |why: String| match shape {
+            Shape::One => why,
+            Shape::Two | Shape::Victim => format!("process {role}: {why}"),
+        };
+        match verdict {
+            // It was killed or stopped on purpose; what it said before stands.
+            Fate::Lost(..) | Fate::Hung(..) if victim => {}
+            Fate::Said(Verdict::Pass) => {}
+            Fate::Said(Verdict::Left) => {
+                verdicts.push((2, named("the other process has left".to_owned())));
+            }
+            Fate::Said(Verdict::Skip(why)) => verdicts.push((1, why)),
+            Fate::Hung(why) => verdicts.push((3, named(why))),
+            Fate::Said(Verdict::Fail(why)) => verdicts.push((4, named(why))),
+            Fate::Lost(why) => verdicts.push((5, named(why))),
+        }
+    }
+    match verdicts.into_iter().max_by_key(|(weight, _)| *weight) {
+        None => Held::Pass,
+        Some((1, why)) => Held::Skip(why),
+        Some((_, why)) => Held::Fail(why),
+    }
+}
+
+/// A worker's process, and what it has said so far.
+struct Worker {
+    child: Child,
+    reader: Option<JoinHandle<()>>,
+    said: Arc<Mutex<Said>>,
+    status: Option<ExitStatus>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    stage: String,
+    verdict: Option<Verdict>,
+}
+
+enum Fate {
+    Said(Verdict),
+    /// Died, or ended without a verdict.
+    Lost(String),
+    Hung(String),
+}
+
+impl Worker {
+    fn start(command: &mut Command) -> std::io::Result<Self> {
+        let mut child = command.spawn()?;
+        let said = Arc::new(Mutex::new(Said::default()));
+        let output = child.stdout.take();
+        let heard = Arc::clone(&said);
+        let reader = thread::spawn(move || {
+            let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines());
+            for line in lines.map_while(Result::ok) {
+                let mut said = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(stage) = line.strip_prefix(STAGE) {
+                    stage.clone_into(&mut said.stage);
+                } else if let Some(verdict) = line.strip_prefix(VERDICT) {
+                    said.verdict = serde_json::from_str(verdict).ok();
+                }
+            }
+        });
+        Ok(Self { child, reader: Some(reader), said, status: None })
+    }
+
+    fn is_running(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().unwrap_or(None);
+        }
+        self.status.is_none()
+    }
+
+    fn has_failed(&self) -> bool {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended_badly = self.status.is_some_and(|status| !status.success());
+        ended_badly || matches!(said.verdict, Some(Verdict::Fail(_)))
+    }
+
+    /// Ends it if it still runs.
+    fn end(&mut self, limit: Duration) -> Fate {
+        let hung = self.is_running();
+        if hung {
+            let _ = self.child.kill();
+            self.status = self.child.wait().ok();
+        }
+        // Grandchildren may hold the pipe open, so a reader is waited for only when there are none to fear.
+        if let Some(reader) = self.reader.take() {
+            let end = Instant::now() + LAST_WORDS;
+            while !reader.is_finished() && Instant::now() < end {
+                thread::sleep(WATCH);
+            }
+        }
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let stage = if said.stage.is_empty() { "start" } else { &said.stage };
+        if hung {
+            return match &said.verdict {
+                Some(verdict @ (Verdict::Fail(_) | Verdict::Skip(_))) => {
+                    Fate::Said(verdict.clone())
+                }
+                _ => Fate::Hung(format!(
+                    "no end within {} s, the last stage: {stage}",
+                    limit.as_secs()
+                )),
+            };
+        }
+        match (self.status.and_then(fate), &said.verdict) {
+            (None, Some(verdict)) => Fate::Said(verdict.clone()),
+            (None, None) => Fate::Lost(format!("ended without a verdict, the last stage: {stage}")),
+            (Some(fate), _) => Fate::Lost(format!("{fate}, the last stage: {stage}")),
+        }
+    }
+}
+
+/// `None`: all is well.
+fn fate(status: ExitStatus) -> Option<String> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("ended with code {code}")),
+        (None, Some(signal)) => Some(format!("died of signal {signal}")),
+        (None, None) => Some("ended in an unknown way".to_owned()),
+    }
+}
+
+const WATCH: Duration = Duration::from_millis(3);
+/// How long the others may go on when one has failed.
+const LAST_WORDS: Duration = Duration::from_millis(700);
+/// Past the limit, a worker has had its chance to say so itself.
+const HUNG: Duration = Duration::from_secs(2);

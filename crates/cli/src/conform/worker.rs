@@ -1,0 +1,107 @@
+//! A process that holds the plugin to one behaviour and says how that went.
+
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::Library;
+use serde::{Deserialize, Serialize};
+
+use super::case::{Case, Outcome, Stop};
+use super::table::{self, Shape};
+use super::{Conform, case};
+use crate::output;
+
+/// Which part this process has. Set by the supervisor only.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Part {
+    #[arg(long, hide = true)]
+    worker: Option<String>,
+    #[arg(long, hide = true, default_value_t = 0)]
+    role: usize,
+}
+
+impl Part {
+    pub(super) fn is_asked(&self) -> bool {
+        self.worker.is_some()
+    }
+}
+
+/// How a behaviour went, as one process saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    Pass,
+    Fail(String),
+    Skip(String),
+    /// The other process has left, and knows why.
+    Left,
+}
+
+/// What a plugin's file holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Contents {
+    pub(super) name: String,
+    pub(super) path: String,
+    pub(super) tables: Vec<u32>,
+}
+
+/// The word in place of a behaviour's id that asks for the contents.
+pub(super) const CONTENTS: &str = "contents";
+/// Begin lines of standard output.
+pub(super) const VERDICT: &str = "conform-verdict ";
+pub(super) const ANSWER: &str = "conform-contents ";
+
+pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
+    let id = options.worker.worker.as_deref().unwrap_or_default();
+    if id == CONTENTS {
+        let library = Library::open(options.plugin(), None)?;
+        let (name, path) = (library.name().to_owned(), library.path().to_owned());
+        say(ANSWER, &Contents { name, path, tables: library.versions() });
+        return Ok(true);
+    }
+    let Some(behaviour) = table::find(id) else {
+        return Err(GroupError::Usage(format!("there is no behaviour {id}")));
+    };
+    let limit = options.limit(behaviour);
+    end_for_certain(limit + ORPHANED);
+    let verdict = match hold(options, behaviour, limit) {
+        Ok(()) => Verdict::Pass,
+        Err(Stop::Fail(why)) => Verdict::Fail(why),
+        Err(Stop::Skip(why)) => Verdict::Skip(why),
+        Err(Stop::Left) => Verdict::Left,
+    };
+    say(VERDICT, &verdict);
+    Ok(true)
+}
+
+fn hold(options: &Conform, behaviour: &table::Behaviour, limit: Duration) -> Outcome {
+    let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(table::NEWEST);
+    let paired = behaviour.shape != Shape::One;
+    let (plugin, role) = (options.plugin().to_owned(), options.worker.role);
+    let mut case = Case::new(plugin, version, role, paired, limit, options.large)?;
+    let held = (behaviour.run)(&mut case);
+    if held.is_ok() {
+        output::line(format_args!("{}end of the process", case::STAGE));
+    }
+    held
+}
+
+fn say(prefix: &str, what: &impl Serialize) {
+    match serde_json::to_string(what) {
+        Ok(text) => output::line(format_args!("{prefix}{text}")),
+        Err(error) => output::complain(error),
+    }
+}
+
+/// A worker whose supervisor is gone ends by itself, whatever the plugin does.
+fn end_for_certain(limit: Duration) {
+    thread::spawn(move || {
+        thread::sleep(limit);
+        std::process::abort();
+    });
+}
+
+/// The supervisor ends what hangs long before.
+const ORPHANED: Duration = Duration::from_secs(30);
