@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -224,4 +225,27 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
     let (code, _, errors) = ended(command);
     assert_eq!(code, 1);
     assert_eq!(errors.lines().count(), 1, "one sentence, not one per rank: {errors}");
+}
+
+#[test]
+fn no_rank_outlives_its_launcher() {
+    let mut command = perf("all_reduce -r 3 -b 8 -e 8 -n 100000000");
+    let mut launcher = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let ranks: Vec<u32> = lines
+        .filter_map(|line| line.split_once(" Pid ")?.1.split_whitespace().next()?.parse().ok())
+        .take(3)
+        .collect();
+    let runs = |rank: &u32| {
+        // A zombie has been left by its parent, and has no arguments any more.
+        fs::read(format!("/proc/{rank}/cmdline")).is_ok_and(|arguments| !arguments.is_empty())
+    };
+    assert!(ranks.len() == 3 && ranks.iter().all(runs), "{ranks:?}");
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while ranks.iter().any(runs) {
+        assert!(Instant::now() < deadline, "a rank outlived its launcher");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
