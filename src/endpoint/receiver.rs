@@ -128,7 +128,7 @@ impl Receiver {
             Ok(line) => line,
             Err(cause) => return Err(self.sticky(cause)),
         };
-        if line.is_some() {
+        if line.is_some() && self.flow.is_urgent() {
             self.write_adverts(means);
         }
         Ok(line)

@@ -31,10 +31,11 @@ pub(crate) enum Fault {
     Wrapped32,
     StaleDone,
     LoneDone,
+    Injected,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::RefusedLoneDone,
@@ -61,6 +62,7 @@ impl Fault {
         Self::Wrapped32,
         Self::StaleDone,
         Self::LoneDone,
+        Self::Injected,
     ];
 }
 

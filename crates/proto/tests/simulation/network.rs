@@ -78,6 +78,12 @@ impl Network {
         self.post(Kind::Part { entry, part, immediate, arrived: immediate.is_none() });
     }
 
+    /// A write without a completion.
+    pub(crate) fn inject_part(&mut self, entry: usize, part: Part, immediate: Immediate) {
+        self.post_part(entry, part, Some(immediate));
+        self.in_flight.last_mut().expect("just posted").completed = true;
+    }
+
     pub(crate) fn post_adverts(&mut self, random: &mut Random, write: AdvertWrite, words: usize) {
         let places = write.place..write.place + write.count;
         let pieces = places.flat_map(|place| (0..words).map(move |index| (place, index)));

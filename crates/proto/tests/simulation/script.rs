@@ -34,6 +34,7 @@ pub(crate) struct Script {
     pub(crate) any_order: bool,
     pub(crate) refuse_percent: u32,
     pub(crate) duplicate_percent: u32,
+    pub(crate) inject_percent: u32,
     pub(crate) tear_percent: u32,
     /// How many receives the application keeps posted at most.
     pub(crate) depth: usize,
@@ -60,6 +61,7 @@ impl Script {
             any_order: random.percent(30),
             refuse_percent: random.pick(&[0, 0, 5, 30, 60]),
             duplicate_percent: random.pick(&[0, 0, 10, 40]),
+            inject_percent: random.pick(&[0, 50, 100]),
             tear_percent: random.pick(&[0, 10, 60]),
             depth: random.pick(&[1, 2, 8, 32, 200]),
         };

@@ -202,8 +202,19 @@ impl Sender {
         let beside = message.path == Path::Fin && script.parameters.path != Path::Fin;
         let whole = message.whole;
         let line = message.line;
-        let carried = parts.iter().fold(0, |bits, (part, _)| bits | 1 << part.rail);
-        self.flow.posted(line, parts.len() as u32, carried);
+        // One write that has no completion: only where the receiver's done tells of its arrival.
+        let proves = script.parameters.sends_arrive_when_complete;
+        let injected = match parts[..] {
+            [(part, Some(_))] if !proves && random.percent(script.inject_percent) => Some(part),
+            _ => None,
+        };
+        if let Some(part) = injected {
+            self.flow.injected(line, part.rail);
+            faults.fire(Fault::Injected);
+        } else {
+            let carried = parts.iter().fold(0, |bits, (part, _)| bits | 1 << part.rail);
+            self.flow.posted(line, parts.len() as u32, carried);
+        }
         let plain: Vec<Part> = parts.iter().map(|(part, _)| *part).collect();
         oracle.take(entry, &plain);
         faults.fire_many(Fault::FinBesideImmediates, u64::from(beside));
@@ -212,7 +223,10 @@ impl Sender {
         faults.fire_many(Fault::Truncated, u64::from(len > script.entries[entry].posted));
         faults.fire_many(Fault::TagOutOfOrder, u64::from(free[0] != entry));
         for (part, immediate) in parts {
-            self.backlog.push_back(Post::Part { entry, part, immediate });
+            match (injected, immediate) {
+                (Some(part), Some(immediate)) => network.inject_part(entry, part, immediate),
+                _ => self.backlog.push_back(Post::Part { entry, part, immediate }),
+            }
         }
         self.requests.push((entry, line));
         if free.len() == 1 {
