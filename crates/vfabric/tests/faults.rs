@@ -1,0 +1,237 @@
+//! Faults come when the script or the seed says so, and virtual time is what NICs make of it.
+
+mod support;
+
+use libfabric_sys as sys;
+use support::{AGAIN, Buffer, EVERY_ACCESS, End, From, Polled, Rig, To};
+
+struct Sides<'rig> {
+    a: End<'rig>,
+    b: End<'rig>,
+    source: Buffer,
+    target: Buffer,
+    there: To,
+}
+
+/// `a` on NIC 0 can write to `b` on NIC 1, without descriptors.
+fn sides(rig: &Rig) -> Sides<'_> {
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(1 << 20, b"bytes"), Buffer::new(1 << 20));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    Sides { a, b, source, target, there }
+}
+
+impl Sides<'_> {
+    fn write(&self, len: usize) -> isize {
+        self.a.write(self.source.bare(len), self.there)
+    }
+
+    fn has_arrived(&self) -> bool {
+        self.target.bytes(0, 5) == *b"bytes"
+    }
+}
+
+#[test]
+fn the_nth_post_is_refused_and_nothing_was_posted() {
+    let rig = Rig::new("profile=cxi faults='refuse=2 refuse=4-5'");
+    let sides = sides(&rig);
+    let answers: Vec<isize> = (0..6).map(|_| sides.write(64)).collect();
+    assert_eq!(answers, [0, AGAIN, 0, AGAIN, AGAIN, 0]);
+    for _ in 0..3 {
+        sides.a.wait().done();
+    }
+    sides.a.idle(100);
+    assert_eq!(rig.number("counter.faults.refuse"), 3);
+    assert_eq!(rig.number("counter.posts"), 6);
+}
+
+#[test]
+fn posts_are_refused_as_often_as_asked_and_alike_for_the_same_seed() {
+    let run = |seed| {
+        let rig = Rig::new(&format!("profile=cxi eagain=300 seed={seed}"));
+        let sides = sides(&rig);
+        let refused: Vec<bool> = (0..1000)
+            .map(|_| {
+                let refused = sides.write(8) == AGAIN;
+                if !refused {
+                    sides.a.wait().done();
+                }
+                refused
+            })
+            .collect();
+        let count = refused.iter().filter(|refused| **refused).count();
+        assert_eq!(rig.number("counter.faults.refuse_random"), count as u64);
+        assert!((240..360).contains(&count), "{count}");
+        refused
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
+
+#[test]
+fn an_operation_fails_before_its_bytes_land_or_after() {
+    for (fault, lands) in [("fail=2", false), ("fail_late=2", true)] {
+        let rig = Rig::new("profile=efa hold=0 reorder=0 regions=none");
+        let sides = sides(&rig);
+        rig.fault(fault);
+        let elsewhere = To { address: sides.there.address + 4096, ..sides.there };
+        assert_eq!(sides.a.write(sides.source.bare(8), elsewhere), 0);
+        sides.a.wait().done();
+        assert_eq!(sides.write(64), 0);
+        assert_eq!(sides.a.wait().failed().err, sys::FI_EIO);
+        assert_eq!(sides.has_arrived(), lands, "{fault}");
+        assert_eq!(sides.write(64), 0);
+        sides.a.wait().done();
+        assert_eq!(rig.count(), 0);
+    }
+}
+
+#[test]
+fn a_late_operation_is_overtaken() {
+    let rig = Rig::new("profile=efa regions=none faults='delay=1:500'");
+    let sides = sides(&rig);
+    assert_eq!(sides.a.write_data(sides.source.bare(8), sides.there, 1), 0);
+    assert_eq!(sides.a.write_data(sides.source.bare(8), sides.there, 2), 0);
+    assert_eq!(sides.b.wait().done().data, 2);
+    let before = rig.now();
+    assert_eq!(sides.b.wait().done().data, 1);
+    assert!(rig.now() - before > 400);
+    assert_eq!(rig.number("counter.faults.delay"), 1);
+}
+
+#[test]
+fn a_stalled_nic_moves_nothing_and_fails_nothing() {
+    let rig = Rig::new("profile=cxi");
+    let sides = sides(&rig);
+    rig.nic(1, "stall");
+    assert_eq!(sides.write(64), 0);
+    sides.a.idle(2000);
+    sides.b.idle(2000);
+    assert!(!sides.has_arrived());
+    rig.nic(1, "resume");
+    sides.a.wait().done();
+    sides.a.idle(100);
+    assert!(sides.has_arrived());
+}
+
+#[test]
+fn a_full_queue_refuses_more() {
+    let rig = Rig::new("profile=cxi depth=3");
+    let sides = sides(&rig);
+    rig.nic(0, "stall");
+    let answers: Vec<isize> = (0..4).map(|_| sides.write(64)).collect();
+    assert_eq!(answers, [0, 0, 0, AGAIN]);
+    assert_eq!(rig.number("counter.refused.full"), 1);
+    rig.nic(0, "resume");
+    sides.a.wait().done();
+    assert_eq!(sides.write(64), 0);
+}
+
+#[test]
+fn a_dead_nic_fails_what_it_has_and_comes_back() {
+    let rig = Rig::new("profile=cxi faults='kill=1@3 revive=1@5'");
+    let sides = sides(&rig);
+    assert_eq!((sides.write(64), sides.write(64)), (0, 0));
+    // The third post finds it dead, and so do the first two, which were under way.
+    assert_eq!(sides.write(64), 0);
+    for _ in 0..3 {
+        assert_eq!(sides.a.wait().failed().err, sys::FI_EHOSTUNREACH);
+    }
+    assert_eq!(sides.b.send(From { len: 1, ..sides.target.bare(1) }, sides.b.know(&sides.a)), 0);
+    assert_eq!(sides.b.wait().failed().err, sys::FI_ENETDOWN);
+    assert!(!sides.has_arrived());
+    assert_eq!(sides.write(64), 0);
+    sides.a.wait().done();
+    sides.a.idle(100);
+    assert!(sides.has_arrived());
+    assert_eq!((rig.number("counter.faults.kill"), rig.number("counter.faults.revive")), (1, 1));
+    assert_eq!(rig.count(), 0, "{:?}", rig.violations());
+}
+
+/// What happened, poll by poll, and when.
+fn trace(settings: &str) -> Vec<(u64, u64, u64)> {
+    let rig = Rig::new(settings);
+    let sides = sides(&rig);
+    let mut trace = Vec::new();
+    let mut posted = 0;
+    while trace.len() < 200 {
+        if posted < 100 {
+            let data =
+                sides.a.write_data(sides.source.bare(64 << (posted % 8)), sides.there, posted);
+            posted += u64::from(data == 0);
+        }
+        for end in [&sides.a, &sides.b] {
+            match end.poll() {
+                Polled::Nothing => {}
+                Polled::Done(entry) => trace.push((rig.now(), entry.flags, entry.data)),
+                Polled::Failed(error) => {
+                    trace.push((rig.now(), 0, error.err.unsigned_abs().into()))
+                }
+            }
+        }
+    }
+    trace
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for settings in
+        ["profile=efa regions=none eagain=100", "profile=efa regions=none clock=virtual"]
+    {
+        let of = |seed: u64| trace(&format!("{settings} seed={seed}"));
+        assert_eq!(of(3), of(3), "{settings}");
+    }
+    let of = |seed: u64| trace(&format!("profile=efa regions=none eagain=100 seed={seed}"));
+    assert_ne!(of(3), of(4));
+}
+
+/// How long it takes to write 1 MiB so often from each of the NICs to NIC 3, in ns.
+fn makespan(settings: &str, nics: &[usize], writes: usize) -> u64 {
+    let rig = Rig::new(&format!("profile=cxi nics=4 clock=virtual hold=0 {settings}"));
+    let source = Buffer::new(1 << 20);
+    let targets = [Buffer::new(1 << 20), Buffer::new(1 << 20)];
+    let receivers = [rig.end(3), rig.end(2)];
+    let senders: Vec<End<'_>> = nics.iter().map(|nic| rig.end(*nic)).collect();
+    for (index, sender) in senders.iter().enumerate() {
+        let receiver = &receivers[index];
+        let there = receiver.register(&targets[index], EVERY_ACCESS).at(sender.know(receiver), 0);
+        for _ in 0..writes {
+            assert_eq!(sender.write(source.bare(1 << 20), there), 0);
+        }
+    }
+    for sender in &senders {
+        for _ in 0..writes {
+            sender.wait().done();
+        }
+    }
+    rig.now()
+}
+
+#[test]
+fn virtual_time_is_length_by_bandwidth_and_the_way_there_and_back() {
+    // 1 MiB at 8 Gb/s, which is a byte per ns.
+    let wire = 1 << 20;
+    let one = makespan("bandwidth=8000 latency=1000", &[0], 1);
+    assert_eq!(one, wire + 2000);
+    let ten = makespan("bandwidth=8000 latency=1000", &[0], 10);
+    assert_eq!(ten, 10 * wire + 2000, "one after the other");
+    let two_nics = makespan("bandwidth=8000 latency=1000", &[0, 1], 10);
+    assert_eq!(two_nics, 10 * wire + 2000, "side by side");
+    let slow = makespan("bandwidth=8000,800,8000,8000 latency=1000", &[0, 1], 10);
+    assert_eq!(slow, 100 * wire + 2000, "the slow one takes ten times as long");
+}
+
+#[test]
+fn time_passes_when_told() {
+    let rig = Rig::new("profile=cxi clock=virtual bandwidth=8000 latency=1000");
+    let sides = sides(&rig);
+    assert_eq!(sides.write(1000), 0);
+    // SAFETY: it takes any number.
+    assert_eq!(unsafe { (rig.control.advance)(500) }, 500);
+    assert!(!sides.has_arrived());
+    // SAFETY: as above.
+    assert_eq!(unsafe { (rig.control.advance)(10_000) }, 10_500);
+    assert!(sides.has_arrived());
+    sides.a.poll().done();
+    assert_eq!(rig.number("nic.0.bytes"), 1000);
+}

@@ -1,0 +1,494 @@
+//! Every rule, broken by raw calls, and caught.
+
+mod support;
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libfabric_sys as sys;
+use support::{Buffer, EVERY_ACCESS, From, Rig, To, close};
+
+const INVALID: i32 = -sys::FI_EINVAL;
+const BUSY: i32 = -sys::FI_EBUSY;
+
+fn size(code: i32) -> isize {
+    code as isize
+}
+
+#[test]
+fn a_descriptor_of_another_endpoint_is_caught() {
+    let rig = Rig::new("profile=cxi nics=2");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let other = a.sibling();
+    other.enable();
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let bound_elsewhere = other.register(&source, EVERY_ACCESS);
+    let answer = a.write(source.with(64, &bound_elsewhere), there);
+    assert_eq!(answer, size(-sys::FI_EACCES));
+    rig.caught("wrong_descriptor", 1);
+}
+
+#[test]
+fn a_descriptor_of_another_domain_is_caught() {
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let (a, b) = (rig.end(0), rig.end(1));
+        let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+        let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+        let elsewhere = b.register(&source, EVERY_ACCESS);
+        assert_eq!(a.write(source.with(64, &elsewhere), there), size(-sys::FI_EACCES));
+        rig.caught("wrong_descriptor", 1);
+    }
+}
+
+#[test]
+fn a_key_at_another_endpoint_is_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let other = b.sibling();
+    other.enable();
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let from = source.with(64, &a.register(&source, EVERY_ACCESS));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&other), 0);
+    assert_eq!(a.write(from, there), 0);
+    assert_eq!(a.wait().failed().err, sys::FI_EIO);
+    assert_eq!(target.bytes(0, 1), [0]);
+    rig.caught("wrong_key", 1);
+}
+
+#[test]
+fn a_key_of_another_domain_is_caught() {
+    let rig = Rig::new("profile=efa");
+    let (a, b, c) = (rig.end(0), rig.end(1), rig.end(2));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let from = source.with(64, &a.register(&source, EVERY_ACCESS));
+    let there = c.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    assert_eq!(a.write(from, there), 0);
+    assert_eq!(a.wait().failed().err, sys::FI_EIO);
+    rig.caught("wrong_key", 1);
+}
+
+#[test]
+fn keys_and_descriptors_that_never_were_are_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let from = source.with(64, &a.register(&source, EVERY_ACCESS));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let garbage = From { descriptor: source.pointer(8), ..from };
+    assert_eq!(a.write(garbage, there), size(INVALID));
+    rig.caught("unknown", 1);
+    assert_eq!(a.write(from, To { key: 77, ..there }), 0);
+    a.wait().failed();
+    rig.caught("unknown", 2);
+}
+
+#[test]
+fn a_region_that_is_not_enabled_is_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let registered = a.register_only(&source, EVERY_ACCESS, 0).unwrap();
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    assert_eq!(a.write(source.with(64, &registered), there), size(-sys::FI_EACCES));
+    rig.caught("not_enabled", 1);
+    assert_eq!(registered.bind(&a), 0);
+    assert_eq!(a.write(source.with(64, &registered), there), size(-sys::FI_EACCES));
+    rig.caught("not_enabled", 2);
+    assert_eq!(registered.enable(), 0);
+    let early = b.register_only(&target, EVERY_ACCESS, 0).unwrap();
+    assert_eq!(early.key(), sys::FI_KEY_NOTAVAIL);
+    assert_eq!(a.write(source.with(64, &registered), early.at(there.peer, 0)), 0);
+    a.wait().failed();
+    rig.caught("not_enabled", 3);
+}
+
+#[test]
+fn a_chosen_key_is_no_use_before_its_region_is_enabled() {
+    let rig = Rig::new("profile=adversary");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let from = source.with(64, &a.register(&source, EVERY_ACCESS));
+    let early = b.register_only(&target, EVERY_ACCESS, 9).unwrap();
+    assert_eq!(early.key(), 9);
+    assert_eq!(a.write(from, early.at(a.know(&b), 0)), 0);
+    a.wait().failed();
+    rig.caught("not_enabled", 1);
+}
+
+#[test]
+fn what_is_closed_is_not_used_any_more() {
+    for profile in ["cxi", "efa", "adversary"] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let (a, b) = (rig.end(0), rig.end(1));
+        let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+        let (ours, theirs) = (a.register(&source, EVERY_ACCESS), b.register(&target, EVERY_ACCESS));
+        let (from, there) = (source.with(64, &ours), theirs.at(a.know(&b), 0));
+        assert_eq!(theirs.close(), 0);
+        assert_eq!(a.write(from, there), 0);
+        assert_eq!(a.wait().failed().err, sys::FI_EIO);
+        rig.caught("closed", 1);
+        assert_eq!(ours.close(), 0);
+        assert_eq!(a.write(from, there), size(INVALID));
+        rig.caught("closed", 2);
+        assert_eq!(close(ours.region.cast()), INVALID, "a second close");
+        rig.caught("closed", 3);
+    }
+}
+
+#[test]
+fn a_key_used_twice_or_too_long_is_caught() {
+    let rig = Rig::new("profile=adversary");
+    let a = rig.end(0);
+    let buffer = Buffer::new(64);
+    let first = a.register_only(&buffer, EVERY_ACCESS, 5).unwrap();
+    assert_eq!(a.register_only(&buffer, EVERY_ACCESS, 5).err(), Some(-sys::FI_ENOKEY));
+    rig.caught("key_twice", 1);
+    let long = a.register_only(&buffer, EVERY_ACCESS, 1 << 16).err();
+    assert_eq!(long, Some(-sys::FI_EKEYREJECTED));
+    rig.caught("key_twice", 2);
+    assert_eq!(first.close(), 0);
+    assert!(a.register_only(&buffer, EVERY_ACCESS, 5).is_ok(), "it is free again");
+    assert!(rig.end(1).register_only(&buffer, EVERY_ACCESS, 5).is_ok(), "another domain");
+    rig.caught("key_twice", 2);
+}
+
+#[test]
+fn bytes_outside_of_a_region_are_caught_at_both_ends() {
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        let rig = Rig::new(&format!("profile={profile} linger=0"));
+        let (a, b) = (rig.end(0), rig.end(1));
+        let (source, target) = (Buffer::of(128, b"x"), Buffer::new(64));
+        let (ours, theirs) = (a.register(&source, EVERY_ACCESS), b.register(&target, EVERY_ACCESS));
+        let to_b = a.know(&b);
+        let from = source.with(128, &ours);
+        let beyond = From { pointer: source.pointer(1), ..from };
+        assert_eq!(a.write(beyond, theirs.at(to_b, 0)), size(-sys::FI_EACCES));
+        rig.caught("bounds", 1);
+        let flags = sys::FI_DELIVERY_COMPLETE | sys::FI_COMPLETION;
+        let mut expected = 1;
+        // One byte too far, before the start, and so far that the sum turns over.
+        for (offset, len) in [(1, 64), (0, 65), (u64::MAX, 2), (u64::MAX - 7, 64)] {
+            let mut there = theirs.at(to_b, 0);
+            there.address = there.address.wrapping_add(offset);
+            while a.write_message(From { len, ..from }, there, flags) != 0 {
+                a.idle(1);
+                b.idle(1);
+            }
+            assert_eq!(a.wait_with(&[&b]).failed().err, sys::FI_EIO);
+            expected += 1;
+            rig.caught("bounds", expected);
+        }
+        assert_eq!(target.bytes(0, 64), [0; 64]);
+    }
+}
+
+#[test]
+fn a_region_serves_only_what_it_was_registered_for() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let to_b = a.know(&b);
+    let mut expected = 0;
+    let all = a.register(&source, EVERY_ACCESS);
+    let there = b.register(&target, EVERY_ACCESS).at(to_b, 0);
+    for missing in [sys::FI_WRITE, sys::FI_READ, sys::FI_SEND, sys::FI_RECV] {
+        let part = a.register(&source, EVERY_ACCESS & !missing);
+        let from = source.with(64, &part);
+        let answer = match missing {
+            sys::FI_WRITE => a.write(from, there),
+            sys::FI_READ => a.read(from, there),
+            sys::FI_SEND => a.send(from, to_b),
+            _ => a.receive(from),
+        };
+        assert_eq!(answer, size(-sys::FI_EACCES));
+        expected += 1;
+        rig.caught("rights", expected);
+    }
+    let closed_to_writes = b.register(&target, sys::FI_REMOTE_READ).at(to_b, 0);
+    assert_eq!(a.write(source.with(64, &all), closed_to_writes), 0);
+    assert_eq!(a.wait().failed().err, sys::FI_EACCES);
+    let closed_to_reads = b.register(&target, sys::FI_REMOTE_WRITE).at(to_b, 0);
+    assert_eq!(a.read(source.with(64, &all), closed_to_reads), 0);
+    assert_eq!(a.wait().failed().err, sys::FI_EACCES);
+    rig.caught("rights", expected + 2);
+}
+
+#[test]
+fn a_missing_descriptor_is_caught_where_one_is_asked_for() {
+    for (profile, asked) in [("cxi", false), ("efa", true), ("tcp", false), ("adversary", true)] {
+        let rig = Rig::new(&format!("profile={profile}"));
+        let (a, b) = (rig.end(0), rig.end(1));
+        let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+        let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+        let answer = a.write(source.bare(64), there);
+        assert_eq!(answer == size(INVALID), asked, "{profile}: {answer}");
+        rig.caught("no_descriptor", u64::from(asked));
+        assert_ne!(a.write(source.bare(0), there), size(INVALID), "no bytes, no region");
+        rig.caught("no_descriptor", u64::from(asked));
+    }
+}
+
+#[test]
+fn a_region_closed_under_an_operation_is_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let ours = a.register(&source, EVERY_ACCESS);
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    assert_eq!(a.write(source.with(64, &ours), there), 0);
+    assert_eq!(ours.close(), 0);
+    rig.caught("freed_early", 1);
+    let ours = a.register(&source, EVERY_ACCESS);
+    assert_eq!(a.receive(source.with(64, &ours)), 0);
+    assert_eq!(ours.close(), 0);
+    rig.caught("freed_early", 2);
+}
+
+#[test]
+fn a_region_is_free_once_the_end_was_read() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let ours = a.register(&source, EVERY_ACCESS);
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    assert_eq!(a.write(source.with(64, &ours), there), 0);
+    a.wait().done();
+    let waiting = support::context();
+    assert_eq!(a.receive_in(source.with(64, &ours), waiting), 0);
+    assert_eq!(a.cancel(waiting), 0);
+    assert_eq!(a.wait().failed().err, sys::FI_ECANCELED);
+    assert_eq!(ours.close(), 0);
+    rig.caught("freed_early", 0);
+}
+
+#[test]
+fn a_buffer_that_is_changed_or_gone_is_caught() {
+    let rig = Rig::new("profile=cxi reorder=40");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let target = Buffer::new(64);
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let changed = Buffer::of(64, b"x");
+    assert_eq!(a.write(changed.bare(64), there), 0);
+    changed.put(3, b"y");
+    a.wait();
+    rig.caught("freed_early", 1);
+    // However many see it: the NIC that reads too late, and the check at the end.
+    for _ in 0..20 {
+        let gone = Buffer::of(4096, b"x");
+        assert_eq!(a.write(gone.bare(64), there), 0);
+        gone.unmap();
+        a.wait();
+    }
+    assert!(rig.broken("freed_early") > 20, "{:?}", rig.violations());
+    let (source, landing) = (Buffer::of(64, b"x"), Buffer::new(4096));
+    let gone = b.register(&landing, EVERY_ACCESS).at(there.peer, 0);
+    landing.unmap();
+    let before = rig.broken("freed_early");
+    assert_eq!(a.write(source.bare(64), gone), 0);
+    a.wait();
+    for _ in 0..100 {
+        a.poll();
+    }
+    assert!(rig.broken("freed_early") > before);
+}
+
+#[test]
+fn a_completion_queue_that_is_not_read_overruns() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end_with(0, 2), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    for writes in 0..4_u64 {
+        rig.caught("overrun", writes.saturating_sub(2));
+        assert_eq!(a.write(source.bare(64), there), 0);
+        b.idle(100);
+    }
+    rig.caught("overrun", 2);
+}
+
+/// Raw pointers, for threads that must not share them.
+struct Shared(*mut sys::fid_cq, *mut sys::fid_ep);
+
+// SAFETY: that they are used by two threads at once is what the test is about; the provider locks.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn poll(&self) {
+        let mut entry = sys::fi_cq_data_entry::default();
+        // SAFETY: an open queue, and a valid place.
+        unsafe { sys::fi_cq_read(self.0, (&raw mut entry).cast(), 1) };
+    }
+
+    fn cancel(&self) {
+        // SAFETY: an open endpoint; nothing has this context.
+        unsafe { sys::fi_cancel(self.1, ptr::null_mut()) };
+    }
+}
+
+/// Both run at once, until the rule is broken or they have run long enough.
+fn at_once(rig: &Rig, one: impl Fn() + Sync, other: impl Fn() + Sync) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                one();
+            }
+        });
+        for _ in 0..200_000 {
+            other();
+            if rig.count() > 0 {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn two_threads_at_once_on_one_queues_objects_are_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (of_a, of_b) = (Shared(a.queue, a.endpoint), Shared(b.queue, b.endpoint));
+    at_once(&rig, || of_a.poll(), || of_b.poll());
+    assert_eq!(rig.count(), 0, "queues of their own: {:?}", rig.violations());
+    at_once(&rig, || of_a.poll(), || of_a.cancel());
+    assert!(rig.broken("threads") > 0);
+    assert_eq!(rig.broken("threads"), rig.count());
+}
+
+#[test]
+fn objects_close_from_the_inside_out() {
+    let rig = Rig::new("profile=cxi");
+    let a = rig.end(0);
+    let buffer = Buffer::new(64);
+    let region = a.register(&buffer, EVERY_ACCESS);
+    assert_eq!(a.close_endpoint(), BUSY, "a region is bound to it");
+    assert_eq!(close(a.queue.cast()), BUSY);
+    assert_eq!(close(a.vector.cast()), BUSY);
+    assert_eq!(close(a.domain.cast()), BUSY);
+    rig.caught("close_order", 4);
+    assert_eq!(region.close(), 0);
+    drop(a);
+    rig.caught("close_order", 4);
+}
+
+#[test]
+fn regions_are_bound_to_enabled_endpoints_then_enabled_once() {
+    let rig = Rig::new("profile=cxi");
+    let a = rig.end(0);
+    let later = a.sibling();
+    let buffer = Buffer::new(64);
+    let region = a.register_only(&buffer, EVERY_ACCESS, 0).unwrap();
+    assert_eq!(region.enable(), INVALID, "before it is bound");
+    assert_eq!(region.bind(&later), INVALID, "to an endpoint that is not enabled");
+    assert_eq!(region.bind(&a), 0);
+    assert_eq!(region.bind(&a), INVALID, "twice");
+    assert_eq!(region.enable(), 0);
+    assert_eq!(region.enable(), INVALID, "twice");
+    rig.caught("bind_order", 4);
+}
+
+#[test]
+fn peers_that_the_vector_does_not_have_are_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let to_b = a.know(&b);
+    let there = b.register(&target, EVERY_ACCESS).at(to_b, 0);
+    assert_eq!(a.write(source.bare(64), To { peer: 17, ..there }), size(INVALID));
+    rig.caught("unknown_peer", 1);
+    assert_eq!(a.write(source.bare(64), there), 0);
+    assert_eq!(a.forget(to_b), 0);
+    rig.caught("unknown_peer", 2);
+    a.wait();
+    assert_eq!(a.write(source.bare(64), there), size(INVALID), "it is gone");
+    assert_eq!(a.forget(to_b), INVALID);
+    rig.caught("unknown_peer", 4);
+}
+
+#[test]
+fn contexts_are_each_operations_own() {
+    let rig = Rig::new("profile=adversary");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
+    let from = source.with(64, &a.register(&source, EVERY_ACCESS));
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    assert_eq!(a.write_in(from, there, ptr::null_mut()), 0);
+    a.wait();
+    rig.caught("context", 1);
+    let pages = Buffer::new(4096);
+    assert_eq!(a.write_in(from, there, pages.pointer(0)), 0);
+    assert_eq!(a.receive_in(from, pages.pointer(0)), 0);
+    a.wait();
+    rig.caught("context", 2);
+    assert_eq!(a.write_in(from, there, pages.pointer(128)), 0);
+    assert_ne!(pages.bytes(128, 64), [0; 64], "the provider uses it");
+    pages.put(130, b"mine");
+    a.wait();
+    rig.caught("context", 3);
+    assert_eq!(a.write_in(from, there, pages.pointer(256)), 0);
+    a.wait();
+    rig.caught("context", 3);
+}
+
+#[test]
+fn operations_that_are_too_long_are_caught() {
+    let rig = Rig::new("profile=adversary");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let len = (64 << 10) + 4096;
+    let (source, target) = (Buffer::of(len, b"x"), Buffer::new(len));
+    let ours = a.register(&source, EVERY_ACCESS);
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    let too_long = size(-sys::FI_EMSGSIZE);
+    assert_eq!(a.inject_write(source.bare(65), there), too_long);
+    assert_eq!(a.inject(source.bare(65), there.peer), too_long);
+    assert_eq!(a.write(source.with((64 << 10) + 1, &ours), there), too_long);
+    rig.caught("too_long", 3);
+    assert_eq!(a.inject_write(source.bare(64), there), 0);
+    assert_eq!(a.write(source.with(64 << 10, &ours), there), 0);
+    a.wait().done();
+    rig.caught("too_long", 3);
+}
+
+#[test]
+fn arguments_that_no_page_allows_are_caught() {
+    let rig = Rig::new("profile=cxi");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let early = a.sibling();
+    let buffer = Buffer::of(64, b"x");
+    assert_eq!(early.send(buffer.bare(64), 0), size(-sys::FI_EOPBADSTATE), "not enabled");
+    // SAFETY: open objects; that they are of two domains is the test.
+    let bound = unsafe { sys::fi_ep_bind(early.endpoint, b.vector.cast(), 0) };
+    assert_eq!(bound, INVALID);
+    let region = a.register_only(&buffer, EVERY_ACCESS, 0).unwrap();
+    assert_eq!(region.bind(&b), INVALID, "another domain's endpoint");
+    rig.caught("arguments", 3);
+}
+
+#[test]
+fn a_tolerated_rule_fails_no_test() {
+    let rig = Rig::new("profile=cxi tolerate=close_order,bounds");
+    let a = rig.end(0);
+    assert_eq!(close(a.domain.cast()), BUSY);
+    rig.caught("close_order", 0);
+    assert_eq!(rig.number("counter.tolerated"), 1);
+}
+
+#[test]
+fn every_rule_of_the_page_is_broken_here() {
+    let page = include_str!("../../../docs/vfabric.md");
+    let (_, rules) = page.split_once("| rule | broken by |").unwrap();
+    let rows = rules.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let mut count = 0;
+    for row in rows {
+        let rule = row.split('`').nth(1).unwrap();
+        assert!(
+            include_str!("strictness.rs").contains(&format!("caught(\"{rule}\""))
+                || rule == "threads"
+        );
+        count += 1;
+    }
+    assert_eq!(count, 18);
+}

@@ -1,0 +1,772 @@
+//! Raw libfabric over the virtual fabric: what a C program would do, with the checks left to the provider.
+//!
+//! All tests of a process share one fabric, so each takes its turn (`Rig`). What is raw stays in here: tests call plain methods, also
+//! to do what no manual page allows.
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+pub(crate) mod provider;
+#[path = "../../src/control/table.rs"]
+pub(crate) mod table;
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libfabric_sys as sys;
+use sys::Symbols;
+use table::Control;
+
+/// Everything that a user could live with.
+pub(crate) const EVERY_MODE: i32 = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT;
+
+/// Access for whatever an operation may do.
+pub(crate) const EVERY_ACCESS: u64 = sys::FI_SEND
+    | sys::FI_RECV
+    | sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_REMOTE_READ
+    | sys::FI_REMOTE_WRITE;
+
+pub(crate) const AGAIN: isize = -(sys::FI_EAGAIN as isize);
+
+/// Loaded once: libfabric, which loads the provider.
+struct Loaded {
+    symbols: Symbols,
+    control: &'static Control,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn loaded() -> &'static Loaded {
+    static LOADED: OnceLock<Loaded> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        let file = provider::file();
+        // SAFETY: every test comes through here first, and nothing else here reads the environment meanwhile.
+        unsafe { std::env::set_var("FI_PROVIDER_PATH", file.parent().unwrap()) };
+        // SAFETY: as above.
+        unsafe { std::env::set_var("FI_PROVIDER", "vfabric") };
+        let named = std::env::var_os("FABRIC_TEST_LIBRARY");
+        let symbols = Symbols::load(&[named.unwrap_or_else(|| "libfabric.so.1".into())]).unwrap();
+        let mut list = ptr::null_mut();
+        // SAFETY: no hints, and a valid place. Libfabric loads its providers now.
+        let code = unsafe {
+            (symbols.fi_getinfo)(
+                sys::version(1, 17),
+                ptr::null(),
+                ptr::null(),
+                0,
+                ptr::null(),
+                &raw mut list,
+            )
+        };
+        assert_eq!(code, 0, "the provider is found");
+        // SAFETY: the list is ours.
+        unsafe { (symbols.fi_freeinfo)(list) };
+        Loaded { symbols, control: control_of(&file) }
+    })
+}
+
+/// The control table, by the symbol of the file that libfabric has loaded.
+fn control_of(file: &std::path::Path) -> &'static Control {
+    let name = CString::new(file.to_str().unwrap()).unwrap();
+    // SAFETY: the file is loaded already.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    assert!(!library.is_null(), "libfabric has loaded the provider");
+    // SAFETY: the library is open.
+    let symbol = unsafe { libc::dlsym(library, c"vfabric_control".as_ptr()) };
+    assert!(!symbol.is_null());
+    let get: *const c_void = symbol;
+    // SAFETY: the provider defines it so; a symbol's address is a function pointer.
+    let get = unsafe { (&raw const get).cast::<extern "C" fn() -> *const Control>().read() };
+    // SAFETY: the table is static, and libfabric never unloads it.
+    unsafe { &*get() }
+}
+
+/// The fabric, anew, for one test.
+pub(crate) struct Rig {
+    pub(crate) control: &'static Control,
+    symbols: &'static Symbols,
+    list: *mut sys::fi_info,
+    fabric: *mut sys::fid_fabric,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Rig {
+    /// With these settings, such as `profile=cxi nics=2`.
+    pub(crate) fn new(settings: &str) -> Self {
+        Self::with_modes(settings, EVERY_MODE).unwrap()
+    }
+
+    /// With these registration modes offered; the code where the fabric does not offer itself then.
+    pub(crate) fn with_modes(settings: &str, modes: i32) -> Result<Self, i32> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let Loaded { symbols, control } = loaded();
+        let text = CString::new(settings).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { (control.configure)(text.as_ptr()) }, 0, "{settings}");
+        // SAFETY: of nothing, it makes an empty one.
+        let hints = unsafe { (symbols.fi_dupinfo)(ptr::null()) };
+        // SAFETY: it is ours alone, and whole.
+        let info = unsafe { &mut *hints };
+        info.caps = sys::FI_MSG | sys::FI_RMA;
+        info.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+        // SAFETY: as above.
+        unsafe { (*info.ep_attr).type_ = sys::FI_EP_RDM };
+        // SAFETY: as above.
+        let domain = unsafe { &mut *info.domain_attr };
+        domain.mr_mode = modes;
+        domain.threading = sys::FI_THREAD_COMPLETION;
+        let mut list = ptr::null_mut();
+        // SAFETY: valid hints, and a valid place.
+        let code = unsafe {
+            (symbols.fi_getinfo)(
+                sys::version(1, 17),
+                ptr::null(),
+                ptr::null(),
+                0,
+                hints,
+                &raw mut list,
+            )
+        };
+        // SAFETY: the hints are ours.
+        unsafe { (symbols.fi_freeinfo)(hints) };
+        if code != 0 {
+            return Err(code);
+        }
+        let mut fabric = ptr::null_mut();
+        // SAFETY: the list is not empty.
+        let attributes = unsafe { (*list).fabric_attr };
+        // SAFETY: attributes of an info, and a valid place.
+        let code = unsafe { (symbols.fi_fabric)(attributes, &raw mut fabric, ptr::null_mut()) };
+        assert_eq!(code, 0);
+        Ok(Self { control, symbols, list, fabric, _turn: turn })
+    }
+
+    /// The answer for a NIC.
+    pub(crate) fn info(&self, nic: usize) -> *mut sys::fi_info {
+        let mut info = self.list;
+        for _ in 0..nic {
+            // SAFETY: the list is ours, and long enough.
+            info = unsafe { (*info).next };
+        }
+        assert!(!info.is_null(), "there is no NIC {nic}");
+        info
+    }
+
+    /// The registration modes in force.
+    pub(crate) fn modes(&self) -> i32 {
+        // SAFETY: an info is whole.
+        let domain = unsafe { (*self.list).domain_attr };
+        // SAFETY: as above.
+        unsafe { (*domain).mr_mode }
+    }
+
+    /// A domain of its own on `nic`, with an enabled endpoint.
+    pub(crate) fn end(&self, nic: usize) -> End<'_> {
+        self.end_with(nic, 1024)
+    }
+
+    /// The same with a completion queue of so many entries.
+    pub(crate) fn end_with(&self, nic: usize, entries: usize) -> End<'_> {
+        let mut domain = ptr::null_mut();
+        // SAFETY: the fabric is open, and the place valid.
+        let code = unsafe {
+            sys::fi_domain(self.fabric, self.info(nic), &raw mut domain, ptr::null_mut())
+        };
+        assert_eq!(code, 0);
+        let end = End::open(self, nic, domain, true, entries);
+        end.enable();
+        end
+    }
+
+    /// How often a rule was broken.
+    pub(crate) fn broken(&self, rule: &str) -> u64 {
+        self.number(&format!("broken.{rule}"))
+    }
+
+    /// A number of the report.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        let name = CString::new(name).unwrap();
+        // SAFETY: a C string.
+        unsafe { (self.control.number)(name.as_ptr()) }
+    }
+
+    /// The words of every broken rule.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            let mut buffer: [c_char; 512] = [0; 512];
+            // SAFETY: the buffer is as long as we say.
+            let len = unsafe { (self.control.violation)(all.len(), buffer.as_mut_ptr(), 512) };
+            if len < 0 {
+                return all;
+            }
+            // SAFETY: the call ends it with a zero.
+            all.push(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned());
+        }
+    }
+
+    /// Fails unless exactly this rule was broken, so often.
+    #[track_caller]
+    pub(crate) fn caught(&self, rule: &str, times: u64) {
+        let violations = self.violations();
+        assert_eq!(self.broken(rule), times, "{rule}: {violations:#?}");
+        assert_eq!(self.count(), times, "{violations:#?}");
+    }
+
+    /// How many rules were broken.
+    pub(crate) fn count(&self) -> u64 {
+        // SAFETY: it has no preconditions.
+        unsafe { (self.control.violations)() }
+    }
+
+    pub(crate) fn fault(&self, script: &str) {
+        let script = CString::new(script).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { (self.control.fault)(script.as_ptr()) }, 0);
+    }
+
+    pub(crate) fn nic(&self, nic: u32, action: &str) {
+        let action = CString::new(action).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { (self.control.nic)(nic, action.as_ptr()) }, 0);
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        // SAFETY: it has no preconditions.
+        unsafe { (self.control.now)() }
+    }
+
+    pub(crate) fn mark(&self, address: u64, len: u64) {
+        // SAFETY: only numbers.
+        unsafe { (self.control.mark)(address, len) };
+    }
+
+    /// The library's words for a number.
+    pub(crate) fn error_text(&self, code: i32) -> String {
+        // SAFETY: any number may be asked for.
+        let text = unsafe { (self.symbols.fi_strerror)(code) };
+        // SAFETY: static text.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// A copy of an answer, by the library.
+    pub(crate) fn copy(&self, info: *mut sys::fi_info) -> *mut sys::fi_info {
+        // SAFETY: an info of ours.
+        unsafe { (self.symbols.fi_dupinfo)(info) }
+    }
+
+    pub(crate) fn free(&self, info: *mut sys::fi_info) {
+        // SAFETY: a copy, and ours.
+        unsafe { (self.symbols.fi_freeinfo)(info) };
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // SAFETY: the fabric is ours, and nothing on it is open.
+        let code = unsafe { sys::fi_close(self.fabric.cast()) };
+        // SAFETY: the list is ours.
+        unsafe { (self.symbols.fi_freeinfo)(self.list) };
+        assert!(code == 0 || std::thread::panicking());
+    }
+}
+
+/// A domain, a queue, an address vector and an endpoint.
+pub(crate) struct End<'rig> {
+    pub(crate) rig: &'rig Rig,
+    pub(crate) nic: usize,
+    pub(crate) domain: *mut sys::fid_domain,
+    pub(crate) queue: *mut sys::fid_cq,
+    pub(crate) vector: *mut sys::fid_av,
+    pub(crate) endpoint: *mut sys::fid_ep,
+    owns_domain: bool,
+    regions: RefCell<Vec<*mut sys::fid_mr>>,
+    /// The last key asked for.
+    keys: Cell<u64>,
+}
+
+/// What a poll brought.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    Nothing,
+    Done(sys::fi_cq_data_entry),
+    Failed(sys::fi_cq_err_entry),
+}
+
+impl Polled {
+    #[track_caller]
+    pub(crate) fn done(self) -> sys::fi_cq_data_entry {
+        match self {
+            Self::Done(entry) => entry,
+            other => panic!("not done: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn failed(self) -> sys::fi_cq_err_entry {
+        match self {
+            Self::Failed(entry) => entry,
+            other => panic!("not failed: {other:?}"),
+        }
+    }
+}
+
+impl<'rig> End<'rig> {
+    fn open(
+        rig: &'rig Rig,
+        nic: usize,
+        domain: *mut sys::fid_domain,
+        owns_domain: bool,
+        entries: usize,
+    ) -> Self {
+        let mut attributes =
+            sys::fi_cq_attr { size: entries, format: sys::FI_CQ_FORMAT_DATA, ..Default::default() };
+        let mut queue = ptr::null_mut();
+        // SAFETY: the domain is open, and the places valid; so below.
+        let code = unsafe {
+            sys::fi_cq_open(domain, &raw mut attributes, &raw mut queue, ptr::null_mut())
+        };
+        assert_eq!(code, 0);
+        let mut attributes = sys::fi_av_attr { type_: sys::FI_AV_TABLE, ..Default::default() };
+        let mut vector = ptr::null_mut();
+        // SAFETY: as above.
+        let code = unsafe {
+            sys::fi_av_open(domain, &raw mut attributes, &raw mut vector, ptr::null_mut())
+        };
+        assert_eq!(code, 0);
+        let mut endpoint = ptr::null_mut();
+        // SAFETY: as above.
+        let code =
+            unsafe { sys::fi_endpoint(domain, rig.info(nic), &raw mut endpoint, ptr::null_mut()) };
+        assert_eq!(code, 0);
+        let flags = sys::FI_TRANSMIT | sys::FI_RECV;
+        // SAFETY: open objects of one domain.
+        assert_eq!(unsafe { sys::fi_ep_bind(endpoint, queue.cast(), flags) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { sys::fi_ep_bind(endpoint, vector.cast(), 0) }, 0);
+        let (regions, keys) = (RefCell::default(), Cell::new(100 * u64::from(!owns_domain)));
+        Self { rig, nic, domain, queue, vector, endpoint, owns_domain, regions, keys }
+    }
+
+    /// Another endpoint of the same domain, not enabled yet. It has to be dropped before this one.
+    pub(crate) fn sibling(&self) -> Self {
+        Self::open(self.rig, self.nic, self.domain, false, 1024)
+    }
+
+    #[track_caller]
+    pub(crate) fn enable(&self) {
+        // SAFETY: the endpoint is open.
+        assert_eq!(unsafe { sys::fi_enable(self.endpoint) }, 0);
+    }
+
+    pub(crate) fn name(&self) -> Vec<u8> {
+        let mut name = vec![0; 64];
+        let mut len = name.len();
+        // SAFETY: the buffer is as long as we say.
+        let code =
+            unsafe { sys::fi_getname(self.endpoint, name.as_mut_ptr().cast(), &raw mut len) };
+        assert_eq!(code, 0);
+        name.truncate(len);
+        name
+    }
+
+    /// What our address vector calls `other`.
+    pub(crate) fn know(&self, other: &End<'_>) -> u64 {
+        let name = other.name();
+        let mut peer = 0;
+        // SAFETY: one whole address, and a valid place.
+        let count = unsafe {
+            let address = name.as_ptr().cast();
+            sys::fi_av_insert(self.vector, address, 1, &raw mut peer, 0, ptr::null_mut())
+        };
+        assert_eq!(count, 1);
+        peer
+    }
+
+    pub(crate) fn forget(&self, peer: u64) -> i32 {
+        let mut peer = peer;
+        // SAFETY: a valid place.
+        unsafe { sys::fi_av_remove(self.vector, &raw mut peer, 1, 0) }
+    }
+
+    /// Registers, and binds and enables where that is asked for.
+    #[track_caller]
+    pub(crate) fn register(&self, buffer: &Buffer, access: u64) -> Registered<'_> {
+        self.keys.set(self.keys.get() + 1);
+        let region = self.register_only(buffer, access, self.keys.get()).unwrap();
+        if self.rig.modes() & sys::FI_MR_ENDPOINT != 0 {
+            assert_eq!(region.bind(self), 0);
+            assert_eq!(region.enable(), 0);
+        }
+        region
+    }
+
+    /// Registers, and no more.
+    pub(crate) fn register_only(
+        &self,
+        buffer: &Buffer,
+        access: u64,
+        key: u64,
+    ) -> Result<Registered<'_>, i32> {
+        let mut region = ptr::null_mut();
+        // SAFETY: the domain is open, and the place valid; of the memory, the provider believes nothing.
+        let code = unsafe {
+            sys::fi_mr_reg(
+                self.domain,
+                buffer.pointer(0),
+                buffer.len,
+                access,
+                0,
+                key,
+                0,
+                &raw mut region,
+                buffer.pointer(0),
+            )
+        };
+        if code != 0 {
+            return Err(code);
+        }
+        self.regions.borrow_mut().push(region);
+        let base = if self.rig.modes() & sys::FI_MR_VIRT_ADDR != 0 { buffer.address() } else { 0 };
+        Ok(Registered { end: self, region, base })
+    }
+
+    pub(crate) fn write(&self, from: From, to: To) -> isize {
+        self.write_in(from, to, context())
+    }
+
+    pub(crate) fn write_in(&self, from: From, to: To, context: *mut c_void) -> isize {
+        let From { pointer, len, descriptor } = from;
+        // SAFETY: the endpoint is open; the rest is the test's to get wrong, and so below.
+        unsafe {
+            sys::fi_write(
+                self.endpoint,
+                pointer,
+                len,
+                descriptor,
+                to.peer,
+                to.address,
+                to.key,
+                context,
+            )
+        }
+    }
+
+    pub(crate) fn write_data(&self, from: From, to: To, data: u64) -> isize {
+        let From { pointer, len, descriptor } = from;
+        // SAFETY: as above.
+        unsafe {
+            sys::fi_writedata(
+                self.endpoint,
+                pointer,
+                len,
+                descriptor,
+                data,
+                to.peer,
+                to.address,
+                to.key,
+                context(),
+            )
+        }
+    }
+
+    /// By the long form, with these flags.
+    pub(crate) fn write_message(&self, from: From, to: To, flags: u64) -> isize {
+        let piece = sys::iovec { iov_base: from.pointer, iov_len: from.len };
+        let remote = sys::fi_rma_iov { addr: to.address, len: from.len, key: to.key };
+        let mut descriptor = from.descriptor;
+        let message = sys::fi_msg_rma {
+            msg_iov: &raw const piece,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: to.peer,
+            rma_iov: &raw const remote,
+            rma_iov_count: 1,
+            context: context(),
+            data: 0,
+        };
+        // SAFETY: as above.
+        unsafe { sys::fi_writemsg(self.endpoint, &raw const message, flags) }
+    }
+
+    pub(crate) fn inject_write(&self, from: From, to: To) -> isize {
+        // SAFETY: as above.
+        unsafe {
+            sys::fi_inject_write(self.endpoint, from.pointer, from.len, to.peer, to.address, to.key)
+        }
+    }
+
+    pub(crate) fn read(&self, into: From, of: To) -> isize {
+        let From { pointer, len, descriptor } = into;
+        // SAFETY: as above.
+        unsafe {
+            sys::fi_read(
+                self.endpoint,
+                pointer,
+                len,
+                descriptor,
+                of.peer,
+                of.address,
+                of.key,
+                context(),
+            )
+        }
+    }
+
+    pub(crate) fn send(&self, from: From, peer: u64) -> isize {
+        let From { pointer, len, descriptor } = from;
+        // SAFETY: as above.
+        unsafe { sys::fi_send(self.endpoint, pointer, len, descriptor, peer, context()) }
+    }
+
+    pub(crate) fn inject(&self, from: From, peer: u64) -> isize {
+        // SAFETY: as above.
+        unsafe { sys::fi_inject(self.endpoint, from.pointer, from.len, peer) }
+    }
+
+    pub(crate) fn receive(&self, into: From) -> isize {
+        self.receive_in(into, context())
+    }
+
+    pub(crate) fn receive_in(&self, into: From, context: *mut c_void) -> isize {
+        let From { pointer, len, descriptor } = into;
+        // SAFETY: as above.
+        unsafe {
+            sys::fi_recv(self.endpoint, pointer, len, descriptor, sys::FI_ADDR_UNSPEC, context)
+        }
+    }
+
+    pub(crate) fn cancel(&self, context: *mut c_void) -> isize {
+        // SAFETY: the endpoint is open.
+        unsafe { sys::fi_cancel(self.endpoint, context) }
+    }
+
+    /// One poll.
+    pub(crate) fn poll(&self) -> Polled {
+        let mut entry = sys::fi_cq_data_entry::default();
+        // SAFETY: the queue is open, and the place for one entry of its format valid.
+        let count = unsafe { sys::fi_cq_read(self.queue, (&raw mut entry).cast(), 1) };
+        if count == 1 {
+            return Polled::Done(entry);
+        }
+        if count == AGAIN {
+            return Polled::Nothing;
+        }
+        assert_eq!(count, -(sys::FI_EAVAIL as isize));
+        let mut error = sys::Grown::new(sys::fi_cq_err_entry::default());
+        // SAFETY: as above.
+        let count = unsafe { sys::fi_cq_readerr(self.queue, &raw mut error.known, 0) };
+        assert_eq!(count, 1);
+        Polled::Failed(error.known)
+    }
+
+    /// Polls until something comes.
+    #[track_caller]
+    pub(crate) fn wait(&self) -> Polled {
+        self.wait_with(&[])
+    }
+
+    /// The same, while others poll too, and hear nothing.
+    #[track_caller]
+    pub(crate) fn wait_with(&self, others: &[&End<'_>]) -> Polled {
+        for _ in 0..POLLS {
+            match self.poll() {
+                Polled::Nothing => {}
+                found => return found,
+            }
+            for other in others {
+                assert!(matches!(other.poll(), Polled::Nothing));
+            }
+        }
+        panic!("nothing came");
+    }
+
+    /// So many polls that bring nothing.
+    #[track_caller]
+    pub(crate) fn idle(&self, polls: usize) {
+        for _ in 0..polls {
+            let polled = self.poll();
+            assert!(matches!(polled, Polled::Nothing), "{polled:?}");
+        }
+    }
+
+    /// What the queue says about an error number.
+    pub(crate) fn error_text(&self, code: i32) -> String {
+        let mut buffer: [c_char; 64] = [0; 64];
+        // SAFETY: the buffer is as long as we say.
+        let text =
+            unsafe { sys::fi_cq_strerror(self.queue, code, ptr::null(), buffer.as_mut_ptr(), 64) };
+        // SAFETY: a C string.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        // SAFETY: the call ends it with a zero.
+        assert_eq!(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy(), text);
+        text
+    }
+
+    pub(crate) fn close_endpoint(&self) -> i32 {
+        close(self.endpoint.cast())
+    }
+
+    /// Closes the regions that are still open.
+    pub(crate) fn close_regions(&self) {
+        for region in self.regions.borrow_mut().drain(..) {
+            assert_eq!(close(region.cast()), 0);
+        }
+    }
+}
+
+/// fi_close, of whatever it is.
+pub(crate) fn close(object: *mut sys::fid) -> i32 {
+    // SAFETY: the provider keeps closed objects' memory, so that even a second close finds something.
+    unsafe { sys::fi_close(object) }
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        for region in self.regions.borrow_mut().drain(..) {
+            close(region.cast());
+        }
+        for object in [self.endpoint.cast(), self.queue.cast(), self.vector.cast::<sys::fid>()] {
+            close(object);
+        }
+        if self.owns_domain {
+            let code = close(self.domain.cast());
+            assert!(code == 0 || std::thread::panicking());
+        }
+    }
+}
+
+/// A region. It closes with its end, or when told to.
+#[derive(Clone, Copy)]
+pub(crate) struct Registered<'end> {
+    end: &'end End<'end>,
+    pub(crate) region: *mut sys::fid_mr,
+    base: u64,
+}
+
+impl Registered<'_> {
+    pub(crate) fn bind(&self, end: &End<'_>) -> i32 {
+        // SAFETY: open objects.
+        unsafe { sys::fi_mr_bind(self.region, end.endpoint.cast(), 0) }
+    }
+
+    pub(crate) fn enable(&self) -> i32 {
+        // SAFETY: the region is open.
+        unsafe { sys::fi_mr_enable(self.region) }
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        // SAFETY: the region's memory is there, open or closed.
+        unsafe { sys::fi_mr_key(self.region) }
+    }
+
+    pub(crate) fn descriptor(&self) -> *mut c_void {
+        // SAFETY: as above.
+        unsafe { sys::fi_mr_desc(self.region) }
+    }
+
+    pub(crate) fn close(&self) -> i32 {
+        self.end.regions.borrow_mut().retain(|region| *region != self.region);
+        close(self.region.cast())
+    }
+
+    /// Its bytes from `offset` on, as `peer`'s.
+    pub(crate) fn at(&self, peer: u64, offset: u64) -> To {
+        To { peer, address: self.base + offset, key: self.key() }
+    }
+}
+
+/// Local bytes of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct From {
+    pub(crate) pointer: *mut c_void,
+    pub(crate) len: usize,
+    pub(crate) descriptor: *mut c_void,
+}
+
+/// Remote bytes of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct To {
+    pub(crate) peer: u64,
+    pub(crate) address: u64,
+    pub(crate) key: u64,
+}
+
+/// Pages that are ours until they are unmapped.
+pub(crate) struct Buffer {
+    start: *mut c_void,
+    pub(crate) len: usize,
+}
+
+impl Buffer {
+    pub(crate) fn new(len: usize) -> Self {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, wherever there is room.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, kind, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Self { start, len }
+    }
+
+    /// With these bytes at its start.
+    pub(crate) fn of(len: usize, bytes: &[u8]) -> Self {
+        let buffer = Self::new(len);
+        buffer.put(0, bytes);
+        buffer
+    }
+
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        let place = self.pointer(at).cast::<u8>();
+        // SAFETY: inside of the mapping; nobody holds a reference into it.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    }
+
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        let mut bytes = vec![0; len];
+        let place = self.pointer(at).cast::<u8>();
+        // SAFETY: as above.
+        unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    pub(crate) fn pointer(&self, at: usize) -> *mut c_void {
+        self.start.wrapping_byte_add(at)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.start.addr() as u64
+    }
+
+    /// The first `len` bytes with a region's descriptor.
+    pub(crate) fn with(&self, len: usize, region: &Registered<'_>) -> From {
+        From { pointer: self.pointer(0), len, descriptor: region.descriptor() }
+    }
+
+    /// The first `len` bytes without descriptor.
+    pub(crate) fn bare(&self, len: usize) -> From {
+        From { pointer: self.pointer(0), len, descriptor: ptr::null_mut() }
+    }
+
+    /// Gives the memory back to the system, too early.
+    pub(crate) fn unmap(&self) {
+        // SAFETY: the mapping is ours; nobody follows a pointer into it but the provider, by the kernel.
+        assert_eq!(unsafe { libc::munmap(self.start, self.len) }, 0);
+    }
+}
+
+/// A context that no other operation has. Tests are short: it is never given back.
+pub(crate) fn context() -> *mut c_void {
+    Box::into_raw(Box::new(sys::fi_context2::default())).cast()
+}
+
+/// A wait that needs more polls than this is one without end.
+const POLLS: usize = 100_000;
