@@ -32,7 +32,7 @@ use std::thread;
 
 use faults::{Fault, Faults};
 
-const DEFAULT_SCHEDULES: u64 = 10_000;
+const DEFAULT_SCHEDULES: u64 = 5000;
 /// Below this many schedules, a rare fault may well not occur.
 const SCHEDULES_WITH_EVERY_FAULT: u64 = 2000;
 

@@ -168,7 +168,7 @@ fn an_immediate_reaches_only_the_lines_that_are_advertised() {
             for _ in 0..4 {
                 pair.post(&[(8, 0)], false);
             }
-            pair.advertise();
+            while pair.advertise().is_some() {}
             pair.post(&[(8, 0)], false);
             let comm = pair.parameters.comm;
             let line = Line::new(residue);
