@@ -44,7 +44,11 @@ impl Endpoint {
 
     pub(crate) fn close_listen(&mut self, listener: Handle) -> Result<()> {
         let taken = self.listeners.remove(listener.slot(), listener.generation());
-        taken.map(drop).ok_or_else(|| Error::stale("listen comm"))
+        let listener = taken.ok_or_else(|| Error::stale("listen comm"))?;
+        if let Some(accepting) = listener.accepting {
+            self.forget(&accepting);
+        }
+        Ok(())
     }
 
     /// Whether NCCL has closed everything that it opened here.

@@ -23,6 +23,7 @@ mod watch;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use proto::{Capabilities, CommId, LineFormat, Window};
 
@@ -121,17 +122,18 @@ impl Endpoint {
         });
         let landing = landing
             .map_err(|error| Error::new(Kind::System, format!("no landing page: {error}")))?;
+        let first = first_generation();
         let mut endpoint = Self {
             number,
             nonce: random(),
             settings,
             device,
             capabilities,
-            listeners: Slots::new(u16::MAX),
-            senders: Slots::new(u16::MAX),
-            receivers: Slots::new(CommId::COUNT),
-            flushes: Slots::new(u16::MAX),
-            regions: Slots::new(regions::REGIONS_MAX),
+            listeners: Slots::new(u16::MAX).beginning_at(first),
+            senders: Slots::new(u16::MAX).beginning_at(first),
+            receivers: Slots::new(CommId::COUNT).beginning_at(first),
+            flushes: Slots::new(u16::MAX).beginning_at(first),
+            regions: Slots::new(regions::REGIONS_MAX).beginning_at(first),
             working: Vec::new(),
             feeding: Vec::new(),
             outstanding: 0,
@@ -254,8 +256,11 @@ impl Endpoint {
             receiver.receive(&mut means, &[incoming(regions, landing, only)?], cut)?
         } else {
             let mut group = [Incoming { region: landing, address: 0, len: 0, tag: 0 };
-                proto::limits::MAX_GROUP];
-            let count = receives.len().min(group.len());
+                setup::MAX_GROUP as usize];
+            let count = receives.len();
+            if count > group.len() {
+                return Err(group_too_large(count));
+            }
             for (place, receive) in group.iter_mut().zip(receives) {
                 *place = incoming(regions, landing, receive)?;
             }
@@ -306,13 +311,14 @@ impl Endpoint {
     fn test_send(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         let sender =
             open_sender(self.senders.get_mut(request.slot(), request.generation()), "request")?;
-        let line = sender.line_of(request.line());
+        let line = sender.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         Ok(match sender.test(line)? {
             Some(len) => {
                 sizes[0] = usize::try_from(len).unwrap_or(usize::MAX);
                 Poll::Done { sizes: 1 }
             }
-            None => Poll::Pending,
+            None if sender.holds(line) => Poll::Pending,
+            None => return Err(Error::stale("request")),
         })
     }
 
@@ -320,10 +326,13 @@ impl Endpoint {
     fn test_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        let line = receiver.line_of(request.line());
+        let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         if !receiver.is_complete(line) {
             receiver.read_fins();
             if !receiver.is_complete(line) {
+                if !receiver.holds(line) {
+                    return Err(Error::stale("request"));
+                }
                 return receiver.verdict().map(|()| Poll::Pending);
             }
         }
@@ -354,6 +363,16 @@ impl Endpoint {
             }
         }
         told
+    }
+
+    /// Whether the handle names a comm that NCCL has open.
+    pub(crate) fn check_comm(&mut self, comm: Handle) -> Result<()> {
+        let (slot, generation) = (comm.slot(), comm.generation());
+        if comm.is(HandleKind::Sender) {
+            open_sender(self.senders.get_mut(slot, generation), "send comm").map(drop)
+        } else {
+            open_receiver(self.receivers.get_mut(slot, generation), "receive comm").map(drop)
+        }
     }
 
     /// The name by which peers and logs know the device.
@@ -426,6 +445,24 @@ fn open_receiver<'a>(
         _ => Err(Error::stale(what)),
     }
 }
+
+#[cold]
+fn group_too_large(count: usize) -> Error {
+    let most = setup::MAX_GROUP;
+    let sentence =
+        format!("a group of {count} receives, where this device's properties say {most} at most");
+    Error::new(Kind::InvalidArgument, sentence)
+}
+
+/// Where the generations of an endpoint begin: far from where those of the endpoints before it are by now, since their
+/// number may be this one's.
+fn first_generation() -> u16 {
+    static ENDPOINTS: AtomicU16 = AtomicU16::new(0);
+    ENDPOINTS.fetch_add(STRIDE, Ordering::Relaxed)
+}
+
+/// Odd, so that all 65536 values take their turn.
+const STRIDE: u16 = 40_503;
 
 /// 64 bits that nobody else drew: keys of the standard library's hasher come from the operating system.
 fn random() -> u64 {

@@ -15,7 +15,7 @@ use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{Pulse, Verdict};
-use super::sender::{low16, repeated};
+use super::sender::repeated;
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::rail::{Purpose, UserRegion};
@@ -335,12 +335,19 @@ impl Receiver {
         self.failure.is_none() && (self.flow.has_unsent() || self.flow.owes_done())
     }
 
-    /// The line that the 16 bits of a request name, near the oldest.
+    /// The line that the 16 bits of a request name; none for one that is long finished.
     #[inline(always)]
-    pub(super) fn line_of(&self, request: u16) -> Line {
-        let done = self.flow.done().number();
-        let offset = i32::from(request.wrapping_sub(low16(done)).cast_signed());
-        Line::new(done.wrapping_add_signed(offset))
+    pub(super) fn line_of(&self, request: u16) -> Option<Line> {
+        let next = self.flow.next().number();
+        // Requests lie within one ring behind the next line.
+        let behind = next.wrapping_sub(u32::from(request)) & 0xffff;
+        let live = behind.wrapping_sub(1) < self.flow.parameters().window.lines();
+        live.then(|| Line::new(next.wrapping_sub(behind)))
+    }
+
+    /// Whether `line` begins a receive, or a group, that NCCL was not told the end of.
+    pub(super) fn holds(&self, line: Line) -> bool {
+        self.flow.holds(line)
     }
 
     /// Takes what fins have come, for a connection that has any.

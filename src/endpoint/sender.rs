@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{Data, FabricError, Post, RemoteBytes, RemoteKey};
-use proto::limits::{MAX_DATA_RAILS, MAX_PARTS};
+use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_PARTS};
 use proto::parts::DetachedCut;
 use proto::parts::{cut, cut_unbounded, uncut};
 use proto::{
@@ -271,13 +271,20 @@ impl Sender {
         self.fail(error);
     }
 
-    /// The line that the 16 bits of a request name, near the newest.
+    /// The line that the 16 bits of a request name; none for one that is long finished.
     #[inline(always)]
-    pub(super) fn line_of(&self, request: u16) -> Line {
+    pub(super) fn line_of(&self, request: u16) -> Option<Line> {
         let newest = self.flow.submitted().number();
-        // Requests lie within one ring of the newest line, groups included, on either side.
+        // Requests lie within one ring behind the newest line, or in its group.
         let offset = i32::from(request.wrapping_sub(low16(newest)).cast_signed());
-        Line::new(newest.wrapping_add_signed(offset))
+        let lines = self.flow.parameters().window.lines();
+        let live = offset.cast_unsigned().wrapping_add(lines) < lines + GROUP_MAX;
+        live.then(|| Line::new(newest.wrapping_add_signed(offset)))
+    }
+
+    /// Whether `line` is of a message that NCCL was not told the end of.
+    pub(super) fn holds(&self, line: Line) -> bool {
+        self.flow.holds(line)
     }
 
     /// Asks for a message: `Some(len)` once, when it is done.
@@ -488,6 +495,9 @@ impl Sender {
     }
 }
 
+/// Lines of one group.
+const GROUP_MAX: u32 = 8;
+const _: () = assert!(GROUP_MAX as usize == MAX_GROUP);
 /// Fin rings and what they are written from: a cache line per place.
 const FIN_WORDS: usize = proto::wire::FIN_PLACE_BYTES / 8;
 const FIN_BYTES: u64 = proto::wire::FIN_PLACE_BYTES as u64;

@@ -26,7 +26,7 @@ use crate::plugin::{HANDLE_BYTES, differing};
 /// The control rail that takes requests and replies. Byes travel on the connection's own.
 const FRONT_DOOR: usize = 0;
 /// The largest group of receives on a connection.
-const MAX_GROUP: u8 = 1;
+pub(super) const MAX_GROUP: u8 = 1;
 
 /// An accept that has begun: the connection is whole but for its reply, which is yet to be posted.
 #[derive(Debug)]
@@ -420,6 +420,11 @@ impl Endpoint {
             Box::new(receiver)
         });
         Ok((slot.ok_or_else(full)?, generation, ring))
+    }
+
+    /// An accept whose listener closed before its reply was posted.
+    pub(super) fn forget(&mut self, accepting: &Accepting) {
+        self.discard_receiver(accepting.slot, accepting.generation);
     }
 
     /// An accept that could not be committed: nobody knows of it.

@@ -6,6 +6,8 @@ pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u16>,
     limit: u16,
+    /// Where the generations of new slots begin.
+    first: u16,
 }
 
 #[derive(Debug)]
@@ -17,7 +19,12 @@ struct Entry<T> {
 impl<T> Slots<T> {
     /// A table that never holds more than `limit` values.
     pub(crate) fn new(limit: u16) -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), limit }
+        Self { entries: Vec::new(), free: Vec::new(), limit, first: 0 }
+    }
+
+    /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's handles miss.
+    pub(crate) fn beginning_at(self, generation: u16) -> Self {
+        Self { first: generation, ..self }
     }
 
     /// Puts `make(slot, generation)` into a free slot; `None` when the table is full.
@@ -27,7 +34,7 @@ impl<T> Slots<T> {
             None => {
                 let slot =
                     u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
-                self.entries.push(Entry { generation: 0, value: None });
+                self.entries.push(Entry { generation: self.first, value: None });
                 slot
             }
         };
@@ -65,7 +72,7 @@ impl<T> Slots<T> {
     /// The generation that `slot` is in.
     #[inline]
     pub(crate) fn generation(&self, slot: u16) -> u16 {
-        self.entries.get(usize::from(slot)).map_or(0, |entry| entry.generation)
+        self.entries.get(usize::from(slot)).map_or(self.first, |entry| entry.generation)
     }
 
     /// Takes the value out and frees the slot.
@@ -119,6 +126,13 @@ mod tests {
         assert_eq!(again, slot);
         assert_eq!(slots.get(slot, 0), None);
         assert_eq!(slots.get(slot, 1), Some(&"second"));
+    }
+
+    #[test]
+    fn a_handle_of_an_earlier_table_misses() {
+        let mut slots = Slots::new(8).beginning_at(7);
+        let slot = slots.insert_with(|_, generation| generation).unwrap();
+        assert_eq!((slots.get(slot, 0), slots.get(slot, 7)), (None, Some(&7)));
     }
 
     #[test]

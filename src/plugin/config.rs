@@ -90,7 +90,7 @@ settings! {
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// After how long the log says whom connect or accept is waiting for.
     connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
-    /// How long an operation that was posted may stay without its completion before its connection fails.
+    /// How long a peer's endpoint may refuse every operation, while we poll, before its connections fail. A peer that is merely silent is waited for.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// How long close waits for operations in flight.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "2000", shared false;

@@ -1,6 +1,7 @@
 //! Finds libfabric, a provider and the rails of each device, or says in one sentence why there is none.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -189,6 +190,11 @@ impl Listed {
         provider: &str,
         address: IpAddr,
     ) -> Result<RailPlan> {
+        // libfabric takes any address for a source, and fails when an endpoint is opened there.
+        let here = UdpSocket::bind((address, 0));
+        if here.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
+            return Err(self.no_such_rail(provider, &address.to_string()));
+        }
         let source = Some(address.to_string());
         let query = Query { source, ..query(config, Some(provider.to_owned())) };
         let mut found =

@@ -11,6 +11,7 @@ mod registry;
 mod stats;
 mod topology;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
@@ -134,7 +135,11 @@ pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
 
 pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
     started()?;
-    match registry::with(comm, |endpoint| endpoint.register(memory))? {
+    let register = |endpoint: &mut Endpoint| {
+        endpoint.check_comm(comm)?;
+        endpoint.register(memory)
+    };
+    match registry::with(comm, register)? {
         Registration::Done(handle) => Ok(handle),
         Registration::Outside(registrar) => {
             let region = registrar.register(memory)?;
@@ -214,9 +219,17 @@ fn plugin() -> Result<&'static Plugin> {
 }
 
 /// The plugin as `init` left it.
+/// Why the start failed: logged the first time only.
+fn again(failure: &Error) -> Error {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    let mut error = failure.clone();
+    error.logged = LOGGED.swap(true, Ordering::Relaxed);
+    error
+}
+
 fn started() -> Result<&'static Plugin> {
     let uninitialised = || Error::new(Kind::InvalidUsage, "NCCL has not called init, or it failed");
-    let plugin = PLUGIN.get().ok_or_else(uninitialised)?.as_ref().map_err(Clone::clone)?;
+    let plugin = PLUGIN.get().ok_or_else(uninitialised)?.as_ref().map_err(again)?;
     if plugin.process == std::process::id() {
         return Ok(plugin);
     }

@@ -282,6 +282,17 @@ impl ReceiveFlow {
         size_of::<Self>() + size_of_val(&*self.slots)
     }
 
+    /// Whether a receive holds the place of `line`: it was posted, and not yet said to be done.
+    pub fn holds(&self, line: Line) -> bool {
+        self.slot(line).state != State::Free
+    }
+
+    /// The line that the next receive takes.
+    #[inline]
+    pub fn next(&self) -> Line {
+        self.next
+    }
+
     /// Lines before this one are complete.
     pub fn done(&self) -> Line {
         self.done

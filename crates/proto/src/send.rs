@@ -332,6 +332,11 @@ impl SendFlow {
         self.first.plus(self.group.taken.trailing_ones())
     }
 
+    /// Whether a message holds the place of `line`: it was submitted, and not yet said to be done.
+    pub fn holds(&self, line: Line) -> bool {
+        self.slot(line).state != State::Free
+    }
+
     /// The receiver's cumulative done, as far as we were told.
     pub fn peer_done(&self) -> Line {
         self.peer_done

@@ -1,0 +1,58 @@
+//! A third process, whose connection has to work whatever befalls the others.
+
+use std::time::Instant;
+
+use crate::support::calls::{Net, Object};
+use crate::support::link::Link;
+use crate::support::stage::{Cast, Part};
+use crate::{CLOSE_BOUND, SLACK};
+
+/// The part of the third process.
+pub(crate) fn play(part: &Part, net: Net, context: Object) {
+    let mut link = Link::to_peer(net, context, &mut { part });
+    while part.hear() == "works" {
+        link.works();
+    }
+    link.close();
+    net.finalize(context).expect("finalize");
+}
+
+/// The connection, seen from here.
+pub(crate) struct Bystander {
+    cast: Cast,
+    link: Link,
+}
+
+impl Bystander {
+    pub(crate) fn cast(part: &Part, net: Net, context: Object) -> Self {
+        let mut cast = part.cast("bystander", &[]);
+        let mut this = Self { link: Link::to_peer(net, context, &mut cast), cast };
+        this.works();
+        this
+    }
+
+    pub(crate) fn works(&mut self) {
+        self.cast.say("works");
+        self.link.works();
+    }
+
+    /// The other side closes at its leisure.
+    pub(crate) fn say_end(&mut self) {
+        self.cast.say("end");
+    }
+
+    pub(crate) fn finish(self) {
+        self.cast.finish();
+    }
+
+    /// Closes all, in bounded time.
+    pub(crate) fn end(mut self, net: Net, context: Object) {
+        self.works();
+        self.cast.say("end");
+        self.link.close();
+        let start = Instant::now();
+        net.finalize(context).expect("finalize");
+        assert!(start.elapsed() < CLOSE_BOUND + SLACK, "{:?}", start.elapsed());
+        self.cast.finish();
+    }
+}

@@ -1,0 +1,156 @@
+//! Ends of things: bounded whoever does not answer, and nothing left open.
+
+use std::time::{Duration, Instant};
+
+use crate::bystander::{self, Bystander};
+use crate::support::calls::{Net, Object};
+use crate::support::link::{Link, Memory, SLOT, descriptors, wait};
+use crate::support::say;
+use crate::support::stage::{Part, play};
+use crate::{BOUND, CLOSE_BOUND, SETTINGS, open};
+
+/// What a loaded machine may add to a close.
+const A_LITTLE: Duration = Duration::from_millis(1500);
+
+#[track_caller]
+fn within<T>(what: &str, bound: Duration, body: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = body();
+    say(&format!("{what} took {:?}", start.elapsed()));
+    assert!(start.elapsed() < bound, "{what} took {:?}", start.elapsed());
+    result
+}
+
+/// Fills both windows of a link whose peer does nothing.
+fn fill(net: Net, link: &Link) {
+    while net
+        .irecv(link.receive, link.input.slot(0), SLOT, 0, link.input.region)
+        .expect("irecv")
+        .is_some()
+    {}
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        net.isend(link.send, link.out.slot(0), SLOT, 0, link.out.region).expect("isend");
+    }
+}
+
+/// Ends a link with everything in flight, while its peer is as `kill` says, and the endpoint after it.
+fn closes(part: &Part, kill: bool) {
+    if part.name == "bystander" {
+        let (net, context) = open(part);
+        return bystander::play(part, net, context);
+    }
+    if part.name == "idle" {
+        let (net, context) = open(part);
+        let link = Link::to_peer(net, context, &mut { part });
+        // Room for the sends of the other side: they are in flight, not refused.
+        for _ in 0..8 {
+            let (slot, region) = (link.input.slot(0), link.input.region);
+            net.irecv(link.receive, slot, SLOT, 0, region).expect("irecv");
+        }
+        part.say("ready");
+        part.hear();
+        return;
+    }
+    let before = descriptors();
+    let (net, context) = open(part);
+    let mut bystander = Bystander::cast(part, net, context);
+    let mut idle = part.cast("idle", &[]);
+    let link = Link::to_peer(net, context, &mut idle);
+    assert_eq!(idle.hear(), "ready");
+    fill(net, &link);
+    if kill {
+        idle.kill();
+    }
+    let bound = CLOSE_BOUND + A_LITTLE;
+    within("deregMr", bound, || net.deregister(link.send, link.out.region)).expect("deregMr");
+    within("deregMr", bound, || net.deregister(link.receive, link.input.region)).expect("deregMr");
+    within("closeSend", bound, || net.close_send(link.send)).expect("closeSend");
+    within("closeRecv", bound, || net.close_recv(link.receive)).expect("closeRecv");
+    bystander.works();
+    // The connection is draining still, and nobody else cares.
+    bystander.works();
+    bystander.say_end();
+    within("finalize", bound, || net.finalize(context)).expect("finalize");
+    bystander.finish();
+    drop(idle);
+    wait("all descriptors to be closed", || descriptors() <= before);
+}
+
+#[test]
+fn closing_with_everything_in_flight_is_bounded_when_the_peer_is_silent() {
+    play(SETTINGS, BOUND, |part| closes(part, false));
+}
+
+#[test]
+fn closing_with_everything_in_flight_is_bounded_when_the_peer_is_dead() {
+    play(SETTINGS, BOUND, |part| closes(part, true));
+}
+
+#[test]
+fn finalize_frees_what_was_left_open() {
+    play(SETTINGS, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        let mut before = Vec::new();
+        for _ in 0..4 {
+            before.push(descriptors());
+            let context = net.init().expect("init");
+            let mut link = Link::to_self(net, context);
+            link.works();
+            fill(net, &link);
+            let (mut handle, _) = net.listen(context, 0).expect("listen");
+            assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+            within("finalize", CLOSE_BOUND + A_LITTLE, || net.finalize(context)).expect("finalize");
+        }
+        assert_eq!(descriptors(), before[0], "{before:?}");
+    });
+}
+
+/// v8 knows no finalize: an endpoint ends with its last comm.
+#[test]
+fn the_last_close_of_v8_frees_the_endpoint() {
+    play(SETTINGS, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        let mut before = Vec::new();
+        for _ in 0..4 {
+            before.push(descriptors());
+            net.init_v8().expect("init");
+            let (send, receive) = connect_v8(net);
+            let memory = Memory::new(net, send);
+            net.deregister(send, memory.region).expect("deregMr");
+            within("closeSend", A_LITTLE, || net.close_send(send)).expect("closeSend");
+            within("closeRecv", CLOSE_BOUND + A_LITTLE, || net.close_recv(receive))
+                .expect("closeRecv");
+        }
+        assert_eq!(descriptors(), before[0], "{before:?}");
+    });
+}
+
+#[test]
+fn a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint() {
+    play(SETTINGS, BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        let before = descriptors();
+        net.init_v8().expect("init");
+        let (mut handle, listener) = net.listen_v8(0).expect("listen");
+        let failed = |handle: &mut _| net.connect_v8(0, handle).is_err();
+        assert!(!failed(&mut handle));
+        net.close_listen(listener).expect("close");
+        let (_, other) = net.listen_v8(0).expect("listen");
+        wait("connect to give up", || failed(&mut handle));
+        within("closeListen", CLOSE_BOUND + A_LITTLE, || net.close_listen(other)).expect("close");
+        assert_eq!(descriptors(), before);
+    });
+}
+
+fn connect_v8(net: Net) -> (Object, Object) {
+    let (mut handle, listener) = net.listen_v8(0).expect("listen");
+    let (mut send, mut receive) = (None, None);
+    wait("connect and accept", || {
+        send = send.or_else(|| net.connect_v8(0, &mut handle).expect("connect"));
+        receive = receive.or_else(|| net.accept(listener).expect("accept"));
+        send.is_some() && receive.is_some()
+    });
+    net.close_listen(listener).expect("close");
+    (send.expect("connected"), receive.expect("accepted"))
+}

@@ -1,0 +1,220 @@
+//! Peers that are killed: whoever depends on them gets an error in time, and nobody else notices.
+
+use std::time::{Duration, Instant};
+
+use net_abi::ResultCode;
+
+use crate::bystander::{self, Bystander};
+use crate::support::calls::{Failure, Net};
+use crate::support::link::{Link, SLOT, from_text, to_text, wait};
+use crate::support::say;
+use crate::support::stage::{Part, play};
+use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open};
+
+/// What a part does that is to be killed: all but "bystander" go on until then.
+fn other_part(part: &Part) -> bool {
+    let (net, context) = match part.name.as_str() {
+        "main" => return false,
+        _ => open(part),
+    };
+    match part.name.as_str() {
+        "listener" => {
+            let (handle, _) = net.listen(context, 0).expect("listen");
+            part.say(&to_text(&handle));
+            part.hear();
+        }
+        "connector" => {
+            let mut handle = from_text(&part.hear());
+            assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+            part.say("asked");
+            wait("death", || net.connect(context, 0, &mut handle).expect("connect").is_some());
+            part.hear();
+        }
+        "idle" => {
+            let mut link = Link::to_peer(net, context, &mut { part });
+            link.works();
+            part.say("ready");
+            part.hear();
+        }
+        "sender" => {
+            let link = Link::to_peer(net, context, &mut { part });
+            part.say("ready");
+            drop(send_for_ever(net, &link));
+        }
+        "receiver" => {
+            let link = Link::to_peer(net, context, &mut { part });
+            part.say("ready");
+            drop(receive_for_ever(net, &link));
+        }
+        "bystander" => bystander::play(part, net, context),
+        name => panic!("no part {name}"),
+    }
+    true
+}
+
+/// Long messages, a few outstanding, until a call fails.
+fn send_for_ever(net: Net, link: &Link) -> Failure {
+    let mut requests = std::collections::VecDeque::new();
+    loop {
+        if requests.len() < 6 {
+            let slot = link.out.slot(requests.len());
+            match net.isend(link.send, slot, SLOT, 0, link.out.region) {
+                Ok(request) => requests.extend(request),
+                Err(failure) => return failure,
+            }
+        }
+        if let Some(oldest) = requests.front() {
+            match net.test(*oldest) {
+                Ok(Some(_)) => drop(requests.pop_front()),
+                Ok(None) => {}
+                Err(failure) => return failure,
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// As many receives.
+fn receive_for_ever(net: Net, link: &Link) -> Failure {
+    let mut requests = std::collections::VecDeque::new();
+    loop {
+        if requests.len() < 6 {
+            let slot = link.input.slot(requests.len());
+            match net.irecv(link.receive, slot, SLOT, 0, link.input.region) {
+                Ok(request) => requests.extend(request),
+                Err(failure) => return failure,
+            }
+        }
+        if let Some(oldest) = requests.front() {
+            match net.test(*oldest) {
+                Ok(Some(_)) => drop(requests.pop_front()),
+                Ok(None) => {}
+                Err(failure) => return failure,
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A call failed because the peer is gone, with one sentence.
+#[track_caller]
+fn peer_is_gone(failure: &Failure) {
+    assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+    assert_eq!(failure.said.len(), 1, "{failure:?}");
+}
+
+/// Runs `body`, which may take as long as it takes to notice a death.
+#[track_caller]
+fn in_time<T>(body: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = body();
+    assert!(start.elapsed() < 2 * DEADLINE + SLACK, "noticed after {:?}", start.elapsed());
+    say(&format!("noticed after {:?}", start.elapsed()));
+    result
+}
+
+#[test]
+fn a_peer_that_dies_before_it_accepts_is_an_error_of_connect() {
+    play(SETTINGS, BOUND, |part| {
+        if other_part(part) {
+            return;
+        }
+        let (net, context) = open(part);
+        let mut bystander = Bystander::cast(part, net, context);
+        for polls_before in [0, 1, 200] {
+            let mut listener = part.cast("listener", &[]);
+            let mut handle = from_text(&listener.hear());
+            for _ in 0..polls_before {
+                assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+            }
+            listener.kill();
+            let failure = in_time(|| {
+                loop {
+                    match net.connect(context, 0, &mut handle) {
+                        Err(failure) => break failure,
+                        Ok(comm) => assert_eq!(comm, None),
+                    }
+                }
+            });
+            peer_is_gone(&failure);
+            bystander.works();
+        }
+        bystander.end(net, context);
+    });
+}
+
+#[test]
+fn a_peer_that_dies_after_it_asked_fails_the_accept_or_the_receives() {
+    play(SETTINGS, BOUND, |part| {
+        if other_part(part) {
+            return;
+        }
+        let (net, context) = open(part);
+        let mut bystander = Bystander::cast(part, net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let mut connector = part.cast("connector", &[]);
+        connector.say(&to_text(&handle));
+        connector.hear();
+        connector.kill();
+        let failure = in_time(|| {
+            loop {
+                match net.accept(listener) {
+                    Err(failure) => break failure,
+                    Ok(None) => {}
+                    Ok(Some(comm)) => {
+                        let link = Link::of(net, comm, comm);
+                        break receive_for_ever(net, &link);
+                    }
+                }
+            }
+        });
+        peer_is_gone(&failure);
+        net.close_listen(listener).expect("close");
+        bystander.works();
+        bystander.end(net, context);
+    });
+}
+
+/// One link dies by the death of its process; what `body` does on it must fail.
+fn dies(part: &Part, name: &str, body: impl FnOnce(Net, &Link) -> Failure) {
+    if other_part(part) {
+        return;
+    }
+    let (net, context) = open(part);
+    let mut bystander = Bystander::cast(part, net, context);
+    let mut victim = part.cast(name, &[]);
+    let mut link = Link::to_peer(net, context, &mut victim);
+    if name == "idle" {
+        link.works();
+    }
+    assert_eq!(victim.hear(), "ready");
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        victim.kill();
+    });
+    let failure = in_time(|| body(net, &link));
+    killer.join().expect("it kills");
+    peer_is_gone(&failure);
+    bystander.works();
+    bystander.end(net, context);
+}
+
+#[test]
+fn a_sender_that_dies_in_the_middle_fails_the_receives() {
+    play(SETTINGS, BOUND, |part| dies(part, "sender", receive_for_ever));
+}
+
+#[test]
+fn a_receiver_that_dies_in_the_middle_fails_the_sends() {
+    play(SETTINGS, BOUND, |part| dies(part, "receiver", send_for_ever));
+}
+
+#[test]
+fn a_peer_that_dies_in_silence_fails_receives_that_are_posted() {
+    play(SETTINGS, BOUND, |part| dies(part, "idle", receive_for_ever));
+}
+
+#[test]
+fn a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive() {
+    play(SETTINGS, BOUND, |part| dies(part, "idle", send_for_ever));
+}

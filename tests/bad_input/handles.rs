@@ -1,0 +1,183 @@
+//! Handles that are damaged, of another version, job or process.
+
+use std::time::Instant;
+
+use net_abi::ResultCode;
+
+use crate::support::calls::{Failure, Handle, Net, Object};
+use crate::support::link::{Link, from_text, to_text, wait};
+use crate::support::stage::play;
+use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open, refused};
+
+#[test]
+fn a_handle_with_any_byte_changed_is_refused() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        for at in 0..112 {
+            for flip in [1, 0x80, 0xff] {
+                let mut bad = handle;
+                bad[at] ^= flip;
+                refused(
+                    net.connect(context, 0, &mut bad),
+                    ResultCode::INVALID_ARGUMENT,
+                    "a handle that is not usable",
+                );
+            }
+        }
+        refused(net.connect(context, 0, &mut [0; 128]), ResultCode::INVALID_ARGUMENT, "not usable");
+        net.close_listen(listener).expect("close");
+        link.works();
+        link.close();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn a_handle_of_another_protocol_version_is_refused_by_that_name() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (handle, _) = net.listen(context, 0).expect("listen");
+        for version in [0, proto::codec::VERSION + 1, u16::MAX] {
+            let mut bad = handle;
+            bad[8..10].copy_from_slice(&version.to_le_bytes());
+            bad[12..16].fill(0);
+            let check = proto::codec::check_of(&bad[..112]);
+            bad[12..16].copy_from_slice(&check.to_le_bytes());
+            refused(
+                net.connect(context, 0, &mut bad),
+                ResultCode::INVALID_USAGE,
+                &format!("protocol version {version}"),
+            );
+        }
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+/// Connects and accepts until connect fails.
+fn fails_to_connect(net: Net, context: Object, handle: &mut Handle, listener: Object) -> Failure {
+    let start = Instant::now();
+    loop {
+        match net.connect(context, 0, handle) {
+            Err(failure) => return failure,
+            Ok(comm) => assert_eq!(comm, None, "it must not connect"),
+        }
+        assert_eq!(net.accept(listener), Ok(None));
+        assert!(start.elapsed() < DEADLINE + SLACK, "connect does not end");
+    }
+}
+
+#[test]
+fn a_handle_with_a_stale_nonce_is_refused_by_the_listener() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let mut stale = proto::Handle::decode(&handle).expect("ours");
+        stale.nonce ^= 1;
+        let failure = fails_to_connect(net, context, &mut stale.encode(), listener);
+        assert_eq!(failure.code, ResultCode::REMOTE_ERROR);
+        assert!(failure.said[0].contains("another job or an earlier listener"), "{failure:?}");
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn a_handle_of_another_job_is_refused_by_the_listener() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        if part.name == "stranger" {
+            let mut handle = from_text(&part.hear());
+            let start = Instant::now();
+            let failure = loop {
+                match net.connect(context, 0, &mut handle) {
+                    Err(failure) => break failure,
+                    Ok(comm) => assert_eq!(comm, None, "it must not connect"),
+                }
+                assert!(start.elapsed() < DEADLINE + SLACK, "connect does not end");
+            };
+            assert_eq!(failure.code, ResultCode::REMOTE_ERROR);
+            assert!(failure.said[0].contains("IRONRAIL_JOB"), "{failure:?}");
+            part.say("refused");
+            net.finalize(context).expect("finalize");
+            return;
+        }
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let mut stranger = part.cast("stranger", &[("JOB", "another")]);
+        stranger.say(&to_text(&handle));
+        wait("the refusal", || {
+            assert_eq!(net.accept(listener), Ok(None));
+            stranger.overhear().is_some_and(|line| line == "refused")
+        });
+        link.works();
+        net.close_listen(listener).expect("close");
+        net.finalize(context).expect("finalize");
+        stranger.finish();
+    });
+}
+
+#[test]
+fn a_handle_with_garbage_for_scratch_is_refused() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        // A connect that is under way, for a nonce that is ours.
+        let mut under_way = handle;
+        assert_eq!(net.connect(context, 0, &mut under_way), Ok(None));
+        let mut garbage = Vec::new();
+        for at in 112..128 {
+            garbage.push((at, 0x40));
+            garbage.push((at, 1));
+        }
+        for (at, flip) in garbage {
+            let mut bad = under_way;
+            bad[at] ^= flip;
+            refused(net.connect(context, 0, &mut bad), ResultCode::INVALID_ARGUMENT, "fresh copy");
+        }
+        let mut bad = handle;
+        bad[112..].fill(0xff);
+        refused(net.connect(context, 0, &mut bad), ResultCode::INVALID_ARGUMENT, "fresh copy");
+        // The one that is under way goes on.
+        let (mut send, mut receive) = (None, None);
+        wait("connect and accept", || {
+            send = send.or_else(|| net.connect(context, 0, &mut under_way).expect("connect"));
+            receive = receive.or_else(|| net.accept(listener).expect("accept"));
+            send.is_some() && receive.is_some()
+        });
+        Link::of(net, send.expect("connected"), receive.expect("accepted")).works();
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn a_handle_with_the_scratch_of_another_process_is_refused() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        if part.name == "other" {
+            let mut handle = from_text(&part.hear());
+            assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+            part.say(&to_text(&handle));
+            part.hear();
+            return;
+        }
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let mut other = part.cast("other", &[]);
+        other.say(&to_text(&handle));
+        let mut theirs = from_text(&other.hear());
+        assert_ne!(theirs, handle);
+        refused(net.connect(context, 0, &mut theirs), ResultCode::INVALID_ARGUMENT, "fresh copy");
+        other.say("end");
+        other.finish();
+        net.close_listen(listener).expect("close");
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}

@@ -1,0 +1,84 @@
+//! Listeners that close too early, and listeners that more peers ask than may wait.
+
+use std::time::Instant;
+
+use net_abi::ResultCode;
+
+use crate::support::link::{Link, wait};
+use crate::support::stage::play;
+use crate::{BOUND, DEADLINE, SETTINGS, SLACK, counter, open, stats_file};
+
+#[test]
+fn a_listener_that_closes_before_it_is_asked_is_an_error_of_connect_and_a_counted_drop() {
+    let stats = stats_file("closed");
+    let settings = [SETTINGS, &[("STATS_FILE", stats.to_str().expect("text"))]].concat();
+    play(&settings, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (mut handle, listener) = net.listen(context, 0).expect("listen");
+        net.close_listen(listener).expect("close");
+        let start = Instant::now();
+        let failure = loop {
+            match net.connect(context, 0, &mut handle) {
+                Err(failure) => break failure,
+                Ok(comm) => assert_eq!(comm, None),
+            }
+            assert!(start.elapsed() < DEADLINE + SLACK);
+        };
+        assert!(start.elapsed() >= DEADLINE, "a listener may be late, but not too late");
+        assert_eq!(failure.code, ResultCode::REMOTE_ERROR);
+        assert!(failure.said[0].contains("is the peer alive"), "{failure:?}");
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+    assert_eq!(counter(&stats, "late_messages"), 1);
+}
+
+#[test]
+fn a_listener_that_closes_in_the_middle_of_an_accept_leaves_nothing_behind() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        for polls in 0..30 {
+            let (mut handle, listener) = net.listen(context, 0).expect("listen");
+            for _ in 0..polls {
+                assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+            }
+            net.close_listen(listener).expect("close");
+        }
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn more_requests_than_may_wait_on_one_listener_are_deferred_and_served() {
+    const CONNECTS: usize = 140;
+    let settings =
+        [("RAILS", "127.0.0.1"), ("CONNECT_TIMEOUT_MS", "30000"), ("LOG_LEVEL", "debug")];
+    play(&settings, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let mut connects = [(handle, None); CONNECTS];
+        let poll = |connects: &mut [(_, Option<_>)]| {
+            for (handle, comm) in connects.iter_mut().filter(|(_, comm)| comm.is_none()) {
+                *comm = net.connect(context, 0, handle).expect("connect");
+            }
+        };
+        for _ in 0..50 {
+            poll(&mut connects);
+        }
+        assert!(connects.iter().all(|(_, comm)| comm.is_none()), "nobody has accepted");
+        let mut accepted = Vec::new();
+        wait("all of them", || {
+            poll(&mut connects);
+            accepted.extend(net.accept(listener).expect("accept"));
+            accepted.len() == CONNECTS && connects.iter().all(|(_, comm)| comm.is_some())
+        });
+        assert_eq!(net.accept(listener), Ok(None), "each was accepted once");
+        link.works();
+        net.close_listen(listener).expect("close");
+        net.finalize(context).expect("finalize");
+    });
+}

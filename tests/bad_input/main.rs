@@ -1,0 +1,59 @@
+//! What must not hurt: bad handles, bad calls, bad peers, bad bytes, bad settings. Each ends in a named error or a counted
+//! drop within its bound; the process lives, and what else the endpoint does goes on.
+
+mod bystander;
+mod calls;
+mod closing;
+mod deaths;
+mod handles;
+mod listeners;
+mod settings;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use net_abi::ResultCode;
+use support::calls::{Answer, Net, Object};
+use support::stage::Part;
+
+/// Two rails of the loopback interface, and short deadlines.
+const SETTINGS: &[(&str, &str)] = &[
+    ("RAILS", "127.0.0.1,127.0.0.2"),
+    ("CONNECT_TIMEOUT_MS", "2000"),
+    ("PEER_TIMEOUT_MS", "2000"),
+    ("CLOSE_TIMEOUT_MS", "1000"),
+];
+const DEADLINE: Duration = Duration::from_secs(2);
+const CLOSE_BOUND: Duration = Duration::from_secs(1);
+/// What a loaded machine may add to any deadline.
+const SLACK: Duration = Duration::from_secs(6);
+/// How long a play may take, deadlines and all.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn open(part: &Part) -> (Net, Object) {
+    let net = Net::open(&part.plugin());
+    (net, net.init().expect("init"))
+}
+
+/// The call was refused with this code and one sentence that has `words` in it.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(answer: Answer<T>, code: ResultCode, words: &str) {
+    let failure = answer.expect_err("it must be refused");
+    assert_eq!(failure.code, code, "{failure:?}");
+    assert!(failure.said.len() == 1 && failure.said[0].contains(words), "{failure:?}");
+}
+
+/// A place for a play's counters.
+fn stats_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stats.{name}.{}", std::process::id()))
+}
+
+/// What a play has counted.
+fn counter(file: &Path, name: &str) -> u64 {
+    let text = fs::read_to_string(file).expect("the play wrote its counters");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("counter {name} ")));
+    line.unwrap_or_else(|| panic!("no counter {name} in\n{text}")).parse().expect("a number")
+}

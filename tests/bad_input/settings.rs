@@ -1,0 +1,65 @@
+//! Settings that cannot be followed: init fails, with one sentence that says what to do.
+
+use std::time::{Duration, Instant};
+
+use crate::support::calls::{Net, warnings};
+use crate::support::stage::play;
+
+/// A setting, its value, and what the sentence has to say.
+const CASES: &[(&str, &str, &str)] = &[
+    ("FORCE_FIN", "maybe", "or unset it"),
+    ("MAX_RAILS", "0", "1 to 16"),
+    ("MAX_RAILS", "17", "1 to 16"),
+    ("MAX_RAILS", "two", "1 to 16"),
+    ("MAX_RAILS", "99999999999999999999", "1 to 16"),
+    ("LARGEST_WRITE", "12Q", "or unset it"),
+    ("LARGEST_WRITE", "1", "or unset it"),
+    ("STRIPE_MIN", "-1", "or unset it"),
+    ("CONNECT_TIMEOUT_MS", "0", "or unset it"),
+    ("CLOSE_TIMEOUT_MS", "soon", "or unset it"),
+    ("LOG_LEVEL", "loud", "or unset it"),
+    ("RAILS", "127.0.0.1,,127.0.0.2", "or unset it"),
+    ("RAILS", "203.0.113.7", "name some of these"),
+    ("RAILS", "no-such-interface", "name some of these"),
+    ("PROVIDER", "nonsense", "name one of these"),
+    ("PROVIDER", "\u{1f6e4}", "name one of these"),
+    ("LIBFABRIC", "/nonexistent", "correct IRONRAIL_LIBFABRIC"),
+    ("LIBFABRIC", "/proc/self/exe", "IRONRAIL_LIBFABRIC"),
+    ("LIBFABRIC", "libc.so.6", "IRONRAIL_LIBFABRIC"),
+];
+
+#[test]
+fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
+    for (name, value, words) in CASES {
+        let settings = [("RAILS", "127.0.0.1"), (*name, *value), ("TEST_WORDS", *words)];
+        let settings = [settings, [settings[0], settings[1], ("TEST_NAME", *name)]].concat();
+        play(&settings, Duration::from_secs(20), |part| {
+            let name = format!("IRONRAIL_{}", std::env::var("IRONRAIL_TEST_NAME").expect("set"));
+            let words = std::env::var("IRONRAIL_TEST_WORDS").expect("set");
+            let net = Net::open(&part.plugin());
+            let start = Instant::now();
+            let failure = net.init().expect_err("it cannot be followed");
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            assert_eq!(failure.said.len(), 1, "{failure:?}");
+            assert!(failure.said[0].contains(&name), "{failure:?}");
+            assert!(failure.said[0].contains(&words), "{failure:?}");
+            // Whoever asks again gets the same code, and the log is not filled.
+            assert_eq!(net.init().expect_err("as before").code, failure.code);
+            assert_eq!(net.init_v8().expect_err("as before").code, failure.code);
+            assert_eq!(net.devices().expect_err("as before").code, failure.code);
+            assert_eq!(warnings().len(), 1, "{:?}", warnings());
+        });
+    }
+}
+
+#[test]
+fn a_setting_that_is_not_known_is_a_warning_that_names_the_nearest() {
+    let settings = [("RAILS", "127.0.0.1"), ("MAX_RIALS", "2")];
+    play(&settings, Duration::from_secs(20), |part| {
+        let net = Net::open(&part.plugin());
+        let context = net.init().expect("init");
+        assert_eq!(warnings().len(), 1, "{:?}", warnings());
+        assert!(warnings()[0].contains("did you mean IRONRAIL_MAX_RAILS?"), "{:?}", warnings());
+        net.finalize(context).expect("finalize");
+    });
+}
