@@ -59,6 +59,12 @@ impl Immediate {
         self.0 >> LAST_SHIFT & 1 != 0
     }
 
+    /// Whether the message is one part: the first is the last.
+    #[inline]
+    pub(crate) const fn is_only_part(self) -> bool {
+        self.0 >> PART_SHIFT & 0x7f == 1 << (LAST_SHIFT - PART_SHIFT)
+    }
+
     #[inline]
     pub const fn is_whole(self) -> bool {
         self.0 >> WHOLE_SHIFT & 1 != 0

@@ -33,6 +33,27 @@ impl ReceiveFlow {
         }
         let line = self.done.plus(ahead);
         let slot = self.slot_mut(line);
+        if immediate.is_only_part() && slot.state == State::Incomplete && slot.parts == 0 {
+            slot.parts = 1;
+            let len = slot.len;
+            return self.complete(
+                line,
+                self.told_size(immediate, len, completion_len),
+                1 << (rail & 15),
+            );
+        }
+        self.arrived_in_parts(line, rail, immediate, completion_len)
+    }
+
+    #[inline(never)]
+    fn arrived_in_parts(
+        &mut self,
+        line: Line,
+        rail: u32,
+        immediate: Immediate,
+        completion_len: u64,
+    ) -> Arrival {
+        let slot = self.slot_mut(line);
         let part = immediate.part();
         let bit = 1 << part;
         if slot.state != State::Incomplete || slot.parts & bit != 0 {
@@ -54,14 +75,19 @@ impl ReceiveFlow {
             return Arrival::Progress;
         }
         let (len, sum, carried) = (slot.len, slot.size, slot.carried);
-        let size = match self.parameters.path {
+        self.complete(line, self.told_size(immediate, len, sum), carried)
+    }
+
+    /// The size of a message, from what came with it: the whole receive, the high half, or the sum of its parts.
+    #[inline]
+    fn told_size(&self, immediate: Immediate, len: u64, sum: u64) -> u64 {
+        match self.parameters.path {
             _ if immediate.is_whole() => len,
             Path::Immediate { eight: true } => u64::from(immediate.length()),
             Path::Immediate { eight: false } if self.parameters.true_lengths => sum,
             // Nothing tells the size: more than any receive has room for.
             _ => u64::MAX,
-        };
-        self.complete(line, size, carried)
+        }
     }
 
     /// All bytes of a line are there.
