@@ -85,8 +85,9 @@ fn a_part_of_a_line_complete_before_its_turn_is_a_repeat() {
 #[test]
 fn a_part_that_cannot_be_is_dropped_and_counted() {
     // Past the last; a second last; a last below a part that is there.
-    for (seen, wrong) in [((2, true), (3, false)), ((2, true), (1, true)), ((2, false), (1, true))]
-    {
+    let past_last = [((2, true), (3, false)), ((2, true), (1, true))];
+    let below_seen = [((2, false), (1, true)), ((1, false), (0, true))];
+    for (seen, wrong) in past_last.into_iter().chain(below_seen) {
         let mut pair = posted(parameters());
         let (seen, wrong) = (part(&pair, seen.0, seen.1), part(&pair, wrong.0, wrong.1));
         assert_eq!(pair.receiver.arrived(0, seen, 1), Arrival::Progress);
