@@ -19,7 +19,7 @@ impl Endpoint {
     /// Every call that answers "not yet", and every `test`, has made one of these.
     #[inline]
     pub(super) fn progress(&mut self) {
-        let Some(mut batch) = self.batch.take() else { return };
+        let Some(mut batch) = self.batch.take() else { return self.fail_broken() };
         for nic in 0..self.nics.len() {
             self.poll(nic, &mut batch);
         }
@@ -326,6 +326,13 @@ impl Endpoint {
             sender.operation_failed(error);
         }
         self.try_release_sender(slot);
+    }
+
+    /// A turn that a panic ended did not give its batch back: nothing here can be relied on.
+    #[cold]
+    fn fail_broken(&mut self) {
+        let sentence = "an earlier bug has left this endpoint unusable; restart the job, and report the first line";
+        self.fail_all(&Error::new(Kind::Internal, sentence));
     }
 
     /// Fails every connection: the first cause stays.

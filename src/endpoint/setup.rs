@@ -28,6 +28,12 @@ const FRONT_DOOR: usize = 0;
 /// The largest group of receives on a connection.
 pub(super) const MAX_GROUP: u8 = 1;
 
+/// Past so many peers, one that is not known gets no refusal: addresses in requests are anybody's, and each takes memory.
+const REFUSED_PEERS_MAX: usize = 1 << 14;
+/// The longest ring that a peer may lend us.
+const RING_BYTES_MAX: u64 =
+    (proto::limits::MAX_RING as u64 + 1) * 8 * proto::wire::MAX_LINE_WORDS as u64;
+
 /// An accept that has begun: the connection is whole but for its reply, which is yet to be posted.
 #[derive(Debug)]
 pub(super) struct Accepting {
@@ -531,6 +537,11 @@ impl Endpoint {
         text: String,
     ) {
         log::debug!("device {}: a connection is refused ({reason:?}): {text}", self.label());
+        let (known, is_known) = self.nics[FRONT_DOOR].peers.knows(to.as_bytes());
+        if !is_known && known >= REFUSED_PEERS_MAX {
+            self.counters.late_messages += 1;
+            return;
+        }
         let refusal = Refusal { connection, reason, text };
         let (Ok(bytes), Ok(peer)) = (refusal.encode(), self.join(FRONT_DOOR, to.as_bytes())) else {
             return;
@@ -613,6 +624,9 @@ impl Endpoint {
         // Keys come in the order of the owner's control rails, which are its first NICs.
         let index = rails[..theirs].iter().filter(|rail| rail.control.is_some()).count();
         let key = *ring.keys.get(index).ok_or_else(wrong)?;
+        if ring.address.checked_add(RING_BYTES_MAX).is_none() {
+            return Err(Error::new(Kind::Remote, "the peer named a ring past the address space"));
+        }
         let peer = self.join(ours, rail.as_bytes())?;
         Ok(ControlLane { nic: ours, peer, target: ring.address, key })
     }

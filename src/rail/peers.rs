@@ -23,6 +23,11 @@ impl Peers {
         Self { known: HashMap::new(), addresses }
     }
 
+    /// How many peers there are, and whether `name` is of one of them.
+    pub(crate) fn knows(&self, name: &[u8]) -> (usize, bool) {
+        (self.known.len(), self.known.contains_key(name))
+    }
+
     /// The entry for `name`, inserted when it is new. Each call is one user more.
     pub(crate) fn join(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
         if let Some(entry) = self.known.get_mut(name) {

@@ -5,6 +5,7 @@ mod bystander;
 mod calls;
 mod closing;
 mod deaths;
+mod garbage;
 mod handles;
 mod listeners;
 mod settings;

@@ -12,6 +12,7 @@ pub(crate) mod counting;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod stage;
+pub(crate) mod stranger;
 pub(crate) mod traffic;
 
 use std::fs;

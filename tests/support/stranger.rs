@@ -1,0 +1,103 @@
+//! Somebody who speaks libfabric to a plugin's control endpoint without being a plugin.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabric::{
+    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Domain, Endpoint, Fabric,
+    Library, Pages, PeerAddress, Post, Query, Region,
+};
+
+/// A control endpoint of its own.
+pub(crate) struct Stranger {
+    // Closed before what it was made from, which ownership in `fabric` sees to.
+    region: Region<Control>,
+    pages: Arc<Pages>,
+    contexts: Contexts,
+    endpoint: Arc<Endpoint<Control>>,
+    addresses: Arc<AddressVector>,
+    queue: Arc<CompletionQueue>,
+}
+
+/// The longest message that a stranger sends.
+pub(crate) const LONGEST: usize = 1 << 16;
+
+impl Stranger {
+    /// With the library and the provider that the plugin takes.
+    pub(crate) fn open() -> Self {
+        let named = std::env::var_os("IRONRAIL_LIBFABRIC").filter(|name| !name.is_empty());
+        let name = named.unwrap_or_else(|| OsString::from("libfabric.so.1"));
+        let library = Library::open(&[name]).expect("the plugin has found it");
+        let provider = std::env::var("IRONRAIL_PROVIDER").ok();
+        let providers =
+            provider.as_deref().map_or_else(|| vec!["net", "tcp"], |provider| vec![provider]);
+        let find = |provider: &str| {
+            let query = Query {
+                provider: Some(provider.to_owned()),
+                source: (provider != "shm").then(|| "127.0.0.1".to_owned()),
+                ..Query::default()
+            };
+            let found = library.find(&query).ok()?;
+            found.into_iter().find(|info| info.provider() == provider)
+        };
+        let info = providers.into_iter().find_map(find).expect("the plugin's provider");
+        let fabric = Fabric::open(&library, &info).expect("a fabric");
+        let domain = Domain::open(&fabric, &info).expect("a domain");
+        let queue = CompletionQueue::open(&domain, 1024).expect("a queue");
+        let addresses = AddressVector::open(&domain).expect("an address vector");
+        let endpoint = Endpoint::<Control>::open(&domain, &info, &queue, &addresses);
+        let endpoint = endpoint.expect("an endpoint");
+        let pages = Arc::new(Pages::map(LONGEST).expect("pages"));
+        let region = Region::register_pages(&endpoint, Arc::clone(&pages)).expect("a region");
+        Self { region, pages, contexts: Contexts::new(2), endpoint, addresses, queue }
+    }
+
+    /// Where an answer reaches it.
+    pub(crate) fn name(&self) -> Vec<u8> {
+        self.endpoint.name().expect("an open endpoint has one")
+    }
+
+    pub(crate) fn meet(&self, address: &[u8]) -> PeerAddress {
+        self.addresses.insert(address).expect("a valid address")
+    }
+
+    /// Sends `bytes`, while `meanwhile` drives whoever is to hear it. What becomes of them is not known: false if not even
+    /// the post was accepted in `bound`.
+    pub(crate) fn send(
+        &self,
+        to: PeerAddress,
+        bytes: &[u8],
+        bound: Duration,
+        mut meanwhile: impl FnMut(),
+    ) -> bool {
+        self.pages.copy_in(0, bytes);
+        let start = Instant::now();
+        let mut posted = false;
+        while start.elapsed() < bound {
+            if !posted {
+                let local = self.region.local(0, bytes.len()).expect("within the pages");
+                match self.endpoint.send(local, to, self.contexts.at(0)) {
+                    Ok(Post::Accepted) => posted = true,
+                    Ok(Post::Again) => {}
+                    Err(_) => return false,
+                }
+            }
+            if self.poll() && posted {
+                return true;
+            }
+            meanwhile();
+        }
+        posted
+    }
+
+    /// Whether an operation of ours has ended, well or not.
+    pub(crate) fn poll(&self) -> bool {
+        let mut batch = Batch::new();
+        match self.queue.read(&mut batch) {
+            CqPoll::Empty => false,
+            CqPoll::Completions(_) | CqPoll::Failed(_) => true,
+            CqPoll::Broken(error) => panic!("the stranger's queue: {error}"),
+        }
+    }
+}
