@@ -32,12 +32,13 @@ pub(crate) fn text(engine: &Engine) -> String {
         line(format_args!("violation {rule} {words}"));
     }
     for (name, value) in numbers(engine) {
-        line(format_args!("{} {value}", name.replacen('.', " ", 1)));
+        let dots = if name.starts_with("nic.") { 2 } else { 1 };
+        line(format_args!("{} {value}", name.replacen('.', " ", dots)));
     }
     text
 }
 
-/// Every number by name: `counter.posts.write`, `violations.bounds`, `open.regions`, `nic.3.bytes`.
+/// Every number by name: `counter.posts.write`, `broken.bounds`, `open.regions`, `nic.3.bytes`.
 pub(crate) fn numbers(engine: &Engine) -> Vec<(String, u64)> {
     let mut numbers: Vec<(String, u64)> = Vec::new();
     let rules = Rule::ALL.iter().map(|rule| (*rule, engine.ledger.of(*rule)));
