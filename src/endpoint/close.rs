@@ -221,6 +221,7 @@ impl Endpoint {
     }
 
     fn cancel_inboxes(&mut self) {
+        self.owed_inboxes.clear();
         for nic in &mut self.nics {
             let Some(control) = &nic.control else { continue };
             for context in nic.operations.inboxes() {

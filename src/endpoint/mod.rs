@@ -65,6 +65,8 @@ pub(crate) struct Endpoint {
     /// Receives that NCCL has not been told the end of.
     outstanding: u32,
     notices: Notices,
+    /// Receives for messages that found no room yet, by NIC and buffer.
+    owed_inboxes: Vec<(usize, u16)>,
     counters: Counters,
     /// What an empty message is sent from and received into.
     landing: Arc<UserRegion>,
@@ -138,6 +140,7 @@ impl Endpoint {
             feeding: Vec::new(),
             outstanding: 0,
             notices: Notices::default(),
+            owed_inboxes: Vec::new(),
             counters: Counters::default(),
             landing,
             slabs: Slabs::new(controls, unit_bytes),

@@ -38,6 +38,9 @@ impl Endpoint {
         if !self.notices.is_empty() {
             self.send_notices();
         }
+        if !self.owed_inboxes.is_empty() {
+            self.post_owed_inboxes();
+        }
         if self.watch.turn() {
             let interval = (self.settings.peer_timeout / 16).min(SWEEP_INTERVAL);
             if let Some(elapsed) = self.watch.tick(Instant::now(), interval) {
@@ -400,16 +403,31 @@ impl Endpoint {
         }
     }
 
+    /// Posts what found no room before; what finds none again waits on.
+    #[cold]
+    fn post_owed_inboxes(&mut self) {
+        for (nic, buffer) in std::mem::take(&mut self.owed_inboxes) {
+            self.post_inbox(nic, buffer);
+        }
+    }
+
     fn post_inbox(&mut self, nic: usize, buffer: u16) {
         let rail = &mut self.nics[nic];
         let Some(control) = &mut rail.control else { return };
-        let Some(operation) = rail.operations.begin(Purpose::Inbox { buffer }) else { return };
+        let Some(operation) = rail.operations.begin(Purpose::Inbox { buffer }) else {
+            self.owed_inboxes.push((nic, buffer));
+            return;
+        };
         let context = rail.operations.context(operation);
         let posted =
             control.messages.inbox(buffer).map(|local| control.endpoint.receive(local, context));
-        if !matches!(posted, Some(Ok(Post::Accepted))) {
-            rail.operations.end_at(operation);
-            log::warn!("{}: a receive for messages was refused: {posted:?}", rail.label);
+        match posted {
+            Some(Ok(Post::Accepted)) => return,
+            Some(Ok(Post::Again)) => self.owed_inboxes.push((nic, buffer)),
+            refused => {
+                log::warn!("{}: a receive for messages was refused: {refused:?}", rail.label);
+            }
         }
+        rail.operations.end_at(operation);
     }
 }
