@@ -193,6 +193,14 @@ fn refused_posts_lose_nothing() {
     }
 }
 
+/// The first posts of an endpoint are the receives for peers' messages: deaf is who gives them up.
+#[test]
+fn receives_that_were_refused_are_posted_later() {
+    let report = Fabric::all_reduce("cxi", &[("VFABRIC_FAULTS", "refuse=6-300")]);
+    report.is_clean();
+    assert_eq!(report.number("counter faults.refuse"), 295);
+}
+
 #[test]
 fn virtual_time_moves_data() {
     let settings =
