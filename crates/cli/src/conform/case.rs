@@ -74,7 +74,10 @@ pub(super) struct Case {
     role: usize,
     other: Option<Channel>,
     deadline: Instant,
+    /// Gigabytes may be used.
     pub(super) is_large: bool,
+    /// How long a plugin may take to tell of a peer's death.
+    pub(super) death_is_told: Duration,
 }
 
 impl Case {
@@ -85,10 +88,17 @@ impl Case {
         role: usize,
         paired: bool,
         limit: Duration,
-        is_large: bool,
     ) -> Outcome<Self> {
         let other = if paired { Some(Channel::inherited()?) } else { None };
-        Ok(Self { plugin, version, role, other, deadline: Instant::now() + limit, is_large })
+        Ok(Self {
+            plugin,
+            version,
+            role,
+            other,
+            deadline: Instant::now() + limit,
+            is_large: false,
+            death_is_told: limit,
+        })
     }
 
     pub(super) fn version(&self) -> u32 {
@@ -198,6 +208,18 @@ impl Case {
             "conform is at \"{what}\" here and at \"{}\" there",
             String::from_utf8_lossy(&heard)
         );
+        Ok(())
+    }
+
+    /// The same, with turns of what else is going on.
+    pub(super) fn meet_while(&mut self, what: &str, mut turn: impl FnMut() -> Outcome) -> Outcome {
+        self.tell(what.as_bytes())?;
+        self.stage(what);
+        while self.heard()?.is_none() {
+            turn()?;
+            self.in_time(|| what.to_owned())?;
+            thread::yield_now();
+        }
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use table::Behaviour;
+use table::{Behaviour, Shape};
 
 /// Holds a net plugin to the behaviours that NCCL relies on, each in processes of its own.
 ///
@@ -65,6 +65,9 @@ pub(crate) struct Conform {
     /// Seconds a behaviour may take, in place of its own
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
+    /// Seconds within which the death of a peer must be told
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    death: u64,
     /// Also what the plugin logs
     #[arg(long, short)]
     verbose: bool,
@@ -114,6 +117,10 @@ impl Conform {
     }
 
     fn limit(&self, behaviour: &Behaviour) -> Duration {
-        Duration::from_secs(self.timeout.unwrap_or(behaviour.seconds))
+        let own = match behaviour.shape {
+            Shape::Victim => behaviour.seconds.max(self.death + behaviour.seconds / 2),
+            Shape::One | Shape::Two => behaviour.seconds,
+        };
+        Duration::from_secs(self.timeout.unwrap_or(own))
     }
 }

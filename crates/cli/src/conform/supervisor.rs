@@ -99,6 +99,7 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     let mut command = Command::new(path);
     command.args(["conform", "--net", options.plugin(), "--worker", id]);
     command.args(["--abi", &table.to_string(), "--role", &role.to_string()]);
+    command.args(["--death", &options.death.to_string()]);
     if options.large {
         command.arg("--large");
     }
@@ -165,7 +166,9 @@ fn watch(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Result
             break;
         }
         // One that failed has the other wait for it in vain.
-        if failed_at.is_none() && workers.iter().any(Worker::has_failed) {
+        let victim = behaviour.shape == Shape::Victim;
+        let failed = |(role, worker): (usize, &Worker)| worker.has_failed(victim && role == 1);
+        if failed_at.is_none() && workers.iter().enumerate().any(failed) {
             failed_at = Some(Instant::now());
         }
         let hopeless = failed_at.is_some_and(|at: Instant| at.elapsed() > LAST_WORDS);
@@ -274,10 +277,11 @@ impl Worker {
         self.status.is_none()
     }
 
-    fn has_failed(&self) -> bool {
+    /// The death of a victim is no failure.
+    fn has_failed(&self, victim: bool) -> bool {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let ended_badly = self.status.is_some_and(|status| !status.success());
-        ended_badly || matches!(said.verdict, Some(Verdict::Fail(_)))
+        (ended_badly && !victim) || matches!(said.verdict, Some(Verdict::Fail(_)))
     }
 
     /// Ends it if it still runs.

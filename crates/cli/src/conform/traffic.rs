@@ -104,7 +104,8 @@ pub(super) struct Outgoing<'a> {
     manner: Manner,
     salt: usize,
     next: usize,
-    filled: bool,
+    /// The slot that holds the next message, once it is written there.
+    filled: Option<usize>,
     done: usize,
     outstanding: VecDeque<(Request, usize)>,
 }
@@ -127,7 +128,7 @@ impl<'a> Outgoing<'a> {
             manner,
             salt,
             next: 0,
-            filled: false,
+            filled: None,
             done: 0,
             outstanding: VecDeque::new(),
         })
@@ -145,11 +146,11 @@ impl<'a> Outgoing<'a> {
     /// One isend, if there is a message and room for it. Whether the plugin took it.
     pub(super) fn post(&mut self) -> Outcome<bool> {
         let Some(message) = self.messages.get(self.next).copied() else { return Ok(false) };
-        let Some(slot) = self.slots.next() else { return Ok(false) };
+        let Some(slot) = self.filled.or_else(|| self.slots.next()) else { return Ok(false) };
         let at = self.slots.at(slot) + message.shifts.0;
-        if !self.filled {
+        if self.filled.is_none() {
             self.slots.arena.write(at, &pattern(self.salt, self.next, message.bytes));
-            self.filled = true;
+            self.filled = Some(slot);
         }
         let place = (self.slots.arena, at, message.bytes);
         let before = match self.manner.before {
@@ -162,7 +163,7 @@ impl<'a> Outgoing<'a> {
         self.slots.take(slot);
         self.outstanding.push_back((request, slot));
         self.next += 1;
-        self.filled = false;
+        self.filled = None;
         Ok(true)
     }
 
@@ -212,7 +213,8 @@ pub(super) struct Incoming<'a> {
     manner: Manner,
     salt: usize,
     next: usize,
-    cleared: bool,
+    /// The slot that is ready for the next message.
+    cleared: Option<usize>,
     done: usize,
     outstanding: VecDeque<(Request, (usize, usize))>,
 }
@@ -235,7 +237,7 @@ impl<'a> Incoming<'a> {
             manner,
             salt,
             next: 0,
-            cleared: false,
+            cleared: None,
             done: 0,
             outstanding: VecDeque::new(),
         })
@@ -247,11 +249,11 @@ impl<'a> Incoming<'a> {
 
     pub(super) fn post(&mut self) -> Outcome<bool> {
         let Some(message) = self.messages.get(self.next).copied() else { return Ok(false) };
-        let Some(slot) = self.slots.next() else { return Ok(false) };
+        let Some(slot) = self.cleared.or_else(|| self.slots.next()) else { return Ok(false) };
         let at = self.slots.at(slot) + message.shifts.1;
-        if !self.cleared {
+        if self.cleared.is_none() {
             clear(self.slots.arena, at, message.room);
-            self.cleared = true;
+            self.cleared = Some(slot);
         }
         let part = Receive {
             arena: self.slots.arena,
@@ -265,7 +267,7 @@ impl<'a> Incoming<'a> {
         self.slots.take(slot);
         self.outstanding.push_back((request, (slot, self.next)));
         self.next += 1;
-        self.cleared = false;
+        self.cleared = None;
         Ok(true)
     }
 
@@ -366,7 +368,9 @@ struct Slots {
 impl Slots {
     fn new(largest: usize, count: usize) -> Outcome<Self> {
         let stride = (largest + 2 * GUARD_BYTES).next_multiple_of(64);
-        Ok(Self { arena: arena(stride * count)?, stride, largest, taken: vec![false; count] })
+        let arena = arena(stride * count)?;
+        arena.fill(0, arena.len(), SPOILT);
+        Ok(Self { arena, stride, largest, taken: vec![false; count] })
     }
 
     /// The slot that the next message takes.
@@ -411,13 +415,7 @@ pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Re
     }
     let (data, tail) = found.split_at(expected.len().min(room));
     if data != &expected[..data.len()] {
-        let wrong = data.iter().zip(expected).filter(|(found, sent)| found != sent).count();
-        let first = data.iter().zip(expected).position(|(found, sent)| found != sent);
-        return Err(format!(
-            "{wrong} of its {} bytes are wrong, the first at {}",
-            expected.len(),
-            first.unwrap_or(0)
-        ));
+        return Err(wrong(data, expected));
     }
     match tail.iter().position(|byte| *byte != POISON) {
         None => Ok(()),
@@ -427,6 +425,23 @@ pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Re
             expected.len()
         )),
     }
+}
+
+/// How the bytes differ, and where they are known from.
+fn wrong(data: &[u8], expected: &[u8]) -> String {
+    let places: Vec<usize> =
+        (0..data.len()).filter(|place| data[*place] != expected[*place]).collect();
+    let all = |byte: u8| places.iter().all(|place| data[*place] == byte);
+    let known = if all(SPOILT) {
+        ": they are what the sender wrote there after its send was done"
+    } else if all(POISON) {
+        ": nothing has come there"
+    } else {
+        ""
+    };
+    let first = places.first().copied().unwrap_or(0);
+    let (count, len) = (places.len(), expected.len());
+    format!("{count} of its {len} bytes are wrong, the first at {first}{known}")
 }
 
 /// Bytes that tell messages, their senders and their places apart.

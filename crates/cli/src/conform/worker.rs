@@ -80,7 +80,9 @@ fn hold(options: &Conform, behaviour: &table::Behaviour, limit: Duration) -> Out
     let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(table::NEWEST);
     let paired = behaviour.shape != Shape::One;
     let (plugin, role) = (options.plugin().to_owned(), options.worker.role);
-    let mut case = Case::new(plugin, version, role, paired, limit, options.large)?;
+    let mut case = Case::new(plugin, version, role, paired, limit)?;
+    case.is_large = options.large;
+    case.death_is_told = Duration::from_secs(options.death);
     let held = (behaviour.run)(&mut case);
     if held.is_ok() {
         output::line(format_args!("{}end of the process", case::STAGE));

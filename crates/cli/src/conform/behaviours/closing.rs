@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use super::super::case::{Case, Outcome, fail, hold};
+use ironrail_group::loader::raw::Net;
+
+use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
 use super::super::link::{Link, at_once};
 use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
@@ -57,6 +59,12 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         "of two connections of a pair one is aborted in flight, and the other goes on",
         "NCCL src/init.cc (ncclCommAbort of one communicator of several)",
         close_of_one_link_leaves_the_other,
+    ),
+    two(
+        "abort-leaves-other-communicators-alone",
+        "one of two communicators falls silent with requests in flight and is closed; the other goes on",
+        "NCCL src/init.cc (ncclCommAbort); NCCL src/proxy.cc:980-984 (its progress thread stops)",
+        abort_leaves_other_communicators_alone,
     ),
 ];
 
@@ -257,29 +265,98 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
+/// The aborted one's requests are tested until it is closed, as NCCL does.
 fn close_of_one_link_leaves_the_other(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for first in [0, 1, 0] {
         let (bad, good) = (Link::open(case, &net)?, Link::open(case, &net)?);
+        abort_beside(case, first, bad, &good)?;
+        good.close()?;
+    }
+    Ok(net.finalize()?)
+}
+
+/// Each has its context, and its service thread that connects.
+fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    for first in [0, 1, 0] {
+        let net = Net::init(&library, COMMUNICATOR)?;
+        let good = Link::open(case, &net)?;
+        let (other, bad) = thread::scope(|scope| {
+            let shared = &mut *case;
+            let open = || -> Outcome<(Net, Link)> {
+                let other = Net::init(&library, COMMUNICATOR + 1)?;
+                let bad = Link::open(shared, &other)?;
+                Ok((other, bad))
+            };
+            let opened = scope.spawn(open).join();
+            opened.map_err(|_| Stop::Fail("conform's thread died".to_owned()))?
+        })?;
         let messages = vec![Message::of(300_000); 16];
         let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::PLAIN)?;
         let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::PLAIN)?;
         for _ in 0..6 {
             nudge(&mut [&mut out, &mut into])?;
         }
+        case.meet("both have requests in flight")?;
+        // Its progress thread has stopped: nobody tests its requests any more.
         let regions = (out.into_region(), into.into_region());
-        let (mut bad, mut regions) = (Some(bad), Some(regions));
+        let mut whole = Some((other, bad, regions));
         for turn in [first, 1 - first] {
             if case.role() == turn
-                && let Some((link, regions)) = bad.take().zip(regions.take())
+                && let Some((other, bad, regions)) = whole.take()
             {
+                case.stage("abort one communicator");
                 regions.0.deregister()?;
                 regions.1.deregister()?;
-                link.close()?;
+                bad.close()?;
+                other.finalize()?;
             }
             talk(case, &good, &few(), Manner::PLAIN)?;
         }
         good.close()?;
+        net.finalize()?;
     }
-    Ok(net.finalize()?)
+    Ok(())
+}
+
+fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcome {
+    let messages = vec![Message::of(300_000); 16];
+    let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::PLAIN)?;
+    let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::PLAIN)?;
+    for _ in 0..6 {
+        nudge(&mut [&mut out, &mut into])?;
+    }
+    case.meet("both have requests in flight")?;
+    if case.role() != first {
+        // The peer's end may be told as an error, which is the aborted link's alone.
+        let mut turn = || {
+            let _ = nudge(&mut [&mut out]);
+            let _ = nudge(&mut [&mut into]);
+            Ok(())
+        };
+        talk_beside(case, good, &mut turn)?;
+    }
+    out.into_region().deregister()?;
+    into.into_region().deregister()?;
+    bad.close()?;
+    if case.role() == first {
+        talk_beside(case, good, &mut || Ok(()))?;
+    }
+    talk(case, good, &few(), Manner::PLAIN)
+}
+
+/// Moves messages, with turns of something else in between.
+fn talk_beside(case: &mut Case, link: &Link, turn: &mut dyn FnMut() -> Outcome) -> Outcome {
+    let mut out = Outgoing::new(&link.send, case.role(), &few(), Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &few(), Manner::PLAIN)?;
+    case.stage("move messages beside an aborted connection");
+    while !(out.is_finished() && into.is_finished()) {
+        nudge(&mut [&mut out, &mut into])?;
+        turn()?;
+        case.in_time(|| format!("{}; {}", out.says(), into.says()))?;
+    }
+    out.end()?;
+    into.end()?;
+    case.meet_while("messages are done beside an aborted connection", turn)
 }

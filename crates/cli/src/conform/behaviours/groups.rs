@@ -182,7 +182,8 @@ fn group_tags_above_16_bits(case: &mut Case) -> Outcome {
 
 fn group_tags_below_zero(case: &mut Case) -> Outcome {
     groups(case, 1, |most| {
-        let tags = |place: usize| if place.is_multiple_of(2) { -1 - tag(place) } else { tag(place) };
+        let tags =
+            |place: usize| if place.is_multiple_of(2) { -1 - tag(place) } else { tag(place) };
         (0..5)
             .map(|round| {
                 (0..most).map(|place| Message::of(300 + round).tagged(tags(place))).collect()

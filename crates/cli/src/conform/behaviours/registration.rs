@@ -275,6 +275,7 @@ fn deregister_in_flight_then_close(case: &mut Case) -> Outcome {
             into.post()?;
             out.post()?;
         }
+        case.meet("both have requests in flight")?;
         case.stage("deregister in flight");
         out.into_region().deregister()?;
         into.into_region().deregister()?;

@@ -33,32 +33,32 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     victim(
         "death-of-the-sender-is-told",
-        "receives from a process that was killed end in an error within 30 s",
+        "receives from a process that was killed end in an error within a bound (--death)",
         "NCCL src/proxy.cc:980-984 (an error becomes the communicator's)",
         death_of_the_sender_is_told,
     )
-    .within(45),
+    .within(30),
     victim(
         "death-of-the-receiver-is-told",
-        "sends to a process that was killed end in an error within 30 s",
+        "sends to a process that was killed end in an error within a bound (--death)",
         "NCCL src/proxy.cc:980-984 (an error becomes the communicator's)",
         death_of_the_receiver_is_told,
     )
-    .within(45),
+    .within(30),
     victim(
         "death-leaves-others-alone",
         "a connection to a living process goes on when another's peer is killed",
         "NCCL src/init.cc (communicators are independent)",
         death_leaves_others_alone,
     )
-    .within(45),
+    .within(30),
     victim(
         "close-after-death",
         "after a peer's death deregMr, closes and finalize succeed, within seconds",
         "NCCL src/transport/net.cc:1196-1300 (abort)",
         close_after_death,
     )
-    .within(45),
+    .within(30),
 ];
 
 /// By the shell, as users do it; the caller's thread does not return from it.
@@ -139,7 +139,7 @@ fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
 fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
     let begun = Instant::now();
     case.stage("wait for an error");
-    while begun.elapsed() < DEATH_IS_KNOWN {
+    while begun.elapsed() < case.death_is_told {
         match flow.turn() {
             Err(Stop::Fail(why)) => return Ok(why),
             Err(other) => return Err(other),
@@ -147,10 +147,8 @@ fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
         }
         hold!(!flow.is_finished(), "messages were done with a process that is dead");
     }
-    fail(format_args!("no error in {} s: {}", DEATH_IS_KNOWN.as_secs(), flow.says()))
+    fail(format_args!("no error in {} s: {}", case.death_is_told.as_secs(), flow.says()))
 }
-
-const DEATH_IS_KNOWN: Duration = Duration::from_secs(30);
 
 fn death_of_the_sender_is_told(case: &mut Case) -> Outcome {
     let net = case.net()?;

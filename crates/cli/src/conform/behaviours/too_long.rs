@@ -41,7 +41,7 @@ fn overlong(case: &mut Case, bytes: usize, room: usize) -> Outcome {
 fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     let sent = pattern(5, bytes, bytes);
     let memory = arena(2 * bytes + room + 4 * GUARD_BYTES)?;
-    let from = room + bytes + 3 * GUARD_BYTES;
+    let from = room + bytes + 2 * GUARD_BYTES;
     memory.write(from, &sent);
     clear(memory, GUARD_BYTES, room);
     memory.fill(GUARD_BYTES + room, bytes + GUARD_BYTES, GUARD);
