@@ -203,8 +203,8 @@ impl Endpoint {
         let (region, address) = pick(regions, landing, region, address, len)?;
         let mut means = sender::Means { nics, slabs, slot };
         let line = sender.send(&mut means, &Outgoing { region, address, len, tag })?;
-        if sender.is_feeding() && !feeding.contains(&slot) {
-            feeding.push(slot);
+        if sender.is_feeding() {
+            remember(feeding, slot);
         }
         let request = |line: proto::Line| {
             Handle::new(
@@ -328,6 +328,31 @@ impl Endpoint {
     #[inline(always)]
     fn test_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
+        if self.outstanding == 1 {
+            return self.test_last_receive(request, sizes);
+        }
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
+        let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
+        let mut count = receiver.report(line, sizes);
+        if count == 0 {
+            receiver.read_fins();
+            count = receiver.report(line, sizes);
+            if count == 0 {
+                if !receiver.holds(line) {
+                    return Err(Error::stale("request"));
+                }
+                return receiver.verdict().map(|()| Poll::Pending);
+            }
+        }
+        self.outstanding -= 1;
+        enqueue(receiver, &mut self.working, slot);
+        Ok(Poll::Done { sizes: count })
+    }
+
+    /// The caller may never be heard of again once its last receive is reported: nobody may wait for us then.
+    #[inline(never)]
+    fn test_last_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        let (slot, generation) = (request.slot(), request.generation());
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
         let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         if !receiver.is_complete(line) {
@@ -339,8 +364,7 @@ impl Endpoint {
                 return receiver.verdict().map(|()| Poll::Pending);
             }
         }
-        // The caller may never be heard of again once its last receive is reported: nobody may wait for us then.
-        if self.outstanding == 1 && !self.tell_all(slot) {
+        if !self.tell_all(slot) {
             return Ok(Poll::Pending);
         }
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
@@ -424,7 +448,15 @@ fn incoming<'a>(
 fn enqueue(receiver: &mut Receiver, working: &mut Vec<u16>, slot: u16) {
     if !receiver.queued && receiver.has_work() {
         receiver.queued = true;
-        working.push(slot);
+        remember(working, slot);
+    }
+}
+
+/// Puts a slot on a list, once.
+#[inline(never)]
+fn remember(list: &mut Vec<u16>, slot: u16) {
+    if !list.contains(&slot) {
+        list.push(slot);
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::{Batch, Completion, CompletionError, CqPoll, Post};
+use fabric::{Batch, Completion, CompletionError, CqPoll, FabricError, Post};
 use proto::{Arrival, Immediate};
 
 use super::receiver::gone;
-use super::{Endpoint, SenderState, enqueue, receiver, sender};
+use super::{Endpoint, SenderState, enqueue, receiver, remember, sender};
 use crate::error::{Error, Kind};
 use crate::rail::{PartWrite, Purpose};
 
@@ -22,13 +22,11 @@ impl Endpoint {
         let Some(mut batch) = self.batch.take() else { return self.fail_broken() };
         for nic in 0..self.nics.len() {
             self.poll(nic, &mut batch);
-        }
-        self.batch = Some(batch);
-        for nic in 0..self.nics.len() {
             if !self.nics[nic].data.is_clear() {
                 self.flush(nic);
             }
         }
+        self.batch = Some(batch);
         if !self.working.is_empty() {
             self.work();
         }
@@ -42,10 +40,16 @@ impl Endpoint {
             self.post_owed_inboxes();
         }
         if self.watch.turn() {
-            let interval = (self.settings.peer_timeout / 16).min(SWEEP_INTERVAL);
-            if let Some(elapsed) = self.watch.tick(Instant::now(), interval) {
-                self.sweep(elapsed);
-            }
+            self.look_at_the_clock();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_at_the_clock(&mut self) {
+        let interval = (self.settings.peer_timeout / 16).min(SWEEP_INTERVAL);
+        if let Some(elapsed) = self.watch.tick(Instant::now(), interval) {
+            self.sweep(elapsed);
         }
     }
 
@@ -64,15 +68,20 @@ impl Endpoint {
                 }
                 CqPoll::Failed(error) => self.failed(nic, &error),
                 CqPoll::Broken(error) => {
-                    let label = &self.nics[nic].label;
-                    let sentence = format!(
-                        "the completion queue of {label} is broken: {error}; restart the job"
-                    );
-                    self.fail_all(&Error::new(Kind::System, sentence));
+                    self.queue_broken(nic, error);
                     break;
                 }
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn queue_broken(&mut self, nic: usize, error: FabricError) {
+        let label = &self.nics[nic].label;
+        let sentence =
+            format!("the completion queue of {label} is broken: {error}; restart the job");
+        self.fail_all(&Error::new(Kind::System, sentence));
     }
 
     #[inline]
@@ -83,7 +92,7 @@ impl Endpoint {
             return;
         }
         let Some(purpose) = self.nics[nic].operations.end(completion.context()) else {
-            log::debug!("{}: a completion of nothing in flight", self.nics[nic].label);
+            self.completed_nothing(nic);
             return;
         };
         match purpose {
@@ -97,8 +106,8 @@ impl Endpoint {
                 match senders.at_mut(sender).map(|state| &mut **state) {
                     Some(SenderState::Connected(connected)) => {
                         connected.part_written(&mut means, line);
-                        if connected.is_feeding() && !feeding.contains(&sender) {
-                            feeding.push(sender);
+                        if connected.is_feeding() {
+                            remember(feeding, sender);
                         }
                         if connected.ending.closing {
                             self.try_release_sender(sender);
@@ -111,6 +120,14 @@ impl Endpoint {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn completed_nothing(&self, nic: usize) {
+        log::debug!("{}: a completion of nothing in flight", self.nics[nic].label);
+    }
+
+    /// Apart from parts, so that the loop over those stays short.
+    #[inline(never)]
     fn completed_control(&mut self, nic: usize, purpose: Purpose, len: usize) {
         match purpose {
             Purpose::Advert { receiver, generation } => {
@@ -133,6 +150,13 @@ impl Endpoint {
                 }
                 self.try_release_sender(sender);
             }
+            other => self.completed_rarely(nic, other, len),
+        }
+    }
+
+    #[inline(never)]
+    fn completed_rarely(&mut self, nic: usize, purpose: Purpose, len: usize) {
+        match purpose {
             Purpose::Flush { flush } => {
                 if let Some(flush) = self.flushes.at_mut(flush) {
                     flush.completed(true);
@@ -165,7 +189,10 @@ impl Endpoint {
                 self.post_inbox(nic, buffer);
                 self.heard(nic, &bytes.unwrap_or_default());
             }
-            Purpose::Part { .. } => {}
+            Purpose::Part { .. }
+            | Purpose::Advert { .. }
+            | Purpose::LoneDone { .. }
+            | Purpose::Fin { .. } => {}
         }
     }
 
@@ -200,13 +227,20 @@ impl Endpoint {
             stays
         });
         if closing {
-            for (slot, _) in self.receivers.keys() {
-                self.try_release_receiver(slot);
-            }
+            self.release_receivers();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_receivers(&mut self) {
+        for (slot, _) in self.receivers.keys() {
+            self.try_release_receiver(slot);
         }
     }
 
     /// Posts parts and fins that found no room.
+    #[inline(never)]
     fn feed(&mut self) {
         let Self { senders, nics, slabs, feeding, .. } = self;
         feeding.retain(|slot| {
@@ -223,6 +257,7 @@ impl Endpoint {
 
     /// Tries the posts that a data rail refused.
     #[cold]
+    #[inline(never)]
     fn flush(&mut self, nic: usize) {
         let mut failures = Vec::new();
         let rail = &mut self.nics[nic];
@@ -255,24 +290,21 @@ impl Endpoint {
             }
         }
         let Self { senders, receivers, nics, slabs, .. } = self;
-        for (slot, generation) in senders.keys() {
-            if let Some(SenderState::Connected(sender)) =
-                senders.get_mut(slot, generation).map(|state| &mut **state)
-            {
+        for (slot, _, state) in senders.iter_mut() {
+            if let SenderState::Connected(sender) = &mut **state {
                 sender.sweep(&mut sender::Means { nics, slabs, slot }, elapsed, bound);
             }
         }
-        for (slot, generation) in receivers.keys() {
-            if let Some(receiver) = receivers.get_mut(slot, generation) {
-                let mut means = receiver::Means { nics, slabs, slot, generation };
-                receiver.sweep(&mut means, elapsed, bound);
-            }
+        for (slot, generation, receiver) in receivers.iter_mut() {
+            let mut means = receiver::Means { nics, slabs, slot, generation };
+            receiver.sweep(&mut means, elapsed, bound);
         }
         self.counters.unsent_notices += self.notices.sweep(elapsed, bound) as u64;
     }
 
     /// An operation has completed with an error.
     #[cold]
+    #[inline(never)]
     fn failed(&mut self, nic: usize, error: &CompletionError) {
         let label = self.nics[nic].label.clone();
         let Some(purpose) = self.nics[nic].operations.end(error.context) else {
@@ -340,6 +372,7 @@ impl Endpoint {
 
     /// Fails every connection: the first cause stays.
     #[cold]
+    #[inline(never)]
     fn fail_all(&mut self, error: &Error) {
         for (slot, _) in self.senders.keys() {
             if let Some(SenderState::Connected(sender)) =
@@ -357,6 +390,8 @@ impl Endpoint {
     }
 
     /// Posts what waits to be said.
+    #[cold]
+    #[inline(never)]
     fn send_notices(&mut self) {
         let mut notices = std::mem::take(&mut self.notices);
         notices.flush(|notice| self.post_message(notice.nic, notice.peer, &notice.bytes));
@@ -369,13 +404,10 @@ impl Endpoint {
         nic: usize,
         peer: fabric::PeerAddress,
         bytes: &[u8],
-    ) -> Result<Post, fabric::FabricError> {
+    ) -> Result<Post, FabricError> {
         let rail = &mut self.nics[nic];
         let Some(control) = &mut rail.control else {
-            return Err(fabric::FabricError {
-                call: "a message on a NIC without control rail",
-                code: -22,
-            });
+            return Err(FabricError { call: "a message on a NIC without control rail", code: -22 });
         };
         let Some(buffer) = control.messages.write(bytes) else { return Ok(Post::Again) };
         let Some(operation) = rail.operations.begin(Purpose::Message { buffer }) else {
@@ -385,7 +417,7 @@ impl Endpoint {
         let context = rail.operations.context(operation);
         let posted = match control.messages.outbox(buffer, bytes.len()) {
             Some(local) => control.endpoint.send(local, peer, context),
-            None => Err(fabric::FabricError { call: "a message outside of its buffer", code: -22 }),
+            None => Err(FabricError { call: "a message outside of its buffer", code: -22 }),
         };
         if !matches!(posted, Ok(Post::Accepted)) {
             rail.operations.end_at(operation);

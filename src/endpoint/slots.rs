@@ -91,6 +91,12 @@ impl<T> Slots<T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
+    /// Slot, generation and value of each.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u16, u16, &mut T)> {
+        let numbered = (0..=u16::MAX).zip(&mut self.entries);
+        numbered.filter_map(|(slot, entry)| Some((slot, entry.generation, entry.value.as_mut()?)))
+    }
+
     /// Slot and generation of every value.
     pub(crate) fn keys(&self) -> Vec<(u16, u16)> {
         let numbered = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());

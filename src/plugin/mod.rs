@@ -152,7 +152,7 @@ pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
     registry::with(comm, |endpoint| endpoint.deregister(region))
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn isend(
     comm: Handle,
     address: u64,
@@ -164,7 +164,7 @@ pub(crate) fn isend(
 }
 
 /// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn irecv(comm: Handle, receives: &[Receive], cut: bool) -> Result<Option<Handle>> {
     registry::with(comm, |endpoint| endpoint.irecv(comm, receives, cut))
 }

@@ -190,7 +190,9 @@ impl Pages {
     #[inline]
     fn places<const COUNT: usize>(&self, first: usize) -> &[AtomicU64; COUNT] {
         let words = self.words();
-        assert!(first <= words && COUNT <= words - first, "{COUNT} words at {first} of {words}");
+        if first > words || COUNT > words - first {
+            beyond(COUNT, first, words);
+        }
         // SAFETY: the first word is inside, or one past the end with a count of none.
         let place = unsafe { self.base.as_ptr().cast::<AtomicU64>().add(first) };
         // SAFETY: all of them are inside and aligned, the memory lives as long as `self`, and is only used atomically.
@@ -199,7 +201,9 @@ impl Pages {
 
     #[inline]
     fn word(&self, word: usize) -> &AtomicU64 {
-        assert!(word < self.words(), "word {word} of {}", self.words());
+        if word >= self.words() {
+            beyond(1, word, self.words());
+        }
         // SAFETY: within the mapping, by the line above.
         let place = unsafe { self.base.as_ptr().cast::<u64>().add(word) };
         // SAFETY: pages are aligned and stay mapped while borrowed. NICs and peers know nothing of our memory model; we only ever
@@ -215,6 +219,13 @@ impl Pages {
         // SAFETY: as in `word`.
         unsafe { AtomicU8::from_ptr(place) }
     }
+}
+
+/// Apart from its callers, which would else keep the numbers in memory for the sentence.
+#[cold]
+#[inline(never)]
+fn beyond(count: usize, first: usize, words: usize) -> ! {
+    panic!("{count} words at {first} of {words}");
 }
 
 impl Drop for Pages {
@@ -293,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "word 512 of 512")]
+    #[should_panic(expected = "1 words at 512 of 512")]
     fn a_word_beyond_the_pages_is_refused() {
         let pages = Pages::map(4096).unwrap();
         assert_eq!(page_bytes(), 4096, "the message below is for pages of this size");

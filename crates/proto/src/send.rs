@@ -170,20 +170,23 @@ impl SendFlow {
         if let Some(cause) = self.failed {
             return Err(cause);
         }
-        let line = self.first;
-        if self.group.count == 0 {
-            if !self.read_advert(mailbox, line) {
+        let mut line = self.first;
+        let alone = self.group.count == 0;
+        if alone && !self.read_advert(mailbox, line) {
+            return Ok(Submit::NotYet);
+        }
+        if alone && self.mailbox.form().is_single_advert() {
+            if self.slot(line).state != State::Free {
                 return Ok(Submit::NotYet);
             }
-            if self.mailbox.form().is_single_advert() {
-                if self.slot(line).state != State::Free {
-                    return Ok(Submit::NotYet);
-                }
-                self.first = line.plus(1);
-                return self.accept(line, len);
+            self.first = line.plus(1);
+        } else {
+            match self.line_of_group(mailbox, tag)? {
+                Some(found) => line = found,
+                None => return Ok(Submit::NotYet),
             }
         }
-        self.submit_to_group(mailbox, tag, len)
+        self.accept(line, len)
     }
 
     /// The advert copied last is the one for this message.

@@ -186,9 +186,15 @@ pub(crate) const fn seal(body: u64, line: Line, form: Form) -> u64 {
 }
 
 /// Mixes the words from the second on, in pairs, on top of the nonce.
-#[inline]
+#[inline(always)]
 pub(crate) fn body(nonce: u64, words: &[u64]) -> u64 {
-    words.chunks_exact(2).fold(nonce, |seed, pair| mix(seed, pair[0], pair[1]))
+    let (mut seed, mut index) = (nonce, 0);
+    // Every caller's length is known when it is compiled, and by indices this unrolls.
+    while index + 1 < words.len() {
+        seed = mix(seed, words[index], words[index + 1]);
+        index += 2;
+    }
+    seed
 }
 
 /// Whether the copy of a line is whole and of this connection.

@@ -1,8 +1,9 @@
 //! Matching inside the first unfinished group. A group is visible when all of its adverts are there.
 
-use super::{SendFlow, State, Submit};
+use super::{SendFlow, State};
 use crate::error::{ProtocolError, Violation};
 use crate::flow::LineSource;
+use crate::ids::Line;
 use crate::limits::MAX_GROUP;
 use crate::wire::Kind;
 
@@ -17,28 +18,27 @@ pub(super) struct Group {
 
 impl SendFlow {
     #[inline(never)]
-    pub(super) fn submit_to_group<S: LineSource>(
+    pub(super) fn line_of_group<S: LineSource>(
         &mut self,
         mailbox: &S,
         tag: i32,
-        len: u64,
-    ) -> Result<Submit<'_>, ProtocolError> {
+    ) -> Result<Option<Line>, ProtocolError> {
         if self.group.count == 0 && !self.open_group(mailbox)? {
-            return Ok(Submit::NotYet);
+            return Ok(None);
         }
         let Group { count, taken, tags } = self.group;
         let free = |index: &u32| taken & 1 << index == 0 && tags[*index as usize] == tag;
-        let Some(index) = (0..count).find(free) else { return Ok(Submit::NotYet) };
+        let Some(index) = (0..count).find(free) else { return Ok(None) };
         let line = self.first.plus(index);
         if self.slot(line).state != State::Free || !self.mailbox.advert(mailbox, line) {
-            return Ok(Submit::NotYet);
+            return Ok(None);
         }
         self.group.taken |= 1 << index;
         if self.group.taken == (1 << count) - 1 {
             self.group = Group::default();
             self.first = self.first.plus(count);
         }
-        self.accept(line, len)
+        Ok(Some(line))
     }
 
     /// Reads the group that begins at the first line; false while one of its adverts is missing.
