@@ -64,6 +64,8 @@ pub(crate) struct Endpoint {
     feeding: Vec<u16>,
     /// Receives that NCCL has not been told the end of.
     outstanding: u32,
+    /// A post leaves with the next turn of progress, not by itself: sockets, where progress is manual.
+    posts_wait: bool,
     notices: Notices,
     /// Receives for messages that found no room yet, by NIC and buffer.
     owed_inboxes: Vec<(usize, u16)>,
@@ -139,6 +141,7 @@ impl Endpoint {
             working: Vec::new(),
             feeding: Vec::new(),
             outstanding: 0,
+            posts_wait: device.plan.rails.iter().any(|rail| rail.info.provider() == "sockets"),
             notices: Notices::default(),
             owed_inboxes: Vec::new(),
             counters: Counters::default(),
@@ -366,6 +369,9 @@ impl Endpoint {
         }
         if !self.tell_all(slot) {
             return Ok(Poll::Pending);
+        }
+        if self.outstanding == 1 && self.posts_wait {
+            self.progress();
         }
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
         let count = receiver.report(line, sizes);
