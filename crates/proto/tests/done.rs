@@ -27,6 +27,19 @@ fn a_send_is_done_when_the_receivers_done_has_passed_it() {
 }
 
 #[test]
+fn done_is_taken_from_the_newest_advert_that_has_landed_whole() {
+    let mut pair = Pair::new(parameters());
+    let line = pair.exchange();
+    for _ in 0..2 {
+        pair.post(&[(8, 0)], false);
+        assert_eq!(pair.advertise(), Some(1));
+    }
+    *pair.mailbox.at(2, 5) ^= 1;
+    pair.sender.observe(&pair.mailbox);
+    assert_eq!(pair.sender.poll(line), SendPoll::Done { len: 8 });
+}
+
+#[test]
 fn a_send_whose_completion_is_missing_is_not_done() {
     let mut pair = Pair::new(parameters());
     pair.post(&[(8, 0)], false);
