@@ -1,0 +1,353 @@
+//! `ironrail conform` as users run it: sound plugins pass, ours among them, and each broken one is found out by name.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Output};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use serde_json::Value;
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// The plugin of plugins/reference.c, which keeps the contract unless REFERENCE_FAULT is set.
+fn reference() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugins/reference.c");
+        let folder = Path::new(TEMPORARY).join("reference");
+        fs::create_dir_all(&folder).unwrap();
+        let plugin = folder.join("libnccl-net-reference.so");
+        let own = folder.join(format!("{}.so", process::id()));
+        let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let status = Command::new(&compiler)
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"])
+            .arg(&own)
+            .arg(&source)
+            .status();
+        assert!(status.is_ok_and(|status| status.success()), "{compiler} cannot build the plugin");
+        fs::rename(&own, &plugin).unwrap();
+        plugin
+    })
+}
+
+/// Ironrail itself, built by cargo for this test: whatever else lies in the target folder is not taken.
+fn ironrail() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+        let cargo =
+            escargot::CargoBuild::new().manifest_path(manifest).package("ironrail").arg("--lib");
+        let mut found = None;
+        for message in cargo.exec().unwrap() {
+            let message = message.unwrap();
+            if let Ok(escargot::format::Message::CompilerArtifact(artifact)) = message.decode() {
+                let named =
+                    |file: &&std::borrow::Cow<'_, Path>| file.ends_with("libnccl_net_ironrail.so");
+                let library = artifact.filenames.iter().find(named);
+                found = library.map(|file| file.to_path_buf()).or(found);
+            }
+        }
+        found.unwrap()
+    })
+}
+
+fn conform(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.arg("conform").args(arguments.split_whitespace());
+    command
+}
+
+fn ended(mut command: Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// The ids of the lines that begin with this word.
+fn ids(lines: &str, word: &str) -> BTreeSet<String> {
+    lines
+        .lines()
+        .filter(|line| line.starts_with(word))
+        .map(|line| line.split_whitespace().nth(2).unwrap().trim_end_matches(':').to_owned())
+        .collect()
+}
+
+fn set(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+// ---- sound plugins ---------------------------------------------------------------------------------------------
+
+/// What needs a GPU, gigabytes, a second device, global regions, or a plugin that refuses.
+const LACKING: [&str; 9] = [
+    "properties-ports-differ",
+    "properties-global-regions-are-global",
+    "register-two-gib",
+    "message-of-a-gib",
+    "request-null-when-not-now",
+    "sizes-are-int-up-to-v8",
+    "gpu-memory-registers",
+    "gpu-dmabuf-registers",
+    "gpu-flush-makes-visible",
+];
+
+#[test]
+fn the_reference_passes_and_skips_only_what_it_lacks() {
+    let mut command = conform("--jobs 2 --net");
+    command.arg(reference());
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 0, "{lines}{errors}");
+    assert_eq!(ids(&lines, "skip"), set(&LACKING), "{lines}");
+    assert!(ids(&lines, "pass").len() >= 120, "{lines}");
+    assert!(lines.trim_end().ends_with("129 passed, 0 failed, 9 skipped"), "{lines}");
+}
+
+#[test]
+fn the_reference_passes_by_its_v8_table_too() {
+    let mut command = conform("--jobs 2 --abi 8 --net");
+    command.arg(reference());
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 0, "{lines}{errors}");
+    assert!(ids(&lines, "pass").contains("sizes-are-int-up-to-v8"), "{lines}");
+    assert!(ids(&lines, "skip").contains("group-of-every-size"), "{lines}");
+}
+
+#[test]
+fn a_plugin_without_groups_passes() {
+    let mut command = conform("--jobs 2 --net");
+    command.arg(support::loopback(TEMPORARY));
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 0, "{lines}{errors}");
+    assert!(lines.contains("group-of-every-size: maxRecvs is 1: no grouped receives"), "{lines}");
+}
+
+#[test]
+fn all_tables_are_held_one_after_the_other() {
+    let few = "--only properties-write-every-field,properties-stay-the-same,message-of-no-bytes,";
+    let more = "size-is-told,isend-overwrites-an-old-request,load-table-is-data,unload-and-reload";
+    let mut command = conform(&format!("--abi all {few}{more} --net"));
+    command.arg(reference());
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 0, "{lines}{errors}");
+    assert!(lines.ends_with("49 passed, 0 failed, 0 skipped\n"), "{lines}");
+    let tables: Vec<&str> =
+        lines.lines().filter_map(|line| line.split_whitespace().nth(1)).step_by(7).collect();
+    assert_eq!(tables[..7], ["v12", "v11", "v10", "v9", "v8", "v7", "v6"]);
+}
+
+// ---- ours ------------------------------------------------------------------------------------------------------
+
+/// Until deregMr withdraws what a receiver has advertised, an abort hurts the connections that share its rails.
+const ABORT: &str = "close-of-one-link-leaves-the-other";
+/// Until a message that is cut for v6 to v8 is said in a warning.
+const CUT: [&str; 2] = ["too-long-send-is-contained", "too-long-send-leaves-others-alone"];
+
+fn ours(table: u32, known: &[&str]) {
+    let mut command = conform(&format!("--jobs 2 --abi {table} --net"));
+    command.arg(ironrail());
+    // Loopback only, and deaths that are told while the test is still interested.
+    command.envs([("IRONRAIL_RAILS", "127.0.0.1"), ("IRONRAIL_PEER_TIMEOUT_MS", "4000")]);
+    let (_, lines, errors) = ended(command);
+    let failed: BTreeSet<String> = ids(&lines, "FAIL").difference(&set(known)).cloned().collect();
+    assert!(failed.is_empty(), "{failed:?}\n{lines}{errors}");
+    assert!(ids(&lines, "pass").len() >= 100, "{lines}{errors}");
+}
+
+#[test]
+fn ironrail_passes_by_its_newest_table() {
+    ours(12, &[ABORT]);
+}
+
+#[test]
+fn ironrail_passes_by_its_v8_table() {
+    ours(8, &[ABORT, CUT[0], CUT[1]]);
+}
+
+// ---- broken plugins --------------------------------------------------------------------------------------------
+
+/// Behaviours that most faults leave alone: the plugin is not simply dead.
+const BYSTANDERS: [&str; 3] = ["name-is-a-word", "devices-are-counted", "load-table-is-data"];
+
+/// With this fault, `expected` fail and the bystanders pass.
+fn broken(fault: &str, expected: &[&str]) {
+    let chosen = [expected, &BYSTANDERS].concat().join(",");
+    let mut command = conform(&format!("--timeout 10 --death 2 --only {chosen} --net"));
+    command.arg(reference()).env("REFERENCE_FAULT", fault);
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 1, "{fault}: {lines}{errors}");
+    assert_eq!(ids(&lines, "FAIL"), set(expected), "{fault}: {lines}");
+    assert_eq!(ids(&lines, "pass"), set(&BYSTANDERS), "{fault}: {lines}");
+}
+
+macro_rules! broken_plugins {
+    ($($name:ident: $fault:literal fails $($id:literal),+;)*) => {
+        $(#[test]
+        fn $name() {
+            broken($fault, &[$($id),+]);
+        })*
+    };
+}
+
+broken_plugins! {
+    a_stale_request_is_found: "stale-request" fails
+        "request-null-when-not-now", "isend-overwrites-an-old-request";
+    ignored_tags_are_found: "ignore-tags" fails "group-of-every-size", "groups-outstanding-together";
+    tags_cut_to_16_bits_are_found: "cut-tags" fails "group-tags-above-16-bits";
+    a_size_off_by_one_is_found: "size-off-by-one" fails
+        "size-is-told", "group-sizes-are-told-each", "receive-larger-than-its-message";
+    an_overrun_of_the_handle_is_found: "handle-overrun" fails "handle-stays-within-128-bytes";
+    a_connect_that_blocks_is_found: "block-in-connect" fails
+        "connect-does-not-block", "connect-before-accept";
+    one_left_in_the_request_is_found: "leave-one" fails
+        "irecv-overwrites-its-word", "optional-completion-still-delivers";
+    a_comm_that_keeps_its_socket_is_found: "leak" fails "connections-leak-no-descriptors";
+    a_context_that_is_kept_is_found: "finalize-leak" fails "finalize-frees-what-init-made";
+    a_crash_fails_its_behaviours_and_no_others: "crash" fails
+        "flush-has-an-end", "flush-between-messages";
+    a_hang_fails_its_behaviour_and_no_others: "hang" fails "listener-never-connected";
+    messages_out_of_order_are_found: "reorder" fails
+        "order-of-a-thousand", "window-of-thirty-two", "receive-posted-first";
+    a_silent_truncation_is_found: "truncate" fails
+        "too-long-send-is-contained", "too-long-send-leaves-others-alone";
+    an_overflow_is_found: "overflow" fails "too-long-send-is-contained";
+    a_lost_last_message_is_found: "lose-last" fails
+        "close-right-after-the-last-send", "exit-right-after-the-last-send",
+        "silence-after-small-sends";
+    a_close_that_forgets_what_the_kernel_holds_is_found: "abrupt-close" fails
+        "close-right-after-the-last-send";
+    an_unwritten_property_is_found: "unwritten-property" fails
+        "properties-write-every-field", "properties-requests-in-one";
+    devices_of_one_name_are_found: "one-name" fails "properties-name-each-device-once";
+    a_done_that_is_not_written_is_found: "done-unwritten" fails "test-writes-done-every-time";
+    sizes_written_to_null_are_found: "need-sizes" fails "test-bears-null-sizes";
+    a_lie_about_global_regions_is_found: "false-global" fails "properties-global-regions-are-global";
+    a_buffer_read_after_done_is_found: "keep-buffer" fails "send-buffer-is-free-after-done";
+    a_buffer_written_after_done_is_found: "write-again" fails
+        "nothing-lands-after-done";
+    a_death_that_is_not_told_is_found: "ignore-death" fails
+        "death-of-the-sender-is-told", "death-of-the-receiver-is-told";
+    listeners_that_are_one_are_found: "shared-listener" fails
+        "handles-differ", "listeners-are-independent";
+    a_handle_that_cannot_travel_is_found: "wide-handle" fails "handle-is-plain-bytes";
+}
+
+// ---- the command -----------------------------------------------------------------------------------------------
+
+#[test]
+fn a_failure_says_what_was_seen_what_nccl_expects_and_where() {
+    let mut command = conform("--only size-is-told --net");
+    command.arg(reference()).env("REFERENCE_FAULT", "size-off-by-one");
+    let (code, lines, _) = ended(command);
+    assert_eq!(code, 1);
+    let line = lines.lines().next().unwrap();
+    assert!(line.starts_with("FAIL  v12  size-is-told: process "), "{line}");
+    assert!(line.contains("test says that message 0 has 1 bytes, it has 0"), "{line}");
+    assert!(line.contains("[NCCL expects: test tells a receive the size"), "{line}");
+    assert!(line.ends_with("NCCL src/transport/net.cc:1617-1620]"), "{line}");
+    assert!(lines.ends_with("\n0 passed, 1 failed, 0 skipped\n"), "{lines}");
+}
+
+#[test]
+fn what_hangs_is_ended_within_its_bound() {
+    let begun = Instant::now();
+    let mut command = conform("--only listener-never-connected --timeout 1 --net");
+    command.arg(reference()).env("REFERENCE_FAULT", "hang");
+    let (code, lines, _) = ended(command);
+    assert_eq!(code, 1);
+    assert!(lines.contains("no end within 1 s, the last stage: load and init"), "{lines}");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn json_takes_the_lines_place_or_goes_to_a_file() {
+    let chosen = "--only name-is-a-word,size-is-told,gpu-memory-registers";
+    let mut command = conform(&format!("{chosen} --json --net"));
+    command.arg(reference()).env("REFERENCE_FAULT", "size-off-by-one");
+    let (code, text, _) = ended(command);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &json["format"]), (1, &Value::from("ironrail-conform/1")));
+    assert_eq!(
+        (&json["passed"], &json["failed"], &json["skipped"]),
+        (&1.into(), &1.into(), &1.into())
+    );
+    assert_eq!(json["plugin"]["network"], "Reference");
+    let results = json["results"].as_array().unwrap();
+    let failed = results.iter().find(|result| result["result"] == "fail").unwrap();
+    assert_eq!((&failed["id"], &failed["abi"]), (&"size-is-told".into(), &12.into()));
+    assert!(failed["reason"].as_str().unwrap().contains("bytes"), "{failed}");
+    assert!(failed["seconds"].as_f64().unwrap() > 0.0 && failed["source"].is_string());
+
+    let path = Path::new(TEMPORARY).join(format!("conform-{}.json", process::id()));
+    let mut command = conform("--only name-is-a-word --json");
+    command.arg(&path).arg("--net").arg(reference());
+    let (code, lines, _) = ended(command);
+    assert_eq!(
+        (code, lines.as_str()),
+        (0, "pass  v12  name-is-a-word\n1 passed, 0 failed, 0 skipped\n")
+    );
+    let json: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(json["results"][0]["result"], "pass");
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_skip_says_why_and_can_be_made_a_failure() {
+    let only = "--only gpu-memory-registers,name-is-a-word --net";
+    let mut command = conform(only);
+    command.arg(reference());
+    let (code, lines, _) = ended(command);
+    assert_eq!(code, 0);
+    assert!(
+        lines.contains("skip  v12  gpu-memory-registers: conform has host memory only"),
+        "{lines}"
+    );
+    let mut command = conform(&format!("--no-skip {only}"));
+    command.arg(reference());
+    let (code, lines, _) = ended(command);
+    assert_eq!(code, 1);
+    assert!(lines.contains("FAIL  v12  gpu-memory-registers: not exercised: "), "{lines}");
+}
+
+#[test]
+fn behaviours_are_chosen_by_id() {
+    let mut command =
+        conform("--only name-is-a-word,devices-are-counted --except name-is-a-word --net");
+    command.arg(reference());
+    let (code, lines, _) = ended(command);
+    assert_eq!((code, ids(&lines, "pass")), (0, set(&["devices-are-counted"])));
+    let (code, lines, _) = ended(conform("--list"));
+    assert_eq!(code, 0);
+    assert!(lines.lines().count() >= 60, "{lines}");
+    assert!(lines.contains("\nrequest-null-when-not-now: isend that cannot post"), "{lines}");
+}
+
+#[test]
+fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
+    for wrong in ["", "--net x --abi 5", "--net x --abi old", "--net x --only nothing", "--nothing"]
+    {
+        let (code, _, errors) = ended(conform(wrong));
+        assert_eq!(code, 2, "{wrong}: {errors}");
+        assert!(!errors.is_empty());
+    }
+    let (code, _, errors) = ended(conform("--net /no/such/plugin.so"));
+    assert_eq!(code, 1);
+    assert!(errors.contains("/no/such/plugin.so") && errors.lines().count() == 1, "{errors}");
+}
+
+#[test]
+fn the_page_of_documentation_is_the_table() {
+    let (code, page, _) = ended(conform("--markdown"));
+    assert_eq!(code, 0);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conform.md");
+    let written = fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/conform.md is old: ironrail conform --markdown > docs/conform.md"
+    );
+}
