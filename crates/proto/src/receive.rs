@@ -186,11 +186,12 @@ impl ReceiveFlow {
         form: Form,
     ) {
         let (line, len) = (self.next, receive.len);
-        let mut words = [0; WORDS];
-        (words[0], words[1]) = (receive.address, len);
-        for (word, key) in words[2..].iter_mut().zip(receive.keys) {
-            *word = *key;
-        }
+        // Key by key: a copy of slices would be a call of memcpy.
+        let words: [u64; WORDS] = std::array::from_fn(|index| match index {
+            0 => receive.address,
+            1 => len,
+            _ => receive.keys.get(index - 2).copied().unwrap_or(0),
+        });
         sink.store_words(self.window().place(line), 2, words);
         let body = body(self.parameters.nonce, &words);
         let left = if form.index() == 0 { low8(form.count().into()) } else { 0 };
