@@ -78,6 +78,13 @@ fn the_fin_path_moves_data() {
 }
 
 #[test]
+fn the_fin_path_moves_data_over_shm() {
+    let settings =
+        [("IRONRAIL_PROVIDER", "shm"), ("IRONRAIL_RAILS", ""), ("IRONRAIL_FORCE_FIN", "1")];
+    both_ways(&settings);
+}
+
+#[test]
 fn virtual_addresses_and_provider_keys_move_data() {
     for provider in ["net", "tcp;ofi_rxm"] {
         both_ways(&[("IRONRAIL_PROVIDER", provider), ("IRONRAIL_BASIC_REGIONS", "1")]);
