@@ -10,7 +10,10 @@
 //! nothing, and is well. A provider that has lost a connection makes a new one, and refuses posts meanwhile, which it
 //! does for ever when nobody is there.
 
+use std::path::Path;
 use std::time::Duration;
+
+use crate::comm::peer::Peer;
 
 /// What one end knows of the other.
 #[derive(Debug, Default)]
@@ -87,6 +90,14 @@ impl Pulse {
         if due && !self.beating { Verdict::Beat } else { Verdict::Fine }
     }
 }
+
+/// Whether the peer's process is known to have ended. Shared memory takes writes for the dead as for the living, so there
+/// the operating system is asked; elsewhere a process of that number means nothing.
+pub(super) fn has_ended(peer: &Peer) -> bool {
+    peer.provider == SHARED_MEMORY && !Path::new(&format!("/proc/{}", peer.process)).exists()
+}
+
+const SHARED_MEMORY: &str = "shm";
 
 /// How long an end waits before it asks for a sign of life, unless the bound is short.
 const BEAT: Duration = Duration::from_secs(5);

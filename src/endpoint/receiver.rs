@@ -14,7 +14,7 @@ use super::Ending;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
-use super::pulse::{Pulse, Verdict};
+use super::pulse::{self, Pulse, Verdict};
 use super::sender::repeated;
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
@@ -287,6 +287,10 @@ impl Receiver {
         let mark = u64::from(self.flow.done().number()) << 32 | u64::from(self.flow.outstanding());
         match self.pulse.sweep(elapsed, bound, waits, mark) {
             Verdict::Fine => {}
+            Verdict::Beat if pulse::has_ended(&self.peer) => {
+                let sentence = format!("receiving from {}: the process has ended", self.peer);
+                self.fail(Error::new(Kind::Remote, sentence));
+            }
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
                 let sentence = format!("receiving from {}: {}", self.peer, gone(bound));

@@ -17,7 +17,7 @@ use super::Ending;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
-use super::pulse::{Pulse, Verdict};
+use super::pulse::{self, Pulse, Verdict};
 use super::receiver::{gone, note};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
@@ -323,6 +323,10 @@ impl Sender {
         let mark = u64::from(submitted) << 32 | u64::from(done);
         match self.pulse.sweep(elapsed, bound, waits, mark) {
             Verdict::Fine => {}
+            Verdict::Beat if pulse::has_ended(&self.peer) => {
+                let sentence = format!("sending to {}: the process has ended", self.peer);
+                self.fail(Error::new(Kind::Remote, sentence));
+            }
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
                 let sentence = format!("sending to {}: {}", self.peer, gone(bound));

@@ -30,7 +30,7 @@ impl Watch {
 }
 
 /// Turns between two looks at the clock.
-const TURNS: u32 = 1024;
+const TURNS: u32 = 256;
 /// More than so many turns take while somebody polls.
 const TICK_MAX: Duration = Duration::from_secs(1);
 

@@ -190,9 +190,12 @@ impl Listed {
         provider: &str,
         address: IpAddr,
     ) -> Result<RailPlan> {
-        // libfabric takes any address for a source, and fails when an endpoint is opened there.
+        // libfabric takes any address for a source. Where it is not this host's, opening an endpoint there fails; shm takes
+        // its text for a name, which a second endpoint then takes too.
         let here = UdpSocket::bind((address, 0));
-        if here.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
+        let elsewhere = here.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable);
+        let mut ours = self.candidates.iter().filter(|candidate| candidate.provider == provider);
+        if elsewhere || ours.all(|candidate| candidate.address.is_none()) {
             return Err(self.no_such_rail(provider, &address.to_string()));
         }
         let source = Some(address.to_string());

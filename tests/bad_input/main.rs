@@ -30,9 +30,9 @@ const SETTINGS: &[(&str, &str)] = &[
 const DEADLINE: Duration = Duration::from_secs(2);
 const CLOSE_BOUND: Duration = Duration::from_secs(1);
 /// What a loaded machine may add to any deadline.
-const SLACK: Duration = Duration::from_secs(6);
+const SLACK: Duration = Duration::from_secs(10);
 /// How long a play may take, deadlines and all.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(120);
 
 fn open(part: &Part) -> (Net, Object) {
     let net = Net::open(&part.plugin());

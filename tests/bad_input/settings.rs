@@ -53,6 +53,15 @@ fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
 }
 
 #[test]
+fn an_address_for_a_rail_of_shared_memory_fails_init() {
+    let settings = [("PROVIDER", "shm"), ("RAILS", "127.0.0.1")];
+    play(&settings, Duration::from_secs(20), |part| {
+        let failure = Net::open(&part.plugin()).init().expect_err("shm has no addresses");
+        assert!(failure.said[0].contains("IRONRAIL_RAILS names 127.0.0.1"), "{failure:?}");
+    });
+}
+
+#[test]
 fn a_setting_that_is_not_known_is_a_warning_that_names_the_nearest() {
     let settings = [("RAILS", "127.0.0.1"), ("MAX_RIALS", "2")];
     play(&settings, Duration::from_secs(20), |part| {

@@ -191,6 +191,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Settings of the tests' own begin so: the plugin leaves them alone.
 const PART: &str = "IRONRAIL_TEST_PART";
 const PLUGIN: &str = "IRONRAIL_TEST_PLUGIN";
+/// Other rails for every part: a provider may have no addresses, as shm.
+const RAILS: &str = "IRONRAIL_TEST_RAILS";
 /// Begins a line for the caster.
 const MARK: &str = "@ ";
 /// Ends a play that came to its end.
@@ -201,6 +203,9 @@ fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PART, part);
     for (name, value) in settings {
         command.env(format!("IRONRAIL_{name}"), value);
+    }
+    if let Some(rails) = std::env::var_os(RAILS) {
+        command.env("IRONRAIL_RAILS", rails);
     }
     command
 }
