@@ -410,7 +410,7 @@ impl Endpoint {
         });
         let shadow =
             self.slabs.take(parameters.format().words()).map_err(|error| self.no_memory(&error))?;
-        let fins = match self.slabs.take(proto::wire::FIN_PLACE_BYTES / 8) {
+        let fins = match self.slabs.take_quiet(proto::wire::FIN_PLACE_BYTES / 8) {
             Ok(fins) => fins,
             Err(error) => {
                 self.slabs.release(&shadow);
