@@ -353,6 +353,27 @@ fn marked_memory_stays_unseen_until_a_read_by_the_same_nic() {
 }
 
 #[test]
+fn a_devices_memory_is_marked_by_its_registration() {
+    let rig = Rig::new("profile=cxi hmem=1");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"gpu"), Buffer::new(64));
+    let region = b.register_device(&target).unwrap();
+    assert_eq!((region.bind(&b), region.enable()), (0, 0));
+    assert_eq!(a.write(source.bare(64), region.at(a.know(&b), 0)), 0);
+    a.wait().done();
+    a.idle(1000);
+    assert_eq!(target.bytes(0, 3), [0; 3]);
+    let own = b.register(&source, EVERY_ACCESS).at(b.know(&b), 0);
+    assert_eq!(b.read(source.bare(8), own), 0);
+    b.wait().done();
+    assert_eq!(target.bytes(0, 3), *b"gpu");
+    drop((a, b));
+    drop(rig);
+    let host_only = Rig::new("profile=cxi");
+    assert_eq!(host_only.end(0).register_device(&target).err(), Some(-sys::FI_ENOSYS));
+}
+
+#[test]
 fn keys_and_addresses_are_as_the_profile_says() {
     for (profile, ours, offsets) in [
         ("cxi", true, true),

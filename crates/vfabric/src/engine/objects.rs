@@ -93,6 +93,8 @@ pub(crate) struct Region {
     pub(super) len: u64,
     pub(super) access: u64,
     pub(super) context: u64,
+    /// Of a device: what lands in it is seen after a flush only.
+    pub(super) device: bool,
     pub(super) key: Option<u64>,
     /// The endpoint it is bound to.
     pub(super) endpoint: Option<u64>,
@@ -110,11 +112,17 @@ impl Region {
             len,
             access,
             context,
+            device: false,
             key: None,
             endpoint: None,
             enabled: false,
             uses: 0,
         }
+    }
+
+    /// The same, of a device's memory.
+    pub(crate) fn of_device(self) -> Self {
+        Self { device: true, ..self }
     }
 
     /// What FI_MR_PROV_KEY leaves unknown before the region is enabled.

@@ -40,10 +40,8 @@ impl Engine {
     ) -> Outcome<Option<u64>> {
         let len = bytes.len() as u64;
         self.show_over(address, len);
-        let marked = self
-            .marked
-            .iter()
-            .any(|(start, size)| address < start + size && *start < address + len);
+        let meets = |(start, size): &(u64, u64)| address < start + size && *start < address + len;
+        let marked = self.region(region)?.device || self.marked.iter().any(meets);
         if !marked && !self.settings.profile.hold {
             return self.put(region, address, bytes).map(|()| None);
         }

@@ -82,6 +82,7 @@ unsafe extern "C" fn register_attributes(
         return -sys::FI_EINVAL;
     };
     let made = Region::new(base, len as u64, asked.access, number(asked.context));
+    let made = if device_memory { made.of_device() } else { made };
     // SAFETY: the caller's.
     unsafe { open(domain, made, asked.requested_key, asked.context, region) }
 }

@@ -438,6 +438,28 @@ impl<'rig> End<'rig> {
         Ok(Registered { end: self, region, base })
     }
 
+    /// As a GPU's memory.
+    pub(crate) fn register_device(&self, buffer: &Buffer) -> Result<Registered<'_>, i32> {
+        let piece = sys::iovec { iov_base: buffer.pointer(0), iov_len: buffer.len };
+        let attributes = sys::Grown::new(sys::fi_mr_attr {
+            mr_iov: &raw const piece,
+            iov_count: 1,
+            access: EVERY_ACCESS,
+            iface: sys::FI_HMEM_CUDA,
+            ..Default::default()
+        });
+        let mut region = ptr::null_mut();
+        // SAFETY: the domain is open, the attributes are whole, and the place is valid.
+        let code = unsafe {
+            sys::fi_mr_regattr(self.domain, &raw const attributes.known, 0, &raw mut region)
+        };
+        if code != 0 {
+            return Err(code);
+        }
+        self.regions.borrow_mut().push(region);
+        Ok(Registered { end: self, region, base: 0 })
+    }
+
     pub(crate) fn write(&self, from: From, to: To) -> isize {
         self.write_in(from, to, context())
     }
