@@ -212,6 +212,10 @@ fn the_plugin_carries_no_tools() {
 #[test]
 fn no_file_names_a_place_on_one_machine() {
     for path in files(&root()) {
+        // A provider's library leaves such a trace where a process crashed, as conform's broken plugins do.
+        if path.extension().is_some_and(|kind| kind == "btr") {
+            continue;
+        }
         // What is not text says nothing.
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for (number, line) in (1..).zip(text.lines()) {

@@ -1,0 +1,255 @@
+//! Listen and accept: waits for requests, makes the receiving side, and answers.
+
+use std::time::Instant;
+
+use fabric::{PeerAddress, Post};
+use proto::handshake::{RefusalReason, Ring};
+use proto::rails::Pairing;
+use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request};
+
+use super::{FRONT_DOOR, MAX_GROUP, control_pair, id, names, unreachable_peer};
+use crate::comm::listener::Listener;
+use crate::comm::peer::Peer;
+use crate::comm::setup;
+use crate::endpoint::lanes::Lane;
+use crate::endpoint::receiver::{Receiver, Rings};
+use crate::endpoint::{Endpoint, random};
+use crate::error::{Error, Kind, Result};
+use crate::handle::{Handle, HandleKind};
+use crate::plugin::HANDLE_BYTES;
+
+/// An accept that has begun: the connection is whole but for its reply, which is yet to be posted.
+#[derive(Debug)]
+pub(in crate::endpoint) struct Accepting {
+    slot: u16,
+    generation: u16,
+    reply: Vec<u8>,
+    peer: PeerAddress,
+    since: Instant,
+}
+
+impl Endpoint {
+    /// Opens a listener, and writes the handle that lets a peer find it.
+    pub(crate) fn listen(&mut self, handle: &mut [u8; HANDLE_BYTES]) -> Result<Handle> {
+        let nonce = random();
+        let control = self.front_door_name()?;
+        let address_format =
+            self.device.plan.rails.first().map_or(0, |rail| rail.info.address_format());
+        let mut generation = 0;
+        let slot = self.listeners.insert_with(|_, current| {
+            generation = current;
+            Listener::new(nonce)
+        });
+        let slot = slot.ok_or_else(|| {
+            Error::new(
+                Kind::System,
+                format!("device {} has 65535 open listeners: close some", self.label()),
+            )
+        })?;
+        let listener = id(slot, generation);
+        *handle = proto::Handle { listener, nonce, control, address_format }.encode();
+        Ok(Handle::new(HandleKind::Listener, self.number, generation, slot, 0))
+    }
+
+    /// Takes the next request of the listener. The comm is given out by the call that posted the reply.
+    pub(crate) fn accept(&mut self, listener: Handle) -> Result<Option<Handle>> {
+        self.check_alive()?;
+        self.progress();
+        let (slot, generation) = (listener.slot(), listener.generation());
+        loop {
+            let place = self
+                .listeners
+                .get_mut(slot, generation)
+                .ok_or_else(|| Error::stale("listen comm"))?;
+            if let Some(accepting) = place.accepting.take() {
+                return self.commit(slot, generation, accepting);
+            }
+            let Some(request) = place.pop() else {
+                self.watch_accept(slot, generation)?;
+                return Ok(None);
+            };
+            match self.prepare(&request) {
+                Ok(accepting) => {
+                    let place = self
+                        .listeners
+                        .get_mut(slot, generation)
+                        .ok_or_else(|| Error::stale("listen comm"))?;
+                    place.accepting = Some(accepting);
+                }
+                Err((reason, text)) => {
+                    self.refuse(&request.reply_to, request.connection, reason, text)
+                }
+            }
+        }
+    }
+
+    /// Posts the reply. EAGAIN means not committed: the next call tries again.
+    fn commit(
+        &mut self,
+        slot: u16,
+        generation: u16,
+        accepting: Accepting,
+    ) -> Result<Option<Handle>> {
+        match self.post_message(FRONT_DOOR, accepting.peer, &accepting.reply) {
+            Ok(Post::Accepted) => {
+                let Accepting { slot: comm, generation: of_comm, .. } = accepting;
+                if let Some(place) = self.listeners.get_mut(slot, generation) {
+                    place.waiting_since = None;
+                }
+                Ok(Some(Handle::new(HandleKind::Receiver, self.number, of_comm, comm, 0)))
+            }
+            Ok(Post::Again) if accepting.since.elapsed() <= self.settings.connect_timeout => {
+                if let Some(place) = self.listeners.get_mut(slot, generation) {
+                    place.accepting = Some(accepting);
+                }
+                Ok(None)
+            }
+            Ok(Post::Again) => {
+                self.discard_receiver(accepting.slot, accepting.generation);
+                let sentence = format!(
+                    "accept on device {}: the peer that asked cannot be reached; check that its interfaces and ours reach each other",
+                    self.label()
+                );
+                Err(Error::new(Kind::Remote, sentence))
+            }
+            Err(error) => {
+                self.discard_receiver(accepting.slot, accepting.generation);
+                Err(unreachable_peer(&error))
+            }
+        }
+    }
+
+    /// Makes the receiving side of the connection that `request` asks for, and its reply.
+    fn prepare(
+        &mut self,
+        request: &Request,
+    ) -> std::result::Result<Accepting, (RefusalReason, String)> {
+        let local = |error: Error| (RefusalReason::Feature, error.sentence.clone());
+        let rails = self.rails().map_err(local)?;
+        let pairing = Pairing::of(&request.rails, &rails).ok_or_else(|| {
+            let ours = names(&rails);
+            let theirs = names(&request.rails);
+            (RefusalReason::Rails, format!("no rail in common: ours reach {ours}, yours {theirs}"))
+        })?;
+        if request.window != Self::window() || request.max_group != MAX_GROUP {
+            return Err((RefusalReason::Feature, "the windows of both ends differ".to_owned()));
+        }
+        let nonce = random();
+        let peer = setup::peer(&request.identity);
+        let (ours, theirs, rail_count) =
+            (self.capabilities, request.capabilities, pairing.data.len());
+        let nonces = (request.nonce, nonce);
+        let parameters =
+            |comm| setup::settle(&ours, &theirs, Self::window(), rail_count, nonces, comm, false);
+        // What can be refused is looked at before anything is taken.
+        parameters(CommId::default()).map_err(local)?;
+        let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(local)?;
+        let (slot, generation, fins) =
+            self.insert_receiver(request, &pairing, parameters, peer.clone()).map_err(local)?;
+        let comm = CommId::new(slot)
+            .ok_or_else(|| (RefusalReason::Feature, "no comm id is left".to_owned()))?;
+        let reply = Reply {
+            connection: request.connection,
+            comm,
+            nonce,
+            capabilities: self.capabilities,
+            rails,
+            pairing,
+            fins,
+            window: Self::window(),
+            fin_only: false,
+            identity: self.identity(),
+        };
+        let reply = reply.encode().map_err(|error| (RefusalReason::Feature, error.to_string()))?;
+        self.compare(&peer);
+        Ok(Accepting { slot, generation, reply, peer: reply_to, since: Instant::now() })
+    }
+
+    fn insert_receiver(
+        &mut self,
+        request: &Request,
+        pairing: &Pairing,
+        parameters: impl Fn(CommId) -> Result<FlowParameters>,
+        peer: Peer,
+    ) -> Result<(u16, u16, Ring)> {
+        let full = || {
+            Error::new(
+                Kind::System,
+                format!("{} connections are open on one endpoint", CommId::COUNT),
+            )
+        };
+        let comm = self.receivers.upcoming().and_then(CommId::new).ok_or_else(full)?;
+        let parameters = parameters(comm)?;
+        let lanes = pairing.data.iter().map(|pair| {
+            let nic = usize::from(pair.receiver);
+            let peer = self.join(nic, request.rails[usize::from(pair.sender)].data.as_bytes())?;
+            Ok(Lane { nic, peer })
+        });
+        let lanes = lanes.collect::<Result<Box<[_]>>>()?;
+        let pair = control_pair(pairing, comm);
+        let (ours, theirs) = (usize::from(pair.receiver), usize::from(pair.sender));
+        let control = self.control_lane(ours, theirs, &request.rails, &request.mailbox)?;
+        let inject_bytes = self.capabilities.agree(&request.capabilities).rma_inject_bytes as usize;
+        let mut flow = ReceiveFlow::new(parameters)
+            .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        flow.set_pace(proto::receive::Pace {
+            adverts_wait: self.settings.advert_batching,
+            lone_done_turns: self.settings.lone_done_turns,
+        });
+        let shadow =
+            self.slabs.take(parameters.format().words()).map_err(|error| self.no_memory(&error))?;
+        let fins = match self.slabs.take_quiet(proto::wire::FIN_PLACE_BYTES / 8) {
+            Ok(fins) => fins,
+            Err(error) => {
+                self.slabs.release(&shadow);
+                return Err(self.no_memory(&error));
+            }
+        };
+        let ring = Ring { address: self.slabs.target(&fins), keys: self.slabs.keys(&fins) };
+        let rings = Rings { shadow, fins: Some(fins), control, inject_bytes };
+        let receiver = Receiver::new(flow, rings, lanes, peer, request.connection);
+        let mut generation = 0;
+        let slot = self.receivers.insert_with(|_, current| {
+            generation = current;
+            Box::new(receiver)
+        });
+        Ok((slot.ok_or_else(full)?, generation, ring))
+    }
+
+    /// An accept whose listener closed before its reply was posted.
+    pub(in crate::endpoint) fn forget(&mut self, accepting: &Accepting) {
+        self.discard_receiver(accepting.slot, accepting.generation);
+    }
+
+    /// An accept that could not be committed: nobody knows of it.
+    pub(super) fn discard_receiver(&mut self, slot: u16, generation: u16) {
+        if let Some(mut receiver) = self.receivers.remove(slot, generation) {
+            receiver.release(&mut self.slabs);
+        }
+    }
+
+    /// Says once that accept is waiting, and ends the wait.
+    fn watch_accept(&mut self, slot: u16, generation: u16) -> Result<()> {
+        let now = Instant::now();
+        let (warn, bound, label) =
+            (self.settings.connect_warn, self.settings.connect_timeout, self.label().to_owned());
+        let Some(listener) = self.listeners.get_mut(slot, generation) else { return Ok(()) };
+        let waited = now.duration_since(*listener.waiting_since.get_or_insert(now));
+        if waited > bound {
+            let sentence = format!(
+                "accept on device {label}: nobody connected in {} s; is the peer alive? \
+                 IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
+                waited.as_secs()
+            );
+            return Err(Error::new(Kind::Remote, sentence));
+        }
+        if waited > warn && !listener.warned {
+            listener.warned = true;
+            log::info!(
+                "accept on device {label} has waited {} s for a peer to connect",
+                waited.as_secs()
+            );
+        }
+        Ok(())
+    }
+}

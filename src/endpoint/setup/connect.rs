@@ -1,0 +1,232 @@
+//! Connect: asks for a connection, and opens the sending side with the answer.
+
+use std::time::Instant;
+
+use fabric::Post;
+use proto::handshake::{HandshakeError, Ring};
+use proto::{ConnectionId, RailPlan, Reply, Request, SendFlow};
+
+use super::{FRONT_DOOR, MAX_GROUP, control_pair, id, parts, unreachable_peer};
+use crate::comm::setup;
+use crate::comm::setup::{Asking, Step};
+use crate::endpoint::lanes::Lane;
+use crate::endpoint::sender::Sender;
+use crate::endpoint::{Endpoint, SenderState, random};
+use crate::error::{Error, Kind, Result};
+use crate::handle::{Handle, HandleKind};
+use crate::plugin::HANDLE_BYTES;
+
+impl Endpoint {
+    /// Begins a connection, or goes on with the one that the handle remembers.
+    pub(crate) fn connect(&mut self, handle: &mut [u8; HANDLE_BYTES]) -> Result<Option<Handle>> {
+        self.check_alive()?;
+        let scratch = proto::Handle::scratch(handle);
+        let (slot, generation) = if scratch == [0; 16] {
+            let begun = self.begin_connect(handle)?;
+            proto::Handle::set_scratch(handle, self.scratch(begun));
+            begun
+        } else {
+            self.resumed(scratch).ok_or_else(|| {
+                Error::new(
+                    Kind::InvalidArgument,
+                    "connect was given a handle that another connection has used: pass a fresh copy of what listen wrote",
+                )
+            })?
+        };
+        self.progress();
+        let answer = self.step_connect(slot, generation);
+        if !matches!(answer, Ok(None)) {
+            proto::Handle::set_scratch(handle, [0; 16]);
+        }
+        if answer.is_err() {
+            self.abandon_connect(slot, generation);
+        }
+        answer
+    }
+
+    fn begin_connect(&mut self, handle: &[u8; HANDLE_BYTES]) -> Result<(u16, u16)> {
+        let target = proto::Handle::decode(handle).map_err(|error| {
+            let kind = match error {
+                HandshakeError::Version { .. } => Kind::InvalidUsage,
+                _ => Kind::InvalidArgument,
+            };
+            Error::new(kind, format!("connect was given a handle that is not usable: {error}; do all ranks run the same Ironrail?"))
+        })?;
+        let control = self.join(FRONT_DOOR, target.control.as_bytes())?;
+        let format = proto::LineFormat::for_rails(self.nics.len());
+        let mailbox = self.slabs.take(format.words()).map_err(|error| self.no_memory(&error))?;
+        let full = || Error::new(Kind::System, "65535 connections are open on one endpoint");
+        let slot = self.senders.upcoming().ok_or_else(full)?;
+        let generation = self.senders.generation(slot);
+        let request = Request {
+            connection: ConnectionId(id(slot, generation)),
+            reply_to: self.front_door_name()?,
+            listener: target.listener,
+            listener_nonce: target.nonce ^ self.job(),
+            nonce: random(),
+            capabilities: self.capabilities,
+            rails: self.rails()?,
+            mailbox: Ring { address: self.slabs.target(&mailbox), keys: self.slabs.keys(&mailbox) },
+            window: Self::window(),
+            max_group: MAX_GROUP,
+            identity: self.identity(),
+        };
+        let bytes = request
+            .encode()
+            .map_err(|error| Error::new(Kind::Internal, format!("a request: {error}")))?;
+        let asking = Asking::new(request, bytes, Instant::now());
+        let state = Box::new(SenderState::Asking { asking, mailbox: Some(mailbox), control });
+        self.senders.insert_with(|_, _| state).ok_or_else(full)?;
+        Ok((slot, generation))
+    }
+
+    fn step_connect(&mut self, slot: u16, generation: u16) -> Result<Option<Handle>> {
+        let now = Instant::now();
+        let Some(SenderState::Asking { asking, control, .. }) =
+            self.senders.get_mut(slot, generation).map(|state| &mut **state)
+        else {
+            return Err(Error::stale("connection"));
+        };
+        match asking.step(now) {
+            Step::Open(reply) => return self.open_sender(slot, generation, &reply).map(Some),
+            Step::Fail(error) => return Err(error),
+            Step::Wait => {}
+            Step::Post => {
+                let (bytes, control) = (std::mem::take(&mut asking.bytes), *control);
+                let posted = self.post_message(FRONT_DOOR, control, &bytes);
+                let asking = self.asking(slot, generation)?;
+                asking.bytes = bytes;
+                match posted {
+                    Ok(Post::Accepted) => asking.posted(),
+                    Ok(Post::Again) => {}
+                    Err(error) => return Err(unreachable_peer(&error)),
+                }
+            }
+        }
+        self.watch_connect(slot, generation, now)?;
+        Ok(None)
+    }
+
+    fn asking(&mut self, slot: u16, generation: u16) -> Result<&mut Asking> {
+        match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
+            Some(SenderState::Asking { asking, .. }) => Ok(asking),
+            _ => Err(Error::stale("connection")),
+        }
+    }
+
+    /// Says once whom connect is waiting for, and ends the wait.
+    fn watch_connect(&mut self, slot: u16, generation: u16, now: Instant) -> Result<()> {
+        let (warn, bound, label) =
+            (self.settings.connect_warn, self.settings.connect_timeout, self.label().to_owned());
+        let asking = self.asking(slot, generation)?;
+        let waited = now.duration_since(asking.started);
+        if waited > bound {
+            let sentence = format!(
+                "connect on device {label}: no answer in {} s; is the peer alive, and do its interfaces reach ours? \
+                 IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
+                waited.as_secs()
+            );
+            return Err(Error::new(Kind::Remote, sentence));
+        }
+        if waited > warn && !asking.warned {
+            asking.warned = true;
+            log::info!(
+                "connect on device {label} has waited {} s for the peer's answer",
+                waited.as_secs()
+            );
+        }
+        Ok(())
+    }
+
+    /// The reply is here: both ends know the same now.
+    fn open_sender(&mut self, slot: u16, generation: u16, reply: &Reply) -> Result<Handle> {
+        let request = self.asking(slot, generation)?.request.clone();
+        if !reply.pairing.fits(&request.rails, &reply.rails) {
+            return Err(Error::new(Kind::Remote, "the peer paired rails that do not fit together"));
+        }
+        let nonces = (request.nonce, reply.nonce);
+        let parameters = setup::settle(
+            &self.capabilities,
+            &reply.capabilities,
+            reply.window,
+            reply.pairing.data.len(),
+            nonces,
+            reply.comm,
+            reply.fin_only,
+        )?;
+        if reply.window != Self::window() {
+            return Err(Error::new(
+                Kind::Remote,
+                "the peer agreed on a window that was not asked for",
+            ));
+        }
+        let lanes = reply.pairing.data.iter().map(|pair| {
+            let nic = usize::from(pair.sender);
+            let peer = self.join(nic, reply.rails[usize::from(pair.receiver)].data.as_bytes())?;
+            Ok(Lane { nic, peer })
+        });
+        let lanes = lanes.collect::<Result<Box<[_]>>>()?;
+        let pair = control_pair(&reply.pairing, reply.comm);
+        let control = self.control_lane(
+            usize::from(pair.sender),
+            usize::from(pair.receiver),
+            &reply.rails,
+            &reply.fins,
+        )?;
+        let peer = setup::peer(&reply.identity);
+        self.compare(&peer);
+        let flow = SendFlow::new(parameters)
+            .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        let plan = RailPlan::equal(lanes.len(), self.settings.stripe_bytes_min as u64)
+            .ok_or_else(|| Error::new(Kind::Internal, "a connection without rails"))?;
+        log::debug!("connected to {peer} over {} data rails, {:?}", lanes.len(), parameters.path);
+        let inject_bytes = self.capabilities.rma_inject_bytes;
+        let Some(state) = self.senders.get_mut(slot, generation) else {
+            return Err(Error::stale("connection"));
+        };
+        let SenderState::Asking { mailbox, .. } = &mut **state else {
+            return Err(Error::stale("connection"));
+        };
+        let mailbox = mailbox
+            .take()
+            .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?;
+        **state = SenderState::Connected(Sender::new(
+            flow,
+            mailbox,
+            lanes,
+            control,
+            plan,
+            inject_bytes,
+            peer,
+        ));
+        Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
+    }
+
+    pub(super) fn abandon_connect(&mut self, slot: u16, generation: u16) {
+        let asking = self
+            .senders
+            .get(slot, generation)
+            .is_some_and(|state| matches!(**state, SenderState::Asking { .. }));
+        if asking {
+            // The peer may have been given the mailbox, and write there: its memory is not handed on.
+            self.senders.remove(slot, generation);
+        }
+    }
+
+    fn scratch(&self, (slot, generation): (u16, u16)) -> [u8; 16] {
+        let mut scratch = [0; 16];
+        scratch[..8].copy_from_slice(&(id(slot, generation) | 1 << 63).to_le_bytes());
+        scratch[8..].copy_from_slice(&self.nonce.to_le_bytes());
+        scratch
+    }
+
+    /// The connect that a handle remembers, if it is one of ours and under way.
+    fn resumed(&self, scratch: [u8; 16]) -> Option<(u16, u16)> {
+        let (slot, generation) = parts(u64::from_le_bytes(*scratch.first_chunk()?));
+        if self.scratch((slot, generation)) != scratch {
+            return None;
+        }
+        let state = self.senders.get(slot, generation)?;
+        matches!(**state, SenderState::Asking { .. }).then_some((slot, generation))
+    }
+}

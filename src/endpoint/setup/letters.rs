@@ -1,0 +1,115 @@
+//! What arrives on the control rails while connections are made and ended, and the answers that nobody waits for.
+
+use std::time::Instant;
+
+use proto::codec::Address;
+use proto::handshake::{HandshakeError, Message, RefusalReason, Side};
+use proto::{Bye, CommId, ConnectionId, Refusal, Request};
+
+use super::{FRONT_DOOR, REFUSED_PEERS_MAX, parts};
+use crate::endpoint::lanes::ControlLane;
+use crate::endpoint::notices::Notice;
+use crate::endpoint::{Endpoint, SenderState};
+
+impl Endpoint {
+    /// A message has arrived on a control rail: bytes of anybody's.
+    pub(in crate::endpoint) fn heard(&mut self, nic: usize, bytes: &[u8]) {
+        match Message::decode(bytes) {
+            Ok(Message::Request(request)) => self.heard_request(*request),
+            Ok(Message::Bye(bye)) => self.heard_bye(&bye),
+            Ok(Message::Reply(reply)) => {
+                let connection = reply.connection;
+                self.heard_answer(connection, Message::Reply(reply));
+            }
+            Ok(Message::Refusal(refusal)) => {
+                let connection = refusal.connection;
+                self.heard_answer(connection, Message::Refusal(refusal));
+            }
+            Err(HandshakeError::Version { theirs, reply: Some((connection, address)) }) => {
+                let text = format!(
+                    "it speaks protocol version {}, and was asked in version {theirs}",
+                    proto::codec::VERSION
+                );
+                self.refuse(&address, connection, RefusalReason::Version, text);
+            }
+            Err(error) => {
+                self.counters.garbage += 1;
+                log::debug!(
+                    "{}: a message of {} bytes is dropped: {error}",
+                    self.nics[nic].label,
+                    bytes.len()
+                );
+            }
+        }
+    }
+
+    fn heard_request(&mut self, request: Request) {
+        let (slot, generation) = parts(request.listener);
+        let job = self.job();
+        let Some(listener) = self.listeners.get_mut(slot, generation) else {
+            // Closed, or one that lost the race for a shared connection.
+            self.counters.late_messages += 1;
+            return;
+        };
+        let (reply_to, connection) = (request.reply_to, request.connection);
+        if listener.nonce ^ job != request.listener_nonce {
+            let text = "the request is for another job or an earlier listener; are IRONRAIL_JOB and the handles of this run?";
+            self.refuse(&reply_to, connection, RefusalReason::Nonce, text.to_owned());
+        } else if !listener.push(request) {
+            self.refuse(
+                &reply_to,
+                connection,
+                RefusalReason::Busy,
+                "128 requests wait on one listener".to_owned(),
+            );
+        }
+    }
+
+    fn heard_answer(&mut self, connection: ConnectionId, answer: Message) {
+        let (slot, generation) = parts(connection.0);
+        let taken = match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
+            Some(SenderState::Asking { asking, .. }) => asking.answered(answer, Instant::now()),
+            _ => false,
+        };
+        if !taken {
+            self.counters.late_messages += 1;
+        }
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        to: &Address,
+        connection: ConnectionId,
+        reason: RefusalReason,
+        text: String,
+    ) {
+        log::debug!("device {}: a connection is refused ({reason:?}): {text}", self.label());
+        let (known, is_known) = self.nics[FRONT_DOOR].peers.knows(to.as_bytes());
+        if !is_known && known >= REFUSED_PEERS_MAX {
+            self.counters.late_messages += 1;
+            return;
+        }
+        let refusal = Refusal { connection, reason, text };
+        let (Ok(bytes), Ok(peer)) = (refusal.encode(), self.join(FRONT_DOOR, to.as_bytes())) else {
+            return;
+        };
+        if !self.notices.push(Notice { nic: FRONT_DOOR, peer, bytes }) {
+            self.counters.late_messages += 1;
+        }
+    }
+
+    /// Tells the peer that this end of the connection is closed.
+    pub(in crate::endpoint) fn say_bye(
+        &mut self,
+        lane: ControlLane,
+        connection: ConnectionId,
+        comm: CommId,
+        nonce: u64,
+        from: Side,
+    ) {
+        match (Bye { connection, comm, nonce, from }).encode() {
+            Ok(bytes) => drop(self.notices.push(Notice { nic: lane.nic, peer: lane.peer, bytes })),
+            Err(error) => log::debug!("a bye was not made: {error}"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Listen, connect, accept, and what arrives on the control rails meanwhile. Nothing here blocks.
+
+mod accept;
+mod connect;
+mod letters;
+
+pub(super) use accept::Accepting;
+
+use fabric::{FabricError, PeerAddress};
+use proto::CommId;
+use proto::codec::{Address, Name};
+use proto::handshake::{Identity, Ring};
+use proto::rails::{Pairing, Rail};
+
+use crate::comm::peer::Peer;
+use crate::endpoint::Endpoint;
+use crate::endpoint::lanes::ControlLane;
+use crate::error::{Error, Kind, Result};
+use crate::plugin::differing;
+
+/// The control rail that takes requests and replies. Byes travel on the connection's own.
+const FRONT_DOOR: usize = 0;
+/// The largest group of receives on a connection.
+pub(in crate::endpoint) const MAX_GROUP: u8 = 1;
+
+/// Past so many peers, one that is not known gets no refusal: addresses in requests are anybody's, and each takes memory.
+const REFUSED_PEERS_MAX: usize = 1 << 14;
+/// The longest ring that a peer may lend us.
+const RING_BYTES_MAX: u64 =
+    (proto::limits::MAX_RING as u64 + 1) * 8 * proto::wire::MAX_LINE_WORDS as u64;
+
+impl Endpoint {
+    /// A difference between the ends that should not be: one WARN that names it.
+    pub(super) fn compare(&self, peer: &Peer) {
+        let names = differing(self.settings.fingerprint(), peer.settings);
+        if !names.is_empty() {
+            log::warn!(
+                "{peer} has other values than we have for {}: set them alike on all ranks",
+                names.join(", ")
+            );
+        }
+    }
+
+    pub(super) fn rails(&self) -> Result<Vec<Rail>> {
+        let address = |name: &[u8]| {
+            let too_long = || {
+                Error::new(
+                    Kind::System,
+                    format!("a provider's address of {} bytes does not fit", name.len()),
+                )
+            };
+            Address::new(name).ok_or_else(too_long)
+        };
+        let rails = (0..).zip(&self.nics).map(|(index, nic)| {
+            let control = nic.control.as_ref().map(|control| address(&control.name)).transpose()?;
+            Ok(Rail {
+                fabric: Name::cut(&nic.fabric_name),
+                nic: index,
+                data: address(&nic.data_name)?,
+                control,
+            })
+        });
+        rails.collect()
+    }
+
+    pub(super) fn front_door_name(&self) -> Result<Address> {
+        let name = self
+            .nics
+            .first()
+            .and_then(|nic| nic.control.as_ref())
+            .map(|control| control.name.as_slice());
+        let address = name.and_then(Address::new);
+        address.ok_or_else(|| {
+            Error::new(Kind::System, "the provider's address does not fit into NCCL's handle")
+        })
+    }
+
+    pub(super) fn control_lane(
+        &mut self,
+        ours: usize,
+        theirs: usize,
+        rails: &[Rail],
+        ring: &Ring,
+    ) -> Result<ControlLane> {
+        let wrong =
+            || Error::new(Kind::Remote, "the peer named a control rail that it does not have");
+        let rail = rails.get(theirs).and_then(|rail| rail.control).ok_or_else(wrong)?;
+        // Keys come in the order of the owner's control rails, which are its first NICs.
+        let index = rails[..theirs].iter().filter(|rail| rail.control.is_some()).count();
+        let key = *ring.keys.get(index).ok_or_else(wrong)?;
+        if ring.address.checked_add(RING_BYTES_MAX).is_none() {
+            return Err(Error::new(Kind::Remote, "the peer named a ring past the address space"));
+        }
+        let peer = self.join(ours, rail.as_bytes())?;
+        Ok(ControlLane { nic: ours, peer, target: ring.address, key })
+    }
+
+    pub(super) fn join(&mut self, nic: usize, name: &[u8]) -> Result<PeerAddress> {
+        let rail = self
+            .nics
+            .get_mut(nic)
+            .ok_or_else(|| Error::new(Kind::Remote, "the peer named a rail that is not there"))?;
+        rail.peers.join(name).map_err(|error| {
+            Error::new(
+                Kind::Remote,
+                format!("{} cannot use the peer's address: {error}", rail.label),
+            )
+        })
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        let version = self.device.libfabric_version();
+        Identity {
+            host: Name::cut(self.device.host()),
+            process: std::process::id(),
+            provider: Name::cut(
+                self.device.plan.rails.first().map_or("", |rail| rail.info.provider()),
+            ),
+            libfabric_version: u32::from(version.major) << 16 | u32::from(version.minor),
+            settings: self.settings.fingerprint(),
+        }
+    }
+
+    /// What a request for another job does not know.
+    pub(super) fn job(&self) -> u64 {
+        let bytes = self.settings.job.bytes();
+        bytes.fold(0, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+        })
+    }
+
+    pub(super) fn check_alive(&mut self) -> Result<()> {
+        match &mut self.failure {
+            Some(failure) => Err(super::sender::repeated(failure)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn no_memory(&self, error: &FabricError) -> Error {
+        Error::new(
+            Kind::System,
+            format!("no control memory for a connection on device {}: {error}", self.label()),
+        )
+    }
+}
+
+/// All control writes of a connection take one rail, so that a done cannot overtake a later one; connections spread.
+fn control_pair(pairing: &Pairing, comm: CommId) -> proto::rails::RailPair {
+    pairing.control[usize::from(comm.get()) % pairing.control.len()]
+}
+
+pub(in crate::endpoint) fn id(slot: u16, generation: u16) -> u64 {
+    u64::from(generation) << 16 | u64::from(slot)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the fields that `id` made")]
+pub(in crate::endpoint) fn parts(id: u64) -> (u16, u16) {
+    (id as u16, (id >> 16) as u16)
+}
+
+fn names(rails: &[Rail]) -> String {
+    rails.iter().map(|rail| rail.fabric.to_text()).collect::<Vec<_>>().join(", ")
+}
+
+fn unreachable_peer(error: &FabricError) -> Error {
+    Error::new(
+        Kind::Remote,
+        format!(
+            "the peer cannot be reached: {error}; check that its interfaces and ours reach each other"
+        ),
+    )
+}
