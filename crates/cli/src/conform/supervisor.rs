@@ -109,7 +109,7 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     if options.verbose {
         command.arg("--verbose");
     } else {
-        command.stderr(Stdio::null());
+        command.stderr(Stdio::piped());
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     Ok(command)
@@ -241,6 +241,8 @@ struct Worker {
 struct Said {
     stage: String,
     verdict: Option<Verdict>,
+    /// The first line of standard error that no logger wrote: what a runtime says when it dies.
+    complaint: Option<String>,
 }
 
 enum Fate {
@@ -267,6 +269,18 @@ impl Worker {
                 }
             }
         });
+        if let Some(errors) = child.stderr.take() {
+            let heard = Arc::clone(&said);
+            thread::spawn(move || {
+                for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                    let logged = line.trim().is_empty() || line.starts_with('[');
+                    let mut said = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !logged && said.complaint.is_none() {
+                        said.complaint = Some(line);
+                    }
+                }
+            });
+        }
         Ok(Self { child, reader: Some(reader), said, status: None })
     }
 
@@ -314,7 +328,11 @@ impl Worker {
         match (self.status.and_then(fate), &said.verdict) {
             (None, Some(verdict)) => Fate::Said(verdict.clone()),
             (None, None) => Fate::Lost(format!("ended without a verdict, the last stage: {stage}")),
-            (Some(fate), _) => Fate::Lost(format!("{fate}, the last stage: {stage}")),
+            (Some(fate), _) => {
+                let said = said.complaint.iter().map(|line| format!("; it said: {line}"));
+                let said: String = said.collect();
+                Fate::Lost(format!("{fate}, the last stage: {stage}{said}"))
+            }
         }
     }
 }
