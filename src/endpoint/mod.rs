@@ -15,7 +15,7 @@ mod notices;
 mod progress;
 mod pulse;
 mod receiver;
-pub(crate) mod regions;
+mod regions;
 mod sender;
 mod setup;
 pub(crate) mod slots;
@@ -73,8 +73,8 @@ pub(crate) struct Endpoint {
     /// What an empty message is sent from and received into.
     landing: Arc<UserRegion>,
     slabs: Slabs,
-    /// Registrations, where they are bound to this endpoint's rails.
-    bound_regions: RegionCache,
+    /// Registrations that are held.
+    cache: RegionCache,
     nics: Vec<Nic>,
     batch: Option<Box<fabric::Batch>>,
     watch: Watch,
@@ -147,7 +147,7 @@ impl Endpoint {
             counters: Counters::default(),
             landing,
             slabs: Slabs::new(controls, unit_bytes),
-            bound_regions: RegionCache::default(),
+            cache: RegionCache::default(),
             nics,
             batch: Some(Box::default()),
             watch: Watch::default(),

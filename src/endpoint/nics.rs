@@ -45,7 +45,7 @@ pub(super) struct ControlRail {
 /// Opens the NICs of `device`, and learns what they can do if nobody has yet.
 pub(super) fn open(device: &'static Device) -> Result<(Vec<Nic>, Capabilities)> {
     let settings = &device.settings;
-    let domains = device.domains()?;
+    let domains = device.open_domains()?;
     let mut nics = Vec::with_capacity(domains.len());
     let mut found = None;
     for (index, (domain, plan)) in domains.iter().zip(&device.plan.rails).enumerate() {

@@ -1,6 +1,6 @@
-//! A device as NCCL counts them: a group of NICs, with one fabric and one domain each, shared by all its endpoints.
+//! A device as NCCL counts them: a group of NICs, and what the first of its endpoints learned of them.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 
 use fabric::{Domain, Fabric, Library};
 use proto::capabilities::Capabilities;
@@ -8,18 +8,14 @@ use proto::capabilities::Capabilities;
 use super::config::Config;
 use super::discovery::DevicePlan;
 use crate::error::{Error, Kind, Result};
-use crate::rail::RegionCache;
 
-/// One device. Domains open with the first endpoint, and close with the last.
+/// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) plan: DevicePlan,
     pub(crate) settings: Arc<Config>,
     library: Arc<Library>,
     host: String,
-    /// Registrations of the domains, where regions belong to domains.
-    pub(crate) regions: RegionCache,
-    domains: Mutex<Vec<Weak<Domain>>>,
     capabilities: OnceLock<Capabilities>,
 }
 
@@ -29,32 +25,18 @@ impl Device {
             .unwrap_or_default()
             .trim()
             .to_owned();
-        Self {
-            plan,
-            settings,
-            library,
-            host,
-            regions: RegionCache::default(),
-            domains: Mutex::new(Vec::new()),
-            capabilities: OnceLock::new(),
-        }
+        Self { plan, settings, library, host, capabilities: OnceLock::new() }
     }
 
-    /// One domain per rail of the plan, in its order.
-    pub(crate) fn domains(&self) -> Result<Vec<Arc<Domain>>> {
-        let mut known = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
-        let open: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
-        if open.len() == self.plan.rails.len() {
-            return Ok(open);
-        }
+    /// Domains of an endpoint's own, one per rail of the plan, in its order: nothing below is shared between threads
+    /// (docs/decisions/0004-a-domain-per-endpoint.md).
+    pub(crate) fn open_domains(&self) -> Result<Vec<Arc<Domain>>> {
         let open = self.plan.rails.iter().map(|rail| {
             let domain = Fabric::open(&self.library, &rail.info)
                 .and_then(|fabric| Domain::open(&fabric, &rail.info));
             domain.map_err(|error| self.refused(&rail.interface, &error))
         });
-        let open = open.collect::<Result<Vec<_>>>()?;
-        *known = open.iter().map(Arc::downgrade).collect();
-        Ok(open)
+        open.collect()
     }
 
     /// What the first endpoint's probe found; the later ones take its word.

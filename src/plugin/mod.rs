@@ -16,7 +16,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
-use crate::endpoint::regions::Registration;
 use crate::error::{Error, Kind, Result};
 use crate::handle::Handle;
 
@@ -139,13 +138,7 @@ pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handl
         endpoint.check_comm(comm)?;
         endpoint.register(memory)
     };
-    match registry::with(comm, register)? {
-        Registration::Done(handle) => Ok(handle),
-        Registration::Outside(registrar) => {
-            let region = registrar.register(memory)?;
-            registry::with(comm, |endpoint| endpoint.adopt(region))
-        }
-    }
+    registry::with(comm, register)
 }
 
 pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
