@@ -8,9 +8,6 @@ use crate::flow::LineSink;
 use crate::ids::Line;
 use crate::wire::seal;
 
-/// So many times as many unsent as advertised and incomplete: the next messages will use those up.
-const URGENT: u32 = 6;
-
 /// Adverts that travel in one write: `count` places from `place` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdvertWrite {
@@ -20,13 +17,11 @@ pub struct AdvertWrite {
 }
 
 impl ReceiveFlow {
-    /// Whether the sender may run dry so soon that adverts go in the call that posts the receive. Else they go with the
+    /// Whether the sender is dry, so that adverts go in the call that posts the receive. Else they go with the
     /// next turn of progress: by then the caller has sent its answer, which does not have to wait for them.
     #[inline]
     pub fn is_urgent(&self) -> bool {
-        let (unsent, left) =
-            (self.next.distance(self.advertised), self.advertised.distance(self.done));
-        unsent >= URGENT * left || !self.pace.adverts_wait
+        self.advertised == self.done
     }
 
     /// The adverts to write now, sealed with the newest done; none while the sender cannot run dry.
