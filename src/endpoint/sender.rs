@@ -47,6 +47,8 @@ pub(super) struct Sender {
     /// A message found no receive since the last sweep.
     wanting: bool,
     pub(super) ending: Ending,
+    /// That messages are cut to their receives is said once.
+    cut_warned: bool,
     /// Set once, with the first cause.
     failure: Option<Error>,
 }
@@ -121,6 +123,7 @@ impl Sender {
             pulse: Pulse::default(),
             wanting: false,
             ending: Ending::default(),
+            cut_warned: false,
             failure: None,
         }
     }
@@ -139,7 +142,18 @@ impl Sender {
         if !self.lanes.iter().all(has_room) {
             return Ok(None);
         }
-        let Self { flow, mailbox, lanes, plan, turn, largest_write, inject_bytes, .. } = self;
+        let Self {
+            flow,
+            mailbox,
+            lanes,
+            plan,
+            turn,
+            largest_write,
+            inject_bytes,
+            peer,
+            cut_warned,
+            ..
+        } = self;
         let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
             Ok(Submit::Accepted(message)) => message,
             Ok(Submit::NotYet) => {
@@ -149,6 +163,9 @@ impl Sender {
             Err(cause) => return Err(self.fail_by(cause, means)),
         };
         let line = message.line;
+        if message.len != outgoing.len as u64 {
+            warn_of_cut(cut_warned, peer, outgoing.len, message.len);
+        }
         if message.path == Path::Fin {
             let mut keys = [0; MAX_DATA_RAILS];
             keys[..message.keys.len()].copy_from_slice(message.keys);
@@ -514,6 +531,16 @@ struct Source<'a> {
 #[inline]
 fn target(receive: u64, key: u64, part: &Part) -> RemoteBytes<Data> {
     RemoteBytes { address: receive.wrapping_add(part.offset), key: RemoteKey::from_wire(key) }
+}
+
+/// The receiver's table is one of v6 to v8, and NCCL once relied on this.
+#[cold]
+fn warn_of_cut(warned: &mut bool, peer: &Peer, sent: usize, posted: u64) {
+    if !std::mem::replace(warned, true) {
+        log::warn!(
+            "sending to {peer}: a message of {sent} bytes was cut to its receive of {posted}; do all ranks call with the same sizes?"
+        );
+    }
 }
 
 /// Posts a short message that the provider copies. False: it is to be posted the other way, where a post that is refused
