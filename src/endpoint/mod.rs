@@ -370,7 +370,7 @@ impl Endpoint {
         if !self.tell_all(slot) {
             return Ok(Poll::Pending);
         }
-        if self.outstanding == 1 && self.posts_wait {
+        if self.posts_wait {
             self.progress();
         }
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;

@@ -15,7 +15,7 @@ use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{self, Pulse, Verdict};
-use super::sender::repeated;
+use super::sender::{kind_of, repeated};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::rail::{Purpose, UserRegion};
@@ -444,12 +444,7 @@ impl Receiver {
     fn sticky(&mut self, cause: ProtocolError) -> Error {
         let peer = &self.peer;
         let failure = self.failure.get_or_insert_with(|| {
-            let kind = match cause {
-                ProtocolError::TooLong { .. } => Kind::InvalidUsage,
-                ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
-                ProtocolError::Violation(_) | ProtocolError::Transport { .. } => Kind::Remote,
-            };
-            Error::new(kind, format!("receiving from {peer}: {cause}"))
+            Error::new(kind_of(cause), format!("receiving from {peer}: {cause}"))
         });
         repeated(failure)
     }

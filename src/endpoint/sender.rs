@@ -505,12 +505,7 @@ impl Sender {
     fn sticky(&mut self, cause: ProtocolError) -> Error {
         let peer = &self.peer;
         let failure = self.failure.get_or_insert_with(|| {
-            let kind = match cause {
-                ProtocolError::TooLong { .. } => Kind::InvalidUsage,
-                ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
-                ProtocolError::Violation(_) | ProtocolError::Transport { .. } => Kind::Remote,
-            };
-            Error::new(kind, format!("sending to {peer}: {cause}"))
+            Error::new(kind_of(cause), format!("sending to {peer}: {cause}"))
         });
         repeated(failure)
     }
@@ -616,6 +611,16 @@ fn write_part(
 
 fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
     Error::new(Kind::Remote, format!("sending to {peer}: {error}"))
+}
+
+/// Who has to act on what a flow failed of, at either end.
+#[cold]
+pub(super) fn kind_of(cause: ProtocolError) -> Kind {
+    match cause {
+        ProtocolError::TooLong { .. } => Kind::InvalidUsage,
+        ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
+        ProtocolError::Violation(_) | ProtocolError::Transport { .. } => Kind::Remote,
+    }
 }
 
 /// The first cause again: it is logged the first time only.

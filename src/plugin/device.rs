@@ -21,10 +21,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(super) fn new(plan: DevicePlan, library: Arc<Library>, settings: Arc<Config>) -> Self {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
-            .unwrap_or_default()
-            .trim()
-            .to_owned();
+        let host = host_name();
         Self { plan, settings, library, host, capabilities: OnceLock::new() }
     }
 
@@ -70,4 +67,9 @@ impl Device {
             ),
         )
     }
+}
+
+/// The name of this host, as a container sees it; empty where there is none.
+pub(super) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use super::config::Config;
+use super::device::host_name;
 use crate::endpoint::close::{RailReport, Report};
 use crate::endpoint::counters::Counters;
 
@@ -22,8 +23,10 @@ static TOTALS: Mutex<Totals> =
 pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock().unwrap_or_else(PoisonError::into_inner);
     totals.add(report);
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if let Some(path) = config.stats_path(std::process::id(), host.trim())
+    if config.stats_file.is_none() {
+        return;
+    }
+    if let Some(path) = config.stats_path(std::process::id(), &host_name())
         && let Err(error) = std::fs::write(&path, totals.text())
     {
         log::warn!("IRONRAIL_STATS_FILE: {} cannot be written: {error}", path.display());
