@@ -143,8 +143,10 @@ fn all_tables_are_held_one_after_the_other() {
 
 // ---- ours ------------------------------------------------------------------------------------------------------
 
-/// Until deregMr withdraws what a receiver has advertised, an abort hurts the connections that share its rails.
-const ABORT: &str = "close-of-one-link-leaves-the-other";
+/// Until deregMr withdraws what a receiver has advertised, an abort hurts the connections that share its rails:
+/// nearly always the first, now and then the second (docs/testing.md, known weaknesses).
+const ABORT: [&str; 2] = ["close-of-one-link-leaves-the-other", "deregister-in-flight-then-close"];
+
 fn ours(table: u32, known: &[&str]) {
     let mut command = conform(&format!("--jobs 2 --abi {table} --net"));
     command.arg(ironrail());
@@ -158,12 +160,12 @@ fn ours(table: u32, known: &[&str]) {
 
 #[test]
 fn ironrail_passes_by_its_newest_table() {
-    ours(12, &[ABORT]);
+    ours(12, &ABORT);
 }
 
 #[test]
 fn ironrail_passes_by_its_v8_table() {
-    ours(8, &[ABORT]);
+    ours(8, &ABORT);
 }
 
 // ---- broken plugins --------------------------------------------------------------------------------------------
