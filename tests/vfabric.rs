@@ -229,6 +229,19 @@ fn failures_end_in_time_and_break_no_rule() {
         fails(profile, "fail_late=60");
     }
     fails("cxi", "kill=1@200");
+    fails("efa", "kill=1@200");
+}
+
+/// A NIC's acknowledgement comes from the far side, so a completion is the end of a send, and every message has one.
+/// Software injects short messages, and waits for the receiver's done.
+#[test]
+fn messages_are_injected_where_completions_prove_nothing() {
+    for (profile, injects) in [("cxi", false), ("efa", false), ("tcp", true), ("adversary", true)] {
+        let report = Fabric::client(profile, 12, &[("VFABRIC_IMMEDIATES", "1")]);
+        report.is_clean();
+        let injected = report.number("counter posts.inject_writedata");
+        assert_eq!(injected > 0, injects, "{profile}: {report:#?}");
+    }
 }
 
 /// A known weakness: an injected write has no context, so neither has its error, and nobody is told that a part of a message
@@ -236,7 +249,7 @@ fn failures_end_in_time_and_break_no_rule() {
 #[test]
 #[ignore = "the error of an injected write is heard by nobody"]
 fn an_injected_write_that_fails_is_an_error() {
-    fails("efa", "kill=1@200");
+    fails("adversary", "kill=1@200");
 }
 
 #[test]

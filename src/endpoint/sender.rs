@@ -36,8 +36,9 @@ pub(super) struct Sender {
     plan: RailPlan,
     turn: u32,
     largest_write: u64,
-    /// Messages up to this are injected: the provider copies them, and the receiver's done is their only end.
-    inject_bytes: u64,
+    /// Messages shorter than this are injected: the provider copies them, and the receiver's done is their only end. 0:
+    /// not even empty ones are.
+    inject_below: u64,
     feeds: VecDeque<Feed>,
     /// Fins whose post was refused.
     unsent_fins: VecDeque<Line>,
@@ -104,8 +105,8 @@ impl Sender {
         let turn = u32::from(flow.parameters().comm.get() % rails);
         let largest_write = flow.parameters().largest_write;
         // Where the completion is what proves the arrival, a message must have one.
-        let inject_bytes =
-            if flow.parameters().sends_arrive_when_complete { 0 } else { inject_bytes.into() };
+        let injects = inject_bytes > 0 && !flow.parameters().sends_arrive_when_complete;
+        let inject_below = if injects { u64::from(inject_bytes) + 1 } else { 0 };
         Self {
             flow,
             mailbox,
@@ -116,7 +117,7 @@ impl Sender {
             plan,
             turn,
             largest_write,
-            inject_bytes,
+            inject_below,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
             in_flight: 0,
@@ -149,7 +150,7 @@ impl Sender {
             plan,
             turn,
             largest_write,
-            inject_bytes,
+            inject_below,
             peer,
             cut_warned,
             ..
@@ -179,7 +180,7 @@ impl Sender {
                 let lane = lanes[part.rail as usize];
                 let target = target(message.address, message.keys[part.rail as usize], &part);
                 let immediate = message.immediate(&part);
-                if part.len <= *inject_bytes
+                if part.len < *inject_below
                     && inject_part(means, lane, &source, &part, target, immediate)
                 {
                     flow.injected(line, part.rail);

@@ -1,7 +1,7 @@
 //! What a provider can really do, learned by doing it once: the first endpoint of a device writes to itself.
 //!
 //! fi_getinfo over-promises: cxi reports a `cq_data_size` of 8 and refuses `fi_writedata`, the tcp family of 1.17
-//! reports remote writes with length 0. What cannot be learned by doing is one table at the end of this file.
+//! reports remote writes with length 0. What cannot be learned by doing is one function at the end of this file.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,14 +97,14 @@ impl<'a> Probe<'a> {
         let delivered = self.attempt(false, |endpoint, context| {
             endpoint.write(self.source(), self.target(), self.myself, Delivery::Complete, context)
         });
-        let quirks = Quirks::of(info.provider());
         Ok(Capabilities {
             immediate: arrival.map_or(ImmediateWidth::None, |(_, data)| width_of(data)),
             true_lengths: arrival.is_some_and(|(len, _)| len == PROBE_BYTES),
             self_read: read.is_ok_and(|seen| seen.completed),
             delivery_complete: delivered.is_ok_and(|seen| seen.completed),
-            proves_arrival: quirks.proves_arrival,
-            rma_inject_bytes: u32::try_from(info.inject_bytes()).unwrap_or(u32::MAX),
+            proves_arrival: proves_arrival(info.protocol(), info.provider()),
+            rma_inject_bytes: u32::try_from(self.subject.endpoint.inject_bytes())
+                .unwrap_or(u32::MAX),
             virtual_addresses: info.region_mode().virtual_addresses,
             largest_write: info.max_message(),
         })
@@ -179,21 +179,20 @@ fn width_of(data: u64) -> ImmediateWidth {
     }
 }
 
-/// What no probe can prove, by provider (facts of the providers' manuals and sources).
-#[derive(Clone, Copy, Debug)]
-struct Quirks {
-    /// A completion of a write proves that its bytes are at the peer. A write to oneself cannot show it: the NIC
-    /// that acknowledges and the one that waits are the same.
-    proves_arrival: bool,
+/// Whether a completion of a write proves that its bytes are at the peer. No write to oneself shows that: the NIC that
+/// acknowledges is the one that waits. So the wire protocol decides (fi_endpoint(3), `protocol`): on that of a reliable NIC
+/// the far side acknowledges, and a provider that speaks it for another one keeps its promises; software completes from a
+/// queue of its own.
+fn proves_arrival(protocol: u32, provider: &str) -> bool {
+    // A layer has a protocol of its own whatever it stands on, and cxi a second one in later releases: there the name of
+    // the core provider, which comes first, says who acknowledges.
+    let core = provider.split(';').next().unwrap_or(provider);
+    matches!(protocol, FI_PROTO_CXI | FI_PROTO_EFA) || matches!(core, "cxi" | "efa" | "verbs")
 }
 
-impl Quirks {
-    fn of(provider: &str) -> Self {
-        // A reliable NIC acknowledges from the far side; the software providers complete from a queue of their own.
-        let core = provider.split(';').next().unwrap_or(provider);
-        Self { proves_arrival: matches!(core, "cxi" | "efa" | "verbs") }
-    }
-}
+/// rdma/fabric.h.
+const FI_PROTO_EFA: u32 = 20;
+const FI_PROTO_CXI: u32 = 24;
 
 #[cfg(test)]
 mod tests {
@@ -208,11 +207,27 @@ mod tests {
 
     #[test]
     fn only_hardware_that_acknowledges_proves_arrival() {
-        for provider in ["net", "tcp", "tcp;ofi_rxm", "sockets", "shm", "udp;ofi_rxd"] {
-            assert!(!Quirks::of(provider).proves_arrival, "{provider}");
+        let (sockets, rxm, rxd, xnet) = (6, 11, 12, 25);
+        for (protocol, provider) in [
+            (xnet, "net"),
+            (xnet, "tcp"),
+            (rxm, "tcp;ofi_rxm"),
+            (sockets, "sockets"),
+            (16, "shm"),
+            (rxd, "udp;ofi_rxd"),
+            (xnet, "another"),
+        ] {
+            assert!(!proves_arrival(protocol, provider), "{provider}");
         }
-        for provider in ["cxi", "efa", "verbs;ofi_rxm"] {
-            assert!(Quirks::of(provider).proves_arrival, "{provider}");
+        for (protocol, provider) in [
+            (FI_PROTO_CXI, "cxi"),
+            (29, "cxi"),
+            (FI_PROTO_EFA, "efa"),
+            (rxm, "verbs;ofi_rxm"),
+            (FI_PROTO_CXI, "another"),
+            (FI_PROTO_EFA, "another"),
+        ] {
+            assert!(proves_arrival(protocol, provider), "{provider}");
         }
     }
 }
