@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::bootstrap::Bootstrap;
 use crate::channel::{ReceiveChannel, SendChannel};
 use crate::error::GroupError;
-use crate::loader::{Handle, Library, Net};
+use crate::loader::{Handle, Library, ListenComm, Net, ReceiveComm, SendComm};
 use crate::patience::{Patience, spins_for};
 use crate::plan::Ring;
 
@@ -23,7 +23,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Initialises the plugin and connects to both neighbours. All ranks call it; `wait` bounds every wait.
+    /// Initialises the plugin and connects to both neighbours. All ranks call it; `wait` bounds every wait. A rank that
+    /// cannot gives up before it closes what it has opened.
     pub fn connect(
         library: &Arc<Library>,
         bootstrap: &mut dyn Bootstrap,
@@ -46,34 +47,17 @@ impl Communicator {
         }
         let (listener, handle) = net.listen(device)?;
         let handles = bootstrap.all_gather(&handle.0, wait)?;
-        let mut target = parse_handle(&handles[ring.next()], ring.next())?;
-
-        // Both in one loop: the neighbour's accept is served by a loop like this one.
+        let target = parse_handle(&handles[ring.next()], ring.next())?;
         let mut patience = Patience::new(wait, spins_for(ring.size));
-        let (mut send, mut receive) = (None, None);
-        while send.is_none() || receive.is_none() {
-            let open = usize::from(send.is_some()) + usize::from(receive.is_some());
-            if send.is_none() {
-                send = net.connect(device, &mut target)?;
-            }
-            if receive.is_none() {
-                receive = listener.accept()?;
-            }
-            if usize::from(send.is_some()) + usize::from(receive.is_some()) > open {
-                patience.reset();
-                continue;
-            }
-            patience.idle(|| {
-                let connect = send.is_none().then(|| format!("rank {} to accept", ring.next()));
-                let accept =
-                    receive.is_none().then(|| format!("rank {} to connect", ring.previous()));
-                [connect, accept].into_iter().flatten().collect::<Vec<_>>().join(" and ")
-            })?;
+        let mut pair = Pair { ring, listener, target, send: None, receive: None };
+        if let Err(why) = pair.connect(&net, device, &mut patience) {
+            bootstrap.give_up(&why);
+            return Err(why);
         }
-        drop(listener); // As NCCL does, right after the accept.
-        let (Some(send), Some(receive)) = (send, receive) else {
+        let Pair { listener, send: Some(send), receive: Some(receive), .. } = pair else {
             return Err(GroupError::Contract("connected without comms".to_owned()));
         };
+        drop(listener); // As NCCL does, right after the accept.
         let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
         let next = SendChannel::new(send, ring.next(), tag(ring.rank));
         let previous = ReceiveChannel::new(receive, ring.previous(), tag(ring.previous()));
@@ -105,6 +89,51 @@ impl Communicator {
         } else {
             waits.join(" and ")
         }
+    }
+}
+
+/// The comms with both neighbours, as they come about.
+struct Pair {
+    ring: Ring,
+    listener: ListenComm,
+    target: Handle,
+    send: Option<SendComm>,
+    receive: Option<ReceiveComm>,
+}
+
+impl Pair {
+    /// Both in one loop: the neighbour's accept is served by a loop like this one.
+    fn connect(
+        &mut self,
+        net: &Rc<Net>,
+        device: usize,
+        patience: &mut Patience,
+    ) -> Result<(), GroupError> {
+        loop {
+            let open = self.open();
+            if self.send.is_none() {
+                self.send = net.connect(device, &mut self.target)?;
+            }
+            if self.receive.is_none() {
+                self.receive = self.listener.accept()?;
+            }
+            match self.open() {
+                2 => return Ok(()),
+                now if now > open => patience.reset(),
+                _ => patience.idle(|| self.whom())?,
+            }
+        }
+    }
+
+    fn open(&self) -> usize {
+        usize::from(self.send.is_some()) + usize::from(self.receive.is_some())
+    }
+
+    fn whom(&self) -> String {
+        let Self { ring, send, receive, .. } = self;
+        let connect = send.is_none().then(|| format!("rank {} to accept", ring.next()));
+        let accept = receive.is_none().then(|| format!("rank {} to connect", ring.previous()));
+        [connect, accept].into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 }
 

@@ -107,13 +107,20 @@ impl Launch {
         }
     }
 
-    /// Waits for all ranks. The reason of the first failure, if any rank failed.
-    pub fn finish(mut self) -> Result<(), String> {
+    /// Waits for all ranks. When any failed: why, in sentences, the first cause first.
+    pub fn finish(mut self) -> Result<(), Vec<String>> {
         while self.running() {
             self.watch();
             thread::sleep(WATCH);
         }
-        self.failure.take().map_or(Ok(()), |failure| Err(failure.why))
+        let Some(failure) = self.failure.take() else { return Ok(()) };
+        let mut causes = self.hub.causes();
+        // What killed a rank comes before all that the others say of it; a mere code says less than the rank itself.
+        if failure.killed || causes.is_empty() {
+            causes.retain(|cause| !cause.ends_with(&failure.why));
+            causes.insert(0, failure.why);
+        }
+        Err(causes)
     }
 
     fn running(&self) -> bool {

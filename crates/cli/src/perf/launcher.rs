@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ironrail_group::bootstrap::{Hub, Local, Meeting, Remote};
+use ironrail_group::bootstrap::{Bootstrap, Hub, Local, Meeting, Remote};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::Library;
@@ -23,8 +23,7 @@ use crate::output;
 /// Runs a benchmark, or this process's part of one. Whether all is well.
 pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
     if let Some(meeting) = launch::child()? {
-        part(benchmark, options, meeting)?;
-        return Ok(true); // Wrong data stands in the rows; this process has done what it should.
+        return part(benchmark, options, meeting);
     }
     if !matches!(benchmark, Benchmark::Raw(_)) {
         // What cannot be opened is said once, not once per rank.
@@ -42,15 +41,15 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     let well = report.finish(&files.sum())?;
     match ended {
         Ok(()) => Ok(well),
-        Err(why) => {
-            output::complain(why);
+        Err(causes) => {
+            causes.iter().for_each(output::complain);
             Ok(false)
         }
     }
 }
 
-/// In a child: one rank, or all of them as threads.
-fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<(), GroupError> {
+/// In a child: one rank, or all of them as threads. Whether it did what it should; wrong data stands in the rows.
+fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bool, GroupError> {
     watch_for_stuck_calls(options.timeout());
     let mut say = |event| {
         if let Ok(line) = serde_json::to_string(&event) {
@@ -58,34 +57,50 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<()
         }
     };
     let mut place = Remote::join(meeting, options.timeout())?;
-    if let Benchmark::Raw(raw) = benchmark {
-        raw::run(raw, options, &mut place, &mut say)
-            .map_err(|error| error.of_rank(meeting.rank))?;
-        place.leave();
-        return Ok(());
-    }
-    let library = Library::open(&options.net(), options.abi)?;
     if options.threads {
-        threads(benchmark, options, &library, say)?;
-    } else {
-        rank::run(benchmark, options, &library, &mut place, &mut say)
-            .map_err(|error| error.of_rank(meeting.rank))?;
+        let library = Library::open(&options.net(), options.abi)?;
+        let causes = threads(benchmark, options, &library, say);
+        if !causes.is_empty() {
+            if !place.report(&causes) {
+                causes.iter().for_each(output::complain);
+            }
+            return Ok(false);
+        }
+    } else if let Err(error) = rank(benchmark, options, &mut place, &mut say) {
+        // The launcher says it, in its order among what the other ranks have to say.
+        if !place.give_up(&error) {
+            return Err(error.of_rank(meeting.rank));
+        }
+        return Ok(false);
     }
     place.leave();
-    Ok(())
+    Ok(true)
 }
 
-/// Runs `program` once per rank, or once for all; the reason when one failed.
+fn rank(
+    benchmark: &Benchmark,
+    options: &Options,
+    place: &mut Remote,
+    emit: &mut dyn FnMut(Event),
+) -> Result<(), GroupError> {
+    if let Benchmark::Raw(raw) = benchmark {
+        return raw::run(raw, options, place, emit);
+    }
+    let library = Library::open(&options.net(), options.abi)?;
+    rank::run(benchmark, options, &library, place, emit)
+}
+
+/// Runs `program` once per rank, or once for all. When one failed: why, the first cause first.
 pub(super) fn processes(
     program: &Program,
     options: &Options,
     mut event: impl FnMut(Event),
-) -> Result<(), String> {
+) -> Result<(), Vec<String>> {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let hub = Hub::start(loopback, options.ranks, options.timeout())
-        .map_err(|error| error.to_string())?;
-    let mut launch =
-        Launch::start(program, hub, options.ranks).map_err(|error| error.to_string())?;
+    let alone = |error: GroupError| vec![error.to_string()];
+    let count = if options.threads { 1 } else { options.ranks };
+    let hub = Hub::start(loopback, count, options.timeout()).map_err(alone)?;
+    let mut launch = Launch::start(program, hub, count).map_err(alone)?;
     while let Some(line) = launch.next_line() {
         match serde_json::from_str(&line) {
             Ok(parsed) => event(parsed),
@@ -95,35 +110,37 @@ pub(super) fn processes(
     launch.finish()
 }
 
+/// All ranks in this process. Why they failed, the first cause first; empty when all is well.
 fn threads(
     benchmark: &Benchmark,
     options: &Options,
     library: &Arc<Library>,
     mut event: impl FnMut(Event),
-) -> Result<(), GroupError> {
+) -> Vec<String> {
     let (send, receive) = mpsc::channel();
-    let run = |(rank, mut place): (usize, Local)| {
+    let run = |mut place: Local| {
         let (send, benchmark) = (send.clone(), benchmark.clone());
         let (options, library) = (options.clone(), Arc::clone(library));
         thread::spawn(move || {
             let mut emit = |event| {
                 let _ = send.send(event);
             };
-            let ended = rank::run(&benchmark, &options, &library, &mut place, &mut emit);
-            if ended.is_ok() {
-                place.leave();
+            match rank::run(&benchmark, &options, &library, &mut place, &mut emit) {
+                Ok(()) => place.leave(),
+                Err(error) => _ = place.give_up(&error),
             }
-            ended.map_err(|error| error.of_rank(rank))
+            place.causes()
         })
     };
-    let ranks: Vec<_> = Local::group(options.ranks).into_iter().enumerate().map(run).collect();
+    let ranks: Vec<_> = Local::group(options.ranks).into_iter().map(run).collect();
     drop(send);
     while let Ok(parsed) = receive.recv() {
         event(parsed);
     }
-    let panicked = |_| Err(GroupError::Contract("a rank's thread panicked".to_owned()));
-    let ends: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect();
-    ends.into_iter().collect()
+    let panicked = |_| vec!["a rank's thread panicked".to_owned()];
+    let ends = ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
+    // All have the same beginning; who ended last has heard the most.
+    ends.max_by_key(Vec::len).unwrap_or_default()
 }
 
 fn version_table(library: &Library) {

@@ -10,12 +10,13 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::Library;
 
 use super::arguments::{Benchmark, Options};
-use super::benchmarks::workload;
+use super::benchmarks::{Workload, workload};
 use super::outcome::{Outcome, row};
 use super::report::{Event, Ready};
 use super::statistics::Stopwatch;
 
-/// Runs this rank. `emit` is called on rank 0 only. What was wrong stands in the rows.
+/// Runs this rank. `emit` is called on rank 0 only. What was wrong stands in the rows. A rank that fails gives up before
+/// it closes anything.
 pub(super) fn run(
     benchmark: &Benchmark,
     options: &Options,
@@ -25,9 +26,28 @@ pub(super) fn run(
 ) -> Result<(), GroupError> {
     let wait = options.timeout();
     let mut communicator = Communicator::connect(library, bootstrap, options.device, wait)?;
-    let ranks = introduce(&communicator, bootstrap, wait)?;
+    let mut work = workload(benchmark, options, &communicator)
+        .inspect_err(|why| _ = bootstrap.give_up(why))?;
+    measure(benchmark, options, &mut communicator, &mut *work, bootstrap, emit)
+        .inspect_err(|why| _ = bootstrap.give_up(why))?;
+    drop(work);
+    // Nobody closes while a neighbour may still be sending.
+    bootstrap.barrier(wait)
+}
+
+fn measure(
+    benchmark: &Benchmark,
+    options: &Options,
+    communicator: &mut Communicator,
+    work: &mut dyn Workload,
+    bootstrap: &mut dyn Bootstrap,
+    emit: &mut dyn FnMut(Event),
+) -> Result<(), GroupError> {
+    let wait = options.timeout();
+    let ranks = introduce(communicator, bootstrap, wait)?;
     let first = bootstrap.rank() == 0;
     if first {
+        let library = communicator.net().library();
         emit(Event::Ready(Ready {
             network: library.name().to_owned(),
             table: library.version(),
@@ -35,31 +55,27 @@ pub(super) fn run(
             ranks,
         }));
     }
-    let mut work = workload(benchmark, options, &communicator)?;
     for bytes in options.sizes() {
         let iterations = options.iterations(benchmark, bytes);
         let mut watch = Stopwatch::with_room(iterations.max(options.warmups));
-        let shape = work.begin(&communicator, bytes);
+        let shape = work.begin(communicator, bytes);
         bootstrap.barrier(wait)?;
         // The warm-ups also bring the ranks into step, which the rendezvous cannot do as finely.
-        work.run(&mut communicator, options.warmups, &mut watch)?;
-        work.run(&mut communicator, iterations, &mut watch)?;
+        work.run(communicator, options.warmups, &mut watch)?;
+        work.run(communicator, iterations, &mut watch)?;
         let mut times = watch.times();
         if work.laps_are_round_trips() {
             times = times.halved();
         }
         let mut wrong = 0;
         for iteration in 0..options.check {
-            wrong += work.check(&mut communicator, iteration)?;
+            wrong += work.check(communicator, iteration)?;
         }
         let all = Outcome { times, wrong }.of_all_ranks(bootstrap, wait)?;
         if first {
             emit(Event::Row(row(benchmark, options, shape, iterations, &all)));
         }
     }
-    drop(work);
-    // Nobody closes while a neighbour may still be sending.
-    bootstrap.barrier(wait)?;
     Ok(())
 }
 

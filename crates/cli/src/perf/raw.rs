@@ -35,6 +35,20 @@ pub(super) fn run(
         slots.count * slots.send_stride
     });
     let mut rail = Rail::open(&library, &info, bytes.max().unwrap_or(1), bootstrap, wait)?;
+    measure(raw, options, &library, &info, &mut rail, bootstrap, emit)
+        .inspect_err(|why| _ = bootstrap.give_up(why)) // The rail is still open.
+}
+
+fn measure(
+    raw: &Raw,
+    options: &Options,
+    library: &Library,
+    info: &Info,
+    rail: &mut Rail,
+    bootstrap: &mut dyn Bootstrap,
+    emit: &mut dyn FnMut(Event),
+) -> Result<(), GroupError> {
+    let wait = options.timeout();
     let line = format!(
         "Rank {:>2} Pid {:>6} provider {} domain {}",
         bootstrap.rank(),

@@ -197,7 +197,8 @@ pub(super) fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), G
 
 fn average(rows: &[Row]) -> f64 {
     let count = u32::try_from(rows.len()).unwrap_or(u32::MAX).max(1);
-    rows.iter().map(|row| row.bus_bandwidth).sum::<f64>() / f64::from(count)
+    // A sum of nothing is -0.0.
+    (0.0 + rows.iter().map(|row| row.bus_bandwidth).sum::<f64>()) / f64::from(count)
 }
 
 fn table_head() -> String {

@@ -33,8 +33,8 @@ pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError
                     times.entry(row.bytes).or_default().push(time);
                 }
             };
-            if let Err(why) = processes(program, options, collect) {
-                output::complain(why);
+            if let Err(causes) = processes(program, options, collect) {
+                causes.iter().for_each(output::complain);
                 return Ok(false);
             }
         }

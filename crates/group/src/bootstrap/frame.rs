@@ -36,14 +36,14 @@ impl Hello {
     }
 }
 
-/// What follows, in both directions.
+/// What follows, in both directions. The hub answers a part with all of them or a failure, a failure with a farewell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A rank's part of a round.
     Part(Vec<u8>),
     /// All parts of a round.
     All(Vec<Vec<u8>>),
-    /// The group has failed, and why.
+    /// The group has failed, or a rank gives up, and why.
     Failed(String),
     /// This rank is done.
     Bye,

@@ -65,6 +65,11 @@ impl Hub {
         self.shared.rounds.fail(why);
     }
 
+    /// Why ranks gave up, the first cause first.
+    pub fn causes(&self) -> Vec<String> {
+        self.shared.rounds.causes()
+    }
+
     /// Connections that were turned away.
     pub fn refused(&self) -> usize {
         self.shared.refused.load(Ordering::Relaxed)
@@ -140,10 +145,20 @@ fn greet(mut stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
 
 /// Stands for `rank` in the rounds, until it leaves.
 fn serve(mut stream: TcpStream, shared: &Shared, rank: usize) {
+    let mut gone = false;
     loop {
         let part = match Frame::read(&mut stream) {
             Ok(Frame::Part(part)) => part,
             Ok(Frame::Bye) => return,
+            Ok(Frame::Failed(cause)) => {
+                gone = true;
+                shared.rounds.give_up(cause);
+                if Frame::Bye.write(&mut stream).is_err() {
+                    return;
+                }
+                continue;
+            }
+            Err(_) if gone => return,
             Ok(_) => return shared.rounds.fail(format!("rank {rank} sent what only the hub may")),
             Err(_) => return shared.rounds.fail(format!("rank {rank} left")),
         };
@@ -197,6 +212,25 @@ mod tests {
         let mut here = Remote::join(hub.meeting(0), WAIT).unwrap();
         drop(Remote::join(hub.meeting(1), WAIT).unwrap());
         assert_eq!(here.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
+    }
+
+    #[test]
+    fn the_hub_knows_the_first_cause_before_its_consequence_can_be_seen() {
+        for round in 0..20 {
+            let hub = hub(3, WAIT);
+            let [mut first, mut second, mut third] =
+                [0, 1, 2].map(|rank| Remote::join(hub.meeting(rank), WAIT).unwrap());
+            let waits = thread::spawn(move || {
+                let ended = third.barrier(WAIT).unwrap_err();
+                assert_eq!(ended.to_string(), "rank 0: the cause");
+                third.give_up(&ended)
+            });
+            assert!(first.give_up(&GroupError::Contract("the cause".to_owned())));
+            drop(first);
+            assert!(second.give_up(&GroupError::Contract("the peer is gone".to_owned())));
+            assert!(waits.join().unwrap());
+            assert_eq!(hub.causes(), ["rank 0: the cause", "rank 1: the peer is gone"], "{round}");
+        }
     }
 
     #[test]

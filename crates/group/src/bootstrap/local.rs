@@ -14,6 +14,7 @@ pub struct Local {
     size: usize,
     identity: u64,
     left_well: bool,
+    gave_up: bool,
     rounds: Arc<Rounds>,
 }
 
@@ -21,14 +22,25 @@ impl Local {
     /// The places of a new group, by rank.
     pub fn group(size: usize) -> Vec<Self> {
         let (rounds, identity) = (Arc::new(Rounds::new(size)), random());
-        let place =
-            |rank| Self { rank, size, identity, left_well: false, rounds: Arc::clone(&rounds) };
+        let place = |rank| Self {
+            rank,
+            size,
+            identity,
+            left_well: false,
+            gave_up: false,
+            rounds: Arc::clone(&rounds),
+        };
         (0..size).map(place).collect()
     }
 
     /// Says that this rank's work is done, so its leaving fails nobody.
     pub fn leave(&mut self) {
         self.left_well = true;
+    }
+
+    /// Why ranks of this group gave up, the first cause first.
+    pub fn causes(&self) -> Vec<String> {
+        self.rounds.causes()
     }
 }
 
@@ -47,6 +59,14 @@ impl Bootstrap for Local {
 
     fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
         Ok(self.rounds.give(self.rank, part.to_vec(), wait)?.to_vec())
+    }
+
+    fn give_up(&mut self, why: &GroupError) -> bool {
+        if !self.gave_up {
+            self.gave_up = true;
+            self.rounds.give_up(format!("rank {}: {why}", self.rank));
+        }
+        true
     }
 }
 
@@ -91,6 +111,19 @@ mod tests {
         drop(places.pop());
         let why = places[0].barrier(WAIT).unwrap_err().to_string();
         assert_eq!(why, "rank 2 left");
+    }
+
+    #[test]
+    fn causes_stand_in_their_order_and_what_repeats_one_is_left_out() {
+        let mut places = Local::group(3);
+        let usage = |why: &str| GroupError::Usage(why.to_owned());
+        assert!(places[2].give_up(&usage("the cause")));
+        assert!(places[2].give_up(&usage("said again, by who only passes it on")));
+        let ended = places[1].barrier(WAIT).unwrap_err();
+        assert_eq!(ended.to_string(), "rank 2: the cause");
+        places[1].give_up(&ended);
+        places[0].give_up(&usage("the peer is gone"));
+        assert_eq!(places[0].causes(), ["rank 2: the cause", "rank 0: the peer is gone"]);
     }
 
     #[test]

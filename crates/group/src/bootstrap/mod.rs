@@ -29,6 +29,10 @@ pub trait Bootstrap: fmt::Debug {
     /// Every rank's bytes, by rank. All ranks must call it; at most [`PART_BYTES_MAX`] each.
     fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError>;
 
+    /// Says why this rank gives up; whether it was heard. To be called before anything closes: all that the neighbours
+    /// see is a peer that is gone, and what they say of it then comes after the cause. Only the first call counts.
+    fn give_up(&mut self, why: &GroupError) -> bool;
+
     /// Returns once every rank has called it.
     fn barrier(&mut self, wait: Duration) -> Result<(), GroupError> {
         self.all_gather(&[], wait).map(drop)

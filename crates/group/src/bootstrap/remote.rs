@@ -47,6 +47,8 @@ impl FromStr for Meeting {
 pub struct Remote {
     meeting: Meeting,
     stream: TcpStream,
+    /// Whether the hub heard why this rank gave up, once it has.
+    gave_up: Option<bool>,
 }
 
 impl Remote {
@@ -57,7 +59,7 @@ impl Remote {
             let small = |number| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
             let (rank, size) = (small(meeting.rank)?, small(meeting.size)?);
             Hello { secret: meeting.secret, rank, size }.write(&mut stream)?;
-            Ok(Self { meeting, stream })
+            Ok(Self { meeting, stream, gave_up: None })
         };
         join().map_err(|error| GroupError::System { what: "joining the group", error })
     }
@@ -65,6 +67,19 @@ impl Remote {
     /// Says that this rank's work is done, so its leaving fails nobody.
     pub fn leave(mut self) {
         let _ = Frame::Bye.write(&mut self.stream);
+    }
+
+    /// Tells the hub why ranks give up, the first cause first; whether it has heard it all. Ends this place's part.
+    pub fn report(&mut self, causes: &[String]) -> bool {
+        causes.iter().all(|cause| self.tell(cause).is_ok())
+    }
+
+    fn tell(&mut self, cause: &str) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(GRACE))?;
+        Frame::Failed(cause.to_owned()).write(&mut self.stream)?;
+        // A round that this rank no longer waited for may be answered first.
+        while Frame::read(&mut self.stream)? != Frame::Bye {}
+        Ok(())
     }
 }
 
@@ -96,6 +111,14 @@ impl Bootstrap for Remote {
             Ok(_) => Err(GroupError::Bootstrap("the hub answered nonsense".to_owned())),
             Err(error) => Err(GroupError::Bootstrap(format!("the rendezvous broke: {error}"))),
         }
+    }
+
+    fn give_up(&mut self, why: &GroupError) -> bool {
+        if let Some(heard) = self.gave_up {
+            return heard;
+        }
+        let heard = self.report(&[format!("rank {}: {why}", self.meeting.rank)]);
+        *self.gave_up.insert(heard)
     }
 }
 

@@ -20,6 +20,7 @@ struct State {
     all: Arc<Vec<Vec<u8>>>,
     present: Vec<bool>,
     failed: Option<String>,
+    causes: Vec<String>,
 }
 
 impl Rounds {
@@ -30,6 +31,7 @@ impl Rounds {
             all: Arc::default(),
             present: vec![false; size],
             failed: None,
+            causes: Vec::new(),
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -85,6 +87,21 @@ impl Rounds {
     pub(super) fn fail(&self, why: String) {
         self.lock().failed.get_or_insert(why);
         self.changed.notify_all();
+    }
+
+    /// A rank says why it gives up. What only repeats an earlier cause, as a round that it ended does, is left out.
+    pub(super) fn give_up(&self, cause: String) {
+        let mut state = self.lock();
+        if !state.causes.iter().any(|earlier| cause.ends_with(earlier.as_str())) {
+            state.causes.push(cause.clone());
+        }
+        drop(state);
+        self.fail(cause);
+    }
+
+    /// What ranks said when they gave up, the first cause first.
+    pub(super) fn causes(&self) -> Vec<String> {
+        self.lock().causes.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
