@@ -4,6 +4,7 @@
 //! Units are handed on from connection to connection: lines of an earlier tenant do not validate against the next
 //! one's nonce (docs/protocol.md §2).
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use fabric::{Control, Endpoint, FabricError, LocalBytes, Pages, Region};
@@ -129,6 +130,22 @@ impl Slabs {
     pub(crate) fn keys(&self, unit: &Unit) -> Vec<u64> {
         let regions = self.slabs.get(usize::from(unit.slab)).map(|slab| slab.regions.as_slice());
         regions.unwrap_or_default().iter().map(|region| region.key().to_wire()).collect()
+    }
+
+    /// Lets the rails close before what is registered for them, where regions belong to the domain.
+    pub(super) fn let_rails_go(&mut self) {
+        self.rails.clear();
+    }
+
+    /// Closes the regions, but for those of the rails for which `leaks` says so: these stay, with their memory.
+    pub(super) fn release_except(self, leaks: impl Fn(usize) -> bool) {
+        for slab in self.slabs {
+            for (rail, region) in slab.regions.into_iter().enumerate() {
+                if leaks(rail) {
+                    let _leaked = ManuallyDrop::new(region);
+                }
+            }
+        }
     }
 
     fn grow(&mut self) -> Result<(), FabricError> {

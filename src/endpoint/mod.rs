@@ -16,6 +16,7 @@ mod progress;
 mod pulse;
 mod receiver;
 mod regions;
+mod release;
 mod sender;
 mod setup;
 pub(crate) mod slots;

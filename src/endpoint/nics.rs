@@ -103,6 +103,11 @@ impl Nic {
         Ok((nic, addresses))
     }
 
+    /// Whether regions are bound to the endpoint that uses them (FI_MR_ENDPOINT).
+    pub(super) fn binds_regions(&self) -> bool {
+        self.data.endpoint().domain().region_mode().bind_to_endpoint
+    }
+
     /// The control rail's endpoint, if this NIC has one.
     #[inline]
     pub(super) fn control(&self) -> Option<&Arc<fabric::Endpoint<Control>>> {

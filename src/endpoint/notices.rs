@@ -10,7 +10,7 @@ use crate::rail::Backlog;
 /// Notices that may wait. Past that a refusal is not sent: the peer's own deadline tells it.
 const WAITING_MAX: usize = 1024;
 
-/// A message on its way out.
+/// A message on its way out, and a user of the peer's address.
 #[derive(Debug)]
 pub(super) struct Notice {
     pub(super) nic: usize,
@@ -32,6 +32,7 @@ impl Default for Notices {
 
 impl Notices {
     /// Queues a notice; false if it has to be dropped.
+    #[must_use]
     pub(super) fn push(&mut self, notice: Notice) -> bool {
         let room = self.waiting.len() < WAITING_MAX;
         if room {
@@ -49,8 +50,8 @@ impl Notices {
         self.waiting.flush(post, |_, error| log::debug!("a notice was not sent: {error}"));
     }
 
-    /// `elapsed` has passed: drops what peers have refused for more than `bound`, and answers how many.
-    pub(super) fn sweep(&mut self, elapsed: Duration, bound: Duration) -> usize {
-        self.waiting.tick(elapsed, bound).len()
+    /// `elapsed` has passed: takes out what peers have refused for more than `bound`.
+    pub(super) fn sweep(&mut self, elapsed: Duration, bound: Duration) -> Vec<Notice> {
+        self.waiting.tick(elapsed, bound)
     }
 }

@@ -176,11 +176,7 @@ impl Endpoint {
                     self.try_release_receiver(receiver);
                 }
             }
-            Purpose::Message { buffer } => {
-                if let Some(control) = &mut self.nics[nic].control {
-                    control.messages.release(buffer);
-                }
-            }
+            Purpose::Message { buffer, peer } => self.message_ended(nic, buffer, peer),
             Purpose::Inbox { buffer } => {
                 let bytes = self.nics[nic]
                     .control
@@ -299,7 +295,10 @@ impl Endpoint {
             let mut means = receiver::Means { nics, slabs, slot, generation };
             receiver.sweep(&mut means, elapsed, bound);
         }
-        self.counters.unsent_notices += self.notices.sweep(elapsed, bound) as u64;
+        for notice in self.notices.sweep(elapsed, bound) {
+            self.counters.unsent_notices += 1;
+            self.nics[notice.nic].peers.leave(notice.peer);
+        }
     }
 
     /// An operation has completed with an error.
@@ -337,11 +336,9 @@ impl Endpoint {
                     flush.completed(false);
                 }
             }
-            Purpose::Message { buffer } => {
+            Purpose::Message { buffer, peer } => {
                 log::debug!("{label}: a message was not delivered: {error}");
-                if let Some(control) = &mut self.nics[nic].control {
-                    control.messages.release(buffer);
-                }
+                self.message_ended(nic, buffer, peer);
             }
             Purpose::Inbox { buffer } => {
                 if error.is_cancelled() {
@@ -394,11 +391,26 @@ impl Endpoint {
     #[inline(never)]
     fn send_notices(&mut self) {
         let mut notices = std::mem::take(&mut self.notices);
-        notices.flush(|notice| self.post_message(notice.nic, notice.peer, &notice.bytes));
+        notices.flush(|notice| {
+            let posted = self.post_message(notice.nic, notice.peer, &notice.bytes);
+            if !matches!(posted, Ok(Post::Again)) {
+                self.nics[notice.nic].peers.leave(notice.peer);
+            }
+            posted
+        });
         self.notices = notices;
     }
 
-    /// Posts a two-sided message on the control rail of `nic`.
+    /// A two-sided message is through, or will never be.
+    fn message_ended(&mut self, nic: usize, buffer: u16, peer: fabric::PeerAddress) {
+        let nic = &mut self.nics[nic];
+        if let Some(control) = &mut nic.control {
+            control.messages.release(buffer);
+        }
+        nic.peers.leave(peer);
+    }
+
+    /// Posts a two-sided message on the control rail of `nic`. One that is under way is a user of the peer's address.
     pub(super) fn post_message(
         &mut self,
         nic: usize,
@@ -410,7 +422,7 @@ impl Endpoint {
             return Err(FabricError { call: "a message on a NIC without control rail", code: -22 });
         };
         let Some(buffer) = control.messages.write(bytes) else { return Ok(Post::Again) };
-        let Some(operation) = rail.operations.begin(Purpose::Message { buffer }) else {
+        let Some(operation) = rail.operations.begin(Purpose::Message { buffer, peer }) else {
             control.messages.release(buffer);
             return Ok(Post::Again);
         };
@@ -422,6 +434,8 @@ impl Endpoint {
         if !matches!(posted, Ok(Post::Accepted)) {
             rail.operations.end_at(operation);
             control.messages.release(buffer);
+        } else {
+            rail.peers.hold(peer);
         }
         posted
     }

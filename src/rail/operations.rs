@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fabric::{Context, Contexts};
+use fabric::{Context, Contexts, PeerAddress};
 use proto::Line;
 
 use super::UserRegion;
@@ -28,7 +28,7 @@ pub(crate) enum Purpose {
     /// The same by a receiver.
     ReceiverPulse { receiver: u16, generation: u16 },
     /// A two-sided message, out of this buffer.
-    Message { buffer: u16 },
+    Message { buffer: u16, peer: PeerAddress },
     /// A posted receive, into this buffer.
     Inbox { buffer: u16 },
 }
@@ -69,6 +69,11 @@ impl Operations {
     /// Whether nothing is in flight, posted receives included.
     pub(crate) fn is_empty(&self) -> bool {
         self.free.len() == self.entries.len()
+    }
+
+    /// Whether a posted receive has not ended.
+    pub(crate) fn has_inboxes(&self) -> bool {
+        self.entries.iter().flatten().any(|purpose| matches!(purpose, Purpose::Inbox { .. }))
     }
 
     /// The contexts of posted receives, to cancel them.
@@ -115,6 +120,17 @@ impl Operations {
             Some(Purpose::Part { region, .. }) => Some(region),
             _ => None,
         }
+    }
+
+    /// Takes the regions of all parts out, and leaves the operations in flight: for whoever knows what may be closed.
+    pub(crate) fn take_regions(&mut self) -> Vec<Arc<UserRegion>> {
+        let region = |entry: &mut Option<Purpose>| match entry
+            .take_if(|purpose| matches!(purpose, Purpose::Part { .. }))
+        {
+            Some(Purpose::Part { region, .. }) => Some(region),
+            _ => None,
+        };
+        self.entries.iter_mut().filter_map(region).collect()
     }
 
     /// Whether a part in flight, or one that waits to be posted, holds a share of `region`.

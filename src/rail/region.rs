@@ -1,5 +1,6 @@
 //! A buffer of NCCL's, registered once on each data rail that may use it.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use fabric::{Data, Endpoint, FabricError, LocalBytes, Pages, Region, UserMemory};
@@ -80,6 +81,15 @@ impl UserRegion {
     /// The key that lets the peer write through data rail `rail`.
     pub(crate) fn key(&self, rail: usize) -> u64 {
         self.keys.get(rail).copied().unwrap_or(0)
+    }
+
+    /// Closes it, but for the rails for which `leaks` says so: there it stays registered for ever.
+    pub(crate) fn release_except(self, leaks: impl Fn(usize) -> bool) {
+        for (rail, region) in self.rails.into_iter().enumerate() {
+            if leaks(rail) {
+                let _leaked = ManuallyDrop::new(region);
+            }
+        }
     }
 
     /// The buffer.

@@ -208,6 +208,21 @@ impl Net {
         Ok(object(request))
     }
 
+    /// `None`: there is nothing to wait for.
+    pub(crate) fn iflush(
+        self,
+        comm: Object,
+        address: usize,
+        len: usize,
+        region: Object,
+    ) -> Answer<Option<Object>> {
+        let (mut request, mut data) = (STALE, ptr::without_provenance_mut(address));
+        let (mut size, mut regions) = (c_int::try_from(len).unwrap_or(c_int::MAX), pointer(region));
+        let (data, size, regions) = (&raw mut data, &raw mut size, &raw mut regions);
+        call!(self.table, iflush(pointer(comm), 1, data, size, regions, &raw mut request))?;
+        Ok(object(request))
+    }
+
     /// An isend of v8, whose sizes are `int`.
     pub(crate) fn isend_v8(
         self,
@@ -227,6 +242,14 @@ impl Net {
         call!(self.table, test(pointer(request), &raw mut done, sizes.as_mut_ptr()))?;
         assert!(done == 0 || done == 1, "test left done as it was");
         Ok((done == 1).then(|| usize::try_from(sizes[0]).expect("test wrote a size")))
+    }
+
+    /// Whether a flush is done, which has no size.
+    pub(crate) fn test_flush(self, request: Object) -> Answer<bool> {
+        let (mut done, mut sizes) = (77, [-7; 64]);
+        call!(self.table, test(pointer(request), &raw mut done, sizes.as_mut_ptr()))?;
+        assert!(done == 0 || done == 1, "test left done as it was");
+        Ok(done == 1)
     }
 
     pub(crate) fn close_send(self, comm: Object) -> Answer<()> {
@@ -250,6 +273,13 @@ impl Buffer {
     pub(crate) fn new(len: usize) -> Self {
         let bytes = vec![0_u8; len.max(1)].leak();
         Self { start: bytes.as_mut_ptr(), len }
+    }
+
+    /// `len` of its bytes, from `offset` on.
+    pub(crate) fn part(self, offset: usize, len: usize) -> Self {
+        assert!(offset + len <= self.len);
+        // SAFETY: within the buffer, which lives for ever.
+        Self { start: unsafe { self.start.add(offset) }, len }
     }
 
     pub(crate) fn address(self) -> usize {

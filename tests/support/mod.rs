@@ -14,6 +14,7 @@ pub(crate) mod net;
 pub(crate) mod stage;
 pub(crate) mod stranger;
 pub(crate) mod traffic;
+pub(crate) mod virtual_fabric;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,8 +13,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`.
-pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, body: F) {
+/// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`. Answers
+/// what was printed there.
+pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, body: F) -> String {
     let test = test_name::<F>();
     if let Ok(name) = std::env::var(PART) {
         let part = Part::begin(name, test);
@@ -43,7 +44,7 @@ pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, bod
     File::open(&log).expect("just written").read_to_string(&mut text).expect("text");
     fs::remove_file(&log).expect("ours");
     match status {
-        Some(status) if status.success() && text.lines().any(|line| line == PLAYED) => {}
+        Some(status) if status.success() && text.lines().any(|line| line == PLAYED) => text,
         Some(status) => panic!("{test}: {status}\n{text}"),
         None => panic!("{test} did not end within {bound:?}\n{text}"),
     }
@@ -200,7 +201,9 @@ const PLAYED: &str = "the play is over";
 
 fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary has a name"));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PART, part);
+    command
+        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
+        .env(PART, part);
     for (name, value) in settings {
         command.env(format!("IRONRAIL_{name}"), value);
     }

@@ -92,7 +92,8 @@ impl Endpoint {
     ) -> Result<Option<Handle>> {
         match self.post_message(FRONT_DOOR, accepting.peer, &accepting.reply) {
             Ok(Post::Accepted) => {
-                let Accepting { slot: comm, generation: of_comm, .. } = accepting;
+                let Accepting { slot: comm, generation: of_comm, peer, .. } = accepting;
+                self.nics[FRONT_DOOR].peers.leave(peer);
                 if let Some(place) = self.listeners.get_mut(slot, generation) {
                     place.waiting_since = None;
                 }
@@ -105,7 +106,7 @@ impl Endpoint {
                 Ok(None)
             }
             Ok(Post::Again) => {
-                self.discard_receiver(accepting.slot, accepting.generation);
+                self.forget(&accepting);
                 let sentence = format!(
                     "accept on device {}: the peer that asked cannot be reached; check that its interfaces and ours reach each other",
                     self.label()
@@ -113,7 +114,7 @@ impl Endpoint {
                 Err(Error::new(Kind::Remote, sentence))
             }
             Err(error) => {
-                self.discard_receiver(accepting.slot, accepting.generation);
+                self.forget(&accepting);
                 Err(unreachable_peer(&error))
             }
         }
@@ -143,9 +144,12 @@ impl Endpoint {
             |comm| setup::settle(&ours, &theirs, Self::window(), rail_count, nonces, comm, false);
         // What can be refused is looked at before anything is taken.
         parameters(CommId::default()).map_err(local)?;
-        let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(local)?;
         let (slot, generation, fins) =
             self.insert_receiver(request, &pairing, parameters, peer.clone()).map_err(local)?;
+        let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(|error| {
+            self.discard_receiver(slot, generation);
+            local(error)
+        })?;
         let comm = CommId::new(slot)
             .ok_or_else(|| (RefusalReason::Feature, "no comm id is left".to_owned()))?;
         let reply = Reply {
@@ -216,14 +220,15 @@ impl Endpoint {
         Ok((slot.ok_or_else(full)?, generation, ring))
     }
 
-    /// An accept whose listener closed before its reply was posted.
+    /// An accept that could not be committed, or whose listener closed before: nobody knows of it.
     pub(in crate::endpoint) fn forget(&mut self, accepting: &Accepting) {
+        self.nics[FRONT_DOOR].peers.leave(accepting.peer);
         self.discard_receiver(accepting.slot, accepting.generation);
     }
 
-    /// An accept that could not be committed: nobody knows of it.
-    pub(super) fn discard_receiver(&mut self, slot: u16, generation: u16) {
+    fn discard_receiver(&mut self, slot: u16, generation: u16) {
         if let Some(mut receiver) = self.receivers.remove(slot, generation) {
+            self.leave(receiver.lanes(), receiver.control());
             receiver.release(&mut self.slabs);
         }
     }

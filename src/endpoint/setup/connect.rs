@@ -54,7 +54,10 @@ impl Endpoint {
         })?;
         let control = self.join(FRONT_DOOR, target.control.as_bytes())?;
         let format = proto::LineFormat::for_rails(self.nics.len());
-        let mailbox = self.slabs.take(format.words()).map_err(|error| self.no_memory(&error))?;
+        let mailbox = self.slabs.take(format.words()).map_err(|error| {
+            self.nics[FRONT_DOOR].peers.leave(control);
+            self.no_memory(&error)
+        })?;
         let full = || Error::new(Kind::System, "65535 connections are open on one endpoint");
         let slot = self.senders.upcoming().ok_or_else(full)?;
         let generation = self.senders.generation(slot);
@@ -184,9 +187,10 @@ impl Endpoint {
         let Some(state) = self.senders.get_mut(slot, generation) else {
             return Err(Error::stale("connection"));
         };
-        let SenderState::Asking { mailbox, .. } = &mut **state else {
+        let SenderState::Asking { mailbox, control: front_door, .. } = &mut **state else {
             return Err(Error::stale("connection"));
         };
+        let front_door = *front_door;
         let mailbox = mailbox
             .take()
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?;
@@ -199,6 +203,7 @@ impl Endpoint {
             inject_bytes,
             peer,
         ));
+        self.nics[FRONT_DOOR].peers.leave(front_door);
         Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
     }
 
@@ -207,9 +212,12 @@ impl Endpoint {
             .senders
             .get(slot, generation)
             .is_some_and(|state| matches!(**state, SenderState::Asking { .. }));
-        if asking {
-            // The peer may have been given the mailbox, and write there: its memory is not handed on.
-            self.senders.remove(slot, generation);
+        // The peer may have been given the mailbox, and write there: its memory is not handed on.
+        if asking
+            && let Some(state) = self.senders.remove(slot, generation)
+            && let SenderState::Asking { control, .. } = *state
+        {
+            self.nics[FRONT_DOOR].peers.leave(control);
         }
     }
 

@@ -94,6 +94,7 @@ impl Endpoint {
             return;
         };
         if !self.notices.push(Notice { nic: FRONT_DOOR, peer, bytes }) {
+            self.nics[FRONT_DOOR].peers.leave(peer);
             self.counters.late_messages += 1;
         }
     }
@@ -108,7 +109,12 @@ impl Endpoint {
         from: Side,
     ) {
         match (Bye { connection, comm, nonce, from }).encode() {
-            Ok(bytes) => drop(self.notices.push(Notice { nic: lane.nic, peer: lane.peer, bytes })),
+            Ok(bytes) => {
+                let ControlLane { nic, peer, .. } = lane;
+                if self.notices.push(Notice { nic, peer, bytes }) {
+                    self.nics[nic].peers.hold(peer);
+                }
+            }
             Err(error) => log::debug!("a bye was not made: {error}"),
         }
     }

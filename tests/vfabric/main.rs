@@ -3,9 +3,13 @@
 //! The strict provider itself says so, in a report that each run leaves (docs/vfabric.md): broken rules, counters, and what
 //! is open at the end.
 
+mod closing;
+mod mixed;
+#[path = "../support/mod.rs"]
 mod support;
-#[path = "../crates/vfabric/tests/support/provider.rs"]
+#[path = "../../crates/vfabric/tests/support/provider.rs"]
 mod vfabric;
+mod world;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,67 @@
+//! The end of an endpoint's objects: what closes first, and what cannot be closed.
+//!
+//! Drained, everything closes by ownership: regions, libfabric's endpoints, queue and addresses, domain. Where a NIC still has
+//! operations past the bound, two laws meet: no region closes while an operation may touch it, and only the close of an
+//! endpoint ends its operations. Regions of a domain can outlive the endpoints, which close first then. A region that is
+//! bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)): neither can, and both leak with their memory, of
+//! that NIC alone.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use super::Endpoint;
+use super::nics::{ControlRail, Nic};
+
+impl Endpoint {
+    /// Closes what can be closed. Answers the labels of the NICs that leak.
+    pub(super) fn release(self: Box<Self>) -> Vec<String> {
+        let stuck: Vec<bool> = self.nics.iter().map(|nic| !nic.operations.is_empty()).collect();
+        if !stuck.contains(&true) {
+            drop(self);
+            return Vec::new();
+        }
+        if self.nics.iter().any(Nic::binds_regions) {
+            return self.release_except(|rail| stuck.get(rail).is_some_and(|stuck| *stuck));
+        }
+        self.release_endpoints_first();
+        Vec::new()
+    }
+
+    fn release_endpoints_first(mut self: Box<Self>) {
+        self.slabs.let_rails_go();
+        let nics = std::mem::take(&mut self.nics);
+        let close = |Nic { data, control, operations, peers, queue, .. }| {
+            drop(data);
+            let messages = control.map(|ControlRail { messages, .. }| messages);
+            (messages, operations, peers, queue)
+        };
+        let rest: Vec<_> = nics.into_iter().map(close).collect();
+        drop(self);
+        drop(rest);
+    }
+
+    /// Everything but the libfabric objects of the NICs for which `leaks` says so, and the memory that they use.
+    fn release_except(self: Box<Self>, leaks: impl Fn(usize) -> bool) -> Vec<String> {
+        let Self { mut nics, slabs, landing, mut regions, senders, .. } = *self;
+        // Messages that were yet to be posted hold shares, too.
+        drop(senders);
+        let mut shares = vec![landing];
+        shares.extend(regions.keys().iter().filter_map(|key| regions.remove(key.0, key.1)));
+        shares.extend(nics.iter_mut().flat_map(|nic| nic.operations.take_regions()));
+        for share in shares {
+            // The last share of each.
+            if let Some(region) = Arc::into_inner(share) {
+                region.release_except(&leaks);
+            }
+        }
+        slabs.release_except(&leaks);
+        let mut labels = Vec::new();
+        for (rail, nic) in nics.into_iter().enumerate() {
+            if leaks(rail) {
+                labels.push(nic.label.clone());
+                let _leaked = ManuallyDrop::new(nic);
+            }
+        }
+        labels
+    }
+}

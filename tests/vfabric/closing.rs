@@ -1,0 +1,73 @@
+//! Closing while a NIC stands still: within the bound, and without a broken rule.
+
+use std::time::{Duration, Instant};
+
+use crate::support::calls::{self, Buffer};
+use crate::support::stage::{Part, play};
+use crate::support::virtual_fabric::set;
+use crate::world::{End, World, connect, provider};
+
+/// What one finalize may take: the bound of the drain, and what a loaded machine adds.
+const BOUND: Duration = Duration::from_secs(10);
+const TURNS: u32 = 200;
+
+/// A region that is bound to an endpoint closes before it, and not while an operation may touch it: so where an operation
+/// never ends neither closes. The other NIC's objects all do.
+#[test]
+fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
+    play(&[provider()], BOUND * 6, |part| {
+        let world = stalled(part, "cxi");
+        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+        // A domain, a queue, a vector, and an endpoint for data and one for control, of the end with something in flight.
+        let open = |kind: &str| world.fabric.number(&format!("open.{kind}"));
+        let left = ["domains", "queues", "vectors", "endpoints"].map(open);
+        assert_eq!(left, [1, 1, 1, 2], "of 4 domains, {} regions", open("regions"));
+        let said = calls::warnings();
+        let leaks = |line: &&String| line.contains("leaks") && line.contains("vnic1");
+        assert_eq!(said.iter().filter(leaks).count(), 1, "{said:?}");
+    });
+}
+
+#[test]
+fn endpoints_close_first_where_regions_belong_to_the_domain() {
+    play(&[provider()], BOUND * 6, |part| {
+        let world = stalled(part, "efa");
+        world.fabric.is_clean();
+    });
+}
+
+/// Sends striped messages, stalls the second NIC in the middle, and closes everything.
+fn stalled(part: &Part, profile: &str) -> World {
+    set("IRONRAIL_STRIPE_MIN", "16K");
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+    let world = World::open(part, profile, [2, 2]);
+    world.fabric.configure(&format!("profile={profile} nics=16"));
+    let ends = world.nets.map(End::open);
+    let mut turn = false;
+    let (send, receive) = connect(&ends[0], &ends[1], || {
+        turn = !turn;
+        turn
+    });
+    let (out, into) = (Buffer::new(64 << 10), Buffer::new(64 << 10));
+    let net = world.nets[0];
+    let region = net.register(send, out).expect("regMr");
+    let target = net.register(receive, into).expect("regMr");
+    net.irecv(receive, into.address(), into.len, 0, target).expect("irecv").expect("a request");
+    let turns = || (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+    turns();
+    world.fabric.change(1, "stall");
+    let sent = net.isend(send, out.address(), out.len, 0, region).expect("isend");
+    sent.expect("the receive is advertised");
+    turns();
+    assert!(world.fabric.number("open.operations") > 0);
+    net.close_send(send).expect("closeSend");
+    net.close_recv(receive).expect("closeRecv");
+    // The receiver's farewell arrives; the sender has something in flight, and says none.
+    turns();
+    for end in ends {
+        let start = Instant::now();
+        end.close();
+        assert!(start.elapsed() < BOUND, "finalize took {:?}", start.elapsed());
+    }
+    world
+}

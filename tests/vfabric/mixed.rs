@@ -1,0 +1,482 @@
+//! A mixed workload from a seed, over a fabric that refuses posts at random: every byte checked, and the books read.
+//!
+//! One thread drives both ends, so that a seed gives the same run again. A workload has several connections in both
+//! directions, with messages of no bytes, a few, many, and so many that they are striped; receives that fit and receives
+//! that are larger; flushes of memory that the fabric hides until they are made; buffers that are registered again.
+//!
+//! `MIXED_SEEDS=n` sets how many seeds run, `MIXED_FIRST=n` which comes first; `scripts/matrix seeds` and
+//! `scripts/matrix vfabric` run many.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::support::calls::{Buffer, Net, Object};
+use crate::support::say;
+use crate::support::stage::{Part, play};
+use crate::support::virtual_fabric::{VirtualFabric, set};
+use crate::world::{End, World, connect, provider};
+
+/// What is run.
+#[derive(Clone, Debug)]
+struct Told {
+    profile: String,
+    /// Rails of the two ends. Where they differ each end is a plugin of its own, loaded from a file of its own.
+    rails: [usize; 2],
+    /// Of a thousand posts, so many are refused.
+    eagain: u32,
+    /// Further settings of the fabric, `name=value` with blanks between.
+    more: String,
+    seeds: u64,
+}
+
+impl Told {
+    fn new(profile: &str, rails: [usize; 2]) -> Self {
+        Self { profile: profile.to_owned(), rails, eagain: 300, more: String::new(), seeds: SEEDS }
+    }
+}
+
+/// Seeds of each test, if MIXED_SEEDS says nothing else: 200 in all.
+const SEEDS: u64 = 50;
+
+#[test]
+fn refusals_by_cxi_lose_nothing() {
+    play(&[provider()], BOUND, |part| run(part, &Told::new("cxi", [2, 2])));
+}
+
+#[test]
+fn refusals_by_efa_lose_nothing() {
+    play(&[provider()], BOUND, |part| run(part, &Told::new("efa", [4, 4])));
+}
+
+#[test]
+fn refusals_by_tcp_lose_nothing() {
+    play(&[provider()], BOUND, |part| run(part, &Told::new("tcp", [2, 2])));
+}
+
+#[test]
+fn refusals_by_the_adversary_lose_nothing() {
+    play(&[provider()], BOUND, |part| run(part, &Told::new("adversary", [4, 4])));
+}
+
+#[test]
+fn ends_with_unequal_rails_use_the_common_ones() {
+    play(&[provider()], BOUND, |part| {
+        run(part, &Told { seeds: 10, ..Told::new("cxi", [4, 2]) });
+    });
+}
+
+#[test]
+#[ignore = "scripts/matrix says what to run"]
+fn as_told() {
+    let said = play(&[provider()], BOUND * 30, |part| {
+        let variable = |name: &str| std::env::var(name).unwrap_or_default();
+        let rails: Vec<usize> = variable("MIXED_RAILS")
+            .split('/')
+            .map(|count| count.parse().expect("MIXED_RAILS=4/2"))
+            .collect();
+        let profile = variable("MIXED_PROFILE");
+        let eagain = variable("MIXED_EAGAIN").parse().unwrap_or(300);
+        let told = Told {
+            eagain,
+            more: variable("MIXED_SETTINGS"),
+            ..Told::new(&profile, [rails[0], rails[rails.len() - 1]])
+        };
+        run(part, &told);
+    });
+    for line in said.lines().filter(|line| line.contains(" seeds of ")) {
+        say(line);
+    }
+}
+
+/// All of it, in a process of its own.
+fn run(part: &Part, told: &Told) {
+    set("IRONRAIL_STRIPE_MIN", "16K");
+    let World { nets, fabric } = World::open(part, &told.profile, told.rails);
+    let count = |name: &str, default| {
+        std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+    };
+    let (first, seeds) = (count("MIXED_FIRST", 1), count("MIXED_SEEDS", told.seeds));
+    let arena = Buffer::new(COMMS_MAX * 2 * SIDE_BYTES);
+    let mut total = Books::default();
+    for seed in first..first + seeds {
+        say(&format!("seed {seed} of {}", told.profile));
+        let Told { profile, eagain, more, .. } = told;
+        fabric.configure(&format!("profile={profile} nics=16 eagain={eagain} seed={seed} {more}"));
+        let mut workload = Workload::new(nets, fabric, arena, seed);
+        workload.run();
+        total.add(&workload.books);
+        total.posts += fabric.number("counter.posts");
+        total.refused += fabric.number("counter.faults.refuse_random");
+        fabric.is_clean();
+    }
+    let Books { messages, bytes, striped, flushes, posts, refused } = total;
+    say(&format!(
+        "{seeds} seeds of {}: {messages} messages, {striped} of them striped, {bytes} bytes, {flushes} flushes, {posts} posts, {refused} refused",
+        told.profile
+    ));
+    assert_eq!(messages, seeds * COMMS_MAX as u64 * MESSAGES);
+    assert!(striped > 0 && flushes > 0, "the workload is mixed");
+    let expected = posts * u64::from(told.eagain) / 1000;
+    assert!(refused >= expected * 8 / 10, "{refused} of {posts} posts were refused");
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Books {
+    messages: u64,
+    bytes: u64,
+    striped: u64,
+    flushes: u64,
+    posts: u64,
+    refused: u64,
+}
+
+impl Books {
+    fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.striped += other.striped;
+        self.flushes += other.flushes;
+    }
+}
+
+/// One seed's run.
+struct Workload {
+    fabric: VirtualFabric,
+    ends: [End; 2],
+    comms: Vec<Comm>,
+    random: Random,
+    books: Books,
+    /// Random steps since a message moved on.
+    idle: u32,
+}
+
+/// One connection, both its ends.
+struct Comm {
+    sender: Net,
+    receiver: Net,
+    send: Object,
+    receive: Object,
+    out: Buffer,
+    out_region: Object,
+    into: Buffer,
+    into_region: Object,
+    /// Whether what is received is hidden until it is flushed.
+    hidden: bool,
+    plans: Vec<Plan>,
+    sent: usize,
+    posted: usize,
+    window: usize,
+    sending: VecDeque<(usize, Object)>,
+    receiving: VecDeque<(usize, Object)>,
+    flushing: Option<(usize, Object)>,
+    finished: usize,
+}
+
+/// One message: how long it is, how long its receive, and whether a flush follows it.
+#[derive(Clone, Copy)]
+struct Plan {
+    len: usize,
+    room: usize,
+    flush: bool,
+}
+
+impl Workload {
+    fn new(nets: [Net; 2], fabric: VirtualFabric, arena: Buffer, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let ends = nets.map(End::open);
+        let comms = (0..COMMS_MAX).map(|index| Comm::open(ends, arena, index, fabric, &mut random));
+        let comms = comms.collect();
+        Self { fabric, ends, comms, random, books: Books::default(), idle: 0 }
+    }
+
+    fn run(&mut self) {
+        while let Some(comm) = self.pick() {
+            let choice = self.random.up_to(6);
+            let moved = self.comms[comm].step(choice, &mut self.books);
+            self.idle = if moved { 0 } else { self.idle + 1 };
+            assert!(self.idle < IDLE_MAX, "nothing moves: {}", self.comms[comm].state());
+            // An end may have nothing left to ask for, and yet something to tell: in profile tcp, its last done.
+            if self.random.up_to(9) == 0 {
+                self.ends.iter().for_each(End::turn);
+            }
+            if self.random.up_to(40) == 0 {
+                self.comms[comm].register_again();
+            }
+        }
+        self.close();
+    }
+
+    /// A connection that is not through.
+    fn pick(&mut self) -> Option<usize> {
+        let open = |comm: &Comm| !comm.is_through();
+        let left = self.comms.iter().filter(|comm| open(comm)).count();
+        let nth = self.random.up_to(left.checked_sub(1)? as u64);
+        let mut open = (0..COMMS_MAX).filter(|index| open(&self.comms[*index]));
+        open.nth(usize::try_from(nth).expect("small"))
+    }
+
+    fn close(&mut self) {
+        while !self.comms.is_empty() {
+            let index = self.random.up_to(self.comms.len() as u64 - 1);
+            self.comms.swap_remove(usize::try_from(index).expect("small")).close();
+        }
+        self.fabric.mark(0, 0);
+        // The ends hear each other's farewell, which a refused post may hold up.
+        for turn in 0..SETTLE_TURNS {
+            self.ends.iter().for_each(End::turn);
+            if turn > SETTLE_TURNS / 10 && self.fabric.number("open.operations") == 0 {
+                break;
+            }
+        }
+        self.ends.into_iter().for_each(End::close);
+    }
+}
+
+impl Comm {
+    /// Connects: most go from the first end to the second, some back, and one to itself.
+    fn open(
+        ends: [End; 2],
+        arena: Buffer,
+        index: usize,
+        fabric: VirtualFabric,
+        random: &mut Random,
+    ) -> Self {
+        let (from, to) = [(0, 1), (1, 0), (0, 1), (0, 0)][index % 4];
+        let (sender, receiver) = (ends[from], ends[to]);
+        let (send, receive) = connect(&sender, &receiver, || random.up_to(1) == 0);
+        let side = |number: usize| arena.part((2 * index + number) * SIDE_BYTES, SIDE_BYTES);
+        let (out, into) = (side(0), side(1));
+        let hidden = index % 2 == 1;
+        if hidden {
+            fabric.mark(into.address(), into.len);
+        }
+        Self {
+            sender: sender.net,
+            receiver: receiver.net,
+            send,
+            receive,
+            out,
+            out_region: sender.net.register(send, out).expect("regMr"),
+            into,
+            into_region: receiver.net.register(receive, into).expect("regMr"),
+            hidden,
+            plans: (0..MESSAGES).map(|_| Plan::from(random, hidden)).collect(),
+            sent: 0,
+            posted: 0,
+            window: 1 + usize::try_from(random.up_to(SLOTS as u64 - 1)).expect("small"),
+            sending: VecDeque::new(),
+            receiving: VecDeque::new(),
+            flushing: None,
+            finished: 0,
+        }
+    }
+
+    fn is_through(&self) -> bool {
+        self.finished == self.plans.len()
+            && self.sent == self.plans.len()
+            && self.sending.is_empty()
+    }
+
+    fn state(&self) -> String {
+        format!(
+            "{} of {} messages were sent, {} receives posted, {} finished; {} sends and {} receives are outstanding",
+            self.sent,
+            self.plans.len(),
+            self.posted,
+            self.finished,
+            self.sending.len(),
+            self.receiving.len()
+        )
+    }
+
+    /// One call, as a proxy thread would make it. True: something moved on.
+    fn step(&mut self, choice: u64, books: &mut Books) -> bool {
+        match choice {
+            0 => self.post_receive(),
+            1 => self.post_send(),
+            2 | 3 => self.test_receive(books),
+            4 => self.test_send(books),
+            _ => self.test_flush(books),
+        }
+    }
+
+    fn post_receive(&mut self) -> bool {
+        if self.posted == self.plans.len() || self.posted - self.finished >= self.window {
+            return false;
+        }
+        let (index, slot) = (self.posted, self.into.part(at(self.posted), SLOT));
+        let room = self.plans[index].room;
+        slot.write(0, &vec![POISON; room]);
+        let (comm, region) = (self.receive, self.into_region);
+        let tag = tag(index);
+        let request = self.receiver.irecv(comm, slot.address(), room, tag, region);
+        let Some(request) = request.expect("irecv") else { return false };
+        self.receiving.push_back((index, request));
+        self.posted += 1;
+        true
+    }
+
+    fn post_send(&mut self) -> bool {
+        if self.sent == self.plans.len() || self.sending.len() >= self.window {
+            return false;
+        }
+        let (index, slot) = (self.sent, self.out.part(at(self.sent), SLOT));
+        let len = self.plans[index].len;
+        slot.write(0, &pattern(self.salt(), index, len));
+        let request =
+            self.sender.isend(self.send, slot.address(), len, tag(index), self.out_region);
+        let Some(request) = request.expect("isend") else { return false };
+        self.sending.push_back((index, request));
+        self.sent += 1;
+        true
+    }
+
+    fn test_send(&mut self, books: &mut Books) -> bool {
+        let Some((index, request)) = self.sending.front().copied() else { return false };
+        let Some(size) = self.sender.test(request).expect("test") else { return false };
+        let len = self.plans[index].len;
+        assert_eq!(size, len, "the size of send {index}");
+        let kept = self.out.part(at(index), SLOT).read(0, len);
+        assert!(kept == pattern(self.salt(), index, len), "send {index} was changed");
+        self.sending.pop_front();
+        books.messages += 1;
+        books.bytes += len as u64;
+        books.striped += u64::from(len >= 16 << 10);
+        true
+    }
+
+    fn test_receive(&mut self, books: &mut Books) -> bool {
+        if self.flushing.is_some() {
+            return false;
+        }
+        let Some((index, request)) = self.receiving.front().copied() else { return false };
+        let Some(size) = self.receiver.test(request).expect("test") else { return false };
+        assert_eq!(size, self.plans[index].len, "the size of receive {index}");
+        self.receiving.pop_front();
+        if !self.plans[index].flush {
+            self.check(index);
+            return true;
+        }
+        let slot = self.into.part(at(index), SLOT);
+        let flush = self.receiver.iflush(self.receive, slot.address(), size, self.into_region);
+        match flush.expect("iflush") {
+            Some(request) => {
+                books.flushes += 1;
+                self.flushing = Some((index, request));
+            }
+            None => self.check(index),
+        }
+        true
+    }
+
+    fn test_flush(&mut self, _books: &mut Books) -> bool {
+        let Some((index, request)) = self.flushing else { return false };
+        if !self.receiver.test_flush(request).expect("test") {
+            return false;
+        }
+        self.flushing = None;
+        self.check(index);
+        true
+    }
+
+    /// Every byte of the message, and none behind it.
+    fn check(&mut self, index: usize) {
+        let Plan { len, room, .. } = self.plans[index];
+        let bytes = self.into.part(at(index), SLOT).read(0, room);
+        let expected = pattern(self.salt(), index, len);
+        let wrong = bytes[..len].iter().zip(&expected).position(|(is, should)| is != should);
+        assert_eq!(wrong, None, "message {index} of {len} bytes, hidden: {}", self.hidden);
+        assert!(bytes[len..].iter().all(|byte| *byte == POISON), "bytes behind message {index}");
+        self.finished += 1;
+    }
+
+    /// Buffers that nothing is in flight on get new registrations.
+    fn register_again(&mut self) {
+        if self.sending.is_empty() {
+            self.sender.deregister(self.send, self.out_region).expect("deregMr");
+            self.out_region = self.sender.register(self.send, self.out).expect("regMr");
+        }
+        if self.receiving.is_empty() && self.flushing.is_none() {
+            self.receiver.deregister(self.receive, self.into_region).expect("deregMr");
+            self.into_region = self.receiver.register(self.receive, self.into).expect("regMr");
+        }
+    }
+
+    fn close(self) {
+        self.sender.deregister(self.send, self.out_region).expect("deregMr");
+        self.receiver.deregister(self.receive, self.into_region).expect("deregMr");
+        self.sender.close_send(self.send).expect("closeSend");
+        self.receiver.close_recv(self.receive).expect("closeRecv");
+    }
+
+    /// Tells the messages of one connection from another's.
+    fn salt(&self) -> u64 {
+        self.out.address() as u64
+    }
+}
+
+impl Plan {
+    fn from(random: &mut Random, hidden: bool) -> Self {
+        let mut between = |low: u64, high: u64| low + random.up_to(high - low);
+        let len = match between(0, 9) {
+            0 => 0,
+            1..=3 => between(1, 256),
+            4..=6 => between(257, 16 << 10),
+            7 => 4096 * between(1, 8),
+            _ => between(16 << 10, SLOT as u64 - 4096),
+        };
+        let room = len + [0, between(1, 4096)][usize::from(between(0, 1) == 1)];
+        let size = |bytes| usize::try_from(bytes).expect("small");
+        Self { len: size(len), room: size(room), flush: hidden || between(0, 3) == 0 }
+    }
+}
+
+/// SplitMix64: small, and good enough to choose by.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// From 0 to `most`, both included.
+    fn up_to(&mut self, most: u64) -> u64 {
+        self.next() % (most + 1)
+    }
+}
+
+/// Where the bytes of a message lie in its side's buffer.
+fn at(index: usize) -> usize {
+    index % SLOTS * SLOT
+}
+
+fn tag(index: usize) -> i32 {
+    i32::try_from(index % 7).expect("small")
+}
+
+fn pattern(salt: u64, index: usize, len: usize) -> Vec<u8> {
+    let mut random = Random(salt ^ (index as u64) << 32);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+const BOUND: Duration = Duration::from_secs(120);
+const COMMS_MAX: usize = 4;
+/// Per connection.
+const MESSAGES: u64 = 12;
+/// The largest receive, and how many of them a side has.
+const SLOT: usize = 64 << 10;
+const SLOTS: usize = 6;
+const SIDE_BYTES: usize = SLOT * SLOTS;
+const POISON: u8 = 0xee;
+/// Calls in a row that move nothing: more is a hang.
+const IDLE_MAX: u32 = 100_000;
+const SETTLE_TURNS: u32 = 1000;

@@ -1,0 +1,122 @@
+//! A process that has both ends, their plugin and the virtual fabric in it: one thread drives it all.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::support::calls::{Net, Object};
+use crate::support::stage::Part;
+use crate::support::virtual_fabric::{VirtualFabric, set};
+
+/// What is loaded.
+#[derive(Clone, Copy)]
+pub(crate) struct World {
+    /// The plugin for each end: one, or two that know nothing of each other.
+    pub(crate) nets: [Net; 2],
+    pub(crate) fabric: VirtualFabric,
+}
+
+/// A communicator's context, and a listener that lets its endpoint make progress when nothing else does.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) net: Net,
+    pub(crate) context: Object,
+    pub(crate) listener: Object,
+}
+
+/// The provider's file, built by whoever starts the play.
+pub(crate) fn provider() -> (&'static str, &'static str) {
+    let built = || crate::vfabric::file().to_str().expect("the target folder is text").to_owned();
+    let file = std::env::var(format!("IRONRAIL_{PROVIDER}")).unwrap_or_else(|_| built());
+    (PROVIDER, file.leak())
+}
+
+impl World {
+    /// Ends with these numbers of rails. Where they differ, the second end's plugin is loaded from a copy of the file: a
+    /// plugin reads the environment once.
+    pub(crate) fn open(part: &Part, profile: &str, rails: [usize; 2]) -> Self {
+        let provider = PathBuf::from(provider().1);
+        let folder = provider.parent().and_then(|path| path.to_str()).expect("a folder");
+        for (name, value) in [
+            ("FI_PROVIDER_PATH", folder),
+            ("FI_PROVIDER", "vfabric"),
+            ("VFABRIC_PROFILE", profile),
+            ("VFABRIC_NICS", "16"),
+            ("IRONRAIL_MAX_RAILS", "16"),
+            ("IRONRAIL_LOG_LEVEL", "warn"),
+        ] {
+            set(name, value);
+        }
+        set("IRONRAIL_RAILS", &names(rails[0]));
+        let first = Net::open(&part.plugin());
+        let context = first.init().expect("init");
+        let fabric = VirtualFabric::of(&provider);
+        first.finalize(context).expect("finalize");
+        if rails[0] == rails[1] {
+            return Self { nets: [first, first], fabric };
+        }
+        let name = format!("second.{}.so", std::process::id());
+        let copy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::copy(part.plugin(), &copy).expect("the target folder takes a file");
+        set("IRONRAIL_RAILS", &names(rails[1]));
+        let second = Net::open(&copy);
+        fs::remove_file(&copy).expect("ours");
+        let context = second.init().expect("init");
+        second.finalize(context).expect("finalize");
+        Self { nets: [first, second], fabric }
+    }
+}
+
+impl End {
+    pub(crate) fn open(net: Net) -> Self {
+        let context = net.init().expect("init");
+        let (_, listener) = net.listen(context, 0).expect("listen");
+        Self { net, context, listener }
+    }
+
+    /// A turn of progress, and nothing else: nobody connects to this listener.
+    pub(crate) fn turn(&self) {
+        assert_eq!(self.net.accept(self.listener).expect("accept"), None);
+    }
+
+    pub(crate) fn close(self) {
+        self.net.close_listen(self.listener).expect("closeListen");
+        self.net.finalize(self.context).expect("finalize");
+    }
+}
+
+/// A connection: its send comm and its receive comm. `choose` says whose turn it is: true for the sender's.
+pub(crate) fn connect(
+    sender: &End,
+    receiver: &End,
+    mut choose: impl FnMut() -> bool,
+) -> (Object, Object) {
+    let (mut handle, listener) = receiver.net.listen(receiver.context, 0).expect("listen");
+    let (mut send, mut receive) = (None, None);
+    for _ in 0..CALLS_MAX {
+        if choose() {
+            if send.is_none() {
+                send = sender.net.connect(sender.context, 0, &mut handle).expect("connect");
+            }
+        } else if receive.is_none() {
+            receive = receiver.net.accept(listener).expect("accept");
+        } else {
+            // Its answer may not have left yet: in profile tcp, the next poll sends it.
+            receiver.turn();
+        }
+        if let (Some(send), Some(receive)) = (send, receive) {
+            receiver.net.close_listen(listener).expect("closeListen");
+            return (send, receive);
+        }
+    }
+    panic!("no connection after {CALLS_MAX} calls");
+}
+
+/// The first so many virtual NICs.
+fn names(count: usize) -> String {
+    (0..count).map(|nic| format!("vnic{nic}")).collect::<Vec<_>>().join(",")
+}
+
+/// The test's own setting, without its prefix.
+const PROVIDER: &str = "TEST_PROVIDER";
+/// More is a hang.
+const CALLS_MAX: u32 = 100_000;
