@@ -7,10 +7,7 @@ use crate::support::calls::{Net, Object};
 use crate::support::link::{Link, Memory, SLOT, descriptors, wait};
 use crate::support::say;
 use crate::support::stage::{Part, play};
-use crate::{BOUND, CLOSE_BOUND, SETTINGS, open};
-
-/// What a loaded machine may add to a close.
-const A_LITTLE: Duration = Duration::from_millis(1500);
+use crate::{BOUND, CLOSE_BOUND, SETTINGS, SLACK, open};
 
 #[track_caller]
 fn within<T>(what: &str, bound: Duration, body: impl FnOnce() -> T) -> T {
@@ -62,7 +59,7 @@ fn closes(part: &Part, kill: bool) {
     if kill {
         idle.kill();
     }
-    let bound = CLOSE_BOUND + A_LITTLE;
+    let bound = CLOSE_BOUND + SLACK;
     within("deregMr", bound, || net.deregister(link.send, link.out.region)).expect("deregMr");
     within("deregMr", bound, || net.deregister(link.receive, link.input.region)).expect("deregMr");
     within("closeSend", bound, || net.close_send(link.send)).expect("closeSend");
@@ -100,7 +97,7 @@ fn finalize_frees_what_was_left_open() {
             fill(net, &link);
             let (mut handle, _) = net.listen(context, 0).expect("listen");
             assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
-            within("finalize", CLOSE_BOUND + A_LITTLE, || net.finalize(context)).expect("finalize");
+            within("finalize", CLOSE_BOUND + SLACK, || net.finalize(context)).expect("finalize");
         }
         assert_eq!(descriptors(), before[0], "{before:?}");
     });
@@ -118,8 +115,8 @@ fn the_last_close_of_v8_frees_the_endpoint() {
             let (send, receive) = connect_v8(net);
             let memory = Memory::new(net, send);
             net.deregister(send, memory.region).expect("deregMr");
-            within("closeSend", A_LITTLE, || net.close_send(send)).expect("closeSend");
-            within("closeRecv", CLOSE_BOUND + A_LITTLE, || net.close_recv(receive))
+            within("closeSend", SLACK, || net.close_send(send)).expect("closeSend");
+            within("closeRecv", CLOSE_BOUND + SLACK, || net.close_recv(receive))
                 .expect("closeRecv");
         }
         assert_eq!(descriptors(), before[0], "{before:?}");
@@ -138,7 +135,7 @@ fn a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint() {
         net.close_listen(listener).expect("close");
         let (_, other) = net.listen_v8(0).expect("listen");
         wait("connect to give up", || failed(&mut handle));
-        within("closeListen", CLOSE_BOUND + A_LITTLE, || net.close_listen(other)).expect("close");
+        within("closeListen", CLOSE_BOUND + SLACK, || net.close_listen(other)).expect("close");
         assert_eq!(descriptors(), before);
     });
 }

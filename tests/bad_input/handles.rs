@@ -88,7 +88,9 @@ fn a_handle_with_a_stale_nonce_is_refused_by_the_listener() {
 
 #[test]
 fn a_handle_of_another_job_is_refused_by_the_listener() {
-    play(SETTINGS, BOUND, |part| {
+    // Accept is asked until the stranger has come, which takes as long as a process takes to start.
+    let settings = [SETTINGS, &[("CONNECT_TIMEOUT_MS", "60000")]].concat();
+    play(&settings, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "stranger" {
             let mut handle = from_text(&part.hear());

@@ -1,9 +1,10 @@
 //! Settings that cannot be followed: init fails, with one sentence that says what to do.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::calls::{Net, warnings};
 use crate::support::stage::play;
+use crate::{BOUND, SLACK};
 
 /// A setting, its value, and what the sentence has to say.
 const CASES: &[(&str, &str, &str)] = &[
@@ -31,15 +32,15 @@ const CASES: &[(&str, &str, &str)] = &[
 #[test]
 fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
     for (name, value, words) in CASES {
-        let settings = [("RAILS", "127.0.0.1"), (*name, *value), ("TEST_WORDS", *words)];
-        let settings = [settings, [settings[0], settings[1], ("TEST_NAME", *name)]].concat();
-        play(&settings, Duration::from_secs(20), |part| {
+        let test = [("TEST_NAME", *name), ("TEST_WORDS", *words)];
+        let settings = [&[("PROVIDER", ""), ("RAILS", "127.0.0.1"), (*name, *value)], &test[..]];
+        play(&settings.concat(), BOUND, |part| {
             let name = format!("IRONRAIL_{}", std::env::var("IRONRAIL_TEST_NAME").expect("set"));
             let words = std::env::var("IRONRAIL_TEST_WORDS").expect("set");
             let net = Net::open(&part.plugin());
             let start = Instant::now();
             let failure = net.init().expect_err("it cannot be followed");
-            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
             assert_eq!(failure.said.len(), 1, "{failure:?}");
             assert!(failure.said[0].contains(&name), "{failure:?}");
             assert!(failure.said[0].contains(&words), "{failure:?}");
@@ -55,7 +56,7 @@ fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
 #[test]
 fn an_address_for_a_rail_of_shared_memory_fails_init() {
     let settings = [("PROVIDER", "shm"), ("RAILS", "127.0.0.1")];
-    play(&settings, Duration::from_secs(20), |part| {
+    play(&settings, BOUND, |part| {
         let failure = Net::open(&part.plugin()).init().expect_err("shm has no addresses");
         assert!(failure.said[0].contains("IRONRAIL_RAILS names 127.0.0.1"), "{failure:?}");
     });
@@ -64,7 +65,7 @@ fn an_address_for_a_rail_of_shared_memory_fails_init() {
 #[test]
 fn a_setting_that_is_not_known_is_a_warning_that_names_the_nearest() {
     let settings = [("RAILS", "127.0.0.1"), ("MAX_RIALS", "2")];
-    play(&settings, Duration::from_secs(20), |part| {
+    play(&settings, BOUND, |part| {
         let net = Net::open(&part.plugin());
         let context = net.init().expect("init");
         assert_eq!(warnings().len(), 1, "{:?}", warnings());

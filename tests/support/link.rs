@@ -53,7 +53,7 @@ impl Voice for Cast {
 }
 
 /// Longer than anything here takes that works.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a slot: the longest message.
 pub(crate) const SLOT: usize = 1 << 18;
 /// Outstanding at once, as in NCCL.

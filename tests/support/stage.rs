@@ -188,12 +188,10 @@ impl Lines {
 }
 
 /// How long a part waits for a line of another.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Settings of the tests' own begin so: the plugin leaves them alone.
 const PART: &str = "IRONRAIL_TEST_PART";
 const PLUGIN: &str = "IRONRAIL_TEST_PLUGIN";
-/// Other rails for every part: a provider may have no addresses, as shm.
-const RAILS: &str = "IRONRAIL_TEST_RAILS";
 /// Begins a line for the caster.
 const MARK: &str = "@ ";
 /// Ends a play that came to its end.
@@ -204,13 +202,16 @@ fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
     command
         .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(PART, part);
-    for (name, value) in settings {
+    let theirs = is_over_shm() && settings.iter().all(|(name, _)| *name != "PROVIDER");
+    for (name, value) in settings.iter().filter(|(name, _)| !(theirs && *name == "RAILS")) {
         command.env(format!("IRONRAIL_{name}"), value);
     }
-    if let Some(rails) = std::env::var_os(RAILS) {
-        command.env("IRONRAIL_RAILS", rails);
-    }
     command
+}
+
+/// Whether the environment asks for shared memory, which has no addresses and one rail.
+pub(crate) fn is_over_shm() -> bool {
+    std::env::var("IRONRAIL_PROVIDER").is_ok_and(|provider| provider == "shm")
 }
 
 /// The test around a closure, as the harness knows it: the closure's type is `binary::test::{{closure}}`.

@@ -260,7 +260,7 @@ fn what_hangs_is_ended_within_its_bound() {
     let (code, lines, _) = ended(command);
     assert_eq!(code, 1);
     assert!(lines.contains("no end within 1 s, the last stage: load and init"), "{lines}");
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 #[test]

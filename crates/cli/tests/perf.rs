@@ -263,8 +263,11 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
 }
 
 #[test]
-fn no_rank_outlives_its_launcher() {
+fn no_rank_outlives_its_launcher_and_nothing_is_left_of_it() {
     let mut command = perf("all_reduce -r 3 -b 8 -e 8 -n 100000000");
+    let folder = scratch("temporary");
+    fs::create_dir(&folder).unwrap();
+    command.env("TMPDIR", &folder);
     let mut launcher = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
     let ranks: Vec<u32> = lines
@@ -283,4 +286,7 @@ fn no_rank_outlives_its_launcher() {
         assert!(Instant::now() < deadline, "a rank outlived its launcher");
         thread::sleep(Duration::from_millis(20));
     }
+    let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    fs::remove_dir_all(folder).unwrap();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -1,11 +1,12 @@
 //! Starts one process per rank, watches them, and lets none outlive the group.
 //!
 //! Each child gets its [`Meeting`] in the environment and a pipe as standard input, which it reads to its end: when the
-//! launcher dies, however it dies, its ranks see that and go.
+//! launcher dies, however it dies, its ranks see that and go. A Ctrl-C is the launcher's alone: ranks have a process group
+//! of their own each, so that they can still do what is to be done then.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -69,6 +70,7 @@ impl Launch {
                 .env(MEETING_VARIABLE, launch.hub.meeting(rank).to_string())
                 .stdin(Stdio::piped())
                 .stdout(output)
+                .process_group(0)
                 .spawn()
                 .map_err(system)?;
             if let Some(output) = child.stdout.take() {
@@ -204,14 +206,16 @@ impl Failure {
     }
 }
 
-/// In a child: its meeting, if it was started by [`Launch`]. From here on it ends when the launcher does.
-pub fn child() -> Result<Option<Meeting>, GroupError> {
+/// In a child: its meeting, if it was started by [`Launch`]. From here on it ends when the launcher does, after a last call
+/// of `orphaned`.
+pub fn child(orphaned: impl FnOnce() + Send + 'static) -> Result<Option<Meeting>, GroupError> {
     let Some(text) = std::env::var_os(MEETING_VARIABLE) else {
         return Ok(None);
     };
     let meeting = text.to_string_lossy().parse()?;
     let watch = || {
         let _ = io::copy(&mut io::stdin().lock().by_ref(), &mut io::sink());
+        orphaned();
         process::exit(ORPHANED);
     };
     thread::Builder::new()

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -187,6 +187,7 @@ fn who_does_not_accept_is_named() {
     let mut places = Local::group(2);
     let mut absent = places.pop().unwrap();
     let mut here = places.pop().unwrap();
+    let (gives_up, has_given_up) = mpsc::channel();
     // Rank 1 gives a handle and then does nothing.
     let listener = thread::spawn({
         let library = Arc::clone(&library);
@@ -194,12 +195,13 @@ fn who_does_not_accept_is_named() {
             let net = Net::init(&library, 1).unwrap();
             let (_listener, handle) = net.listen(0).unwrap();
             ironrail_group::bootstrap::Bootstrap::all_gather(&mut absent, &handle.0, WAIT).unwrap();
-            thread::sleep(Duration::from_millis(600));
+            let _ = has_given_up.recv();
             absent.leave();
         }
     });
     let error =
-        Communicator::connect(&library, &mut here, None, Duration::from_millis(300)).unwrap_err();
+        Communicator::connect(&library, &mut here, None, Duration::from_secs(2)).unwrap_err();
     assert!(error.to_string().ends_with("rank 1 to connect"), "{error}");
+    gives_up.send(()).unwrap();
     listener.join().unwrap();
 }

@@ -70,7 +70,10 @@ fn each_setting_reaches_its_field() {
     assert_eq!(with("CQ_ENTRIES", "0").cq_entries_or_default(), 16_384);
     assert_eq!(with("LONE_DONE_TURNS", "0").lone_done_turns, 0);
     assert!(!with("ADVERT_BATCHING", "NO").advert_batching);
-    assert_eq!(with("STATS_FILE", "/tmp/%h.%p").stats_path(7, "node"), Some("/tmp/node.7".into()));
+    assert_eq!(
+        with("STATS_FILE", "rails/%h.%p").stats_path(7, "node"),
+        Some("rails/node.7".into())
+    );
     assert_eq!(with("JOB", "a job").job, "a job");
     assert_eq!(with("LOG_LEVEL", "Debug").log_level, LevelFilter::Debug);
 }

@@ -164,11 +164,13 @@ impl Case {
     /// Calls `turn` over and over for a while.
     pub(super) fn during(&self, time: Duration, mut turn: impl FnMut() -> Outcome) -> Outcome {
         let end = Instant::now() + time;
-        while Instant::now() < end {
+        loop {
             turn()?;
+            if Instant::now() >= end {
+                return Ok(());
+            }
             thread::yield_now();
         }
-        Ok(())
     }
 
     fn other(&mut self) -> Outcome<&mut Channel> {

@@ -22,7 +22,7 @@ use crate::output;
 
 /// Runs a benchmark, or this process's part of one. Whether all is well.
 pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
-    if let Some(meeting) = launch::child()? {
+    if let Some(meeting) = launch::child(rails::abandon)? {
         return part(benchmark, options, meeting);
     }
     if !matches!(benchmark, Benchmark::Raw(_)) {
@@ -35,7 +35,9 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     }
     let files = Files::new()
         .map_err(|error| GroupError::System { what: "making a private directory", error })?;
-    let program = Program::this(std::env::args_os().skip(1))?.with(rails::VARIABLE, files.base());
+    let program = Program::this(std::env::args_os().skip(1))?
+        .with(rails::VARIABLE, files.base())
+        .with(rails::FOLDER, files.folder());
     let mut report = Report::new(benchmark, options);
     let ended = processes(&program, options, |event| report.event(event));
     let well = report.finish(&files.sum())?;

@@ -13,6 +13,15 @@ use serde::Serialize;
 
 /// Names the file to the plugin.
 pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
+/// Names the directory to the ranks, who remove it when their launcher no longer can.
+pub(super) const FOLDER: &str = "IRON_PERF_FILES";
+
+/// In a rank whose launcher is gone.
+pub(super) fn abandon() {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
 
 /// What one rail carried, over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,6 +51,10 @@ impl Files {
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.0
     }
 
     /// What the variable is set to.
