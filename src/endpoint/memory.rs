@@ -182,6 +182,12 @@ impl LineSink for Unit {
 }
 
 impl Unit {
+    /// The unit, cut anew into lines of `line_words` words: no longer ones than it was taken for.
+    pub(crate) fn with_lines_of(self, line_words: usize) -> Self {
+        debug_assert!(line_words <= self.line_words, "the unit holds as many lines as before");
+        Self { line_words, ..self }
+    }
+
     /// The word `index` of line `place`, within the slab.
     #[inline]
     fn at(&self, place: u32, index: usize) -> usize {

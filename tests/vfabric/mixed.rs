@@ -4,8 +4,10 @@
 //! directions, with messages of no bytes, a few, many, and so many that they are striped; receives that fit and receives
 //! that are larger; flushes of memory that the fabric hides until they are made; buffers that are registered again.
 //!
-//! `MIXED_SEEDS=n` sets how many seeds run, `MIXED_FIRST=n` which comes first; `scripts/matrix seeds` and
-//! `scripts/matrix vfabric` run many.
+//! `MIXED_SEEDS=n` sets how many seeds run, `MIXED_FIRST=n` which comes first. `scripts/matrix` runs many of them by the
+//! test `as_told`: MIXED_PROFILE names the profile, MIXED_RAILS=4/2 the rails of both ends, MIXED_EAGAIN the refusals in a
+//! thousand, VFABRIC_* what else the fabric is to be; with MIXED_POSTS=1 every single post of one workload is refused once,
+//! instead.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,14 +26,12 @@ struct Told {
     rails: [usize; 2],
     /// Of a thousand posts, so many are refused.
     eagain: u32,
-    /// Further settings of the fabric, `name=value` with blanks between.
-    more: String,
     seeds: u64,
 }
 
 impl Told {
     fn new(profile: &str, rails: [usize; 2]) -> Self {
-        Self { profile: profile.to_owned(), rails, eagain: 300, more: String::new(), seeds: SEEDS }
+        Self { profile: profile.to_owned(), rails, eagain: 300, seeds: SEEDS }
     }
 }
 
@@ -65,60 +65,108 @@ fn ends_with_unequal_rails_use_the_common_ones() {
     });
 }
 
+/// Eight rails have longer lines than three.
+#[test]
+fn ends_with_unequal_lines_use_the_shorter_ones() {
+    play(&[provider()], BOUND, |part| {
+        run(part, &Told { seeds: 10, ..Told::new("adversary", [8, 3]) });
+    });
+}
+
 #[test]
 #[ignore = "scripts/matrix says what to run"]
 fn as_told() {
     let said = play(&[provider()], BOUND * 30, |part| {
-        let variable = |name: &str| std::env::var(name).unwrap_or_default();
-        let rails: Vec<usize> = variable("MIXED_RAILS")
-            .split('/')
-            .map(|count| count.parse().expect("MIXED_RAILS=4/2"))
-            .collect();
-        let profile = variable("MIXED_PROFILE");
-        let eagain = variable("MIXED_EAGAIN").parse().unwrap_or(300);
-        let told = Told {
-            eagain,
-            more: variable("MIXED_SETTINGS"),
-            ..Told::new(&profile, [rails[0], rails[rails.len() - 1]])
-        };
-        run(part, &told);
+        let rails = variable("MIXED_RAILS").unwrap_or_else(|| "4".to_owned());
+        let mut rails = rails.split('/').map(|count| count.parse().expect("MIXED_RAILS=4/2"));
+        let first = rails.next().expect("a split has a first piece");
+        let profile = variable("MIXED_PROFILE").unwrap_or_else(|| "cxi".to_owned());
+        let eagain = number("MIXED_EAGAIN").and_then(|count| u32::try_from(count).ok());
+        let told = Told::new(&profile, [first, rails.next().unwrap_or(first)]);
+        let told = Told { eagain: eagain.unwrap_or(told.eagain), ..told };
+        if number("MIXED_POSTS").is_some() { refuse_each(part, &told) } else { run(part, &told) }
     });
-    for line in said.lines().filter(|line| line.contains(" seeds of ")) {
+    for line in said.lines().filter(|line| line.starts_with(REPORT)) {
         say(line);
     }
 }
 
-/// All of it, in a process of its own.
+/// Some seeds, in a process of its own.
 fn run(part: &Part, told: &Told) {
-    set("IRONRAIL_STRIPE_MIN", "16K");
-    let World { nets, fabric } = World::open(part, &told.profile, told.rails);
-    let count = |name: &str, default| {
-        std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-    };
-    let (first, seeds) = (count("MIXED_FIRST", 1), count("MIXED_SEEDS", told.seeds));
-    let arena = Buffer::new(COMMS_MAX * 2 * SIDE_BYTES);
-    let mut total = Books::default();
+    let first = number("MIXED_FIRST").unwrap_or(1);
+    let seeds = number("MIXED_SEEDS").unwrap_or(told.seeds);
+    let mut stage = Stage::open(part, told);
     for seed in first..first + seeds {
         say(&format!("seed {seed} of {}", told.profile));
-        let Told { profile, eagain, more, .. } = told;
-        fabric.configure(&format!("profile={profile} nics=16 eagain={eagain} seed={seed} {more}"));
-        let mut workload = Workload::new(nets, fabric, arena, seed);
-        workload.run();
-        total.add(&workload.books);
-        total.posts += fabric.number("counter.posts");
-        total.refused += fabric.number("counter.faults.refuse_random");
-        fabric.is_clean();
+        stage.play(seed, &format!("eagain={} seed={seed}", told.eagain));
     }
-    let Books { messages, bytes, striped, flushes, posts, refused } = total;
+    let Books { messages, bytes, striped, flushes, posts, refused } = stage.total;
     say(&format!(
-        "{seeds} seeds of {}: {messages} messages, {striped} of them striped, {bytes} bytes, {flushes} flushes, {posts} posts, {refused} refused",
-        told.profile
+        "{REPORT}{seeds} seeds: {messages} messages, {striped} of them striped, {bytes} bytes, {flushes} flushes, {posts} posts, {refused} refused"
     ));
     assert_eq!(messages, seeds * COMMS_MAX as u64 * MESSAGES);
     assert!(striped > 0 && flushes > 0, "the workload is mixed");
     let expected = posts * u64::from(told.eagain) / 1000;
     assert!(refused >= expected * 8 / 10, "{refused} of {posts} posts were refused");
 }
+
+/// Every single post of one workload is refused once, until a run ends before the post that was to be refused.
+fn refuse_each(part: &Part, told: &Told) {
+    let mut stage = Stage::open(part, told);
+    for post in 1.. {
+        say(&format!("post {post} of {}", told.profile));
+        stage.play(1, &format!("faults=refuse={post}"));
+        if stage.fabric.number("counter.faults.refuse") == 0 {
+            say(&format!("{REPORT}posts 1 to {} refused, one at a time", post - 1));
+            return;
+        }
+    }
+}
+
+/// What workloads are run on, one after the other.
+struct Stage {
+    nets: [Net; 2],
+    fabric: VirtualFabric,
+    arena: Buffer,
+    settings: String,
+    total: Books,
+}
+
+impl Stage {
+    fn open(part: &Part, told: &Told) -> Self {
+        set("IRONRAIL_STRIPE_MIN", "16K");
+        let World { nets, fabric } = World::open(part, &told.profile, told.rails);
+        let inherited = ["REGIONS", "IMMEDIATES", "CLOCK", "BANDWIDTH", "DEPTH"].map(|name| {
+            let value = variable(&format!("VFABRIC_{name}"));
+            value.map(|value| format!(" {}={value}", name.to_ascii_lowercase())).unwrap_or_default()
+        });
+        let settings = format!("profile={} nics=16{}", told.profile, inherited.concat());
+        let arena = Buffer::new(COMMS_MAX * 2 * SIDE_BYTES);
+        Self { nets, fabric, arena, settings, total: Books::default() }
+    }
+
+    fn play(&mut self, seed: u64, more: &str) {
+        let Self { nets, fabric, arena, settings, total } = self;
+        fabric.configure(&format!("{settings} {more}"));
+        let mut workload = Workload::new(*nets, *fabric, *arena, seed);
+        workload.run();
+        total.add(&workload.books);
+        total.posts += fabric.number("counter.posts");
+        total.refused += fabric.number("counter.faults.refuse_random");
+        fabric.is_clean();
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn number(name: &str) -> Option<u64> {
+    variable(name).map(|value| value.parse().expect("a number"))
+}
+
+/// Begins what a run says of itself in the end.
+const REPORT: &str = "mixed: ";
 
 /// What was done.
 #[derive(Debug, Default)]

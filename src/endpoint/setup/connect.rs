@@ -193,7 +193,9 @@ impl Endpoint {
         let front_door = *front_door;
         let mailbox = mailbox
             .take()
-            .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?;
+            .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?
+            // It was taken for as many rails as we have; the peer writes lines for the common ones.
+            .with_lines_of(parameters.format().words());
         **state = SenderState::Connected(Sender::new(
             flow,
             mailbox,
