@@ -81,15 +81,15 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// With `paired`, standard input is the channel to the other process.
+    /// `other` leads to the other side, if there is one.
     pub(super) fn new(
         plugin: String,
         version: u32,
         role: usize,
-        paired: bool,
+        other: Option<UnixStream>,
         limit: Duration,
     ) -> Outcome<Self> {
-        let other = if paired { Some(Channel::inherited()?) } else { None };
+        let other = other.map(Channel::new).transpose()?;
         Ok(Self {
             plugin,
             version,
@@ -237,6 +237,11 @@ pub(super) const STAGE: &str = "conform-stage ";
 
 pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
 
+/// The channel to the other process: standard input.
+pub(super) fn inherited() -> Outcome<UnixStream> {
+    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
+}
+
 /// Length-prefixed words over a socket.
 #[derive(Debug)]
 struct Channel {
@@ -245,8 +250,7 @@ struct Channel {
 }
 
 impl Channel {
-    fn inherited() -> Outcome<Self> {
-        let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    fn new(stream: UnixStream) -> Outcome<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, pending: Vec::new() })
     }

@@ -59,6 +59,9 @@ pub(crate) struct Conform {
     /// Also what needs gigabytes of memory
     #[arg(long)]
     large: bool,
+    /// Two threads of one process in place of two processes, for fabrics that end with the process: without what stops or kills one
+    #[arg(long)]
+    threads: bool,
     /// Behaviours at once [default: half the CPUs, 4 at most]
     #[arg(long, short)]
     jobs: Option<usize>,
@@ -109,7 +112,13 @@ impl Conform {
         Ok(table::all()
             .filter(|behaviour| self.only.is_empty() || named(&self.only, behaviour))
             .filter(|behaviour| !named(&self.except, behaviour))
+            .filter(|behaviour| !self.threads || behaviour.shape != Shape::Victim)
             .collect())
+    }
+
+    /// How many processes hold it.
+    fn processes(&self, behaviour: &Behaviour) -> usize {
+        if self.threads { 1 } else { behaviour.shape.processes() }
     }
 
     fn plugin(&self) -> &str {

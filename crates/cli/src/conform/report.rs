@@ -181,6 +181,8 @@ rest goes on; each has a limit of time. One line comes per behaviour: `pass`, `F
 and where NCCL's source says so, or `skip` with what was lacking; then the counts. `--json` says the same to programs. The
 exit code is 0 when nothing failed, 1 when something did, 2 when the command line is wrong. `--no-skip` makes what is
 skipped a failure, for runs that are meant to exercise everything. `--large` adds what needs gigabytes of memory.
+`--threads` holds both sides in two threads of one process, for fabrics that reach no other process, and leaves out what
+stops or kills one.
 
 Memory is host memory. Sources are of NCCL 2.30.7. An id keeps its meaning for ever.
 ";

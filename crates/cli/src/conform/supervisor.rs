@@ -103,6 +103,9 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     if options.large {
         command.arg("--large");
     }
+    if options.threads {
+        command.arg("--threads");
+    }
     if let Some(seconds) = options.timeout {
         command.args(["--timeout", &seconds.to_string()]);
     }
@@ -184,12 +187,13 @@ fn start(options: &Conform, table: u32, behaviour: &Behaviour) -> Result<Vec<Wor
     let system = |error| GroupError::System { what: "starting a worker", error };
     let mut workers = Vec::new();
     let mut ends = Vec::new();
-    if behaviour.shape.processes() == 2 {
+    let processes = options.processes(behaviour);
+    if processes == 2 {
         let (one, other) = UnixStream::pair().map_err(system)?;
         ends.extend([one, other]);
     }
     ends.reverse();
-    for role in 0..behaviour.shape.processes() {
+    for role in 0..processes {
         let mut command = worker(options, behaviour.id, table, role)?;
         if let Some(end) = ends.pop() {
             command.stdin(Stdio::from(OwnedFd::from(end)));
@@ -202,13 +206,11 @@ fn start(options: &Conform, table: u32, behaviour: &Behaviour) -> Result<Vec<Wor
 /// The worst that any process saw; a cause before its consequence.
 fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
     let mut verdicts = Vec::new();
+    let alone = workers.len() == 1;
     for (role, worker) in workers.iter_mut().enumerate() {
         let victim = shape == Shape::Victim && role == 1;
         let verdict = worker.end(limit);
-        let named = |why: String| match shape {
-            Shape::One => why,
-            Shape::Two | Shape::Victim => format!("process {role}: {why}"),
-        };
+        let named = |why: String| if alone { why } else { format!("process {role}: {why}") };
         match verdict {
             // It was killed or stopped on purpose; what it said before stands.
             Fate::Lost(..) | Fate::Hung(..) if victim => {}

@@ -1,5 +1,8 @@
 //! A process that holds the plugin to one behaviour and says how that went.
 
+use std::os::unix::net::UnixStream;
+use std::panic::catch_unwind;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -66,28 +69,82 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     };
     let limit = options.limit(behaviour);
     end_for_certain(limit + ORPHANED);
-    let verdict = match hold(options, behaviour, limit) {
-        Ok(()) => Verdict::Pass,
-        Err(Stop::Fail(why)) => Verdict::Fail(why),
-        Err(Stop::Skip(why)) => Verdict::Skip(why),
-        Err(Stop::Left) => Verdict::Left,
+    let verdict = if behaviour.shape == Shape::Two && options.threads {
+        both(options, behaviour, limit)
+    } else {
+        let other = match behaviour.shape {
+            Shape::One => Ok(None),
+            Shape::Two | Shape::Victim => case::inherited().map(Some),
+        };
+        verdict(other.and_then(|other| {
+            hold(options, behaviour, options.worker.role, other, limit)?;
+            output::line(format_args!("{}end of the process", case::STAGE));
+            Ok(())
+        }))
     };
     say(VERDICT, &verdict);
     Ok(true)
 }
 
-fn hold(options: &Conform, behaviour: &table::Behaviour, limit: Duration) -> Outcome {
+fn verdict(held: Outcome) -> Verdict {
+    match held {
+        Ok(()) => Verdict::Pass,
+        Err(Stop::Fail(why)) => Verdict::Fail(why),
+        Err(Stop::Skip(why)) => Verdict::Skip(why),
+        Err(Stop::Left) => Verdict::Left,
+    }
+}
+
+/// The worst of two threads, one per side. When one has failed the other waits for it in vain, inside the plugin or not:
+/// it is left there, and the supervisor ends the process.
+fn both(options: &Conform, behaviour: &'static table::Behaviour, limit: Duration) -> Verdict {
+    let (one, other) = match UnixStream::pair() {
+        Ok(pair) => pair,
+        Err(error) => return Verdict::Fail(format!("conform has no sockets: {error}")),
+    };
+    let (send, ended) = mpsc::channel();
+    for (role, end) in [one, other].into_iter().enumerate() {
+        let (send, options) = (send.clone(), options.clone());
+        thread::spawn(move || {
+            let held = catch_unwind(|| verdict(hold(&options, behaviour, role, Some(end), limit)));
+            let held = held.unwrap_or_else(|_| Verdict::Fail("its thread has died".to_owned()));
+            let named = match held {
+                Verdict::Fail(why) => Verdict::Fail(format!("thread {role}: {why}")),
+                other => other,
+            };
+            // The other side may have failed, and with it the run.
+            let _ = send.send(named);
+        });
+    }
+    let first = ended.recv().unwrap_or(Verdict::Left);
+    if matches!(first, Verdict::Fail(_)) {
+        say(VERDICT, &first);
+        loop {
+            thread::park();
+        }
+    }
+    let second = ended.recv().unwrap_or(Verdict::Left);
+    let rank = |verdict: &Verdict| match verdict {
+        Verdict::Pass => 0,
+        Verdict::Skip(_) => 1,
+        Verdict::Left => 2,
+        Verdict::Fail(_) => 3,
+    };
+    if rank(&first) > rank(&second) { first } else { second }
+}
+
+fn hold(
+    options: &Conform,
+    behaviour: &table::Behaviour,
+    role: usize,
+    other: Option<UnixStream>,
+    limit: Duration,
+) -> Outcome {
     let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(table::NEWEST);
-    let paired = behaviour.shape != Shape::One;
-    let (plugin, role) = (options.plugin().to_owned(), options.worker.role);
-    let mut case = Case::new(plugin, version, role, paired, limit)?;
+    let mut case = Case::new(options.plugin().to_owned(), version, role, other, limit)?;
     case.is_large = options.large;
     case.death_is_told = Duration::from_secs(options.death);
-    let held = (behaviour.run)(&mut case);
-    if held.is_ok() {
-        output::line(format_args!("{}end of the process", case::STAGE));
-    }
-    held
+    (behaviour.run)(&mut case)
 }
 
 fn say(prefix: &str, what: &impl Serialize) {
