@@ -32,6 +32,10 @@ pub(crate) struct Comm {
     address: *mut c_void,
 }
 
+/// A registered buffer.
+#[derive(Debug)]
+pub(crate) struct Region(*mut c_void);
+
 /// A message that was posted.
 #[derive(Clone, Copy)]
 pub(crate) struct Request(*mut c_void);
@@ -86,13 +90,27 @@ impl Net {
     }
 
     fn with_memory(&self, raw: *mut c_void, memory: &Memory) -> Comm {
+        let mut comm = Comm { raw, region: ptr::null_mut(), address: memory.address };
+        comm.region = self.register(&comm, memory).0;
+        comm
+    }
+
+    #[inline]
+    pub(crate) fn register(&self, comm: &Comm, memory: &Memory) -> Region {
         let (mut region, register) =
             (ptr::null_mut(), self.table.reg_mr.expect("the table has regMr"));
         // SAFETY: an open comm, memory that stays for ever, and a place that lives through the call.
         check("regMr", unsafe {
-            register(raw, memory.address, memory.len, PTR_HOST, &raw mut region)
+            register(comm.raw, memory.address, memory.len, PTR_HOST, &raw mut region)
         });
-        Comm { raw, region, address: memory.address }
+        Region(region)
+    }
+
+    #[inline]
+    pub(crate) fn deregister(&self, comm: &Comm, region: Region) {
+        let deregister = self.table.dereg_mr.expect("the table has deregMr");
+        // SAFETY: the comm is open, and the region its own.
+        check("deregMr", unsafe { deregister(comm.raw, region.0) });
     }
 
     /// `None`: not now.
@@ -154,23 +172,17 @@ impl Net {
     }
 
     pub(crate) fn close_send(&self, comm: Comm) {
-        self.forget_memory(&comm);
+        self.deregister(&comm, Region(comm.region));
         let close = self.table.close_send.expect("the table has closeSend");
         // SAFETY: open, and used up here.
         check("closeSend", unsafe { close(comm.raw) });
     }
 
     pub(crate) fn close_receive(&self, comm: Comm) {
-        self.forget_memory(&comm);
+        self.deregister(&comm, Region(comm.region));
         let close = self.table.close_recv.expect("the table has closeRecv");
         // SAFETY: open, and used up here.
         check("closeRecv", unsafe { close(comm.raw) });
-    }
-
-    fn forget_memory(&self, comm: &Comm) {
-        let deregister = self.table.dereg_mr.expect("the table has deregMr");
-        // SAFETY: the comm is open, and the region its own.
-        check("deregMr", unsafe { deregister(comm.raw, comm.region) });
     }
 
     pub(crate) fn finalize(self) {
@@ -187,6 +199,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// `len` of its bytes, from `offset` on.
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
+        assert!(offset + len <= self.len);
+        Self { address: self.address.wrapping_byte_add(offset), len }
+    }
+
     pub(crate) fn new(len: usize) -> Self {
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

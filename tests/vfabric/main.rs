@@ -3,6 +3,7 @@
 //! The strict provider itself says so, in a report that each run leaves (docs/vfabric.md): broken rules, counters, and what
 //! is open at the end.
 
+mod census;
 mod closing;
 mod mixed;
 #[path = "../support/mod.rs"]

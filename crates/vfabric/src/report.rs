@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use crate::engine::Engine;
 use crate::ledger::Rule;
+use crate::provider::calls;
 
 /// Writes it where VFABRIC_REPORT says, over what an earlier one of this process wrote. A process that opened no domain has
 /// nothing to say, and leaves a file of another one alone.
@@ -55,6 +56,7 @@ pub(crate) fn numbers(engine: &Engine) -> Vec<(String, u64)> {
         numbers.push((format!("nic.{index}.posts"), nic.operations));
         numbers.push((format!("nic.{index}.bytes"), nic.bytes));
     }
+    numbers.push(("counter.calls".to_owned(), calls()));
     numbers.push(("counter.posts".to_owned(), engine.posts()));
     numbers.push(("counter.tolerated".to_owned(), engine.ledger.tolerated()));
     numbers.extend(engine.counters.all().map(|(name, value)| (format!("counter.{name}"), value)));

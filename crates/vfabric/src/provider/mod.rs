@@ -26,6 +26,8 @@ use sys::Symbols;
 use crate::engine::{Errno, Outcome, engine};
 use crate::report;
 
+pub(crate) use object::calls;
+
 /// The libfabric that loaded us. Nothing of it is linked: its user may have opened it for itself alone.
 fn library() -> Option<&'static Symbols> {
     static LIBRARY: OnceLock<Option<Symbols>> = OnceLock::new();

@@ -6,7 +6,7 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libfabric_sys as sys;
@@ -14,6 +14,14 @@ use libfabric_sys as sys;
 use crate::engine::engine;
 use crate::ledger::Rule;
 use crate::serial::{Serial, Turn};
+
+/// Calls on objects, ever.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// How many calls on objects there were, of this process.
+pub(crate) fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
+}
 
 /// A structure of libfabric's that begins with a `fid`.
 ///
@@ -77,6 +85,7 @@ impl<F: Fid> Object<F> {
     ///
     /// `raw` must come from `publish` of this type, be it closed or not.
     pub(super) unsafe fn of<'a>(raw: *mut F) -> Option<&'a Self> {
+        CALLS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's; closed objects stay where they are long enough.
         let object = unsafe { raw.cast::<Self>().as_ref() }?;
         if object.closed.load(Ordering::Acquire) {
