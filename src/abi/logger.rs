@@ -6,23 +6,25 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong};
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use net_abi::{LOG_INFO, LOG_TRACE, LOG_WARN, Logger, SUBSYSTEM_INIT, SUBSYSTEM_NET};
 
+use super::published::Published;
+
 type Call = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
 
-/// Points to the logger in use, or is null. A place is never freed: another thread may be reading it.
-static CURRENT: AtomicPtr<Call> = AtomicPtr::new(ptr::null_mut());
+/// The logger in use.
+static CURRENT: Published<Call> = Published(AtomicPtr::new(ptr::null_mut()));
 
 /// Sends the log to NCCL from now on. Safe to call many times, with the same logger, another, or none (which changes
 /// nothing).
 pub(super) fn install(logger: Logger) {
     let Some(call) = logger else { return };
-    if current().map(|call| call as usize) != Some(call as usize) {
+    if CURRENT.get().map(|call| call as usize) != Some(call as usize) {
         // One small leak per distinct logger, of which a process has one or two.
-        CURRENT.store(Box::into_raw(Box::new(call)), Ordering::Release);
+        CURRENT.publish(call);
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -37,21 +39,15 @@ pub(super) fn install(logger: Logger) {
     });
 }
 
-fn current() -> Option<Call> {
-    let place = CURRENT.load(Ordering::Acquire);
-    // SAFETY: null, or a box that `install` leaked.
-    unsafe { place.as_ref() }.copied()
-}
-
 struct Forward;
 
 impl Log for Forward {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
-        current().is_some()
+        CURRENT.get().is_some()
     }
 
     fn log(&self, record: &Record<'_>) {
-        let Some(call) = current() else { return };
+        let Some(call) = CURRENT.get() else { return };
         let text = c_text(&format!("NET/Ironrail : {}", record.args()));
         let file = c_text(record.file().unwrap_or_else(|| record.target()));
         let line = record.line().and_then(|line| c_int::try_from(line).ok()).unwrap_or(0);
@@ -90,6 +86,7 @@ const SUBSYSTEMS: c_ulong = SUBSYSTEM_NET | SUBSYSTEM_INIT;
 #[cfg(test)]
 pub(super) mod tests {
     use std::cell::RefCell;
+    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -163,8 +160,8 @@ pub(super) mod tests {
     #[test]
     fn the_same_logger_again_takes_no_memory() {
         install(Some(variadic(capture)));
-        let place = CURRENT.load(Ordering::Acquire);
+        let place = CURRENT.0.load(Ordering::Acquire);
         install(Some(variadic(capture)));
-        assert_eq!(place, CURRENT.load(Ordering::Acquire));
+        assert_eq!(place, CURRENT.0.load(Ordering::Acquire));
     }
 }

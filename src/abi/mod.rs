@@ -15,6 +15,7 @@ mod guard;
 mod logger;
 mod object;
 mod place;
+mod published;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -25,3 +26,8 @@ mod v6;
 mod v7;
 mod v8;
 mod v9;
+
+/// What `published` is made of.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicPtr, Ordering};
+}

@@ -5,8 +5,9 @@
 //! first, and only to open, find or close an endpoint.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
+
+use fabric::{Guard, Lock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::slots::Slots;
@@ -18,10 +19,10 @@ use super::Owner;
 /// Endpoints of one process: as many as a handle can name.
 const CELLS: usize = 1 << 12;
 
-static CELL: [Cell; CELLS] = [const { Mutex::new(None) }; CELLS];
-static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
+static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
 
-type Cell = Mutex<Option<Box<Endpoint>>>;
+type Cell = Lock<Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -128,13 +129,13 @@ pub(super) fn close_if_unused(handle: Handle) {
 }
 
 #[inline(always)]
-fn cell(number: u16) -> MutexGuard<'static, Option<Box<Endpoint>>> {
+fn cell(number: u16) -> Guard<'static, Option<Box<Endpoint>>> {
     // A panic under the lock was answered with an error already; the endpoint's own state says if it is broken.
-    CELL[usize::from(number) % CELLS].lock().unwrap_or_else(PoisonError::into_inner)
+    CELL[usize::from(number) % CELLS].lock()
 }
 
-fn registry() -> MutexGuard<'static, Option<Registry>> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+fn registry() -> Guard<'static, Option<Registry>> {
+    REGISTRY.lock()
 }
 
 impl Registry {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+
+use fabric::Lock;
 
 use super::config::Config;
 use super::device::host_name;
@@ -16,12 +17,12 @@ struct Totals {
     counters: Counters,
 }
 
-static TOTALS: Mutex<Totals> =
-    Mutex::new(Totals { rails: BTreeMap::new(), counters: Counters::NONE });
+static TOTALS: Lock<Totals> =
+    Lock::new(Totals { rails: BTreeMap::new(), counters: Counters::NONE });
 
 /// Adds what an endpoint reports at its end, and writes the file anew.
 pub(super) fn add(config: &Config, report: &Report) {
-    let mut totals = TOTALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut totals = TOTALS.lock();
     totals.add(report);
     if config.stats_file.is_none() {
         return;

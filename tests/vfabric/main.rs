@@ -75,6 +75,15 @@ impl Fabric {
         fabric.report()
     }
 
+    /// Communicators of two threads each.
+    fn stress(profile: &str) -> Report {
+        let fabric = Self::new(profile, &[]);
+        let settings: Vec<_> =
+            fabric.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        client::stress(8, 1, 24, &settings);
+        fabric.report()
+    }
+
     fn perf(&self) -> Command {
         let mut perf = Command::new(command());
         perf.args(["perf", "all_reduce", "--ranks", "2", "--threads"]);
@@ -141,6 +150,14 @@ fn moves_data(profile: &str) {
     Fabric::client(profile, 12, &[]).is_clean();
     Fabric::client(profile, 8, &[]).is_clean();
     Fabric::all_reduce(profile, patient(profile)).is_clean();
+}
+
+/// Two calls at once on objects that libfabric lets one thread at a time use (FI_THREAD_COMPLETION) are a broken rule.
+#[test]
+fn service_and_progress_threads_never_meet_in_the_provider() {
+    for profile in ["cxi", "adversary"] {
+        Fabric::stress(profile).is_clean();
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! How many libfabric objects this process has open, so that a test or `finalize` can ask for zero.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::atomic::AtomicUsize;
+use crate::lockless::Count;
 
 /// The open objects of each class, and the closes that failed, in the whole process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub fn census() -> Census {
         domains: Class::Domain.count(),
         fabrics: Class::Fabric.count(),
         pages: Class::Pages.count(),
-        failed_closes: FAILED_CLOSES.load(Ordering::Relaxed),
+        failed_closes: FAILED_CLOSES.value(),
     }
 }
 
@@ -80,21 +81,21 @@ impl Class {
     }
 
     pub(crate) fn opened(self) {
-        OPEN[self as usize].fetch_add(1, Ordering::Relaxed);
+        OPEN[self as usize].up();
     }
 
     pub(crate) fn closed(self) {
-        OPEN[self as usize].fetch_sub(1, Ordering::Relaxed);
+        OPEN[self as usize].down();
     }
 
     fn count(self) -> usize {
-        OPEN[self as usize].load(Ordering::Relaxed)
+        OPEN[self as usize].value()
     }
 }
 
 pub(crate) fn close_failed() {
-    FAILED_CLOSES.fetch_add(1, Ordering::Relaxed);
+    FAILED_CLOSES.up();
 }
 
-static OPEN: [AtomicUsize; 7] = [const { AtomicUsize::new(0) }; 7];
-static FAILED_CLOSES: AtomicUsize = AtomicUsize::new(0);
+static OPEN: [Count; 7] = [const { Count(AtomicUsize::new(0)) }; 7];
+static FAILED_CLOSES: Count = Count(AtomicUsize::new(0));

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use libfabric_sys as sys;
 
@@ -12,6 +12,7 @@ use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
 use crate::library::Version;
+use crate::lock::Lock;
 use crate::scope::Scope;
 
 /// An open domain, the parent of endpoints, regions, queues and address vectors.
@@ -22,7 +23,7 @@ pub struct Domain {
     region_mode: RegionMode,
     device_memory: bool,
     scope: Scope,
-    keys: Mutex<Keys>,
+    keys: Lock<Keys>,
 }
 
 impl Domain {
@@ -44,7 +45,7 @@ impl Domain {
             region_mode: info.region_mode(),
             device_memory: info.device_memory(),
             scope: Scope::new(),
-            keys: Mutex::new(Keys::new(info.key_bytes())),
+            keys: Lock::new(Keys::new(info.key_bytes())),
         }))
     }
 
@@ -85,11 +86,11 @@ impl Domain {
     }
 
     pub(crate) fn take_key(&self) -> Option<u64> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.keys.lock().take()
     }
 
     pub(crate) fn give_back_key(&self, key: u64) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).give_back(key);
+        self.keys.lock().give_back(key);
     }
 
     pub(crate) fn scope(&self) -> Scope {

@@ -30,6 +30,8 @@ mod info;
 mod keys;
 mod kind;
 mod library;
+mod lock;
+mod lockless;
 mod memory;
 mod options;
 mod pages;
@@ -38,6 +40,11 @@ mod query;
 mod queue;
 mod region;
 mod scope;
+
+/// What `lockless` is made of.
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
 
 pub use address::{AddressVector, PeerAddress};
 pub use census::{Census, census};
@@ -50,6 +57,7 @@ pub use info::{Info, NicInfo, PciAddress, RegionMode};
 pub use kind::{Control, Data, RailKind};
 pub use libfabric_sys::{Attempt, LoadError};
 pub use library::{Library, Version};
+pub use lock::{Guard, Lock};
 pub use memory::{Dmabuf, MemoryKind, UserMemory};
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, page_bytes};

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use libc::c_void;
 
 use crate::census::Class;
+use crate::lockless::{load_words, store_words};
 
 /// Zeroed pages, mapped until the last owner drops them, and not mapped in a forked child.
 #[derive(Debug)]
@@ -171,8 +172,7 @@ impl Pages {
     /// When they are not all inside.
     #[inline]
     pub fn load_words<const COUNT: usize>(&self, first: usize) -> [u64; COUNT] {
-        let places = self.places::<COUNT>(first);
-        std::array::from_fn(|index| places[index].load(Ordering::Acquire))
+        load_words(self.places(first))
     }
 
     /// Stores words from `first` on, each in one piece, in no order that others could rely on.
@@ -182,9 +182,7 @@ impl Pages {
     /// When they do not all fit.
     #[inline]
     pub fn store_words<const COUNT: usize>(&self, first: usize, words: [u64; COUNT]) {
-        for (place, word) in self.places::<COUNT>(first).iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
-        }
+        store_words(self.places(first), words);
     }
 
     #[inline]

@@ -1,0 +1,136 @@
+//! The lock that everything shared is behind. It is the standard library's, unless built with `--cfg races`.
+//!
+//! valgrind's tools know pthread's locks, and not the standard library's, which are words that the kernel is asked about.
+//! So scripts/races builds with that switch, and has them look at the same program over pthread's.
+
+#[cfg(not(races))]
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A value that one thread at a time may use. A panic under the lock does not close it: what is inside says whether it is
+/// broken.
+#[cfg(not(races))]
+#[derive(Debug)]
+pub struct Lock<T>(Mutex<T>);
+
+/// The value, as long as this lives.
+#[cfg(not(races))]
+pub type Guard<'a, T> = MutexGuard<'a, T>;
+
+#[cfg(not(races))]
+impl<T> Lock<T> {
+    /// An open lock.
+    pub const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// Waits until nobody else has the value.
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(races)]
+pub use pthread::{Guard, Lock};
+
+#[cfg(races)]
+mod pthread {
+    use std::cell::UnsafeCell;
+    use std::fmt;
+    use std::ops::{Deref, DerefMut};
+
+    /// As without `--cfg races`.
+    pub struct Lock<T> {
+        mutex: UnsafeCell<libc::pthread_mutex_t>,
+        value: UnsafeCell<T>,
+    }
+
+    // SAFETY: the mutex lets one thread at a time at the value, which may be handed to it.
+    unsafe impl<T: Send> Sync for Lock<T> {}
+    // SAFETY: no thread can hold the mutex of a value that is owned.
+    unsafe impl<T: Send> Send for Lock<T> {}
+
+    /// As without `--cfg races`.
+    #[derive(Debug)]
+    pub struct Guard<'a, T>(&'a Lock<T>);
+
+    impl<T> Lock<T> {
+        /// An open lock.
+        pub const fn new(value: T) -> Self {
+            let mutex = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
+            Self { mutex, value: UnsafeCell::new(value) }
+        }
+
+        /// Waits until nobody else has the value.
+        pub fn lock(&self) -> Guard<'_, T> {
+            // SAFETY: initialised by its constant, and not moved while borrowed.
+            let code = unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
+            assert_eq!(code, 0, "pthread_mutex_lock");
+            Guard(self)
+        }
+    }
+
+    impl<T> Deref for Guard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            // SAFETY: this guard holds the mutex.
+            unsafe { &*self.0.value.get() }
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: as above, and the guard is borrowed exclusively.
+            unsafe { &mut *self.0.value.get() }
+        }
+    }
+
+    impl<T> Drop for Guard<'_, T> {
+        fn drop(&mut self) {
+            // SAFETY: this guard locked it, in this thread.
+            unsafe { libc::pthread_mutex_unlock(self.0.mutex.get()) };
+        }
+    }
+
+    impl<T> Drop for Lock<T> {
+        fn drop(&mut self) {
+            // SAFETY: nobody borrows it any more.
+            unsafe { libc::pthread_mutex_destroy(self.mutex.get()) };
+        }
+    }
+
+    impl<T> fmt::Debug for Lock<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Lock")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_under_the_lock_does_not_close_it() {
+        static LOCK: Lock<u32> = Lock::new(1);
+        let broken = std::thread::spawn(|| {
+            let mut value = LOCK.lock();
+            *value = 2;
+            panic!("under the lock");
+        });
+        assert!(broken.join().is_err());
+        assert_eq!(*LOCK.lock(), 2);
+    }
+
+    #[test]
+    fn one_thread_at_a_time_has_the_value() {
+        static LOCK: Lock<u64> = Lock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *LOCK.lock() += 1));
+            }
+        });
+        assert_eq!(*LOCK.lock(), 40_000);
+    }
+}
