@@ -27,6 +27,12 @@ impl Endpoint {
             );
             return Err(Error::new(Kind::InvalidArgument, sentence));
         }
+        let full = || {
+            let sentence =
+                format!("{REGIONS_MAX} buffers are registered on device {}", self.label());
+            Error::new(Kind::System, sentence)
+        };
+        self.regions.upcoming().ok_or_else(full)?;
         let rails = self.nics.iter().map(|nic| nic.data.endpoint());
         let region = self.cache.find_or(memory, || UserRegion::register(rails, memory));
         let region = region.map_err(|error| refused(self.device, &memory, &error))?;
@@ -35,12 +41,7 @@ impl Endpoint {
             generation = current;
             region
         });
-        let slot = slot.ok_or_else(|| {
-            Error::new(
-                Kind::System,
-                format!("{REGIONS_MAX} buffers are registered on device {}", self.label()),
-            )
-        })?;
+        let slot = slot.ok_or_else(|| Error::new(Kind::Internal, "an upcoming slot is taken"))?;
         Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
     }
 
@@ -50,7 +51,10 @@ impl Endpoint {
         let taken =
             if ours { self.regions.remove(region.slot(), region.generation()) } else { None };
         let region = taken.ok_or_else(|| Error::stale("memory handle"))?;
-        self.drain_region(&region);
+        // A buffer that others have registered too stays registered: what is in flight may be theirs.
+        if !self.cache.is_shared(&region) {
+            self.drain_region(&region);
+        }
         self.cache.release(region);
         Ok(())
     }

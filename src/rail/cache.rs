@@ -13,7 +13,14 @@ use super::region::UserRegion;
 /// The registrations of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCache {
-    held: BTreeMap<Key, Weak<UserRegion>>,
+    held: BTreeMap<Key, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    region: Weak<UserRegion>,
+    /// How many were given out and not given back. What is in flight holds shares as well, which do not count.
+    handles: usize,
 }
 
 /// Ordered by kind, then by where a range begins, longest first: the range that may hold another comes right before it.
@@ -37,7 +44,8 @@ impl RegionCache {
         let region = Arc::new(register()?);
         // A DMA-BUF is a buffer of its own each time: its descriptor may be another one at the same address.
         if memory.dmabuf().is_none() {
-            self.held.insert(Key::of(&memory), Arc::downgrade(&region));
+            let held = Held { region: Arc::downgrade(&region), handles: 1 };
+            self.held.insert(Key::of(&memory), held);
         }
         Ok(region)
     }
@@ -45,23 +53,39 @@ impl RegionCache {
     /// Gives a share back; the last one closes the registration.
     pub(crate) fn release(&mut self, region: Arc<UserRegion>) {
         let key = Key::of(&region.memory());
+        let Some(held) = self.held.get_mut(&key).filter(|held| held.is(&region)) else { return };
+        held.handles -= 1;
         drop(region);
-        if self.held.get(&key).is_some_and(|entry| entry.strong_count() == 0) {
+        if held.region.strong_count() == 0 {
             self.held.remove(&key);
         }
     }
 
+    /// Whether others than the caller were given this registration: it stays when the caller's share goes.
+    pub(crate) fn is_shared(&self, region: &Arc<UserRegion>) -> bool {
+        let held = self.held.get(&Key::of(&region.memory())).filter(|held| held.is(region));
+        held.is_some_and(|held| held.handles > 1)
+    }
+
     /// The held registration that covers `memory`.
-    fn find(&self, memory: &UserMemory) -> Option<Arc<UserRegion>> {
+    fn find(&mut self, memory: &UserMemory) -> Option<Arc<UserRegion>> {
         if memory.dmabuf().is_some() {
             return None;
         }
         let key = Key::of(memory);
-        let (nearest, region) = self.held.range(..=key).next_back()?;
+        let (nearest, held) = self.held.range_mut(..=key).next_back()?;
         // The nearest range that begins at or before this one. Another one may hold it too: then a registration is
         // made that was not needed, which costs time and nothing else.
-        let region = if nearest.kind == key.kind { region.upgrade() } else { None };
-        region.filter(|region| region.holds(memory.address(), memory.len()))
+        let region = if nearest.kind == key.kind { held.region.upgrade() } else { None };
+        let region = region.filter(|region| region.holds(memory.address(), memory.len()))?;
+        held.handles += 1;
+        Some(region)
+    }
+}
+
+impl Held {
+    fn is(&self, region: &Arc<UserRegion>) -> bool {
+        Weak::as_ptr(&self.region) == Arc::as_ptr(region)
     }
 }
 
