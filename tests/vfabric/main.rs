@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use support::client;
+use support::stage::play;
+use world::{End, World, provider};
 
 /// libfabric 2.5.1, as scripts/setup brings it (the wheel mpich 5.0.2 carries it).
 const SECOND_LIBFABRIC: &str =
@@ -70,8 +72,13 @@ impl Fabric {
 
     /// An all-reduce of two threads, every byte checked.
     fn all_reduce(profile: &str, more: &[(&'static str, &str)]) -> Report {
+        Self::two_threads("all_reduce", profile, more)
+    }
+
+    /// Some operation of two threads, every byte checked.
+    fn two_threads(operation: &str, profile: &str, more: &[(&'static str, &str)]) -> Report {
         let fabric = Self::new(profile, more);
-        support::output_of(&mut fabric.perf());
+        support::output_of(&mut fabric.perf(operation));
         fabric.report()
     }
 
@@ -84,9 +91,9 @@ impl Fabric {
         fabric.report()
     }
 
-    fn perf(&self) -> Command {
+    fn perf(&self, operation: &str) -> Command {
         let mut perf = Command::new(command());
-        perf.args(["perf", "all_reduce", "--ranks", "2", "--threads"]);
+        perf.args(["perf", operation, "--ranks", "2", "--threads"]);
         perf.args(["-b", "8", "-e", "1M", "-f", "8", "-n", "2", "-w", "1", "-c", "1"]);
         perf.arg("--net").arg(support::plugin());
         perf.envs(self.settings.iter().map(|(name, value)| (*name, value)));
@@ -149,7 +156,9 @@ fn patient(profile: &str) -> &'static [(&'static str, &'static str)] {
 fn moves_data(profile: &str) {
     Fabric::client(profile, 12, &[]).is_clean();
     Fabric::client(profile, 8, &[]).is_clean();
-    Fabric::all_reduce(profile, patient(profile)).is_clean();
+    for operation in ["all_reduce", "all_gather", "reduce_scatter", "sendrecv"] {
+        Fabric::two_threads(operation, profile, patient(profile)).is_clean();
+    }
 }
 
 /// Two calls at once on objects that libfabric lets one thread at a time use (FI_THREAD_COMPLETION) are a broken rule.
@@ -208,6 +217,36 @@ fn every_form_of_cxi_moves_data() {
     }
 }
 
+/// cxi grants immediates to a process that has the variable when libfabric loads it. The plugin sets it before, where nobody
+/// gave it a value.
+#[test]
+fn what_a_provider_reads_when_it_loads_is_set_before() {
+    let told = ("VFABRIC_IMMEDIATES", "variable");
+    let report = Fabric::client("cxi", 12, &[told]);
+    report.is_clean();
+    assert!(report.number("counter arrivals") > 0, "{report:#?}");
+    let report = Fabric::client("cxi", 12, &[told, ("FI_CXI_ENABLE_WRITEDATA", "0")]);
+    report.is_clean();
+    assert_eq!(report.number("counter arrivals"), 0, "a user's value stays: {report:#?}");
+}
+
+/// Once per process, whatever the number of communicators; what sites choose differently is left alone.
+#[test]
+fn what_is_set_for_providers_is_logged_once() {
+    let said = play(&[provider()], Duration::from_secs(60), |part| {
+        let World { nets, fabric } = World::open_and_say(part, "cxi", [1, 1], "info");
+        let ends = nets.map(End::open);
+        ends.into_iter().for_each(End::close);
+        let value = |name: &str| std::env::var(name).ok();
+        assert_eq!(value("FI_CXI_ENABLE_WRITEDATA").as_deref(), Some("1"));
+        assert_eq!(value("FI_MR_CACHE_MONITOR"), None);
+        fabric.is_clean();
+    });
+    let told = said.lines().filter(|line| line.contains("FI_CXI_ENABLE_WRITEDATA=1 is set"));
+    assert_eq!(told.count(), 1, "{said}");
+    assert!(!said.contains("FI_MR_CACHE_MONITOR"), "{said}");
+}
+
 #[test]
 fn refused_posts_lose_nothing() {
     for profile in ["cxi", "efa", "tcp", "adversary"] {
@@ -234,7 +273,7 @@ fn fails(profile: &str, faults: &'static str) {
     let settings = [("VFABRIC_FAULTS", faults), ("VFABRIC_TOLERATE", "closed")];
     let fabric = Fabric::new(profile, &settings);
     let started = Instant::now();
-    let output = fabric.perf().output().expect("the command runs");
+    let output = fabric.perf("all_reduce").output().expect("the command runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code().is_some(), "{profile}, {faults}: {said}");
     assert!(started.elapsed() < Duration::from_secs(25), "{profile}, {faults}: {said}");

@@ -34,6 +34,16 @@ impl World {
     /// Ends with these numbers of rails. Where they differ, the second end's plugin is loaded from a copy of the file: a
     /// plugin reads the environment once.
     pub(crate) fn open(part: &Part, profile: &str, rails: [usize; 2]) -> Self {
+        Self::open_and_say(part, profile, rails, "warn")
+    }
+
+    /// The same with a log of this level.
+    pub(crate) fn open_and_say(
+        part: &Part,
+        profile: &str,
+        rails: [usize; 2],
+        log_level: &str,
+    ) -> Self {
         let provider = PathBuf::from(provider().1);
         let folder = provider.parent().and_then(|path| path.to_str()).expect("a folder");
         for (name, value) in [
@@ -42,7 +52,7 @@ impl World {
             ("VFABRIC_PROFILE", profile),
             ("VFABRIC_NICS", "16"),
             ("IRONRAIL_MAX_RAILS", "16"),
-            ("IRONRAIL_LOG_LEVEL", "warn"),
+            ("IRONRAIL_LOG_LEVEL", log_level),
         ] {
             set(name, value);
         }

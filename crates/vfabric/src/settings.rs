@@ -35,8 +35,8 @@ settings! {
     "seed", "a number", "1", "Where all chance starts.";
     "eagain", "0 to 999", "0", "So many of a thousand posts are refused with -FI_EAGAIN.";
     "faults", "a script", "", "Faults by post and by operation; see below.";
-    "immediates", "0 or 1", "the profile's",
-        "Whether writes with immediates work; without, they answer -FI_ENOSYS, whatever `cq_data_size` says.";
+    "immediates", "0, 1 or variable", "the profile's",
+        "Whether writes with immediates work; without, they answer -FI_ENOSYS, whatever `cq_data_size` says. By the variable: if the process had FI_CXI_ENABLE_WRITEDATA=1 when libfabric loaded the provider, as on cxi.";
     "regions", "endpoint, prov_key, allocated, virt_addr, local, or none", "the profile's",
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
@@ -165,6 +165,10 @@ impl Settings {
             "seed" => self.seed = value.parse().ok()?,
             "eagain" => self.eagain_permille = number(value, 0, 999)?,
             "faults" => self.faults = faults::parse(value).ok()?,
+            "immediates" if value == "variable" => {
+                profile.immediates =
+                    std::env::var_os("FI_CXI_ENABLE_WRITEDATA").is_some_and(|value| value == "1");
+            }
             "immediates" => profile.immediates = switch(value)?,
             "regions" => profile.regions = region_bits(value)?,
             "endpoints" => profile.endpoints_per_nic = value.parse().ok()?,
