@@ -9,7 +9,7 @@ use super::messages::Messages;
 use crate::error::{Error, Kind, Result};
 use crate::plugin::device::Device;
 use crate::plugin::discovery::RailPlan;
-use crate::plugin::{Subject, probe};
+use crate::plugin::{Subject, order, probe};
 use crate::rail::peers::Peers;
 use crate::rail::{DataRail, Operations};
 
@@ -84,7 +84,8 @@ impl Nic {
         with_control: bool,
     ) -> std::result::Result<(Self, Arc<AddressVector>), FabricError> {
         let info = &plan.info;
-        let data = fabric::Endpoint::open(domain, info, &queue, &addresses)?;
+        let options = order::options(info.provider());
+        let data = fabric::Endpoint::open_with(domain, info, &queue, &addresses, options)?;
         let control = with_control
             .then(|| ControlRail::open(domain, info, &queue, &addresses))
             .transpose()?;

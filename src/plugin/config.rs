@@ -48,6 +48,7 @@ macro_rules! settings {
             notes: Vec<Note>,
             given: Vec<(&'static str, String)>,
             provider_variables: BTreeMap<String, String>,
+            protocols: Option<String>,
         }
 
         pub(crate) const SETTINGS: &[Setting] = &[
@@ -61,6 +62,7 @@ macro_rules! settings {
                     notes: Vec::new(),
                     given: Vec::new(),
                     provider_variables: BTreeMap::new(),
+                    protocols: None,
                 })
             }
         }
@@ -115,6 +117,8 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_CQ_SIZE", "CQ_ENTRIES"),
 ];
 
+/// NCCL's own, which protocols its kernels may use (NCCL src/graph/tuning.cc:453).
+pub(crate) const PROTOCOLS: &str = "NCCL_PROTO";
 /// Our tests' own, which a plugin under test sees as well.
 const TEST_PREFIX: &str = "TEST_";
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
@@ -170,6 +174,7 @@ impl Config {
         let mut config = Self::from_texts(&texts)?;
         config.notes = notes;
         config.given = texts.0.into_iter().collect();
+        config.protocols = variables.get(PROTOCOLS).cloned();
         config.provider_variables =
             variables.into_iter().filter(|(name, _)| name.starts_with(PROVIDER_PREFIX)).collect();
         Ok(config)
@@ -193,6 +198,11 @@ impl Config {
     /// The value of one of libfabric's own variables (FI_…).
     pub(crate) fn provider_variable(&self, name: &str) -> Option<&str> {
         self.provider_variables.get(name).map(String::as_str)
+    }
+
+    /// What a user has said in NCCL's own NCCL_PROTO.
+    pub(crate) fn protocols(&self) -> Option<&str> {
+        self.protocols.as_deref()
     }
 
     /// The size asked of each completion queue.

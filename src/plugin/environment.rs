@@ -1,9 +1,10 @@
-//! The variables that providers want before libfabric initialises: the only place that changes the environment.
+//! The variables that providers want before libfabric initialises, and NCCL's own that says which protocols it may use: the
+//! only place that changes the environment.
 //!
 //! Providers read their variables once, when libfabric loads them, and some have no other switch. A value that is there
 //! stays, whoever put it there; what is set here is logged once, and listed in docs/configuration.md.
 
-use super::config::Config;
+use super::config::{Config, PROTOCOLS};
 
 /// A variable of libfabric's, the value it gets where nobody gave one, and why.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ pub(crate) const WANTED: &[Wanted] = &[
 /// Sets what nobody set, for the providers that may be chosen. Once per process, before libfabric is loaded.
 pub(crate) fn prepare(config: &Config) {
     for wanted in missing(config) {
-        put(wanted);
+        put(wanted.name, wanted.value);
         log::info!(
             "{}={} is set for {}, since nobody set it",
             wanted.name,
@@ -51,6 +52,22 @@ pub(crate) fn prepare(config: &Config) {
             wanted.provider
         );
     }
+}
+
+/// Keeps NCCL from protocols that need an order of bytes which the provider does not promise. Once per process, while NCCL
+/// initialises: it reads the variable afterwards (NCCL src/graph/tuning.cc:453, called from src/init.cc:1644).
+pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
+    let Some(protocols) = protocols else { return };
+    if let Some(given) = config.protocols() {
+        log::info!(
+            "{PROTOCOLS}={given} stays, since it was given; the provider's order of bytes asks for {protocols}"
+        );
+        return;
+    }
+    put(PROTOCOLS, protocols);
+    log::info!(
+        "{PROTOCOLS}={protocols} is set, since nobody set it: the provider does not promise the order of bytes that the other protocols need"
+    );
 }
 
 /// What a user did not set, of the providers that the setting leaves open.
@@ -65,11 +82,11 @@ fn missing(config: &Config) -> impl Iterator<Item = &'static Wanted> {
     unsafe_code,
     reason = "the environment can be changed in no other way, and this is the one place that does"
 )]
-fn put(wanted: &Wanted) {
+fn put(name: &str, value: &str) {
     // SAFETY: no thread of ours reads the environment meanwhile. Another's may call getenv(3), which nothing that a library
     // can do excludes: so this happens once, only for what is missing, and while NCCL initialises, where NCCL itself calls
     // setenv(3) for its configuration file. Values that getenv(3) has handed out stay: glibc never frees them.
-    unsafe { std::env::set_var(wanted.name, wanted.value) };
+    unsafe { std::env::set_var(name, value) };
 }
 
 #[cfg(test)]

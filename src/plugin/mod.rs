@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod discovery;
 mod environment;
 mod interfaces;
+pub(crate) mod order;
 mod probe;
 mod properties;
 mod registry;
@@ -242,12 +243,16 @@ impl Plugin {
         environment::prepare(&config);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
-        let properties = discovery
+        let properties: Vec<_> = discovery
             .devices
             .iter()
             .enumerate()
             .map(|(index, plan)| properties::of(index, plan))
             .collect();
+        let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);
+        let order = order::of(&discovery.library, rails);
+        let device_memory = properties.iter().any(|device| device.device_memory || device.dmabuf);
+        environment::steer(&settings, order::protocols(order, device_memory));
         let library = &discovery.library;
         let device = |plan| Device::new(plan, Arc::clone(library), Arc::clone(&settings));
         let devices = discovery.devices.into_iter().map(device).collect();

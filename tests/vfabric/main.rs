@@ -5,6 +5,7 @@
 
 mod census;
 mod closing;
+mod lines;
 mod mixed;
 #[path = "../support/mod.rs"]
 mod support;

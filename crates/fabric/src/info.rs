@@ -97,6 +97,11 @@ impl Info {
         self.domain().cq_data_size
     }
 
+    /// Whether the bytes of one operation land in memory in their order (FI_ORDER_DATA, fi_endpoint(3)).
+    pub fn lands_in_order(&self) -> bool {
+        self.receive().comp_order & sys::FI_ORDER_DATA != 0
+    }
+
     /// The size of a region's key in bytes.
     pub fn key_bytes(&self) -> usize {
         self.domain().mr_key_size

@@ -84,6 +84,7 @@ pub const FI_ORDER_WAS: u64 = 1 << 5;
 pub const FI_ORDER_SAR: u64 = 1 << 6;
 pub const FI_ORDER_SAW: u64 = 1 << 7;
 pub const FI_ORDER_SAS: u64 = 1 << 8;
+pub const FI_ORDER_DATA: u64 = 1 << 16;
 
 // Mode bits: fi_getinfo(3).
 pub const FI_CONTEXT: u64 = 1 << 59;

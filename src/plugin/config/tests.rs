@@ -289,6 +289,22 @@ nobody gave them a value and the provider is not excluded by `IRONRAIL_PROVIDER`
 ";
 
 const PAGE_TAIL: &str = "
+## NCCL_PROTO
+
+NCCL's kernels look at flags inside the receive buffer before the message is complete. LL needs words of 8 bytes that appear
+whole or front to back, LL128 lines of 128 bytes that do. Where a provider does not promise that, and nobody has set
+`NCCL_PROTO`, the plugin sets it when NCCL initialises it, once per process, with a line in the log:
+
+| the provider | `NCCL_PROTO` |
+|---|---|
+| says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it (efa) | left alone |
+| writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPUs' memory is registered; else left alone, since NCCL sends LL128 over the network into GPUs' memory only |
+| promises nothing: efa without the option, and every provider not named here | `Simple` |
+
+All ranks must have the same value. What you set stays, right or wrong.
+
+## What is left alone
+
 `FI_MR_CACHE_MONITOR` is left alone. It decides how libfabric notices that memory it has cached a registration of was
 unmapped; tcp, sockets and shm pin nothing, so it says nothing there. On cxi and EFA sites choose differently
 (`userfaultfd` or `kdreg2`), `memhooks` has been seen to deadlock, and none of this could be tried here: what you set stays.

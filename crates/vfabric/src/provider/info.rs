@@ -243,6 +243,7 @@ fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sy
     receive.caps = granted.caps;
     receive.mode = profile.mode;
     receive.msg_order = granted.orders;
+    receive.comp_order = if profile.hold { 0 } else { sys::FI_ORDER_DATA };
     receive.size = profile.receive_depth;
     receive.iov_limit = 1;
     Some(made)

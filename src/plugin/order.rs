@@ -1,0 +1,127 @@
+//! In which order the bytes of one message appear at the receiver, and what NCCL must not use if they appear in none.
+//!
+//! NCCL's kernels poll flags inside the receive buffer and do not wait for `test`. LL needs each aligned 8-byte word whole, and
+//! its flag not before its data (NCCL src/include/device.h:75-86); LL128 needs each aligned 128-byte line whole, its flag last.
+
+use std::sync::Arc;
+
+use fabric::{
+    AddressVector, CompletionQueue, Data, Domain, Endpoint, EndpointOption, Fabric, Info, Library,
+    OptionName, OptionValue,
+};
+
+/// What a provider shows of a message that is landing: the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Order {
+    /// Any byte may come before any other.
+    Nothing,
+    /// An aligned word of 8 bytes comes whole, or front to back.
+    Words,
+    /// An aligned line of 128 bytes comes front to back.
+    Lines,
+}
+
+/// What the rails' providers show in common.
+pub(super) fn of<'a>(library: &Arc<Library>, rails: impl Iterator<Item = &'a Info>) -> Order {
+    rails.map(|info| of_rail(library, info)).min().unwrap_or(Order::Nothing)
+}
+
+fn of_rail(library: &Arc<Library>, info: &Info) -> Order {
+    if info.lands_in_order() || (takes_lines(info.provider()) && grants_lines(library, info)) {
+        return Order::Lines;
+    }
+    by_name(info.provider())
+}
+
+/// What a data rail asks for, so that what was granted once is granted to it.
+pub(crate) fn options(provider: &str) -> &'static [EndpointOption] {
+    if takes_lines(provider) { &[EndpointOption { required: false, ..LINES }] } else { &[] }
+}
+
+const LINES: EndpointOption = EndpointOption {
+    name: OptionName::EfaWriteInOrderAligned128Bytes,
+    value: OptionValue::Flag(true),
+    required: true,
+};
+
+/// Whether the provider's own option for lines in order is worth asking for.
+fn takes_lines(provider: &str) -> bool {
+    core(provider) == "efa"
+}
+
+/// Whether an endpoint opens with that option: it is the device that knows.
+fn grants_lines(library: &Arc<Library>, info: &Info) -> bool {
+    let open = || {
+        let domain = Domain::open(&Fabric::open(library, info)?, info)?;
+        let queue = CompletionQueue::open(&domain, PROBE_ENTRIES)?;
+        let addresses = AddressVector::open(&domain)?;
+        Endpoint::<Data>::open_with(&domain, info, &queue, &addresses, &[LINES])
+    };
+    match open() {
+        Ok(_) => true,
+        Err(error) => {
+            log::debug!("{} grants no order within lines: {error}", info.provider());
+            false
+        }
+    }
+}
+
+/// What no call tells, by provider (the quirks that cannot be probed).
+fn by_name(provider: &str) -> Order {
+    match core(provider) {
+        // A stream is read into the buffer front to back, as NCCL's own socket transport does.
+        "net" | "tcp" | "sockets"
+        // Copied by words or more, within a host.
+        | "shm"
+        // The NIC writes whole packets, aligned as the buffer is, and its packets may overtake each other.
+        | "cxi" | "verbs" => Order::Words,
+        _ => Order::Nothing,
+    }
+}
+
+fn core(provider: &str) -> &str {
+    provider.split(';').next().unwrap_or(provider)
+}
+
+/// What NCCL_PROTO must say, if it must say anything. LL128 goes over the network only into a GPU's memory: elsewhere NCCL
+/// counts the way as too long for it (NCCL src/graph/tuning.cc:518-535).
+pub(super) fn protocols(order: Order, device_memory: bool) -> Option<&'static str> {
+    match order {
+        Order::Nothing => Some("Simple"),
+        Order::Words if device_memory => Some("^LL128"),
+        Order::Words | Order::Lines => None,
+    }
+}
+
+const PROBE_ENTRIES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nccl_is_kept_from_what_the_order_does_not_bear_and_from_nothing_else() {
+        assert_eq!(protocols(Order::Nothing, false), Some("Simple"));
+        assert_eq!(protocols(Order::Nothing, true), Some("Simple"));
+        assert_eq!(protocols(Order::Words, true), Some("^LL128"));
+        assert_eq!(protocols(Order::Words, false), None);
+        assert_eq!(protocols(Order::Lines, true), None);
+    }
+
+    #[test]
+    fn a_provider_that_nobody_knows_shows_nothing_in_order() {
+        for provider in ["net", "tcp;ofi_rxm", "sockets", "shm", "cxi", "verbs;ofi_rxm"] {
+            assert_eq!(by_name(provider), Order::Words, "{provider}");
+        }
+        for provider in ["efa", "udp;ofi_rxd", "new"] {
+            assert_eq!(by_name(provider), Order::Nothing, "{provider}");
+        }
+    }
+
+    #[test]
+    fn only_the_provider_that_has_the_option_is_asked_for_it() {
+        assert_eq!(options("efa").len(), 1);
+        assert!(!options("efa")[0].required, "an endpoint opens where it is refused, too");
+        assert!(options("tcp;ofi_rxm").is_empty());
+    }
+}
