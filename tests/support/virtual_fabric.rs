@@ -37,6 +37,13 @@ impl VirtualFabric {
         assert_eq!(code, 0, "{settings}");
     }
 
+    /// Adds to the script of faults.
+    pub(crate) fn fault(self, script: &str) {
+        let text = CString::new(script).expect("no zero byte");
+        // SAFETY: a C string.
+        assert_eq!(unsafe { (self.0.fault)(text.as_ptr()) }, 0, "{script}");
+    }
+
     /// Stalls, resumes, kills or revives a NIC.
     pub(crate) fn change(self, nic: u32, action: &str) {
         let text = CString::new(action).expect("no zero byte");

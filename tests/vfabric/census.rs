@@ -31,7 +31,8 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         assert_eq!(open("endpoints"), 2 * 2 * RAILS as u64);
         assert_eq!(open("regions"), 2 * 3 * RAILS as u64);
 
-        let (net, buffer) = (nets[0], Buffer::new(1 << 20));
+        let (net, memory) = (nets[0], Buffer::new(2 << 20));
+        let (buffer, beyond) = (memory.part(0, 1 << 20), memory.part(64 << 10, 1 << 20));
         let region = net.register(first.0, buffer).expect("regMr");
         assert_eq!(open("regions"), 2 * 3 * RAILS as u64 + RAILS as u64);
 
@@ -41,6 +42,10 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         let piece = net.register(first.0, buffer.part(4096, 8192)).expect("regMr");
         assert_eq!(opened("regions"), before);
         assert_eq!(fabric.number("counter.calls"), calls, "the provider was called");
+        // A range that only begins inside is a registration of its own.
+        let beside = net.register(first.0, beyond).expect("regMr");
+        assert_eq!(opened("regions"), before + RAILS as u64);
+        net.deregister(first.0, beside).expect("deregMr");
         for region in [region, again, piece] {
             net.deregister(first.0, region).expect("deregMr");
         }
@@ -60,6 +65,35 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         for _ in 0..TURNS {
             ends.iter().for_each(End::turn);
         }
+        ends.into_iter().for_each(End::close);
+        fabric.is_clean();
+    });
+}
+
+/// Its reply cannot be posted, and its listener is closed: what it had taken is given back.
+#[test]
+fn an_accept_that_is_given_up_leaves_nothing() {
+    play(&[provider()], BOUND, |part| {
+        let World { nets, fabric } = World::open(part, "cxi", [1, 1]);
+        fabric.configure("profile=cxi nics=16");
+        let ends @ [end, other] = nets.map(End::open);
+        let regions = fabric.number("opened.regions");
+        // A receiver takes two units of a slab of 64, a sender one that may be written to and is not handed on.
+        for _ in 0..40 {
+            let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
+            for _ in 0..TURNS / 10 {
+                let asked = other.net.connect(other.context, 0, &mut handle).expect("connect");
+                assert_eq!(asked, None, "nobody has accepted");
+            }
+            let posts = fabric.number("counter.posts");
+            fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 5));
+            let accepted = end.net.accept(listener).expect("accept");
+            assert_eq!(accepted, None, "its reply was refused");
+            assert!(fabric.number("counter.faults.refuse") > 0);
+            end.net.close_listen(listener).expect("closeListen");
+            (posts..posts + 5).for_each(|_| end.turn());
+        }
+        assert_eq!(fabric.number("opened.regions"), regions + 2, "a slab at either end");
         ends.into_iter().for_each(End::close);
         fabric.is_clean();
     });

@@ -5,6 +5,7 @@
 
 mod census;
 mod closing;
+mod flush;
 mod lines;
 mod mixed;
 #[path = "../support/mod.rs"]
@@ -289,6 +290,7 @@ fn failures_end_in_time_and_break_no_rule() {
     for profile in ["cxi", "efa", "adversary"] {
         fails(profile, "fail=60");
         fails(profile, "fail_late=60");
+        fails(profile, "reject=300");
     }
     fails("cxi", "kill=1@200");
     fails("efa", "kill=1@200");

@@ -58,6 +58,14 @@ fn refusals_by_the_adversary_lose_nothing() {
     play(&[provider()], BOUND, |part| run(part, &Told::new("adversary", [4, 4])));
 }
 
+/// Each post takes ten tries, so that whatever a refusal keeps is soon used up.
+#[test]
+fn refusals_keep_nothing() {
+    play(&[provider()], BOUND, |part| {
+        run(part, &Told { seeds: 4, eagain: 900, ..Told::new("cxi", [1, 1]) });
+    });
+}
+
 #[test]
 fn ends_with_unequal_rails_use_the_common_ones() {
     play(&[provider()], BOUND, |part| {

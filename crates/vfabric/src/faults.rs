@@ -9,6 +9,8 @@ use std::ops::RangeInclusive;
 pub(crate) enum Fault {
     /// `refuse=7` or `refuse=7-9`: these posts get -FI_EAGAIN.
     Refuse(RangeInclusive<u64>),
+    /// `reject=7`: this post gets -FI_EIO, and nothing is posted.
+    Reject(u64),
     /// `fail=5`: this operation ends in an error, and its bytes do not land.
     Fail(u64),
     /// `fail_late=5`: this operation ends in an error although its bytes have landed.
@@ -62,6 +64,7 @@ fn one(word: &str) -> Option<Fault> {
             let (from, to) = value.split_once('-').unwrap_or((value, value));
             Fault::Refuse(from.parse().ok()?..=to.parse().ok()?)
         }
+        "reject" => Fault::Reject(value.parse().ok()?),
         "fail" => Fault::Fail(value.parse().ok()?),
         "fail_late" => Fault::FailLate(value.parse().ok()?),
         "delay" => {
@@ -81,10 +84,12 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3";
+        let script =
+            "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
+            Fault::Reject(3),
             Fault::Fail(5),
             Fault::FailLate(6),
             Fault::Delay(5, 200),

@@ -46,6 +46,17 @@ fn the_nth_post_is_refused_and_nothing_was_posted() {
 }
 
 #[test]
+fn a_rejected_post_is_an_error_and_nothing_was_posted() {
+    let rig = Rig::new("profile=cxi faults='reject=1'");
+    let sides = sides(&rig);
+    assert_eq!(sides.write(64), -(sys::FI_EIO as isize));
+    sides.a.idle(100);
+    assert_eq!(rig.number("counter.faults.reject"), 1);
+    assert_eq!(sides.write(64), 0);
+    sides.a.wait().done();
+}
+
+#[test]
 fn posts_are_refused_as_often_as_asked_and_alike_for_the_same_seed() {
     let run = |seed| {
         let rig = Rig::new(&format!("profile=cxi eagain=300 seed={seed}"));

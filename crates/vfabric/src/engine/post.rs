@@ -311,6 +311,10 @@ impl Engine {
             self.counters.count("faults.refuse");
             return Err(Errno(sys::FI_EAGAIN));
         }
+        if self.faults.contains(&Fault::Reject(post)) {
+            self.counters.count("faults.reject");
+            return Err(Errno(sys::FI_EIO));
+        }
         if self.random.chance(self.settings.eagain_permille) {
             self.counters.count("faults.refuse_random");
             return Err(Errno(sys::FI_EAGAIN));

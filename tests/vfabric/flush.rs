@@ -1,0 +1,76 @@
+//! A flush reads once on each rail that brought bytes, however often its reads are refused.
+
+use std::time::Duration;
+
+use crate::support::calls::Buffer;
+use crate::support::stage::play;
+use crate::support::virtual_fabric::set;
+use crate::world::{End, World, connect, provider};
+
+const BOUND: Duration = Duration::from_secs(60);
+const MESSAGES: usize = 40;
+const BYTES: usize = 8 << 10;
+const RAILS: usize = 3;
+/// More tests of a request that is not done are a hang.
+const TESTS_MAX: u32 = 10_000;
+
+#[test]
+fn a_refused_read_is_neither_lost_nor_repeated() {
+    play(&[provider()], BOUND, |part| {
+        // Every message goes over all rails.
+        set("IRONRAIL_STRIPE_MIN", "1K");
+        let World { nets: [net, _], fabric } = World::open(part, "efa", [RAILS, RAILS]);
+        let mut read = 0;
+        for eagain in [0, 300, 800] {
+            fabric.configure(&format!("profile=efa nics=16 eagain={eagain}"));
+            let end = End::open(net);
+            let mut turn = false;
+            let (send, receive) = connect(&end, &end, || {
+                turn = !turn;
+                turn
+            });
+            let (out, into) = (Buffer::new(BYTES), Buffer::new(BYTES));
+            let region = net.register(send, out).expect("regMr");
+            let target = net.register(receive, into).expect("regMr");
+            fabric.mark(into.address(), into.len);
+            let posts = fabric.number("counter.posts.read");
+            let bytes = fabric.number("counter.bytes.read");
+            for message in 0..MESSAGES {
+                let bytes = vec![u8::try_from(message + 1).expect("few"); BYTES];
+                out.write(0, &bytes);
+                let request = net.irecv(receive, into.address(), BYTES, 0, target).expect("irecv");
+                let received = request.expect("the window is empty");
+                let sent = (0..TESTS_MAX)
+                    .find_map(|_| net.isend(send, out.address(), BYTES, 0, region).expect("isend"));
+                let sent = sent.expect("the receive is advertised");
+                done(|| net.test(received).expect("test").is_some());
+                let flush = net.iflush(receive, into.address(), BYTES, target).expect("iflush");
+                let flush = flush.expect("there is something to flush");
+                done(|| net.test_flush(flush).expect("test"));
+                assert!(into.read(0, BYTES) == bytes, "message {message} was not flushed");
+                done(|| net.test(sent).expect("test").is_some());
+            }
+            let posts = fabric.number("counter.posts.read") - posts;
+            let bytes = fabric.number("counter.bytes.read") - bytes;
+            if eagain == 0 {
+                assert_eq!(posts, (MESSAGES * RAILS) as u64);
+                read = bytes;
+            }
+            // What was refused counts as a post, and reads nothing.
+            assert_eq!(bytes, read, "bytes by {posts} posts, {eagain} of 1000 refused");
+            let refused = fabric.number("counter.faults.refuse_random");
+            assert_eq!(refused > 0, eagain > 0, "{refused} posts were refused");
+            net.deregister(send, region).expect("deregMr");
+            net.deregister(receive, target).expect("deregMr");
+            net.close_send(send).expect("closeSend");
+            net.close_recv(receive).expect("closeRecv");
+            fabric.mark(0, 0);
+            end.close();
+            fabric.is_clean();
+        }
+    });
+}
+
+fn done(mut test: impl FnMut() -> bool) {
+    assert!((0..TESTS_MAX).any(|_| test()), "a request does not end");
+}
