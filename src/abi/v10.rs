@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use net_abi::{CommConfig, DevHandle, Logger, NetV10, Profiler, ResultCode};
 
+use super::argument::GROUP_MAX;
 use super::entry::{self, connection};
 use super::guard::guard;
 use super::table::net_table;
@@ -28,7 +29,7 @@ pub(super) unsafe extern "C" fn listen(
 ) -> ResultCode {
     // SAFETY: NCCL's own places, or null.
     guard("listen", || unsafe {
-        connection::listen_as(connection::of_thread, device, handle, listener)
+        connection::listen_as(connection::of_thread, GROUP_MAX, device, handle, listener)
     })
 }
 

@@ -15,9 +15,8 @@ use super::v8::MAX_RECVS;
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v6: NetV6 = net_table!(NetV6 {
     entry: [devices, reg_mr_dma_buf, dereg_mr, iflush, test, close_send, close_recv, close_listen],
-    v10: [listen],
     v9: [init],
-    v8: [isend, irecv],
+    v8: [listen, isend, irecv],
     v7: [reg_mr],
     v6: [get_properties, connect, accept],
 } without []);

@@ -14,9 +14,8 @@ use super::v8::MAX_RECVS;
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v7: NetV7 = net_table!(NetV7 {
     entry: [devices, accept, reg_mr_dma_buf, dereg_mr, iflush, test, close_send, close_recv, close_listen],
-    v10: [listen],
     v9: [init, connect],
-    v8: [isend, irecv],
+    v8: [listen, isend, irecv],
     v7: [get_properties, reg_mr],
 } without [get_device_mr, irecv_consumed]);
 

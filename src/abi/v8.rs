@@ -7,7 +7,7 @@ use std::ptr;
 use net_abi::{NetV8, PropertiesV8, PropertiesV12, ResultCode};
 
 use super::argument::Group;
-use super::entry::{self, transfer};
+use super::entry::{self, connection, transfer};
 use super::guard::guard;
 use super::place::place;
 use super::table::net_table;
@@ -17,14 +17,25 @@ use super::table::net_table;
 #[expect(unreachable_pub, reason = "cbindgen takes only public statics into the header")]
 pub static ncclNetPlugin_v8: NetV8 = net_table!(NetV8 {
     entry: [devices, accept, reg_mr, reg_mr_dma_buf, dereg_mr, iflush, test, close_send, close_recv, close_listen],
-    v10: [listen],
     v9: [init, connect],
-    v8: [get_properties, isend, irecv],
+    v8: [get_properties, listen, isend, irecv],
 } without [get_device_mr, irecv_consumed]);
 
 /// Largest group up to v8, as a count and as `maxRecvs` tells it.
 const GROUP_MAX: usize = 1;
 pub(super) const MAX_RECVS: c_int = 1;
+
+/// The same but for the groups that may come.
+pub(super) unsafe extern "C" fn listen(
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's own places, or null.
+    guard("listen", || unsafe {
+        connection::listen_as(connection::of_thread, GROUP_MAX, device, handle, listener)
+    })
+}
 
 pub(super) unsafe extern "C" fn isend(
     comm: *mut c_void,

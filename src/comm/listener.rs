@@ -13,6 +13,8 @@ const WAITING_MAX: usize = 128;
 pub(crate) struct Listener<A> {
     /// A request must show it.
     pub(crate) nonce: u64,
+    /// Receives of its connections come in groups of up to so many.
+    pub(crate) max_group: usize,
     pub(crate) accepting: Option<A>,
     /// Since when accept finds nothing, and whether that was said.
     pub(crate) waiting_since: Option<Instant>,
@@ -21,9 +23,10 @@ pub(crate) struct Listener<A> {
 }
 
 impl<A> Listener<A> {
-    pub(crate) fn new(nonce: u64) -> Self {
+    pub(crate) fn new(nonce: u64, max_group: usize) -> Self {
         Self {
             nonce,
+            max_group,
             accepting: None,
             waiting_since: None,
             warned: false,

@@ -26,7 +26,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use proto::{Capabilities, CommId, LineFormat, Window};
+use proto::{Capabilities, CommId, LineFormat};
 
 use crate::comm::listener::Listener;
 use crate::comm::setup::Asking;
@@ -120,7 +120,7 @@ impl Endpoint {
         }
         let controls = nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
         let line_bytes = LineFormat::for_rails(nics.len()).bytes();
-        let unit_bytes = (Self::window().lines() as usize + 1) * line_bytes;
+        let unit_bytes = setup::LENT.places() as usize * line_bytes;
         let landing = memory::pages(fabric::page_bytes()).map(Arc::new).and_then(|pages| {
             UserRegion::register_pages(nics.iter().map(|nic| nic.data.endpoint()), &pages)
                 .map(Arc::new)
@@ -156,11 +156,6 @@ impl Endpoint {
         };
         endpoint.post_inboxes();
         Ok(endpoint)
-    }
-
-    /// The window of every connection: receives are single until groups are offered to NCCL.
-    const fn window() -> Window {
-        Window::SINGLE
     }
 
     /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.

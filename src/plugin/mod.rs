@@ -111,12 +111,14 @@ pub(crate) fn properties(device: usize) -> Result<&'static DeviceProperties> {
     plugin()?.properties.get(device).ok_or_else(|| no_device(device))
 }
 
+/// `max_group`: how many receives at most come in one group, in the caller's version.
 pub(crate) fn listen(
     owner: Owner,
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
+    max_group: usize,
 ) -> Result<Handle> {
-    on_device(owner, device, |endpoint| endpoint.listen(handle))
+    on_device(owner, device, |endpoint| endpoint.listen(handle, max_group))
 }
 
 /// `None`: not yet, call again with the same handle, which carries the state.

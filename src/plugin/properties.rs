@@ -18,7 +18,7 @@ pub(crate) fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         port: 1,
         latency_us: 0.0,
         max_comms: MAX_COMMS,
-        max_receives: 1,
+        max_receives: MAX_RECEIVES,
         device_memory: false,
         dmabuf: false,
         regions_are_global: plan.regions_are_global(),
@@ -46,6 +46,9 @@ fn leak(text: &str) -> &'static CStr {
     Box::leak(text.into_boxed_c_str())
 }
 
+/// The largest group of receives. Versions before v9 say 1, whatever stands here.
+const MAX_RECEIVES: i32 = 8;
+const _: () = assert!(MAX_RECEIVES as usize == proto::limits::MAX_GROUP);
 /// What NCCL takes where nothing is known.
 const SPEED_MBPS_DEFAULT: u32 = 10_000;
 /// A comm's id has 14 bits in an immediate (docs/protocol.md, section 4).

@@ -1,19 +1,17 @@
 //! Messages of one size over one connection, a window of them outstanding, as NCCL's proxy drives them: only the oldest
 //! request of each side is tested.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 
 use super::net::{Comm, Memory, Net, Request};
-
-/// The largest window: more than the plugin lets be outstanding.
-pub(crate) const WINDOW_MAX: usize = 64;
 
 /// One side of a connection, and what is outstanding on it.
 pub(crate) struct End<'net> {
     net: &'net Net,
     pub(crate) comm: Comm,
     side: Side,
-    requests: [Option<Request>; WINDOW_MAX],
+    requests: VecDeque<Request>,
     posted: usize,
     done: usize,
     pub(crate) calls: Calls,
@@ -47,7 +45,7 @@ impl<'net> End<'net> {
     }
 
     fn new(net: &'net Net, comm: Comm, side: Side) -> Self {
-        let requests = [None; WINDOW_MAX];
+        let requests = VecDeque::new();
         Self { net, comm, side, requests, posted: 0, done: 0, calls: Calls::default() }
     }
 
@@ -63,27 +61,25 @@ impl<'net> End<'net> {
             Side::Receive => self.net.irecv(&self.comm, bytes, tag),
         };
         self.calls.posts += 1;
-        if request.is_none() {
+        let Some(request) = request else {
             self.calls.refused += 1;
             return false;
-        }
-        self.requests[self.posted % WINDOW_MAX] = request;
+        };
+        self.requests.push_back(request);
         self.posted += 1;
         true
     }
 
     /// Tests the oldest message, if there is one; true if it is done.
     pub(crate) fn test(&mut self, bytes: usize) -> bool {
-        if self.outstanding() == 0 {
-            return false;
-        }
-        let request = self.requests[self.done % WINDOW_MAX].expect("it was posted");
+        let Some(request) = self.requests.front().copied() else { return false };
         self.calls.tests += 1;
         let Some(size) = self.net.test(request) else {
             self.calls.empty += 1;
             return false;
         };
         assert_eq!(usize::try_from(size), Ok(bytes), "the size of message {}", self.done);
+        self.requests.pop_front();
         self.done += 1;
         true
     }

@@ -15,7 +15,7 @@ mod arrivals;
 mod slot;
 mod told;
 
-use crate::bits::{count32, low8};
+use crate::bits::count32;
 use crate::error::ProtocolError;
 use crate::flow::{FlowParameters, LineSink};
 use crate::ids::Line;
@@ -25,7 +25,7 @@ use crate::wire::{Form, LineFormat, body};
 
 pub use adverts::AdvertWrite;
 pub use arrivals::Arrival;
-use slot::{Slot, State};
+use slot::Slot;
 pub use told::LoneDone;
 
 /// One direction of one connection, at the side that called accept.
@@ -149,7 +149,7 @@ impl ReceiveFlow {
         if let ([only], LineFormat::Words8) = (receives, self.format) {
             // Nearly all: one receive, and a short line.
             if only.keys.len() == self.parameters.rails {
-                if self.slot(first).state != State::Free {
+                if !self.slot(first).is_free() {
                     return Ok(None);
                 }
                 self.post_line::<S, 6>(sink, only, Form::advert(0, 1, cut, only.tag));
@@ -161,7 +161,7 @@ impl ReceiveFlow {
             if receive.keys.len() != self.parameters.rails {
                 return Err(ProtocolError::Misuse("a receive has one key for each data rail"));
             }
-            if self.slot(first.plus(index)).state != State::Free {
+            if !self.slot(first.plus(index)).is_free() {
                 return Ok(None);
             }
         }
@@ -193,10 +193,7 @@ impl ReceiveFlow {
             _ => receive.keys.get(index - 2).copied().unwrap_or(0),
         });
         sink.store_words(self.window().place(line), 2, words);
-        let body = body(self.parameters.nonce, &words);
-        let left = if form.index() == 0 { low8(form.count().into()) } else { 0 };
-        *self.slot_mut(line) =
-            Slot { body, form, len, left, state: State::Incomplete, ..Slot::FREE };
+        *self.slot_mut(line) = Slot::posted(form, len, body(self.parameters.nonce, &words));
         self.next = line.plus(1);
     }
 
@@ -220,18 +217,21 @@ impl ReceiveFlow {
     #[inline]
     pub fn is_complete(&self, first: Line) -> bool {
         let slot = self.slot(first);
-        slot.left == 0 && slot.state == State::Complete
+        slot.is_complete() && (slot.count() == 1 || self.is_group_complete(first))
+    }
+
+    #[inline(never)]
+    fn is_group_complete(&self, first: Line) -> bool {
+        (1..self.slot(first).count()).all(|index| self.slot(first.plus(index)).is_complete())
     }
 
     /// Asks for the receive, or group, that began with `first`; done is said once.
     #[inline]
     pub fn poll(&mut self, first: Line) -> ReceivePoll {
-        let slot = self.slot_mut(first);
-        if slot.left == 0 && slot.state == State::Complete {
-            slot.state = State::Free;
-            let count = slot.form.count();
-            for index in 1..count {
-                self.slot_mut(first.plus(index)).state = State::Free;
+        if self.is_complete(first) {
+            let count = self.slot(first).count();
+            for index in 0..count {
+                self.slot_mut(first.plus(index)).stage = slot::FREE;
             }
             self.unretired -= 1;
             return ReceivePoll::Done { count };
@@ -285,7 +285,7 @@ impl ReceiveFlow {
 
     /// Whether a receive holds the place of `line`: it was posted, and not yet said to be done.
     pub fn holds(&self, line: Line) -> bool {
-        self.slot(line).state != State::Free
+        !self.slot(line).is_free()
     }
 
     /// The line that the next receive takes.

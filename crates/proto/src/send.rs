@@ -176,7 +176,8 @@ impl SendFlow {
             return Ok(Submit::NotYet);
         }
         if alone && self.mailbox.form().is_single_advert() {
-            if self.slot(line).state != State::Free {
+            let of_another = self.window().is_grouped() && self.mailbox.form().tag() != tag;
+            if of_another || self.slot(line).state != State::Free {
                 return Ok(Submit::NotYet);
             }
             self.first = line.plus(1);

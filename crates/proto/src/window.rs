@@ -34,6 +34,18 @@ impl Window {
         if max_group > 1 { Self::GROUPED } else { Self::SINGLE }
     }
 
+    /// Whether receives may come in groups. Then several of NCCL's connections share one, and a receive that stands
+    /// alone is for one of them: tags count there too.
+    #[inline]
+    pub const fn is_grouped(self) -> bool {
+        self.lines == Self::GROUPED.lines
+    }
+
+    /// Whether a ring that was made for `lent` has room for this one.
+    pub const fn fits(self, lent: Self) -> bool {
+        self.lines <= lent.lines
+    }
+
     #[inline]
     pub const fn lines(self) -> u32 {
         self.lines

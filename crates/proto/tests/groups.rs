@@ -52,8 +52,15 @@ fn equal_tags_in_a_group_are_taken_in_order() {
 }
 
 #[test]
-fn in_a_group_of_one_the_tag_is_not_compared() {
+fn the_tag_of_a_single_receive_counts_only_where_groups_may_come() {
     let mut pair = grouped();
+    pair.post(&[(8, 5)], false);
+    pair.post(&[(8, -1), (8, 5)], false);
+    while pair.advertise().is_some() {}
+    assert_eq!(pair.send(-1, 8), None, "the first receive is of another connection");
+    assert_eq!(pair.send(5, 8).unwrap().0, Line::new(0));
+    assert_eq!(pair.send(-1, 8).unwrap().0, Line::new(1));
+    let mut pair = Pair::new(parameters());
     pair.post(&[(8, 5)], false);
     pair.advertise();
     assert!(pair.send(-1, 8).is_some());

@@ -8,9 +8,10 @@ use std::ptr;
 
 use net_abi::{DevHandle, ResultCode};
 
+use crate::abi::argument::{self, GROUP_MAX};
 use crate::abi::guard::guard;
+use crate::abi::object;
 use crate::abi::place::place;
-use crate::abi::{argument, object};
 use crate::error::Result;
 use crate::plugin::{self, HANDLE_BYTES, Owner};
 
@@ -21,7 +22,9 @@ pub(in crate::abi) unsafe extern "C" fn listen(
     listener: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own places, or null.
-    guard("listen", || unsafe { listen_as(|| of_context(context), device, handle, listener) })
+    guard("listen", || unsafe {
+        listen_as(|| of_context(context), GROUP_MAX, device, handle, listener)
+    })
 }
 
 /// # Safety
@@ -29,6 +32,7 @@ pub(in crate::abi) unsafe extern "C" fn listen(
 /// The pointers are NCCL's: null, or places for a handle of 128 bytes and for a comm.
 pub(in crate::abi) unsafe fn listen_as(
     owner: impl FnOnce() -> Result<Owner>,
+    max_group: usize,
     device: c_int,
     handle: *mut c_void,
     listener: *mut *mut c_void,
@@ -38,7 +42,8 @@ pub(in crate::abi) unsafe fn listen_as(
     // SAFETY: NCCL's buffer always has the full size.
     let handle = unsafe { place(handle.cast(), [0; HANDLE_BYTES], "handle") }?;
     let listener = listener?;
-    *listener = object::pointer(plugin::listen(owner()?, argument::device(device)?, handle)?);
+    *listener =
+        object::pointer(plugin::listen(owner()?, argument::device(device)?, handle, max_group)?);
     Ok(())
 }
 

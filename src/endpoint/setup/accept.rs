@@ -5,9 +5,9 @@ use std::time::Instant;
 use fabric::{PeerAddress, Post};
 use proto::handshake::{RefusalReason, Ring};
 use proto::rails::Pairing;
-use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request};
+use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request, Window};
 
-use super::{FRONT_DOOR, MAX_GROUP, control_pair, id, names, unreachable_peer};
+use super::{FRONT_DOOR, control_pair, id, names, unreachable_peer};
 use crate::comm::listener::Listener;
 use crate::comm::peer::Peer;
 use crate::comm::setup;
@@ -30,7 +30,13 @@ pub(in crate::endpoint) struct Accepting {
 
 impl Endpoint {
     /// Opens a listener, and writes the handle that lets a peer find it.
-    pub(crate) fn listen(&mut self, handle: &mut [u8; HANDLE_BYTES]) -> Result<Handle> {
+    ///
+    /// Receives of its connections come in groups of up to `max_group`.
+    pub(crate) fn listen(
+        &mut self,
+        handle: &mut [u8; HANDLE_BYTES],
+        max_group: usize,
+    ) -> Result<Handle> {
         let nonce = random();
         let control = self.front_door_name()?;
         let address_format =
@@ -38,7 +44,7 @@ impl Endpoint {
         let mut generation = 0;
         let slot = self.listeners.insert_with(|_, current| {
             generation = current;
-            Listener::new(nonce)
+            Listener::new(nonce, max_group)
         });
         let slot = slot.ok_or_else(|| {
             Error::new(
@@ -68,7 +74,8 @@ impl Endpoint {
                 self.watch_accept(slot, generation)?;
                 return Ok(None);
             };
-            match self.prepare(&request) {
+            let max_group = place.max_group.min(request.max_group.into());
+            match self.prepare(&request, max_group) {
                 Ok(accepting) => {
                     let place = self
                         .listeners
@@ -124,6 +131,7 @@ impl Endpoint {
     fn prepare(
         &mut self,
         request: &Request,
+        max_group: usize,
     ) -> std::result::Result<Accepting, (RefusalReason, String)> {
         let local = |error: Error| (RefusalReason::Feature, error.sentence.clone());
         let rails = self.rails().map_err(local)?;
@@ -132,8 +140,10 @@ impl Endpoint {
             let theirs = names(&request.rails);
             (RefusalReason::Rails, format!("no rail in common: ours reach {ours}, yours {theirs}"))
         })?;
-        if request.window != Self::window() || request.max_group != MAX_GROUP {
-            return Err((RefusalReason::Feature, "the windows of both ends differ".to_owned()));
+        let window = Window::for_groups_of(max_group);
+        if !window.fits(request.window) {
+            let text = format!("a mailbox of {} lines is too small", request.window.lines());
+            return Err((RefusalReason::Feature, text));
         }
         let nonce = random();
         let peer = setup::peer(&request.identity);
@@ -141,7 +151,7 @@ impl Endpoint {
             (self.capabilities, request.capabilities, pairing.data.len());
         let nonces = (request.nonce, nonce);
         let parameters =
-            |comm| setup::settle(&ours, &theirs, Self::window(), rail_count, nonces, comm, false);
+            |comm| setup::settle(&ours, &theirs, window, rail_count, nonces, comm, false);
         // What can be refused is looked at before anything is taken.
         parameters(CommId::default()).map_err(local)?;
         let (slot, generation, fins) =
@@ -160,7 +170,7 @@ impl Endpoint {
             rails,
             pairing,
             fins,
-            window: Self::window(),
+            window,
             fin_only: false,
             identity: self.identity(),
         };

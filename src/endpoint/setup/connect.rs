@@ -6,7 +6,7 @@ use fabric::Post;
 use proto::handshake::{HandshakeError, Ring};
 use proto::{ConnectionId, RailPlan, Reply, Request, SendFlow};
 
-use super::{FRONT_DOOR, MAX_GROUP, control_pair, id, parts, unreachable_peer};
+use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, unreachable_peer};
 use crate::comm::setup;
 use crate::comm::setup::{Asking, Step};
 use crate::endpoint::lanes::Lane;
@@ -70,7 +70,7 @@ impl Endpoint {
             capabilities: self.capabilities,
             rails: self.rails()?,
             mailbox: Ring { address: self.slabs.target(&mailbox), keys: self.slabs.keys(&mailbox) },
-            window: Self::window(),
+            window: LENT,
             max_group: MAX_GROUP,
             identity: self.identity(),
         };
@@ -157,10 +157,10 @@ impl Endpoint {
             reply.comm,
             reply.fin_only,
         )?;
-        if reply.window != Self::window() {
+        if !reply.window.fits(LENT) {
             return Err(Error::new(
                 Kind::Remote,
-                "the peer agreed on a window that was not asked for",
+                "the peer agreed on a window that was not offered",
             ));
         }
         let lanes = reply.pairing.data.iter().map(|pair| {

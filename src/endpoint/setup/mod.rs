@@ -7,10 +7,10 @@ mod letters;
 pub(super) use accept::Accepting;
 
 use fabric::{FabricError, PeerAddress};
-use proto::CommId;
 use proto::codec::{Address, Name};
 use proto::handshake::{Identity, Ring};
 use proto::rails::{Pairing, Rail};
+use proto::{CommId, Window};
 
 use crate::comm::peer::Peer;
 use crate::endpoint::Endpoint;
@@ -20,8 +20,11 @@ use crate::plugin::differing;
 
 /// The control rail that takes requests and replies. Byes travel on the connection's own.
 const FRONT_DOOR: usize = 0;
-/// The largest group of receives on a connection.
-pub(in crate::endpoint) const MAX_GROUP: u8 = 1;
+/// The largest group of receives that a connection may have. Its receiver decides: the tables of v6 to v8 take none.
+pub(in crate::endpoint) const MAX_GROUP: u8 = 8;
+const _: () = assert!(MAX_GROUP as usize == proto::limits::MAX_GROUP);
+/// What a sender's mailbox has room for.
+pub(in crate::endpoint) const LENT: Window = Window::for_groups_of(MAX_GROUP as usize);
 
 /// Past so many peers, one that is not known gets no refusal: addresses in requests are anybody's, and each takes memory.
 const REFUSED_PEERS_MAX: usize = 1 << 14;

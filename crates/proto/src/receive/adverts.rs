@@ -56,8 +56,8 @@ impl ReceiveFlow {
     #[inline]
     fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
         let slot = self.slot(line);
-        let form = slot.form.with_done(self.done);
-        sink.store_words(place, 0, [seal(slot.body, line, form), form.word()]);
+        let form = slot.form().with_done(self.done);
+        sink.store_words(place, 0, [seal(slot.size, line, form), form.word()]);
     }
 
     /// The post of these adverts was accepted.

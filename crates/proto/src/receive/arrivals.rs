@@ -1,7 +1,7 @@
 //! What arrives: parts with their immediates, and fins. Either way a line becomes complete, once.
 
 use super::ReceiveFlow;
-use super::slot::{NO_LAST, State};
+use super::slot::{COMPLETE, NO_LAST};
 use crate::bits::low16;
 use crate::error::{ProtocolError, Violation};
 use crate::flow::{LineSource, Path};
@@ -33,7 +33,7 @@ impl ReceiveFlow {
         }
         let line = self.done.plus(ahead);
         let slot = self.slot_mut(line);
-        if immediate.is_only_part() && slot.state == State::Incomplete && slot.parts == 0 {
+        if immediate.is_only_part() && slot.is_incomplete() && slot.parts == 0 {
             slot.parts = 1;
             let len = slot.len;
             return self.complete(
@@ -56,22 +56,23 @@ impl ReceiveFlow {
         let slot = self.slot_mut(line);
         let part = immediate.part();
         let bit = 1 << part;
-        if slot.state != State::Incomplete || slot.parts & bit != 0 {
+        if !slot.is_incomplete() || slot.parts & bit != 0 {
             self.counters.duplicates += 1;
             return Arrival::Duplicate;
         }
         if immediate.is_last() {
-            if slot.last != NO_LAST || slot.parts >> part != 0 {
+            if slot.stage != NO_LAST || slot.parts >> part != 0 {
                 return self.violation();
             }
-            slot.last = part;
-        } else if part >= slot.last {
+            slot.stage = part;
+        } else if part >= slot.stage {
             return self.violation();
         }
+        let sum = if slot.parts == 0 { 0 } else { slot.size };
+        slot.size = sum.saturating_add(completion_len);
         slot.parts |= bit;
-        slot.size = slot.size.saturating_add(completion_len);
         slot.carried |= 1 << (rail & 15);
-        if slot.last == NO_LAST || slot.parts != u64::MAX >> (63 - slot.last) {
+        if slot.stage == NO_LAST || slot.parts != u64::MAX >> (63 - slot.stage) {
             return Arrival::Progress;
         }
         let (len, sum, carried) = (slot.len, slot.size, slot.carried);
@@ -101,11 +102,7 @@ impl ReceiveFlow {
         }
         slot.size = size;
         slot.carried = if size == 0 { 0 } else { carried };
-        slot.state = State::Complete;
-        match slot.form.index() {
-            0 => slot.left -= 1,
-            index => self.slot_mut(line.plus(index.wrapping_neg())).left -= 1,
-        }
+        slot.stage = COMPLETE;
         self.idle_turns = 0;
         if line == self.done {
             self.advance();
@@ -116,7 +113,7 @@ impl ReceiveFlow {
     #[inline]
     fn advance(&mut self) {
         self.done = self.done.plus(1);
-        while self.done != self.advertised && self.slot(self.done).state != State::Incomplete {
+        while self.done != self.advertised && !self.slot(self.done).is_incomplete() {
             self.done = self.done.plus(1);
         }
     }
@@ -132,7 +129,7 @@ impl ReceiveFlow {
         let mut completed = 0;
         let mut line = self.done;
         while line != self.advertised {
-            if self.slot(line).state == State::Incomplete {
+            if self.slot(line).is_incomplete() {
                 let place = self.window().place(line);
                 if head_line(fins.word(place, 0)) != line || !self.read_fin(fins, place, line) {
                     break;

@@ -1,45 +1,67 @@
-//! What the receiver knows of one line.
+//! What the receiver knows of one line: in 32 bytes, since a connection has one for each line of its ring.
 
+use crate::bits::low8;
 use crate::wire::Form;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    /// The check so far, over all but words 0 and 1, which are known only when the advert travels.
-    pub(super) body: u64,
-    pub(super) form: Form,
     pub(super) len: u64,
     /// A bit per part that is there.
     pub(super) parts: u64,
-    /// The sum of the parts' lengths; of a complete line, its size.
+    /// Until the advert is written, the check so far, over all but words 0 and 1, which are known only when it travels.
+    /// Then the sum of the parts' lengths; of a complete line, its size.
     pub(super) size: u64,
+    tag: i32,
     /// A bit per rail that brought bytes.
     pub(super) carried: u16,
-    /// The index of the last part, or `NO_LAST`.
-    pub(super) last: u8,
-    /// Of the first line of a group: how many of its lines are incomplete.
-    pub(super) left: u8,
-    pub(super) state: State,
+    /// How far it is; once the last part is known, its index.
+    pub(super) stage: u8,
+    /// Index, count and the flag "cut".
+    group: u8,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Free,
-    Incomplete,
-    Complete,
-}
+const _: () = assert!(size_of::<Slot>() == 32);
 
+/// Parts are missing, and no last one has come.
 pub(super) const NO_LAST: u8 = 64;
+pub(super) const FREE: u8 = 65;
+pub(super) const COMPLETE: u8 = 66;
 
 impl Slot {
-    pub(super) const FREE: Self = Self {
-        body: 0,
-        form: Form::from_word(0),
-        len: 0,
-        parts: 0,
-        size: 0,
-        carried: 0,
-        last: NO_LAST,
-        left: 0,
-        state: State::Free,
-    };
+    pub(super) const FREE: Self =
+        Self { len: 0, parts: 0, size: 0, tag: 0, carried: 0, stage: FREE, group: 0 };
+
+    /// A line that is posted, with its check so far.
+    #[inline(always)]
+    pub(super) fn posted(form: Form, len: u64, body: u64) -> Self {
+        let group = low8(form.place().into());
+        Self { len, size: body, tag: form.tag(), stage: NO_LAST, group, ..Self::FREE }
+    }
+
+    /// The form of its advert, still without its done.
+    #[inline(always)]
+    pub(super) fn form(&self) -> Form {
+        Form::placed(self.group.into(), self.tag)
+    }
+
+    #[inline]
+    pub(super) const fn is_free(&self) -> bool {
+        self.stage == FREE
+    }
+
+    #[inline]
+    pub(super) const fn is_incomplete(&self) -> bool {
+        self.stage <= NO_LAST
+    }
+
+    #[inline]
+    pub(super) const fn is_complete(&self) -> bool {
+        self.stage == COMPLETE
+    }
+
+    /// How many lines its group has.
+    #[inline]
+    pub(super) fn count(&self) -> u32 {
+        self.form().count()
+    }
 }

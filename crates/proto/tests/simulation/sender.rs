@@ -149,7 +149,7 @@ impl Sender {
             .collect();
         let mut tag = tags(random.pick(&free));
         let mut entry = free.iter().copied().find(|entry| tags(*entry) == tag);
-        if group.count == 1 {
+        if group.count == 1 && !script.parameters.window.is_grouped() {
             // The tag is not compared there.
             tag = random.pick(&[tag, tag, 77]);
         } else if random.percent(20) {
