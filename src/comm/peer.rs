@@ -1,19 +1,146 @@
-//! Who is at the other end, for the log.
+//! Who is at the other end, for the log: what it said of itself at connect, and which rank it turned out to be.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use proto::handshake::Identity;
 
 /// What a peer said of itself at connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) host: String,
     pub(crate) process: u32,
     pub(crate) provider: String,
-    pub(crate) libfabric: (u16, u16),
-    pub(crate) settings: u64,
+    /// The rank that this very connection comes from, where tags told it.
+    rank: Option<i32>,
+    /// What tags told of the peer's process, by whatever connection.
+    ranks: Arc<Ranks>,
+}
+
+/// The rank of a process, as the tags of its messages tell it: NCCL gives each message its sender's rank for a tag, in every
+/// version (NCCL src/transport/net.cc:1414, 1575). A process may have several.
+#[derive(Debug)]
+struct Ranks(AtomicI64);
+
+/// The processes that an endpoint is connected with.
+#[derive(Debug, Default)]
+pub(crate) struct Acquaintances {
+    known: HashMap<(String, u32), Arc<Ranks>>,
+}
+
+impl Acquaintances {
+    /// Who the peer says it is.
+    pub(crate) fn meet(&mut self, identity: &Identity) -> Peer {
+        let (host, process) = (identity.host.to_text(), identity.process);
+        let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
+        let ranks = Arc::clone(self.known.entry((host.clone(), process)).or_insert_with(new));
+        Peer { host, process, provider: identity.provider.to_text(), rank: None, ranks }
+    }
+}
+
+impl Peer {
+    /// A message of the peer's is waited for that has its rank for a tag.
+    pub(crate) fn sends_as(&mut self, rank: i32) {
+        self.rank = Some(rank);
+        let told = i64::from(rank);
+        let known = self.ranks.0.load(Ordering::Relaxed);
+        if known != told {
+            let now = if known == NONE { told } else { SEVERAL };
+            self.ranks.0.store(now, Ordering::Relaxed);
+        }
+    }
+
+    fn rank(&self) -> Option<i32> {
+        let of_process = || i32::try_from(self.ranks.0.load(Ordering::Relaxed)).ok();
+        self.rank.or_else(of_process)
+    }
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rank) = self.rank() {
+            write!(f, "rank {rank}, ")?;
+        }
         write!(f, "process {} on {}", self.process, self.host)
+    }
+}
+
+/// What differs between two ends that should be alike, besides settings.
+pub(crate) fn differences(ours: &Identity, theirs: &Identity) -> Vec<String> {
+    let version = |raw: u32| format!("{}.{}", raw >> 16, raw & 0xffff);
+    let mut found = Vec::new();
+    let mut compare = |what: &str, theirs: String, ours: String| {
+        if theirs != ours {
+            found.push(format!("{what} {theirs} where we have {ours}"));
+        }
+    };
+    compare("libfabric", version(theirs.libfabric_version), version(ours.libfabric_version));
+    let provider =
+        |end: &Identity| format!("{} {}", end.provider.to_text(), version(end.provider_version));
+    compare("provider", provider(theirs), provider(ours));
+    found
+}
+
+/// No tag has told yet.
+const NONE: i64 = i64::MIN;
+/// Tags of several ranks: none is said.
+const SEVERAL: i64 = i64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use proto::codec::Name;
+
+    use super::*;
+
+    fn identity(process: u32) -> Identity {
+        Identity {
+            host: Name::cut("here"),
+            process,
+            provider: Name::cut("net"),
+            provider_version: 117 << 16,
+            libfabric_version: 1 << 16 | 17,
+            ..Identity::default()
+        }
+    }
+
+    #[test]
+    fn a_rank_is_learnt_from_one_connection_and_said_by_all_of_the_process() {
+        let mut known = Acquaintances::default();
+        let (mut receiver, sender) = (known.meet(&identity(5)), known.meet(&identity(5)));
+        let other = known.meet(&identity(6));
+        assert_eq!(sender.to_string(), "process 5 on here");
+        receiver.sends_as(3);
+        receiver.sends_as(3);
+        for peer in [&receiver, &sender] {
+            assert_eq!(peer.to_string(), "rank 3, process 5 on here");
+        }
+        assert_eq!(other.to_string(), "process 6 on here");
+    }
+
+    #[test]
+    fn of_a_process_with_several_ranks_only_the_connection_that_is_waited_on_says_which() {
+        let mut known = Acquaintances::default();
+        let mut peers = [0, 1, 2].map(|_| known.meet(&identity(5)));
+        peers[0].sends_as(3);
+        peers[1].sends_as(-4);
+        peers[0].sends_as(3);
+        let said = peers.map(|peer| peer.to_string());
+        let process = "process 5 on here";
+        assert_eq!(
+            said,
+            [format!("rank 3, {process}"), format!("rank -4, {process}"), process.to_owned()]
+        );
+    }
+
+    #[test]
+    fn each_difference_is_named_with_both_sides() {
+        let ours = identity(1);
+        assert!(differences(&ours, &identity(2)).is_empty(), "a process differs always");
+        let theirs = Identity { libfabric_version: 2 << 16 | 5, ..ours };
+        assert_eq!(differences(&ours, &theirs), ["libfabric 2.5 where we have 1.17"]);
+        let theirs = Identity { provider: Name::cut("tcp"), provider_version: 118 << 16, ..ours };
+        assert_eq!(differences(&ours, &theirs), ["provider tcp 118.0 where we have net 117.0"]);
     }
 }

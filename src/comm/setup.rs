@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use proto::handshake::{Identity, Message, RefusalReason};
+use proto::handshake::{Message, RefusalReason};
 use proto::{Capabilities, FlowParameters, Refusal, Reply, Request, Window};
 
-use super::peer::Peer;
 use crate::error::{Error, Kind};
 
 /// How long a connect that was told "busy" waits before it asks again, at first and at most.
@@ -129,22 +128,11 @@ pub(crate) fn settle(
     )
 }
 
-/// Who the peer says it is.
-pub(crate) fn peer(identity: &Identity) -> Peer {
-    let version = identity.libfabric_version;
-    Peer {
-        host: identity.host.to_text(),
-        process: identity.process,
-        provider: identity.provider.to_text(),
-        libfabric: ((version >> 16) as u16, (version & 0xffff) as u16),
-        settings: identity.settings,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proto::ConnectionId;
+    use proto::handshake::Identity;
 
     fn asking(now: Instant) -> Asking {
         let identity = Identity::default();

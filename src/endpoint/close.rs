@@ -210,6 +210,7 @@ impl Endpoint {
         receiver.ending.heard_bye = true;
         // All that it sent is done, so here: what is still posted, or will be, gets nothing.
         if !receiver.ending.closing {
+            receiver.learn_rank();
             let sentence =
                 format!("receiving from {}: it has closed the connection", receiver.peer);
             receiver.fail(Error::new(Kind::Remote, sentence));

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use proto::{Capabilities, CommId, LineFormat};
 
 use crate::comm::listener::Listener;
+use crate::comm::peer::Acquaintances;
 use crate::comm::setup::Asking;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
@@ -71,6 +72,7 @@ pub(crate) struct Endpoint {
     /// Receives for messages that found no room yet, by NIC and buffer.
     owed_inboxes: Vec<(usize, u16)>,
     counters: Counters,
+    acquaintances: Acquaintances,
     /// What an empty message is sent from and received into.
     landing: Arc<UserRegion>,
     slabs: Slabs,
@@ -146,6 +148,7 @@ impl Endpoint {
             notices: Notices::default(),
             owed_inboxes: Vec::new(),
             counters: Counters::default(),
+            acquaintances: Acquaintances::default(),
             landing,
             slabs: Slabs::new(controls, unit_bytes),
             cache: RegionCache::default(),

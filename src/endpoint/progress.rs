@@ -326,7 +326,7 @@ impl Endpoint {
             | Purpose::LoneDone { receiver, generation }
             | Purpose::ReceiverPulse { receiver, generation } => {
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
-                    entry.operation_failed(remote("a control write"));
+                    entry.operation_failed(&remote("a control write"));
                     self.try_release_receiver(receiver);
                 }
             }
@@ -355,7 +355,7 @@ impl Endpoint {
         if let Some(SenderState::Connected(sender)) =
             self.senders.at_mut(slot).map(|state| &mut **state)
         {
-            sender.operation_failed(error);
+            sender.operation_failed(&error);
         }
         self.try_release_sender(slot);
     }

@@ -283,6 +283,7 @@ impl Receiver {
         if self.failure.is_some() {
             return;
         }
+        self.learn_rank();
         let waits = self.awaits_more() && !(self.ending.closing || self.ending.heard_bye);
         let mark = u64::from(self.flow.done().number()) << 32 | u64::from(self.flow.outstanding());
         match self.pulse.sweep(elapsed, bound, waits, mark) {
@@ -296,6 +297,13 @@ impl Receiver {
                 let sentence = format!("receiving from {}: {}", self.peer, gone(bound));
                 self.fail(Error::new(Kind::Remote, sentence));
             }
+        }
+    }
+
+    /// Whose message is waited for: the advert has its tag, and the tag is the sender's rank.
+    pub(super) fn learn_rank(&mut self) {
+        if let Some(rank) = self.flow.awaited_tag() {
+            self.peer.sends_as(rank);
         }
     }
 
@@ -316,9 +324,12 @@ impl Receiver {
     }
 
     /// An operation of this connection has failed.
-    pub(super) fn operation_failed(&mut self, error: Error) {
+    #[cold]
+    pub(super) fn operation_failed(&mut self, error: &Error) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.fail(error);
+        self.learn_rank();
+        let sentence = format!("receiving from {}: {}", self.peer, error.sentence);
+        self.fail(Error::new(error.kind, sentence));
     }
 
     /// A turn of progress: what waits is tried, and a done that nothing carried for long goes alone. Answers whether
@@ -442,6 +453,7 @@ impl Receiver {
 
     #[cold]
     fn sticky(&mut self, cause: ProtocolError) -> Error {
+        self.learn_rank();
         let peer = &self.peer;
         let failure = self.failure.get_or_insert_with(|| {
             Error::new(kind_of(cause), format!("receiving from {peer}: {cause}"))

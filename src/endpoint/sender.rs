@@ -284,9 +284,10 @@ impl Sender {
     }
 
     /// An operation of this connection has failed.
-    pub(super) fn operation_failed(&mut self, error: Error) {
+    #[cold]
+    pub(super) fn operation_failed(&mut self, error: &Error) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.fail(error);
+        self.fail(Error::new(error.kind, format!("sending to {}: {}", self.peer, error.sentence)));
     }
 
     /// The line that the 16 bits of a request name; none for one that is long finished.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use log::{Level, LevelFilter};
-use proto::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
+use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use crate::error::{Error, Kind as ErrorKind, Result};
 use takes::Value;
@@ -217,14 +217,15 @@ impl Config {
     }
 
     /// A byte for each setting that peers should share, in the order of the table: see [`differing`].
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let bytes = shared().map(|setting| {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let mut print = [0; FINGERPRINT_BYTES];
+        for (byte, setting) in print.iter_mut().zip(shared()) {
             let given = self.given.iter().find(|(name, _)| *name == setting.name);
             let text = given.map_or(setting.default, |(_, value)| value);
             let canonical = setting.takes.parse(text).map(|value| format!("{value:?}"));
-            fold(canonical.unwrap_or_default().as_bytes())
-        });
-        bytes.fold(0, |print, byte| print << 8 | u64::from(byte))
+            *byte = fold(canonical.unwrap_or_default().as_bytes());
+        }
+        print
     }
 }
 
@@ -234,13 +235,15 @@ impl Default for Config {
     }
 }
 
+/// See [`Config::fingerprint`].
+pub(crate) type Fingerprint = [u8; FINGERPRINT_BYTES];
+
 /// The full names of the settings in which two fingerprints of one version differ. One in 256 differences goes unseen.
-pub(crate) fn differing(ours: u64, theirs: u64) -> Vec<String> {
-    let last = shared().count() - 1;
-    shared()
-        .enumerate()
-        .filter(|(place, _)| (ours ^ theirs) >> (8 * (last - place)) & 0xff != 0)
-        .map(|(_, setting)| format!("{PREFIX}{}", setting.name))
+pub(crate) fn differing(ours: &Fingerprint, theirs: &Fingerprint) -> Vec<String> {
+    let bytes = shared().zip(ours.iter().zip(theirs));
+    bytes
+        .filter(|(_, (ours, theirs))| ours != theirs)
+        .map(|(setting, _)| format!("{PREFIX}{}", setting.name))
         .collect()
 }
 

@@ -52,13 +52,16 @@ fn other_part(part: &Part) -> bool {
     true
 }
 
+/// What NCCL would give for a tag: the sender's rank.
+const TAG: i32 = 41;
+
 /// Long messages, a few outstanding, until a call fails.
 fn send_for_ever(net: Net, link: &Link) -> Failure {
     let mut requests = std::collections::VecDeque::new();
     loop {
         if requests.len() < 6 {
             let slot = link.out.slot(requests.len());
-            match net.isend(link.send, slot, SLOT, 0, link.out.region) {
+            match net.isend(link.send, slot, SLOT, TAG, link.out.region) {
                 Ok(request) => requests.extend(request),
                 Err(failure) => return failure,
             }
@@ -80,7 +83,7 @@ fn receive_for_ever(net: Net, link: &Link) -> Failure {
     loop {
         if requests.len() < 6 {
             let slot = link.input.slot(requests.len());
-            match net.irecv(link.receive, slot, SLOT, 0, link.input.region) {
+            match net.irecv(link.receive, slot, SLOT, TAG, link.input.region) {
                 Ok(request) => requests.extend(request),
                 Err(failure) => return failure,
             }
@@ -101,6 +104,13 @@ fn receive_for_ever(net: Net, link: &Link) -> Failure {
 fn peer_is_gone(failure: &Failure) {
     assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
     assert_eq!(failure.said.len(), 1, "{failure:?}");
+}
+
+/// Whoever waits says for whom, by the rank that tags have told.
+#[track_caller]
+fn names_the_rank(failure: Failure) -> Failure {
+    assert!(failure.said[0].contains("receiving from rank 41, process "), "{failure:?}");
+    failure
 }
 
 /// Runs `body`, which may take as long as it takes to notice a death.
@@ -201,7 +211,9 @@ fn dies(part: &Part, name: &str, body: impl FnOnce(Net, &Link) -> Failure) {
 
 #[test]
 fn a_sender_that_dies_in_the_middle_fails_the_receives() {
-    play(SETTINGS, BOUND, |part| dies(part, "sender", receive_for_ever));
+    play(SETTINGS, BOUND, |part| {
+        dies(part, "sender", |net, link| names_the_rank(receive_for_ever(net, link)));
+    });
 }
 
 #[test]
@@ -211,7 +223,9 @@ fn a_receiver_that_dies_in_the_middle_fails_the_sends() {
 
 #[test]
 fn a_peer_that_dies_in_silence_fails_receives_that_are_posted() {
-    play(SETTINGS, BOUND, |part| dies(part, "idle", receive_for_ever));
+    play(SETTINGS, BOUND, |part| {
+        dies(part, "idle", |net, link| names_the_rank(receive_for_ever(net, link)));
+    });
 }
 
 #[test]

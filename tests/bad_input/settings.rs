@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use crate::support::calls::{Net, warnings};
+use crate::support::link::Link;
 use crate::support::stage::play;
-use crate::{BOUND, SLACK};
+use crate::{BOUND, SLACK, open};
 
 /// A setting, its value, and what the sentence has to say.
 const CASES: &[(&str, &str, &str)] = &[
@@ -71,5 +72,28 @@ fn a_setting_that_is_not_known_is_a_warning_that_names_the_nearest() {
         assert_eq!(warnings().len(), 1, "{:?}", warnings());
         assert!(warnings()[0].contains("did you mean IRONRAIL_MAX_RAILS?"), "{:?}", warnings());
         net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn settings_that_differ_are_one_warning_on_each_side_however_many_connections_there_are() {
+    let settings = [("RAILS", "127.0.0.1"), ("STRIPE_MIN", "64K")];
+    play(&settings, BOUND, |part| {
+        let (net, context) = open(part);
+        let mut cast = (part.name == "main").then(|| part.cast("other", &[("STRIPE_MIN", "32K")]));
+        for _ in 0..20 {
+            let mut link = match &mut cast {
+                Some(other) => Link::to_peer(net, context, other),
+                None => Link::to_peer(net, context, &mut { part }),
+            };
+            link.works();
+        }
+        assert_eq!(warnings().len(), 1, "{:?}", warnings());
+        let said = &warnings()[0];
+        assert!(said.contains("other values than we have for IRONRAIL_STRIPE_MIN:"), "{said}");
+        assert!(said.contains("process ") && said.contains("on all ranks"), "{said}");
+        if let Some(other) = cast {
+            other.finish();
+        }
     });
 }

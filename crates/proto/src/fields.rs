@@ -8,7 +8,9 @@ use crate::handshake::{
     Bye, HandshakeError, Identity, Refusal, RefusalReason, Reply, Request, Ring, Side,
 };
 use crate::ids::{CommId, ConnectionId};
-use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_GROUP, MAX_TEXT_BYTES};
+use crate::limits::{
+    FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_GROUP, MAX_TEXT_BYTES,
+};
 use crate::rails::{Pairing, Rail, RailPair, decode_pairs};
 use crate::window::Window;
 
@@ -35,6 +37,7 @@ pub(crate) const PROCESS: u16 = 19;
 pub(crate) const PROVIDER: u16 = 20;
 pub(crate) const LIBFABRIC: u16 = 21;
 pub(crate) const SETTINGS: u16 = 22;
+pub(crate) const PROVIDER_VERSION: u16 = 26;
 
 /// Every field there is, as far as a message has it.
 #[derive(Default)]
@@ -60,7 +63,8 @@ pub(crate) struct Fields {
     process: Option<u32>,
     provider: Option<Name>,
     libfabric: Option<u32>,
-    settings: Option<u64>,
+    settings: Option<[u8; FINGERPRINT_BYTES]>,
+    provider_version: Option<u32>,
 }
 
 impl Fields {
@@ -116,7 +120,8 @@ impl Fields {
             PROCESS => field.once(&mut self.process, |field| field.u32()),
             PROVIDER => field.once(&mut self.provider, |field| field.bounded()),
             LIBFABRIC => field.once(&mut self.libfabric, |field| field.u32()),
-            SETTINGS => field.once(&mut self.settings, |field| field.u64()),
+            SETTINGS => field.once(&mut self.settings, |field| field.array()),
+            PROVIDER_VERSION => field.once(&mut self.provider_version, |field| field.u32()),
             _ => Ok(()),
         }
     }
@@ -182,6 +187,7 @@ impl Fields {
             process: have(self.process, "process")?,
             provider: have(self.provider, "provider")?,
             libfabric_version: have(self.libfabric, "libfabric version")?,
+            provider_version: have(self.provider_version, "provider version")?,
             settings: have(self.settings, "settings")?,
         })
     }

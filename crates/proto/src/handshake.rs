@@ -9,11 +9,11 @@ use crate::capabilities::Capabilities;
 use crate::codec::{Address, FloorCharBoundary, Name, VERSION, Writer, open};
 use crate::fields::{
     CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, FIN_ONLY, FROM, Fields, HOST,
-    LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER, RAIL, REASON,
-    REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
+    LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER,
+    PROVIDER_VERSION, RAIL, REASON, REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
 };
 use crate::ids::{CommId, ConnectionId};
-use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_TEXT_BYTES};
+use crate::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_TEXT_BYTES};
 use crate::rails::{Pairing, Rail};
 use crate::window::Window;
 
@@ -115,9 +115,11 @@ pub struct Identity {
     pub host: Name,
     pub process: u32,
     pub provider: Name,
+    /// The provider's own version, and libfabric's: major in the high half, minor in the low one.
+    pub provider_version: u32,
     pub libfabric_version: u32,
-    /// A fingerprint of the settings that both ends should share.
-    pub settings: u64,
+    /// A fingerprint of the settings that both ends should share: a byte for each, zeros behind.
+    pub settings: [u8; FINGERPRINT_BYTES],
 }
 
 /// A connection message.
@@ -242,7 +244,8 @@ impl Identity {
         writer.field(PROCESS, &self.process.to_le_bytes());
         writer.field(PROVIDER, self.provider.as_bytes());
         writer.field(LIBFABRIC, &self.libfabric_version.to_le_bytes());
-        writer.field(SETTINGS, &self.settings.to_le_bytes());
+        writer.field(PROVIDER_VERSION, &self.provider_version.to_le_bytes());
+        writer.field(SETTINGS, &self.settings);
     }
 }
 

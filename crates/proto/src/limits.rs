@@ -24,6 +24,8 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 pub const MAX_ADDRESS_BYTES: usize = 64;
 /// The longest name of a fabric, host or provider; longer ones are cut.
 pub const MAX_NAME_BYTES: usize = 64;
+/// Settings that a fingerprint has a byte for.
+pub const FINGERPRINT_BYTES: usize = 32;
 /// The longest sentence of a refusal; longer ones are cut.
 pub const MAX_TEXT_BYTES: usize = 256;
 

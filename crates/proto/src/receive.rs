@@ -207,6 +207,11 @@ impl ReceiveFlow {
         self.done != self.next
     }
 
+    /// The tag of the oldest line whose bytes have not all come: with NCCL, the rank that is waited for.
+    pub fn awaited_tag(&self) -> Option<i32> {
+        self.awaits_more().then(|| self.slot(self.done).form.tag())
+    }
+
     /// Whether adverts wait to be written.
     #[inline]
     pub fn has_unsent(&self) -> bool {

@@ -31,7 +31,8 @@ fn identity() -> Identity {
         process: 4711,
         provider: Name::cut("tcp;ofi_rxm"),
         libfabric_version: 0x0001_0011,
-        settings: 0xfeed_beef_0123_4567,
+        provider_version: 2 << 16 | 5,
+        settings: std::array::from_fn(|place| place as u8),
     }
 }
 

@@ -146,7 +146,7 @@ impl Endpoint {
             return Err((RefusalReason::Feature, text));
         }
         let nonce = random();
-        let peer = setup::peer(&request.identity);
+        let peer = self.acquaintances.meet(&request.identity);
         let (ours, theirs, rail_count) =
             (self.capabilities, request.capabilities, pairing.data.len());
         let nonces = (request.nonce, nonce);
@@ -175,7 +175,7 @@ impl Endpoint {
             identity: self.identity(),
         };
         let reply = reply.encode().map_err(|error| (RefusalReason::Feature, error.to_string()))?;
-        self.compare(&peer);
+        self.compare(&peer, &request.identity);
         Ok(Accepting { slot, generation, reply, peer: reply_to, since: Instant::now() })
     }
 

@@ -176,8 +176,8 @@ impl Endpoint {
             &reply.rails,
             &reply.fins,
         )?;
-        let peer = setup::peer(&reply.identity);
-        self.compare(&peer);
+        let peer = self.acquaintances.meet(&reply.identity);
+        self.compare(&peer, &reply.identity);
         let flow = SendFlow::new(parameters)
             .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
         let plan = RailPlan::equal(lanes.len(), self.settings.stripe_bytes_min as u64)

@@ -6,13 +6,16 @@ mod letters;
 
 pub(super) use accept::Accepting;
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use fabric::{FabricError, PeerAddress};
 use proto::codec::{Address, Name};
 use proto::handshake::{Identity, Ring};
 use proto::rails::{Pairing, Rail};
 use proto::{CommId, Window};
 
-use crate::comm::peer::Peer;
+use crate::comm::peer::{Peer, differences};
 use crate::endpoint::Endpoint;
 use crate::endpoint::lanes::ControlLane;
 use crate::error::{Error, Kind, Result};
@@ -26,6 +29,8 @@ const _: () = assert!(MAX_GROUP as usize == proto::limits::MAX_GROUP);
 /// What a sender's mailbox has room for.
 pub(in crate::endpoint) const LENT: Window = Window::for_groups_of(MAX_GROUP as usize);
 
+/// Past so many different differences, the log hears of no more.
+const DIFFERENCES_MAX: usize = 16;
 /// Past so many peers, one that is not known gets no refusal: addresses in requests are anybody's, and each takes memory.
 const REFUSED_PEERS_MAX: usize = 1 << 14;
 /// The longest ring that a peer may lend us.
@@ -33,14 +38,17 @@ const RING_BYTES_MAX: u64 =
     (proto::limits::MAX_RING as u64 + 1) * 8 * proto::wire::MAX_LINE_WORDS as u64;
 
 impl Endpoint {
-    /// A difference between the ends that should not be: one WARN that names it.
-    pub(super) fn compare(&self, peer: &Peer) {
-        let names = differing(self.settings.fingerprint(), peer.settings);
+    /// A difference between the ends that should not be: one WARN that names it, however many connections have it.
+    pub(super) fn compare(&self, peer: &Peer, theirs: &Identity) {
+        let ours = self.identity();
+        let mut found = differences(&ours, theirs);
+        let names = differing(&ours.settings, &theirs.settings);
         if !names.is_empty() {
-            log::warn!(
-                "{peer} has other values than we have for {}: set them alike on all ranks",
-                names.join(", ")
-            );
+            found.push(format!("other values than we have for {}", names.join(", ")));
+        }
+        if !found.is_empty() && is_news(&found) {
+            let found = found.join("; ");
+            log::warn!("{peer} has {found}: run the same, with the same settings, on all ranks");
         }
     }
 
@@ -112,14 +120,15 @@ impl Endpoint {
     }
 
     pub(super) fn identity(&self) -> Identity {
-        let version = self.device.libfabric_version();
+        let info = self.device.plan.rails.first().map(|rail| &rail.info);
+        let packed =
+            |version: fabric::Version| u32::from(version.major) << 16 | u32::from(version.minor);
         Identity {
             host: Name::cut(self.device.host()),
             process: std::process::id(),
-            provider: Name::cut(
-                self.device.plan.rails.first().map_or("", |rail| rail.info.provider()),
-            ),
-            libfabric_version: u32::from(version.major) << 16 | u32::from(version.minor),
+            provider: Name::cut(info.map_or("", |info| info.provider())),
+            provider_version: info.map_or(0, |info| packed(info.provider_version())),
+            libfabric_version: packed(self.device.libfabric_version()),
             settings: self.settings.fingerprint(),
         }
     }
@@ -145,6 +154,13 @@ impl Endpoint {
             format!("no control memory for a connection on device {}: {error}", self.label()),
         )
     }
+}
+
+/// Whether the log does not have this difference yet. What comes past the bound is left out: there is enough to mend.
+fn is_news(difference: &[String]) -> bool {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    told.len() < DIFFERENCES_MAX && told.insert(difference.join("; "))
 }
 
 /// All control writes of a connection take one rail, so that a done cannot overtake a later one; connections spread.

@@ -176,7 +176,7 @@ fn libfabrics_own_variables_are_kept() {
 #[test]
 fn fingerprints_name_the_shared_settings_that_differ() {
     let plain = Config::default().fingerprint();
-    assert!(differing(plain, plain).is_empty());
+    assert!(differing(&plain, &plain).is_empty());
     assert_eq!(
         with("STRIPE_MIN", "131072").fingerprint(),
         plain,
@@ -193,13 +193,16 @@ fn fingerprints_name_the_shared_settings_that_differ() {
         ("BASIC_REGIONS", "1"),
         ("ADVERT_BATCHING", "0"),
     ] {
-        assert_eq!(differing(plain, with(name, value).fingerprint()), [format!("{PREFIX}{name}")]);
+        assert_eq!(
+            differing(&plain, &with(name, value).fingerprint()),
+            [format!("{PREFIX}{name}")]
+        );
     }
 }
 
 #[test]
 fn the_table_is_sound() {
-    assert!(shared().count() <= 8, "the fingerprint has a byte for each");
+    assert!(shared().count() <= FINGERPRINT_BYTES, "the fingerprint has a byte for each");
     for (place, one) in SETTINGS.iter().enumerate() {
         assert!(SETTINGS[..place].iter().all(|other| other.name != one.name), "{} twice", one.name);
         assert!(one.takes.parse(one.default).is_some(), "{}", one.name);
