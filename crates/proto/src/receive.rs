@@ -209,7 +209,7 @@ impl ReceiveFlow {
 
     /// The tag of the oldest line whose bytes have not all come: with NCCL, the rank that is waited for.
     pub fn awaited_tag(&self) -> Option<i32> {
-        self.awaits_more().then(|| self.slot(self.done).form.tag())
+        self.awaits_more().then(|| self.slot(self.done).form().tag())
     }
 
     /// Whether adverts wait to be written.
