@@ -8,6 +8,7 @@ use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::time::Duration;
 
 use net_abi::{
     CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV12, PTR_HOST, ResultCode, UNDEFINED,
@@ -225,6 +226,16 @@ fn check(call: &str, code: ResultCode) {
 pub(crate) fn give_up_after(seconds: u32) {
     // SAFETY: no handler is set, so the signal ends the process.
     unsafe { libc::alarm(seconds) };
+}
+
+/// What this thread has had of the processor.
+pub(crate) fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place that lives through the call.
+    let code = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(code, 0, "every thread has a clock");
+    let whole = u64::try_from(time.tv_sec).expect("time runs forward");
+    Duration::new(whole, u32::try_from(time.tv_nsec).expect("less than a second"))
 }
 
 /// Shows warnings, and nothing else.

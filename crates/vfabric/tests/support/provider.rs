@@ -4,19 +4,28 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// `libvfabric_fi.so`, in a folder fit for FI_PROVIDER_PATH.
+#[allow(dead_code, reason = "benches take the other one")]
 pub(crate) fn file() -> PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(build).clone()
+    let optimised =
+        || std::env::var("IRONRAIL_TEST_PROFILE").is_ok_and(|profile| profile == "release");
+    FILE.get_or_init(|| build(optimised())).clone()
 }
 
-fn build() -> PathBuf {
+/// The optimised provider, for benches.
+#[allow(dead_code, reason = "tests take the other one")]
+pub(crate) fn optimised_file() -> PathBuf {
+    build(true)
+}
+
+fn build(optimised: bool) -> PathBuf {
     // Also of use to tests of the root package.
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let nested = root.join("crates/vfabric/Cargo.toml");
     let manifest = if nested.exists() { nested } else { root.join("Cargo.toml") };
     let mut cargo =
         escargot::CargoBuild::new().manifest_path(manifest).package("vfabric").arg("--lib");
-    if std::env::var("IRONRAIL_TEST_PROFILE").is_ok_and(|profile| profile == "release") {
+    if optimised {
         cargo = cargo.release();
     }
     let mut found = None;
