@@ -19,7 +19,8 @@ pub(crate) struct Listener<A> {
     /// Since when accept finds nothing, and whether that was said.
     pub(crate) waiting_since: Option<Instant>,
     pub(crate) warned: bool,
-    requests: VecDeque<Request>,
+    /// Each in its box: room for a few by value would be kilobytes for each listener.
+    requests: VecDeque<Box<Request>>,
 }
 
 impl<A> Listener<A> {
@@ -35,7 +36,7 @@ impl<A> Listener<A> {
     }
 
     /// Queues a request. False: the queue is full, and the sender must ask again.
-    pub(crate) fn push(&mut self, request: Request) -> bool {
+    pub(crate) fn push(&mut self, request: Box<Request>) -> bool {
         let room = self.requests.len() < WAITING_MAX;
         if room {
             self.requests.push_back(request);
@@ -44,7 +45,7 @@ impl<A> Listener<A> {
     }
 
     /// The request that has waited longest.
-    pub(crate) fn pop(&mut self) -> Option<Request> {
+    pub(crate) fn pop(&mut self) -> Option<Box<Request>> {
         self.requests.pop_front()
     }
 }

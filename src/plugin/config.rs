@@ -49,6 +49,7 @@ macro_rules! settings {
             given: Vec<(&'static str, String)>,
             provider_variables: BTreeMap<String, String>,
             protocols: Option<String>,
+            fingerprint: Fingerprint,
         }
 
         pub(crate) const SETTINGS: &[Setting] = &[
@@ -63,6 +64,7 @@ macro_rules! settings {
                     given: Vec::new(),
                     provider_variables: BTreeMap::new(),
                     protocols: None,
+                    fingerprint: [0; FINGERPRINT_BYTES],
                 })
             }
         }
@@ -175,6 +177,7 @@ impl Config {
         config.notes = notes;
         config.given = texts.0.into_iter().collect();
         config.protocols = variables.get(PROTOCOLS).cloned();
+        config.fingerprint = config.print();
         config.provider_variables =
             variables.into_iter().filter(|(name, _)| name.starts_with(PROVIDER_PREFIX)).collect();
         Ok(config)
@@ -216,8 +219,13 @@ impl Config {
         Some(pattern.replace("%p", &process.to_string()).replace("%h", host).into())
     }
 
-    /// A byte for each setting that peers should share, in the order of the table: see [`differing`].
+    /// A byte for each setting that peers should share, in the order of the table: see [`differing`]. Every connection
+    /// asks for it.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    fn print(&self) -> Fingerprint {
         let mut print = [0; FINGERPRINT_BYTES];
         for (byte, setting) in print.iter_mut().zip(shared()) {
             let given = self.given.iter().find(|(name, _)| *name == setting.name);

@@ -15,7 +15,7 @@ impl Endpoint {
     /// A message has arrived on a control rail: bytes of anybody's.
     pub(in crate::endpoint) fn heard(&mut self, nic: usize, bytes: &[u8]) {
         match Message::decode(bytes) {
-            Ok(Message::Request(request)) => self.heard_request(*request),
+            Ok(Message::Request(request)) => self.heard_request(request),
             Ok(Message::Bye(bye)) => self.heard_bye(&bye),
             Ok(Message::Reply(reply)) => {
                 let connection = reply.connection;
@@ -43,7 +43,7 @@ impl Endpoint {
         }
     }
 
-    fn heard_request(&mut self, request: Request) {
+    fn heard_request(&mut self, request: Box<Request>) {
         let (slot, generation) = parts(request.listener);
         let job = self.job();
         let Some(listener) = self.listeners.get_mut(slot, generation) else {
