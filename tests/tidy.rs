@@ -85,8 +85,9 @@ fn the_abi_knows_of_the_fabric_only_what_memory_is() {
     only("src/abi", "fabric::", &["UserMemory", "Dmabuf"]);
 }
 
-/// `plugin` opens endpoints and hands them what it found out: these types are its own. The probe needs an endpoint, and the
-/// settings that two peers disagree about are named by their table: the two calls that point back.
+/// `plugin` opens endpoints and hands them what it found out: these types are its own. The probe needs an endpoint, the
+/// settings that two peers disagree about are named by their table, and what a provider is asked for so that bytes come in
+/// order is decided where NCCL is told of it: the three calls that point back.
 #[test]
 fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
     let handed = [
@@ -98,6 +99,7 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         "Subject",
         "probe",
         "differing",
+        "order",
         "HANDLE_BYTES",
     ];
     only("src/endpoint", "crate::plugin::", &handed);
