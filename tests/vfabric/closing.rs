@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::calls::{self, Buffer};
+use crate::support::calls::{self, Buffer, Net, Object};
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
@@ -36,6 +36,72 @@ fn endpoints_close_first_where_regions_belong_to_the_domain() {
     });
 }
 
+/// The sender is told, has nothing in flight, and so says farewell; by that the receiver is told.
+#[test]
+fn a_part_that_cannot_be_posted_fails_both_ends() {
+    play(&[provider()], BOUND * 6, |part| {
+        set("IRONRAIL_STRIPE_MIN", "16K");
+        let world = World::open(part, "efa", [2, 2]);
+        // The first part of the message, and the second.
+        for nth in 1..=2 {
+            world.fabric.configure("profile=efa nics=16");
+            let ends = world.nets.map(End::open);
+            let link = Link::open(world, &ends);
+            let posts = world.fabric.number("counter.posts");
+            world.fabric.fault(&format!("reject={}", posts + nth));
+            let sent = link.send();
+            let failed = (0..TURNS).find_map(|_| link.net.test(sent).err());
+            assert!(failed.expect("a part was not posted").said[0].contains("sending to"));
+            assert_eq!(world.fabric.number("counter.faults.reject"), 1);
+            ends.iter().for_each(|end| (0..TURNS).for_each(|_| end.turn()));
+            link.net.close_send(link.send).expect("closeSend");
+            let failed = (0..TURNS).find_map(|_| {
+                ends[0].turn();
+                link.net.test(link.received).err()
+            });
+            assert!(failed.expect("a farewell was said").said[0].contains("closed"));
+            link.net.close_recv(link.receive).expect("closeRecv");
+            (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+            ends.into_iter().for_each(End::close);
+            world.fabric.is_clean();
+        }
+    });
+}
+
+/// A connection with a receive posted and advertised, for a message that goes over both rails.
+struct Link {
+    net: Net,
+    send: Object,
+    receive: Object,
+    received: Object,
+    out: Buffer,
+    region: Object,
+}
+
+impl Link {
+    fn open(world: World, ends: &[End; 2]) -> Self {
+        let mut turn = false;
+        let (send, receive) = connect(&ends[0], &ends[1], || {
+            turn = !turn;
+            turn
+        });
+        let net = world.nets[0];
+        let (out, into) = (Buffer::new(64 << 10), Buffer::new(64 << 10));
+        let region = net.register(send, out).expect("regMr");
+        let target = net.register(receive, into).expect("regMr");
+        let received = net.irecv(receive, into.address(), into.len, 0, target).expect("irecv");
+        let received = received.expect("the window is empty");
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        Self { net, send, receive, received, out, region }
+    }
+
+    fn send(&self) -> Object {
+        let Self { net, send, out, region, .. } = *self;
+        let sent = net.isend(send, out.address(), out.len, 0, region).expect("isend");
+        sent.expect("the receive is advertised")
+    }
+}
+
 /// Sends striped messages, stalls the second NIC in the middle, and closes everything.
 fn stalled(part: &Part, profile: &str) -> World {
     set("IRONRAIL_STRIPE_MIN", "16K");
@@ -43,25 +109,14 @@ fn stalled(part: &Part, profile: &str) -> World {
     let world = World::open(part, profile, [2, 2]);
     world.fabric.configure(&format!("profile={profile} nics=16"));
     let ends = world.nets.map(End::open);
-    let mut turn = false;
-    let (send, receive) = connect(&ends[0], &ends[1], || {
-        turn = !turn;
-        turn
-    });
-    let (out, into) = (Buffer::new(64 << 10), Buffer::new(64 << 10));
-    let net = world.nets[0];
-    let region = net.register(send, out).expect("regMr");
-    let target = net.register(receive, into).expect("regMr");
-    net.irecv(receive, into.address(), into.len, 0, target).expect("irecv").expect("a request");
+    let link = Link::open(world, &ends);
     let turns = || (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
-    turns();
     world.fabric.change(1, "stall");
-    let sent = net.isend(send, out.address(), out.len, 0, region).expect("isend");
-    sent.expect("the receive is advertised");
+    link.send();
     turns();
     assert!(world.fabric.number("open.operations") > 0);
-    net.close_send(send).expect("closeSend");
-    net.close_recv(receive).expect("closeRecv");
+    link.net.close_send(link.send).expect("closeSend");
+    link.net.close_recv(link.receive).expect("closeRecv");
     // The receiver's farewell arrives; the sender has something in flight, and says none.
     turns();
     for end in ends {
