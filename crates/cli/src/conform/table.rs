@@ -95,6 +95,7 @@ pub(super) const CHAPTERS: &[(&str, &[Behaviour])] = &[
     ("Messages", behaviours::messages::ALL),
     ("Requests", behaviours::requests::ALL),
     ("Groups", behaviours::groups::ALL),
+    ("Short and long", behaviours::mixed::ALL),
     ("Flush", behaviours::flush::ALL),
     ("Close", behaviours::closing::ALL),
     ("Threads", behaviours::threads::ALL),

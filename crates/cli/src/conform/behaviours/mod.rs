@@ -6,6 +6,7 @@ pub(super) mod flush;
 pub(super) mod groups;
 pub(super) mod loading;
 pub(super) mod messages;
+pub(super) mod mixed;
 pub(super) mod properties;
 pub(super) mod registration;
 pub(super) mod requests;
