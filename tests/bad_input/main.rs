@@ -11,6 +11,7 @@ mod listeners;
 mod settings;
 #[path = "../support/mod.rs"]
 mod support;
+mod too_long;
 
 use std::fs;
 use std::path::{Path, PathBuf};

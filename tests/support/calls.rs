@@ -236,6 +236,22 @@ impl Net {
         Ok(object(request))
     }
 
+    /// An irecv of v8: a message that is longer is cut.
+    pub(crate) fn irecv_v8(
+        self,
+        comm: Object,
+        address: usize,
+        len: c_int,
+        region: Object,
+    ) -> Answer<Option<Object>> {
+        let (mut request, mut data) = (STALE, ptr::without_provenance_mut(address));
+        let (mut size, mut tag, mut regions) = (len, 0, pointer(region));
+        let (data, size, tag) = (&raw mut data, &raw mut size, &raw mut tag);
+        let regions = &raw mut regions;
+        call!(self.v8, irecv(pointer(comm), 1, data, size, tag, regions, &raw mut request))?;
+        Ok(object(request))
+    }
+
     /// Bytes of a message that is done.
     pub(crate) fn test(self, request: Object) -> Answer<Option<usize>> {
         let (mut done, mut sizes) = (77, [-7; 64]);
