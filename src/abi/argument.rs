@@ -3,9 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
+use net_abi::CommConfig;
+
 use crate::abi::object;
 use crate::error::{Error, Kind, Result};
-use crate::plugin::{HANDLE_BYTES, Receive};
+use crate::plugin::{HANDLE_BYTES, Receive, TrafficClass};
 
 /// Largest group of receives in any version.
 pub(super) const GROUP_MAX: usize = 8;
@@ -175,6 +177,27 @@ fn no_list(what: &str) -> Error {
 #[cold]
 fn invalid(sentence: String) -> Error {
     Error::new(Kind::InvalidArgument, sentence)
+}
+
+/// The traffic class that a communicator asks for. NCCL says -1 where its user has said nothing, and forwards what it was told:
+/// the byte of IP's header, as its own InfiniBand transport takes it.
+///
+/// # Safety
+///
+/// `config` is null or NCCL's.
+pub(super) unsafe fn traffic_class(config: *const CommConfig) -> Option<TrafficClass> {
+    // SAFETY: the caller vouches for it.
+    let asked = unsafe { config.as_ref() }?.traffic_class;
+    if asked < 0 {
+        return None;
+    }
+    let class = u8::try_from(asked).ok().map(TrafficClass::of_byte);
+    if class.is_none() {
+        log::warn!(
+            "traffic class {asked} is left out: it is more than a byte; NCCL_IB_TC and ncclConfig_t.trafficClass take 0 to 255"
+        );
+    }
+    class
 }
 
 #[cfg(test)]

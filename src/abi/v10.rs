@@ -1,6 +1,8 @@
-//! No contexts: `init` once per process, connections belong to the calling thread, the traffic class comes in `connect`.
+//! No contexts: `init` once per process, connections belong to the calling thread. The traffic class comes in `connect`, when the
+//! rails of the thread may be open already, and `listen` has none: it is left out, and the log says so once.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use net_abi::{CommConfig, DevHandle, Logger, NetV10, Profiler, ResultCode};
 
@@ -35,13 +37,29 @@ pub(super) unsafe extern "C" fn listen(
 
 pub(super) unsafe extern "C" fn connect(
     device: c_int,
-    _config: *mut CommConfig,
+    config: *mut CommConfig,
     handle: *mut c_void,
     comm: *mut *mut c_void,
     _device_comm: *mut *mut DevHandle,
 ) -> ResultCode {
-    // SAFETY: NCCL's own places, or null.
-    guard("connect", || unsafe {
-        connection::connect_as(connection::of_thread, device, handle, comm)
+    guard("connect", || {
+        // SAFETY: NCCL's configuration of the communicator, or null.
+        unsafe { leave_out_class(config) };
+        // SAFETY: NCCL's own places, or null.
+        unsafe { connection::connect_as(connection::of_thread, device, handle, comm) }
     })
+}
+
+/// # Safety
+///
+/// `config` is null or NCCL's.
+unsafe fn leave_out_class(config: *const CommConfig) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    // SAFETY: the caller vouches for it.
+    let asked = unsafe { config.as_ref() }.map_or(-1, |config| config.traffic_class);
+    if asked >= 0 && !TOLD.swap(true, Ordering::Relaxed) {
+        log::info!(
+            "traffic class {asked} is left out: it can be given to rails by NCCL's table v11 and newer"
+        );
+    }
 }

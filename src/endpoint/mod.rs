@@ -34,7 +34,7 @@ use crate::comm::setup::Asking;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::device::Device;
-use crate::plugin::{Config, Poll, Receive};
+use crate::plugin::{Config, Poll, Receive, TrafficClass};
 use crate::rail::{RegionCache, UserRegion};
 use counters::Counters;
 use flush::Flush;
@@ -111,9 +111,13 @@ struct Ending {
 }
 
 impl Endpoint {
-    pub(crate) fn open(number: u16, device: &'static Device) -> Result<Self> {
+    pub(crate) fn open(
+        number: u16,
+        device: &'static Device,
+        class: Option<TrafficClass>,
+    ) -> Result<Self> {
         let settings = Arc::clone(&device.settings);
-        let (nics, mut capabilities) = nics::open(device)?;
+        let (nics, mut capabilities) = nics::open_in_class(device, class)?;
         if settings.force_fin {
             capabilities.immediate = proto::ImmediateWidth::None;
         }

@@ -1,6 +1,7 @@
 //! The NICs of one endpoint: for each a completion queue, a data rail, and up to the fourth a control rail.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::{AddressVector, CompletionQueue, Control, FabricError, Info, PeerAddress};
 use proto::capabilities::Capabilities;
@@ -9,7 +10,7 @@ use super::messages::Messages;
 use crate::error::{Error, Kind, Result};
 use crate::plugin::device::Device;
 use crate::plugin::discovery::RailPlan;
-use crate::plugin::{Subject, order, probe};
+use crate::plugin::{Subject, TrafficClass, order, probe};
 use crate::rail::peers::Peers;
 use crate::rail::{DataRail, Operations};
 
@@ -42,19 +43,40 @@ pub(super) struct ControlRail {
     pub(super) name: Vec<u8>,
 }
 
+/// Opens the NICs of `device` in a traffic class; without one where they do not take it, which the log says once.
+pub(super) fn open_in_class(
+    device: &'static Device,
+    class: Option<TrafficClass>,
+) -> Result<(Vec<Nic>, Capabilities)> {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let Some(asked) = class else { return open(device, None) };
+    open(device, class).or_else(|error| {
+        let opened = open(device, None)?;
+        if !WARNED.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "the traffic class that NCCL asks for (DSCP {}) is left out: {}",
+                asked.dscp(),
+                error.sentence
+            );
+        }
+        Ok(opened)
+    })
+}
+
 /// Opens the NICs of `device`, and learns what they can do if nobody has yet.
-pub(super) fn open(device: &'static Device) -> Result<(Vec<Nic>, Capabilities)> {
+fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic>, Capabilities)> {
     let settings = &device.settings;
-    let domains = device.open_domains()?;
+    let infos = device.infos(class);
+    let domains = device.open_domains(&infos)?;
     let mut nics = Vec::with_capacity(domains.len());
     let mut found = None;
-    for (index, (domain, plan)) in domains.iter().zip(&device.plan.rails).enumerate() {
-        let info = &plan.info;
+    let rails = device.plan.rails.iter().zip(&infos);
+    for (index, (domain, (plan, info))) in domains.iter().zip(rails).enumerate() {
         let with_control = index < settings.max_control_rails;
         let opened =
             CompletionQueue::open(domain, settings.cq_entries_or_default()).and_then(|queue| {
                 let addresses = AddressVector::open(domain)?;
-                Nic::open(domain, plan, queue, addresses, with_control)
+                Nic::open(domain, plan, info, queue, addresses, with_control)
             });
         let (nic, addresses) = opened.map_err(|error| refused(device, &plan.interface, &error))?;
         if found.is_none() {
@@ -79,11 +101,11 @@ impl Nic {
     fn open(
         domain: &Arc<fabric::Domain>,
         plan: &RailPlan,
+        info: &Info,
         queue: Arc<CompletionQueue>,
         addresses: Arc<AddressVector>,
         with_control: bool,
     ) -> std::result::Result<(Self, Arc<AddressVector>), FabricError> {
-        let info = &plan.info;
         let options = order::options(info.provider());
         let data = fabric::Endpoint::open_with(domain, info, &queue, &addresses, options)?;
         let control = with_control

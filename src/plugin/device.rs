@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fabric::{Domain, Fabric, Library};
+use fabric::{Domain, Fabric, Info, Library};
 use proto::capabilities::Capabilities;
 
+use super::TrafficClass;
 use super::config::Config;
-use super::discovery::DevicePlan;
+use super::discovery::{DevicePlan, RailPlan};
 use crate::error::{Error, Kind, Result};
 
 /// One device.
@@ -27,13 +28,25 @@ impl Device {
 
     /// Domains of an endpoint's own, one per rail of the plan, in its order: nothing below is shared between threads
     /// (docs/decisions/0004-a-domain-per-endpoint.md).
-    pub(crate) fn open_domains(&self) -> Result<Vec<Arc<Domain>>> {
-        let open = self.plan.rails.iter().map(|rail| {
-            let domain = Fabric::open(&self.library, &rail.info)
-                .and_then(|fabric| Domain::open(&fabric, &rail.info));
+    pub(crate) fn open_domains(&self, infos: &[Info]) -> Result<Vec<Arc<Domain>>> {
+        let open = self.plan.rails.iter().zip(infos).map(|(rail, info)| {
+            let domain =
+                Fabric::open(&self.library, info).and_then(|fabric| Domain::open(&fabric, info));
             domain.map_err(|error| self.refused(&rail.interface, &error))
         });
         open.collect()
+    }
+
+    /// What to open the rails with, in their order: as they were found, in this traffic class.
+    pub(crate) fn infos(&self, class: Option<TrafficClass>) -> Vec<Info> {
+        let info = |rail: &RailPlan| {
+            let mut info = rail.info.clone();
+            if let Some(class) = class {
+                info.set_dscp(class.dscp());
+            }
+            info
+        };
+        self.plan.rails.iter().map(info).collect()
     }
 
     /// What the first endpoint's probe found; the later ones take its word.

@@ -48,6 +48,21 @@ pub(crate) struct DeviceProperties {
     pub(crate) max_collective_bytes: usize,
 }
 
+/// What a communicator asks of the network: a DSCP, which providers that know traffic classes give to the rails' packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrafficClass(u8);
+
+impl TrafficClass {
+    /// Of IP's old byte, whose upper six bits are the DSCP.
+    pub(crate) fn of_byte(byte: u8) -> Self {
+        Self(byte >> 2)
+    }
+
+    pub(crate) fn dscp(self) -> u8 {
+        self.0
+    }
+}
+
 /// Who an endpoint belongs to: a communicator context (v11 and newer), or the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
@@ -92,9 +107,9 @@ pub(crate) fn start() -> Result<()> {
 }
 
 /// Opens a communicator context. v6 to v10 call `start` alone.
-pub(crate) fn open_context() -> Result<Handle> {
+pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
     plugin()?;
-    registry::open_context()
+    registry::open_context(class)
 }
 
 /// Frees what is left of a context: listeners, comms, endpoints.
@@ -199,7 +214,8 @@ fn on_device<R>(
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
 ) -> Result<R> {
     let known = plugin()?.devices.get(device).ok_or_else(|| no_device(device))?;
-    registry::with_owned(owner, device, |number| Endpoint::open(number, known).map(Box::new), body)
+    let open = |number, class| Endpoint::open(number, known, class).map(Box::new);
+    registry::with_owned(owner, device, open, body)
 }
 
 /// Adds an endpoint's counters to the process's.

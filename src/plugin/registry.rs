@@ -14,7 +14,7 @@ use crate::endpoint::slots::Slots;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 
-use super::Owner;
+use super::{Owner, TrafficClass};
 
 /// Endpoints of one process: as many as a handle can name.
 const CELLS: usize = 1 << 12;
@@ -33,15 +33,19 @@ enum Key {
 #[derive(Debug)]
 struct Registry {
     endpoints: HashMap<(Key, usize), u16>,
-    contexts: Slots<()>,
+    /// Each with the traffic class that its communicator asked for.
+    contexts: Slots<Option<TrafficClass>>,
 }
 
 /// A communicator context of its own, for v11 and newer.
-pub(super) fn open_context() -> Result<Handle> {
+pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
     let mut registry = registry();
     let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
     let mut generation = 0;
-    let slot = contexts.insert_with(|_, current| generation = current);
+    let slot = contexts.insert_with(|_, current| {
+        generation = current;
+        class
+    });
     let slot = slot.ok_or_else(|| {
         Error::new(
             Kind::System,
@@ -75,7 +79,7 @@ pub(super) fn close_context(context: Handle) -> Result<()> {
 pub(super) fn with_owned<R>(
     owner: Owner,
     device: usize,
-    open: impl FnOnce(u16) -> Result<Box<Endpoint>>,
+    open: impl FnOnce(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
 ) -> Result<R> {
     let number = {
@@ -86,7 +90,7 @@ pub(super) fn with_owned<R>(
             Some(number) => *number,
             None => {
                 let number = registry.free_number()?;
-                *cell(number) = Some(open(number)?);
+                *cell(number) = Some(open(number, registry.class(owner))?);
                 registry.endpoints.insert(key, number);
                 number
             }
@@ -156,6 +160,14 @@ impl Registry {
                     Err(Error::stale("context"))
                 }
             }
+        }
+    }
+
+    /// The traffic class of a context. Up to v10 there is none when an endpoint opens.
+    fn class(&self, owner: Owner) -> Option<TrafficClass> {
+        match owner {
+            Owner::Thread => None,
+            Owner::Context(handle) => *self.contexts.get(handle.slot(), handle.generation())?,
         }
     }
 

@@ -97,3 +97,15 @@ fn settings_that_differ_are_one_warning_on_each_side_however_many_connections_th
         }
     });
 }
+
+#[test]
+fn a_traffic_class_is_taken_or_left_out_and_messages_move_all_the_same() {
+    play(&[("RAILS", "127.0.0.1")], BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        let context = net.init_in_class(104).expect("init");
+        let mut link = Link::to_self(net, context);
+        link.works();
+        assert!(warnings().len() <= 1, "{:?}", warnings());
+        net.finalize(context).expect("finalize");
+    });
+}

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use net_abi::{HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV8, NetV12, ResultCode};
+use net_abi::{CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV8, NetV12, ResultCode};
 
 /// What `listen` writes and `connect` is given.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
@@ -80,6 +80,13 @@ impl Net {
     pub(crate) fn init(self) -> Answer<Object> {
         let mut context = STALE;
         call!(self.table, init(&raw mut context, 7, ptr::null_mut(), logger(), None))?;
+        Ok(object(context).expect("a context"))
+    }
+
+    /// A communicator that asks for a traffic class.
+    pub(crate) fn init_in_class(self, traffic_class: c_int) -> Answer<Object> {
+        let (mut context, mut config) = (STALE, CommConfig { traffic_class });
+        call!(self.table, init(&raw mut context, 7, &raw mut config, logger(), None))?;
         Ok(object(context).expect("a context"))
     }
 

@@ -4,6 +4,7 @@
 //! is open at the end.
 
 mod census;
+mod classes;
 mod closing;
 mod flush;
 mod lines;

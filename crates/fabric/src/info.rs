@@ -157,6 +157,11 @@ impl Info {
         self.domain_mut().tclass = class;
     }
 
+    /// Asks for a differentiated services code point of IP's, as a traffic class (FI_TC_DSCP, fi_endpoint(3)).
+    pub fn set_dscp(&mut self, dscp: u8) {
+        self.set_traffic_class(Some(sys::FI_TC_DSCP | u32::from(dscp)));
+    }
+
     /// Asks for deeper or shallower queues than the default, in operations. Opening an endpoint fails beyond the
     /// provider's limit.
     pub fn set_depths(&mut self, transmit: usize, receive: usize) {

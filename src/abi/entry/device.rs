@@ -17,15 +17,17 @@ use crate::plugin::{self, DeviceProperties};
 pub(in crate::abi) unsafe extern "C" fn init(
     context: *mut *mut c_void,
     _communicator: u64,
-    _config: *mut CommConfig,
+    config: *mut CommConfig,
     logger: Logger,
     _profiler: Profiler,
 ) -> ResultCode {
     listen_to_nccl(logger);
     guard("init", || {
+        // SAFETY: NCCL's configuration of the communicator, or null.
+        let class = unsafe { argument::traffic_class(config) };
         // SAFETY: NCCL's place for the context, or null.
         let context = unsafe { place(context, ptr::null_mut(), "context") }?;
-        *context = object::pointer(plugin::open_context()?);
+        *context = object::pointer(plugin::open_context(class)?);
         Ok(())
     })
 }

@@ -46,7 +46,12 @@ pub(super) unsafe extern "C" fn open(
     let transmit = unsafe { (*info).tx_attr };
     // SAFETY: as above: null or valid.
     let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
+    // SAFETY: as above.
+    let class = unsafe { transmit.as_ref() }.map_or(sys::FI_TC_UNSPEC, |transmit| transmit.tclass);
     let opened = engine().open_endpoint(domain.id, orders);
+    if class != sys::FI_TC_UNSPEC {
+        engine().counters.count("endpoints.in_class");
+    }
     let id = match opened {
         Ok(id) => id,
         Err(Errno(code)) => return -code,
