@@ -73,6 +73,12 @@ unsafe extern "C" fn register_attributes(
     let (base, len) = if flags & sys::FI_MR_DMABUF != 0 {
         // SAFETY: with this flag, the first field points to one of these.
         let dmabuf = unsafe { asked.mr_iov.cast::<sys::fi_mr_dmabuf>().read() };
+        let end = dmabuf.offset.checked_add(dmabuf.len as u64);
+        match (size_of_file(dmabuf.fd), end) {
+            (None, _) => return -libc::EBADF,
+            (Some(size), Some(end)) if end <= size => {}
+            _ => return -sys::FI_EINVAL,
+        }
         (number(dmabuf.base_addr) + dmabuf.offset, dmabuf.len)
     } else if asked.iov_count == 1 {
         // SAFETY: the user gives one piece.
@@ -85,6 +91,15 @@ unsafe extern "C" fn register_attributes(
     let made = if device_memory { made.of_device() } else { made };
     // SAFETY: the caller's.
     unsafe { open(domain, made, asked.requested_key, asked.context, region) }
+}
+
+/// A real provider maps what the descriptor names, while it registers: here it must be open, and long enough.
+fn size_of_file(descriptor: c_int) -> Option<u64> {
+    // SAFETY: plain numbers.
+    let mut found = unsafe { std::mem::zeroed::<libc::stat>() };
+    // SAFETY: the place is ours; a descriptor may be anything.
+    let code = unsafe { libc::fstat(descriptor, &raw mut found) };
+    if code == 0 { u64::try_from(found.st_size).ok() } else { None }
 }
 
 /// # Safety

@@ -1,0 +1,216 @@
+//! Device memory that is registered by a descriptor (FI_MR_DMABUF, fi_mr(3)), as the plugin's own objects do it: the descriptor may
+//! be closed right after, as NCCL does (NCCL src/transport/net.cc:1000), and the region begins where the offset says.
+//!
+//! The device is the virtual fabric's: memory of a file without a name, which shows what arrived after a read only.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "support/provider.rs"]
+mod provider;
+
+use std::ffi::c_int;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, ptr};
+
+use fabric::{
+    AddressVector, Batch, CompletionQueue, Contexts, CqPoll, Data, Delivery, Dmabuf, Domain,
+    Endpoint, Fabric, FabricError, Info, Library, Pages, Post, Query, Region, RemoteBytes,
+    UserMemory, Version,
+};
+
+/// 1.17, and one that knows descriptors.
+const LIBRARIES: [&str; 2] = [
+    "libfabric.so.1",
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1"
+    ),
+];
+/// Names the library in the process that a test starts for itself.
+const CHOSEN: &str = "DMABUF_TEST_LIBRARY";
+const PAGE: usize = 4096;
+const BYTES: usize = 2 * PAGE;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs `body` with each library, in a process of its own whose environment offers device memory.
+fn with_each(test: &str, body: fn(&Arc<Library>, &Info)) {
+    if let Some(chosen) = env::var_os(CHOSEN) {
+        let library = Library::open(&[chosen]).unwrap();
+        let query =
+            Query { provider: Some("vfabric".to_owned()), device_memory: true, ..Query::default() };
+        let found = library.find(&query).unwrap();
+        return body(&library, found.first().expect("vfabric has device memory"));
+    }
+    let provider = provider::file();
+    for library in LIBRARIES {
+        if library.starts_with('/') && !Path::new(library).exists() {
+            let line = format!("SKIPPED: there is no {library}: scripts/setup brings it\n");
+            drop(std::io::stderr().write_all(line.as_bytes()));
+            continue;
+        }
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(CHOSEN, library)
+            .env("FI_PROVIDER_PATH", provider.parent().unwrap())
+            .env("FI_PROVIDER", "vfabric")
+            .env("VFABRIC_HMEM", "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{library}: {said}");
+    }
+}
+
+/// A device's memory: a file without a name, mapped.
+struct Device {
+    descriptor: c_int,
+    address: u64,
+}
+
+impl Device {
+    fn new(bytes: usize) -> Self {
+        // SAFETY: a C string, and no flags.
+        let descriptor = unsafe { libc::memfd_create(c"device".as_ptr(), 0) };
+        assert!(descriptor >= 0);
+        // SAFETY: the descriptor is ours.
+        assert_eq!(unsafe { libc::ftruncate(descriptor, bytes.try_into().unwrap()) }, 0);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a mapping of its own, which stays for the rest of the process.
+        let address =
+            unsafe { libc::mmap(ptr::null_mut(), bytes, rights, libc::MAP_SHARED, descriptor, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        Self { descriptor, address: address.expose_provenance() as u64 }
+    }
+
+    fn close_descriptor(&self) {
+        // SAFETY: the descriptor is ours, and closed once.
+        assert_eq!(unsafe { libc::close(self.descriptor) }, 0);
+    }
+
+    /// From its second page on: two pages.
+    fn memory(&self) -> UserMemory {
+        let dmabuf = Dmabuf { fd: self.descriptor, offset: PAGE as u64 };
+        // SAFETY: the mapping stays for the rest of the process.
+        unsafe { UserMemory::cuda(self.address + PAGE as u64, BYTES, 0, Some(dmabuf)) }
+    }
+
+    fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        let from = ptr::with_exposed_provenance::<u8>(usize::try_from(self.address).unwrap());
+        let mut bytes = vec![0; len];
+        // SAFETY: within the mapping.
+        let from = unsafe { from.add(offset) };
+        // SAFETY: as above; nothing writes there now.
+        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len) };
+        bytes
+    }
+}
+
+struct Side {
+    queue: Arc<CompletionQueue>,
+    addresses: Arc<AddressVector>,
+    endpoint: Arc<Endpoint<Data>>,
+    domain: Arc<Domain>,
+    contexts: Contexts,
+}
+
+impl Side {
+    fn open(library: &Arc<Library>, info: &Info) -> Self {
+        let domain = Domain::open(&Fabric::open(library, info).unwrap(), info).unwrap();
+        let queue = CompletionQueue::open(&domain, 64).unwrap();
+        let addresses = AddressVector::open(&domain).unwrap();
+        let endpoint = Endpoint::open(&domain, info, &queue, &addresses).unwrap();
+        Self { queue, addresses, endpoint, domain, contexts: Contexts::new(4) }
+    }
+
+    fn register(&self, memory: UserMemory) -> Result<Region<Data>, FabricError> {
+        Region::register(&self.endpoint, memory)
+    }
+
+    /// Polls until one operation of ours has completed; the other side's polls move the fabric.
+    fn complete(&self, other: &Self) {
+        let start = Instant::now();
+        loop {
+            let mut batch = Batch::new();
+            match self.queue.read(&mut batch) {
+                CqPoll::Completions(found) => {
+                    if found.iter().any(|completion| !completion.is_remote_write()) {
+                        return;
+                    }
+                }
+                CqPoll::Empty => {}
+                CqPoll::Failed(error) => panic!("{error}"),
+                CqPoll::Broken(error) => panic!("{error}"),
+            }
+            drop(other.queue.read(&mut Batch::new()));
+            assert!(start.elapsed() < PATIENCE, "nothing completes");
+        }
+    }
+}
+
+fn posted(mut post: impl FnMut() -> Result<Post, FabricError>) {
+    let start = Instant::now();
+    while post().unwrap() == Post::Again {
+        assert!(start.elapsed() < PATIENCE, "nothing is accepted");
+    }
+}
+
+#[test]
+fn a_region_outlives_its_descriptor_and_begins_where_the_offset_says() {
+    with_each(
+        "a_region_outlives_its_descriptor_and_begins_where_the_offset_says",
+        |library, info| {
+            let (near, far) = (Side::open(library, info), Side::open(library, info));
+            assert_eq!(far.domain.takes_dmabuf(), library.version() >= Version::new(1, 20));
+            let device = Device::new(3 * PAGE);
+            let region = far.register(device.memory()).unwrap();
+            device.close_descriptor();
+            let pages = Arc::new(Pages::map(PAGE).unwrap());
+            let sent: Vec<u8> = (0..200).collect();
+            pages.copy_in(0, &sent);
+            let source = Region::register_pages(&near.endpoint, pages).unwrap();
+            let peer = near.addresses.insert(&far.endpoint.name().unwrap()).unwrap();
+            let place = region.target_address(device.address + PAGE as u64 + 100).unwrap();
+            let target = RemoteBytes { address: place, key: region.key() };
+            posted(|| {
+                let bytes = source.local(0, sent.len()).unwrap();
+                near.endpoint.write(bytes, target, peer, Delivery::Complete, near.contexts.at(0))
+            });
+            near.complete(&far);
+            // As a flush does: the device shows what arrived after a read of its memory by the same NIC.
+            let landing = Arc::new(Pages::map(PAGE).unwrap());
+            let landing = Region::register_pages(&far.endpoint, landing).unwrap();
+            let myself = far.addresses.insert(&far.endpoint.name().unwrap()).unwrap();
+            posted(|| {
+                let bytes = landing.local(0, 8).unwrap();
+                far.endpoint.read(bytes, target, myself, far.contexts.at(0))
+            });
+            far.complete(&near);
+            assert_eq!(device.read(PAGE + 100, sent.len()), sent);
+            assert_eq!(device.read(PAGE, 100), [0; 100]);
+            region.close().unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_descriptor_that_is_closed_or_too_short_is_refused() {
+    with_each("a_descriptor_that_is_closed_or_too_short_is_refused", |library, info| {
+        let side = Side::open(library, info);
+        let short = Device::new(2 * PAGE);
+        let gone = Device::new(3 * PAGE);
+        gone.close_descriptor();
+        for (device, code) in [(short, libc::EINVAL), (gone, libc::EBADF)] {
+            let registered = side.register(device.memory());
+            if side.domain.takes_dmabuf() {
+                assert_eq!(registered.unwrap_err().code, -code);
+            } else {
+                // 1.17 has no such flag: the memory is registered by its address alone.
+                registered.unwrap().close().unwrap();
+            }
+        }
+    });
+}
