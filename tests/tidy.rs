@@ -94,6 +94,7 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         "Config",
         "Poll",
         "Receive",
+        "TrafficClass",
         "device::Device",
         "discovery::RailPlan",
         "Subject",
