@@ -27,6 +27,12 @@ impl Immediate {
         )
     }
 
+    /// This one, of line 0 and without a length, for `line` and the low half of `length`.
+    #[inline]
+    pub(crate) const fn of_line(self, line: Line, length: u64) -> Self {
+        Self(self.0 | (line.residue() as u64) << LINE_SHIFT | length << LENGTH_SHIFT)
+    }
+
     /// What a completion brought. Every 64 bits are an immediate of some meaning.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
@@ -59,10 +65,10 @@ impl Immediate {
         self.0 >> LAST_SHIFT & 1 != 0
     }
 
-    /// Whether the message is one part: the first is the last.
-    #[inline]
-    pub(crate) const fn is_only_part(self) -> bool {
-        self.0 >> PART_SHIFT & 0x7f == 1 << (LAST_SHIFT - PART_SHIFT)
+    /// Whether the message fills its receive and is one part: the first is the last.
+    #[inline(always)]
+    pub(crate) const fn is_whole_in_one_part(self) -> bool {
+        self.0 >> PART_SHIFT & 0xff == 3 << (LAST_SHIFT - PART_SHIFT)
     }
 
     #[inline]

@@ -42,7 +42,9 @@ pub use handshake::{Bye, HandshakeError, Message as HandshakeMessage, Refusal, R
 pub use ids::{CommId, ConnectionId, Line};
 pub use immediate::Immediate;
 pub use parts::{Cut, Part, RailPlan};
-pub use receive::{AdvertWrite, Arrival, LoneDone, Receive, ReceiveFlow, ReceivePoll};
-pub use send::{FailedFin, Message, SendFlow, SendPoll, Submit, WriteOutcome};
+pub use receive::{
+    AdvertWrite, Arrival, LoneDone, PlainReceive, Receive, ReceiveFlow, ReceivePoll,
+};
+pub use send::{FailedFin, Message, PlainMessage, SendFlow, SendPoll, Submit, WriteOutcome};
 pub use window::Window;
 pub use wire::LineFormat;

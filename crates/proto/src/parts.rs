@@ -120,8 +120,9 @@ pub fn cut_unbounded<'a>(
     }
 }
 
+/// The longest part: parts start on a boundary, whatever the provider's largest write.
 #[inline]
-fn aligned(largest_write: u64) -> u64 {
+pub fn aligned(largest_write: u64) -> u64 {
     (largest_write & !(PART_ALIGN - 1)).max(PART_ALIGN)
 }
 

@@ -12,6 +12,7 @@
 
 mod adverts;
 mod arrivals;
+mod plain;
 mod slot;
 mod told;
 
@@ -19,12 +20,13 @@ use crate::bits::count32;
 use crate::error::ProtocolError;
 use crate::flow::{FlowParameters, LineSink};
 use crate::ids::Line;
-use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP};
+use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP, MAX_RING};
 use crate::window::Window;
 use crate::wire::{Form, LineFormat, body};
 
 pub use adverts::AdvertWrite;
 pub use arrivals::Arrival;
+pub use plain::PlainReceive;
 use slot::Slot;
 pub use told::LoneDone;
 
@@ -52,7 +54,10 @@ pub struct ReceiveFlow {
     failure_head: u64,
     failed: Option<ProtocolError>,
     counters: ReceiveCounters,
-    slots: Box<[Slot]>,
+    /// Receives may be posted by [`post_plainly`](Self::post_plainly).
+    plain: bool,
+    /// As long as the longest ring, so that a masked line is always inside.
+    slots: Box<[Slot; MAX_RING as usize]>,
 }
 
 /// What was dropped, and why.
@@ -118,7 +123,8 @@ impl ReceiveFlow {
             failure_head: 0,
             failed: None,
             counters: ReceiveCounters::default(),
-            slots: vec![Slot::FREE; parameters.window.lines() as usize].into_boxed_slice(),
+            plain: parameters.rails == 1 && parameters.format() == LineFormat::Words8,
+            slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
             parameters,
         })
@@ -268,6 +274,7 @@ impl ReceiveFlow {
     /// Fails the flow from outside. The first cause stays.
     #[cold]
     pub fn fail(&mut self, cause: ProtocolError) {
+        self.plain = false;
         self.failed.get_or_insert(cause);
     }
 
@@ -311,11 +318,11 @@ impl ReceiveFlow {
 
     #[inline]
     fn slot(&self, line: Line) -> &Slot {
-        &self.slots[line.number() as usize & (self.slots.len() - 1)]
+        &self.slots[(self.window().place(line) % MAX_RING) as usize]
     }
 
     #[inline]
     fn slot_mut(&mut self, line: Line) -> &mut Slot {
-        &mut self.slots[line.number() as usize & (self.slots.len() - 1)]
+        &mut self.slots[(self.window().place(line) % MAX_RING) as usize]
     }
 }

@@ -10,18 +10,21 @@
 //! believed only as far as messages were submitted. The first cause of failure sticks.
 
 mod group;
+mod plain;
 mod told;
 
 use crate::error::ProtocolError;
 use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::{CommId, Line};
 use crate::immediate::Immediate;
+use crate::limits::MAX_RING;
 use crate::mailbox::Mailbox;
 use crate::parts::Part;
 use crate::window::Window;
 use crate::wire::{Form, SHORT_LINE_WORDS, short_line};
 
 use group::Group;
+pub use plain::PlainMessage;
 
 /// One direction of one connection, at the side that called connect.
 #[derive(Debug)]
@@ -42,7 +45,10 @@ pub struct SendFlow {
     failed: Option<ProtocolError>,
     failed_fin: Option<FailedFin>,
     counters: SendCounters,
-    slots: Box<[Slot]>,
+    /// What the common case needs to know, when it applies at all.
+    plain: plain::Terms,
+    /// As long as the longest ring, so that a masked line is always inside.
+    slots: Box<[Slot; MAX_RING as usize]>,
 }
 
 /// What was dropped, and why.
@@ -154,7 +160,8 @@ impl SendFlow {
             failed: None,
             failed_fin: None,
             counters: SendCounters::default(),
-            slots: vec![Slot::default(); parameters.window.lines() as usize].into_boxed_slice(),
+            plain: plain::Terms::of(&parameters),
+            slots: Box::new([Slot::default(); MAX_RING as usize]),
         })
     }
 
@@ -348,6 +355,7 @@ impl SendFlow {
 
     #[cold]
     fn stick(&mut self, cause: ProtocolError) -> ProtocolError {
+        self.plain.end();
         *self.failed.get_or_insert(cause)
     }
 
@@ -358,11 +366,11 @@ impl SendFlow {
 
     #[inline]
     fn slot(&self, line: Line) -> &Slot {
-        &self.slots[line.number() as usize & (self.slots.len() - 1)]
+        &self.slots[(self.window().place(line) % MAX_RING) as usize]
     }
 
     #[inline]
     fn slot_mut(&mut self, line: Line) -> &mut Slot {
-        &mut self.slots[line.number() as usize & (self.slots.len() - 1)]
+        &mut self.slots[(self.window().place(line) % MAX_RING) as usize]
     }
 }

@@ -9,21 +9,23 @@ use crate::limits::MAX_RING;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     lines: u32,
+    /// `lines` - 1: the lines are a power of two.
+    mask: u32,
     eager: u32,
     outstanding: u32,
 }
 
 impl Window {
     /// For connections whose receives are all single.
-    pub const SINGLE: Self = Self { lines: 64, eager: 16, outstanding: 48 };
+    pub const SINGLE: Self = Self { lines: 64, mask: 63, eager: 16, outstanding: 48 };
     /// For connections with grouped receives.
-    pub const GROUPED: Self = Self { lines: 128, eager: 16, outstanding: 112 };
+    pub const GROUPED: Self = Self { lines: 128, mask: 127, eager: 16, outstanding: 112 };
 
     /// None unless the ring is a power of two within bounds and W ≤ L − E.
     pub const fn new(lines: u32, eager: u32, outstanding: u32) -> Option<Self> {
         let ring = lines.is_power_of_two() && lines <= MAX_RING;
         if ring && outstanding > 0 && eager <= lines && outstanding <= lines - eager {
-            Some(Self { lines, eager, outstanding })
+            Some(Self { lines, mask: lines - 1, eager, outstanding })
         } else {
             None
         }
@@ -64,7 +66,7 @@ impl Window {
     /// The place of a line in the ring.
     #[inline]
     pub const fn place(self, line: Line) -> u32 {
-        line.number() & (self.lines - 1)
+        line.number() & self.mask
     }
 
     /// The place behind a ring: in the mailbox the lone done lands there, in the fin ring a failure.

@@ -152,7 +152,7 @@ impl Form {
     }
 
     /// Whether it is an advert that stands alone: the common case, in one comparison.
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn is_single_advert(self) -> bool {
         const MASK: u64 = 0xff << INDEX_SHIFT | KIND_BITS;
         self.0 & MASK == (Kind::Advert as u64) << KIND_SHIFT
@@ -172,6 +172,27 @@ impl Form {
     #[inline]
     pub const fn tag(self) -> i32 {
         low32(self.0 >> TAG_SHIFT).cast_signed()
+    }
+}
+
+/// What the form of an advert must be that stands alone: the common case, in one comparison.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainForm {
+    mask: u64,
+}
+
+impl PlainForm {
+    /// Where receives may be grouped, tags choose.
+    pub(crate) fn new(grouped: bool) -> Self {
+        let tags = if grouped { u64::from(u32::MAX) << TAG_SHIFT } else { 0 };
+        Self { mask: 0xff << INDEX_SHIFT | KIND_BITS | tags }
+    }
+
+    #[inline(always)]
+    pub(crate) fn fits(self, word: u64, tag: i32) -> bool {
+        let wanted =
+            (Kind::Advert as u64) << KIND_SHIFT | u64::from(tag.cast_unsigned()) << TAG_SHIFT;
+        (word ^ wanted) & self.mask == 0
     }
 }
 
@@ -215,7 +236,7 @@ pub(crate) fn body(nonce: u64, words: &[u64]) -> u64 {
 }
 
 /// Whether the copy of a line is whole and of this connection.
-#[inline]
+#[inline(always)]
 pub(crate) fn validates<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) -> bool {
     const { assert!(WORDS >= SHORT_LINE_WORDS && WORDS.is_multiple_of(2)) };
     let form = Form::from_word(words[1]);

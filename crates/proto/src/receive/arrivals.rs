@@ -24,7 +24,6 @@ pub enum Arrival {
 
 impl ReceiveFlow {
     /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
-    #[inline]
     pub fn arrived(&mut self, rail: u32, immediate: Immediate, completion_len: u64) -> Arrival {
         let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
         if ahead >= self.advertised.distance(self.done) {
@@ -32,27 +31,6 @@ impl ReceiveFlow {
             return Arrival::Late;
         }
         let line = self.done.plus(ahead);
-        let slot = self.slot_mut(line);
-        if immediate.is_only_part() && slot.is_incomplete() && slot.parts == 0 {
-            slot.parts = 1;
-            let len = slot.len;
-            return self.complete(
-                line,
-                self.told_size(immediate, len, completion_len),
-                1 << (rail & 15),
-            );
-        }
-        self.arrived_in_parts(line, rail, immediate, completion_len)
-    }
-
-    #[inline(never)]
-    fn arrived_in_parts(
-        &mut self,
-        line: Line,
-        rail: u32,
-        immediate: Immediate,
-        completion_len: u64,
-    ) -> Arrival {
         let slot = self.slot_mut(line);
         let part = immediate.part();
         let bit = 1 << part;
@@ -110,8 +88,8 @@ impl ReceiveFlow {
         Arrival::Complete(line)
     }
 
-    #[inline]
-    fn advance(&mut self) {
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
         self.done = self.done.plus(1);
         while self.done != self.advertised && !self.slot(self.done).is_incomplete() {
             self.done = self.done.plus(1);

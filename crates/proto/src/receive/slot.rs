@@ -27,6 +27,9 @@ pub(super) const NO_LAST: u8 = 64;
 pub(super) const FREE: u8 = 65;
 pub(super) const COMPLETE: u8 = 66;
 
+/// The flag "cut" in `group`, as [`Form::place`] has it.
+const CUT: u8 = 8;
+
 impl Slot {
     pub(super) const FREE: Self =
         Self { len: 0, parts: 0, size: 0, tag: 0, carried: 0, stage: FREE, group: 0 };
@@ -57,6 +60,12 @@ impl Slot {
     #[inline]
     pub(super) const fn is_complete(&self) -> bool {
         self.stage == COMPLETE
+    }
+
+    /// Whether it is one of a group of one.
+    #[inline(always)]
+    pub(super) const fn is_alone(&self) -> bool {
+        self.group & !CUT == 0
     }
 
     /// How many lines its group has.

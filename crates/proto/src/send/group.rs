@@ -37,6 +37,7 @@ impl SendFlow {
         if self.group.taken == (1 << count) - 1 {
             self.group = Group::default();
             self.first = self.first.plus(count);
+            self.plain.resume();
         }
         Ok(Some(line))
     }
@@ -64,6 +65,7 @@ impl SendFlow {
             index += 1;
         }
         self.group = Group { count, taken: 0, tags };
+        self.plain.pause();
         Ok(true)
     }
 }

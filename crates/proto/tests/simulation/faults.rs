@@ -32,10 +32,11 @@ pub(crate) enum Fault {
     StaleDone,
     LoneDone,
     Injected,
+    Plain,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::RefusedLoneDone,
@@ -63,6 +64,7 @@ impl Fault {
         Self::StaleDone,
         Self::LoneDone,
         Self::Injected,
+        Self::Plain,
     ];
 }
 

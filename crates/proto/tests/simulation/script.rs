@@ -142,8 +142,11 @@ fn parameters(random: &mut Random) -> FlowParameters {
     };
     FlowParameters {
         window,
-        rails: if random.percent(90) { random.between(1, 8) } else { random.between(9, 16) }
-            as usize,
+        rails: match random.below(40) {
+            0..10 => 1,
+            10..36 => random.between(1, 8) as usize,
+            _ => random.between(9, 16) as usize,
+        },
         nonce: random.next(),
         comm: CommId::new(random.below(usize::from(CommId::COUNT)) as u16).unwrap(),
         path,

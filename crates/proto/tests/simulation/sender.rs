@@ -157,6 +157,11 @@ impl Sender {
             entry = free.iter().copied().find(|entry| tags(*entry) == tag);
         }
         let len = entry.map_or(1, |entry| script.entries[entry].sent);
+        if random.percent(50)
+            && self.submit_plainly(random, script, network, oracle, faults, (entry, tag, len))
+        {
+            return;
+        }
         let message = match self.flow.submit(&network.mailbox, tag, len) {
             Ok(Submit::NotYet) => {
                 faults.fire(match entry {
@@ -234,13 +239,60 @@ impl Sender {
         }
     }
 
+    /// The common case, where it applies; a post that is refused leaves the message to the general form.
+    fn submit_plainly(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        (entry, tag, len): (Option<usize>, i32, u64),
+    ) -> bool {
+        let message = self.flow.match_plainly(&network.mailbox, tag, len);
+        let Some(message) = message else { return false };
+        let entry = entry.expect("a plain message was matched with a tag that is not in the group");
+        assert_eq!(message.line, script.line(entry), "entry {entry} is matched out of order");
+        assert_eq!(message.address, Script::address(entry));
+        assert_eq!(message.key, Script::key(entry, 0));
+        assert_eq!((len, script.parameters.rails), (script.entries[entry].posted, 1));
+        let largest = script.parameters.largest_write;
+        let parts: Vec<Part> = parts::cut(len, &script.plan, largest, &mut self.turn).collect();
+        let [part] = parts[..] else { return false };
+        if random.percent(script.refuse_percent) {
+            self.flow.injected_plainly(message.line, len);
+            self.flow.take_back();
+            faults.fire(Fault::RefusedData);
+            return false;
+        }
+        let proves = script.parameters.sends_arrive_when_complete;
+        oracle.take(entry, &parts);
+        faults.fire(Fault::Plain);
+        faults.fire_many(Fault::EmptyMessage, u64::from(len == 0));
+        if !proves && random.percent(script.inject_percent) {
+            self.flow.injected_plainly(message.line, len);
+            faults.fire(Fault::Injected);
+            network.inject_part(entry, part, message.immediate);
+        } else {
+            self.flow.posted_plainly(message.line, len);
+            let immediate = Some(message.immediate);
+            self.backlog.push_back(Post::Part { entry, part, immediate });
+        }
+        self.requests.push((entry, message.line));
+        self.group += 1;
+        true
+    }
+
     fn poll(&mut self, random: &mut Random, script: &Script, oracle: &mut Oracle) {
         if self.requests.is_empty() {
             return;
         }
         let index = if script.any_order { random.below(self.requests.len()) } else { 0 };
         let (entry, line) = self.requests[index];
-        match self.flow.poll(line) {
+        let plain =
+            if random.percent(50) { self.flow.poll_plainly(line.number() as u16) } else { None };
+        let poll = plain.map(|len| SendPoll::Done { len });
+        match poll.unwrap_or_else(|| self.flow.poll(line)) {
             SendPoll::Pending => {}
             SendPoll::Done { len } => {
                 self.requests.remove(index);

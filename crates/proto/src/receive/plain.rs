@@ -1,0 +1,83 @@
+//! The common case of receiving, in few instructions: a receive posted alone, on a connection of one rail.
+//!
+//! As on the sending side: it does what the general form would do, or nothing, and then the general form is asked.
+
+use super::slot::{COMPLETE, FREE, NO_LAST};
+use super::{Receive, ReceiveFlow};
+use crate::bits::low16;
+use crate::flow::LineSink;
+use crate::ids::{Line, RESIDUES};
+use crate::immediate::Immediate;
+use crate::wire::Form;
+
+/// A receive posted alone that is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainReceive {
+    pub size: u64,
+    /// The rails that brought bytes, as bits.
+    pub carried: u16,
+}
+
+impl ReceiveFlow {
+    /// [`post`](Self::post) of one receive with one key.
+    #[inline(always)]
+    pub fn post_plainly<S: LineSink>(
+        &mut self,
+        sink: &mut S,
+        receive: &Receive<'_>,
+        cut: bool,
+    ) -> Option<Line> {
+        let line = self.next;
+        let has_room = line.distance(self.done) < self.window().outstanding();
+        if !self.plain || !has_room || !self.slot(line).is_free() {
+            return None;
+        }
+        self.post_line::<S, 6>(sink, receive, Form::advert(0, 1, cut, receive.tag));
+        self.unretired += 1;
+        Some(line)
+    }
+
+    /// [`arrived`](Self::arrived) for a message that fills a receive posted alone, and is one part: it is complete. False:
+    /// ask that. `carried` is the bit of the rail.
+    #[inline(always)]
+    pub fn arrived_plainly(&mut self, carried: u16, immediate: Immediate) -> bool {
+        let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
+        if !immediate.is_whole_in_one_part() || ahead >= self.advertised.distance(self.done) {
+            return false;
+        }
+        let slot = self.slot_mut(self.done.plus(ahead));
+        if slot.stage != NO_LAST || slot.parts != 0 || !slot.is_alone() || slot.len == 0 {
+            return false;
+        }
+        (slot.size, slot.carried, slot.stage) = (slot.len, carried, COMPLETE);
+        self.idle_turns = 0;
+        if ahead == 0 {
+            self.advance();
+        }
+        true
+    }
+
+    /// Whether the line whose low bits a request carries is posted, and not complete.
+    #[inline(always)]
+    pub fn awaits(&self, request: u16) -> bool {
+        self.slot(Line::new(request.into())).is_incomplete()
+    }
+
+    /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone. None: find
+    /// the line, and ask for it.
+    #[inline(always)]
+    pub fn poll_plainly(&mut self, request: u16) -> Option<PlainReceive> {
+        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
+        if behind.wrapping_sub(1) >= self.window().lines() {
+            return None;
+        }
+        let slot = self.slot_mut(Line::new(request.into()));
+        if !slot.is_complete() || !slot.is_alone() {
+            return None;
+        }
+        slot.stage = FREE;
+        let (size, carried) = (slot.size, slot.carried);
+        self.unretired -= 1;
+        Some(PlainReceive { size, carried })
+    }
+}

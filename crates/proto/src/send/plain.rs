@@ -1,0 +1,155 @@
+//! The common case of sending, in few instructions: a message that fills a receive posted alone, in one part, on a
+//! connection of one rail.
+//!
+//! What is said here is what the general form would say, or nothing; then the general form is asked, and nothing has
+//! changed that it would not change itself.
+
+use super::{SendFlow, Slot, State};
+use crate::bits::low16;
+use crate::flow::{FlowParameters, LineSource, Path};
+use crate::ids::Line;
+use crate::immediate::Immediate;
+use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, head_line, validates};
+
+/// Where such a message goes. It is submitted when [`SendFlow::injected_plainly`] or [`SendFlow::posted_plainly`] says
+/// so.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainMessage {
+    pub line: Line,
+    /// As in [`Message`](super::Message).
+    pub address: u64,
+    /// Of the only rail.
+    pub key: u64,
+    pub immediate: Immediate,
+}
+
+/// What of a connection's terms the common case needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Messages below this length are plain; 0 while none is.
+    end: u64,
+    /// The same, for when a group has ended.
+    terms_end: u64,
+    pub(super) form: PlainForm,
+    /// The immediate of line 0, without a length.
+    immediate: Immediate,
+    /// Selects the length of the message where immediates carry 8 bytes.
+    length_mask: u64,
+}
+
+impl Terms {
+    pub(super) fn of(parameters: &FlowParameters) -> Self {
+        let plain = parameters.rails == 1 && parameters.format() == LineFormat::Words8;
+        let end = if plain { parameters.immediates_end(true) } else { 0 };
+        let eight = parameters.path == Path::Immediate { eight: true };
+        Self {
+            end,
+            terms_end: end,
+            form: PlainForm::new(parameters.window.is_grouped()),
+            immediate: Immediate::new(parameters.comm, Line::FIRST, 0, true, true, 0),
+            length_mask: if eight { u64::MAX } else { 0 },
+        }
+    }
+
+    /// A group has begun: its tags choose.
+    pub(super) fn pause(&mut self) {
+        self.end = 0;
+    }
+
+    /// The group has ended.
+    pub(super) fn resume(&mut self) {
+        self.end = self.terms_end;
+    }
+
+    /// The flow has failed.
+    pub(super) fn end(&mut self) {
+        (self.end, self.terms_end) = (0, 0);
+    }
+}
+
+impl SendFlow {
+    /// The receive for a message of `len` bytes, if both are plain. Nothing is submitted yet.
+    #[inline(always)]
+    pub fn match_plainly<S: LineSource>(
+        &mut self,
+        mailbox: &S,
+        tag: i32,
+        len: u64,
+    ) -> Option<PlainMessage> {
+        let line = self.first;
+        if len >= self.plain.end || self.slot(line).state != State::Free {
+            return None;
+        }
+        let words = mailbox.words::<8>(self.window().place(line));
+        if head_line(words[0]) != line
+            || words[3] != len
+            || !self.plain.form.fits(words[1], tag)
+            || !validates(self.parameters.nonce, &words)
+        {
+            return None;
+        }
+        let known = low16(self.peer_done.number().into());
+        let ahead = u32::from(Form::from_word(words[1]).done().wrapping_sub(known));
+        if !self.seen.is_after(line) {
+            // One that is late or wrong is the general form's to judge.
+            if ahead > line.distance(self.peer_done) {
+                return None;
+            }
+            self.peer_done = self.peer_done.plus(ahead);
+            self.seen = line.plus(1);
+        }
+        let Terms { immediate, length_mask, .. } = self.plain;
+        Some(PlainMessage {
+            line,
+            address: words[2],
+            key: words[FIRST_KEY],
+            immediate: immediate.of_line(line, len & length_mask),
+        })
+    }
+
+    /// The message of [`match_plainly`](Self::match_plainly) has left in one write that has no completion.
+    #[inline(always)]
+    pub fn injected_plainly(&mut self, line: Line, len: u64) {
+        self.take_plainly(line, Slot { len, operations: 0, carried: 1, state: State::Written });
+    }
+
+    /// The message that was submitted last could not be posted: as if it had not been submitted.
+    #[cold]
+    pub fn take_back(&mut self) {
+        self.first = Line::new(self.first.number().wrapping_sub(1));
+        self.slot_mut(self.first).state = State::Free;
+    }
+
+    /// It is under way in one write that completes.
+    #[inline(always)]
+    pub fn posted_plainly(&mut self, line: Line, len: u64) {
+        let state = State::Posting { fin: false };
+        self.take_plainly(line, Slot { len, operations: 1, carried: 1, state });
+    }
+
+    #[inline(always)]
+    fn take_plainly(&mut self, line: Line, slot: Slot) {
+        *self.slot_mut(line) = slot;
+        self.first = line.plus(1);
+    }
+
+    /// [`poll`](Self::poll) for the line whose low bits a request carries: the length of a message that is done. None:
+    /// find the line, and ask for it.
+    #[inline(always)]
+    pub fn poll_plainly(&mut self, request: u16) -> Option<u64> {
+        let behind = u32::from(low16(self.first.number().into()).wrapping_sub(request));
+        if behind.wrapping_sub(1) >= self.window().lines() {
+            return None;
+        }
+        let waits = self.first.distance(self.peer_done) >= behind;
+        if waits && !self.parameters.sends_arrive_when_complete {
+            return None;
+        }
+        let slot = self.slot_mut(Line::new(request.into()));
+        if slot.state != State::Written {
+            return None;
+        }
+        slot.state = State::Free;
+        Some(slot.len)
+    }
+}
