@@ -11,10 +11,11 @@ use std::num::NonZeroU64;
 #[repr(u8)]
 pub(crate) enum HandleKind {
     Context = 1,
-    Listener = 2,
-    Sender = 3,
-    Receiver = 4,
+    Sender = 2,
+    Receiver = 3,
+    Listener = 4,
     Region = 5,
+    /// Of a comm and a line: see [`Handle::request`].
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
@@ -39,6 +40,15 @@ impl Handle {
             | u64::from(slot) << 16
             | u64::from(line);
         Self(NonZeroU64::new(bits).expect("every kind is at least 1"))
+    }
+
+    /// The request for `line` of the comm that this handle names.
+    pub(crate) fn request(self, line: u16) -> Self {
+        Self(self.0 | REQUEST | u64::from(line))
+    }
+
+    pub(crate) fn name(self) -> Name {
+        Name(self.bits())
     }
 
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
@@ -74,6 +84,66 @@ impl Handle {
         (self.0.get() >> shift) as u16
     }
 }
+
+/// 64 bits as NCCL gave them, before anybody has looked what they name. The slot that they lead to knows its own name, and
+/// says in one comparison whether kind, endpoint and generation are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name(u64);
+
+impl Name {
+    #[inline(always)]
+    pub(crate) const fn new(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn endpoint(self) -> usize {
+        (self.0 >> 48) as usize & 0xfff
+    }
+
+    /// Kind, endpoint and generation.
+    #[inline(always)]
+    pub(crate) const fn high(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
+    pub(crate) const fn slot(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
+    pub(crate) const fn line(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Of a comm: the request for a line that ends in `line`.
+    #[inline(always)]
+    pub(crate) const fn request(self, line: u16) -> Self {
+        Self(self.0 | REQUEST | line as u64)
+    }
+
+    /// Of a request: its comm, and whether that receives.
+    #[inline(always)]
+    pub(crate) const fn comm(self) -> (Self, bool) {
+        (Self(self.0 ^ REQUEST), self.0 & 1 << 60 != 0)
+    }
+}
+
+/// What makes a comm's kind its requests' kind. A comm's line is 0.
+const REQUEST: u64 = 4 << 60;
+const _: () = {
+    assert!(HandleKind::Sender as u64 | 4 == HandleKind::SendRequest as u64);
+    assert!(HandleKind::Receiver as u64 | 4 == HandleKind::ReceiveRequest as u64);
+    assert!(HandleKind::Receiver as u64 & 1 == 1 && HandleKind::Sender as u64 & 1 == 0);
+};
 
 #[cfg(test)]
 mod tests {

@@ -99,6 +99,7 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         "discovery::RailPlan",
         "Subject",
         "probe",
+        "order",
         "differing",
         "order",
         "HANDLE_BYTES",

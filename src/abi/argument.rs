@@ -7,7 +7,7 @@ use net_abi::CommConfig;
 
 use crate::abi::object;
 use crate::error::{Error, Kind, Result};
-use crate::plugin::{HANDLE_BYTES, Receive, TrafficClass};
+use crate::plugin::{HANDLE_BYTES, Plain, Receive, TrafficClass};
 
 /// Largest group of receives in any version.
 pub(super) const GROUP_MAX: usize = 8;
@@ -53,6 +53,38 @@ pub(super) unsafe fn handle<'a>(pointer: *mut c_void) -> Result<&'a mut [u8; HAN
         .ok_or_else(|| invalid("NCCL gave no handle".to_owned()))
 }
 
+/// The arrays of `irecv` as NCCL gave them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lists<B> {
+    pub(super) data: *mut *mut c_void,
+    pub(super) sizes: *mut B,
+    pub(super) tags: *mut c_int,
+    pub(super) regions: *mut *mut c_void,
+}
+
+impl<B: Bytes> Lists<B> {
+    /// The receive of a group of one, which nearly all are, unread. None for anything else.
+    ///
+    /// # Safety
+    ///
+    /// Each pointer is null, or good to read `count` entries from.
+    #[inline(always)]
+    pub(super) unsafe fn only(&self, count: c_int) -> Option<Plain> {
+        if count != 1 {
+            return None;
+        }
+        // SAFETY: the caller vouches for one entry, or it is null.
+        let address = unsafe { self.data.as_ref() }?.addr() as u64;
+        // SAFETY: as above.
+        let len = unsafe { self.sizes.as_ref() }?.bytes().ok()?;
+        // SAFETY: as above.
+        let tag = *unsafe { self.tags.as_ref() }?;
+        // SAFETY: as above.
+        let region = object::name(*unsafe { self.regions.as_ref() }?);
+        Some(Plain { address, len, tag, region })
+    }
+}
+
 /// The arrays of `irecv` and `iflush`, one entry per sub-receive.
 #[derive(Debug)]
 pub(super) struct Group<'a, B> {
@@ -67,14 +99,8 @@ impl<'a, B: Bytes> Group<'a, B> {
     /// # Safety
     ///
     /// Each pointer is null, or good to read `count` entries from while the call into us lasts.
-    pub(super) unsafe fn read(
-        count: c_int,
-        most: usize,
-        data: *mut *mut c_void,
-        sizes: *mut B,
-        tags: *mut c_int,
-        regions: *mut *mut c_void,
-    ) -> Result<Self> {
+    pub(super) unsafe fn read(count: c_int, most: usize, lists: Lists<B>) -> Result<Self> {
+        let Lists { data, sizes, tags, regions } = lists;
         let count = group_len(count, most)?;
         Ok(Self {
             // SAFETY: passed on; the count has been checked.
@@ -110,12 +136,7 @@ impl<'a, B: Bytes> Group<'a, B> {
     }
 
     /// Hands the parsed receives to `body`, from the stack: nothing is allocated on this path.
-    #[inline]
     pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Receive]) -> Result<T>) -> Result<T> {
-        // Nearly all: one receive, and no group to fill.
-        if self.data.len() == 1 {
-            return body(&[self.member(0)?]);
-        }
         let mut receives = [Receive { address: 0, len: 0, tag: 0, region: None }; GROUP_MAX];
         let receives = &mut receives[..self.data.len()];
         for (index, receive) in receives.iter_mut().enumerate() {
@@ -124,7 +145,6 @@ impl<'a, B: Bytes> Group<'a, B> {
         body(receives)
     }
 
-    #[inline]
     fn member(&self, index: usize) -> Result<Receive> {
         let len = self.sizes[index].bytes()?;
         Ok(Receive {
@@ -217,8 +237,8 @@ mod tests {
         let (data, sizes, tags, regions) =
             (data.as_mut_ptr(), sizes.as_mut_ptr(), tags.as_mut_ptr(), regions.as_mut_ptr());
         // SAFETY: two entries each.
-        let group =
-            unsafe { Group::<c_int>::read(2, 8, data, sizes, tags, regions) }.expect("well-formed");
+        let group = unsafe { Group::<c_int>::read(2, 8, Lists { data, sizes, tags, regions }) }
+            .expect("well-formed");
         group
             .parsed(|receives| {
                 assert_eq!(receives.len(), 2);

@@ -19,6 +19,13 @@ pub(super) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> Re
     }
 }
 
+/// The common case of a call, which takes few instructions: no error is worded there.
+#[inline(always)]
+pub(super) fn plainly<T>(body: impl FnOnce() -> T) -> Option<T> {
+    // The hook has said what happened, and where.
+    catch_unwind(AssertUnwindSafe(body)).ok()
+}
+
 #[cold]
 fn failed(call: &str, error: &Error) -> ResultCode {
     if !error.logged {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use crate::error::{Error, Kind, Result};
-use crate::handle::{Handle, HandleKind};
+use crate::handle::{Handle, HandleKind, Name};
 
 /// What NCCL holds for us.
 #[inline]
@@ -18,6 +18,18 @@ pub(super) fn pointer(handle: Handle) -> *mut c_void {
 #[inline]
 pub(super) fn pointer_or_null(handle: Option<Handle>) -> *mut c_void {
     handle.map_or(ptr::null_mut(), pointer)
+}
+
+/// What NCCL gave, unread.
+#[inline(always)]
+pub(super) fn name(pointer: *mut c_void) -> Name {
+    Name::new(pointer.addr() as u64)
+}
+
+/// What NCCL holds for a name that we have read.
+#[inline(always)]
+pub(super) fn named(name: Name) -> *mut c_void {
+    ptr::without_provenance_mut(usize::from_ne_bytes(name.bits().to_ne_bytes()))
 }
 
 pub(super) fn context(pointer: *mut c_void) -> Result<Handle> {

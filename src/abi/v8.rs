@@ -2,14 +2,12 @@
 //! truncation.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
 use net_abi::{NetV8, PropertiesV8, PropertiesV12, ResultCode};
 
-use super::argument::Group;
+use super::argument::Lists;
 use super::entry::{self, connection, transfer};
 use super::guard::guard;
-use super::place::place;
 use super::table::net_table;
 
 /// What NCCL finds when it looks for a v8 plugin.
@@ -46,7 +44,7 @@ pub(super) unsafe extern "C" fn isend(
     request: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    guard("isend", || unsafe { transfer::send(comm, data, size, tag, region, request) })
+    unsafe { transfer::send(comm, data, size, tag, region, request) }
 }
 
 pub(super) unsafe extern "C" fn irecv(
@@ -58,14 +56,9 @@ pub(super) unsafe extern "C" fn irecv(
     regions: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    guard("irecv", || {
-        // SAFETY: NCCL's place for the request, or null.
-        let request = unsafe { place(request, ptr::null_mut(), "request") }?;
-        // SAFETY: NCCL's lists, one entry per receive.
-        let group = unsafe { Group::read(count, GROUP_MAX, data, sizes, tags, regions) }?;
-        *request = transfer::receive(comm, &group, true)?;
-        Ok(())
-    })
+    let lists = Lists { data, sizes, tags, regions };
+    // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
+    unsafe { transfer::receive(comm, count, GROUP_MAX, lists, true, request) }
 }
 
 pub(super) unsafe extern "C" fn get_properties(

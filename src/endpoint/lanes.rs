@@ -1,6 +1,7 @@
 //! The rails of one connection: which of our NICs it uses, in the order both ends agreed on, and the peer on each.
 
 use fabric::PeerAddress;
+use proto::limits::MAX_DATA_RAILS;
 
 /// One paired data rail.
 #[derive(Clone, Copy, Debug)]
@@ -22,4 +23,15 @@ pub(super) struct ControlLane {
 /// Whether lane i is NIC i: then keys need no sorting.
 pub(super) fn in_order(lanes: &[Lane]) -> bool {
     lanes.iter().enumerate().all(|(index, lane)| lane.nic == index)
+}
+
+/// The lane that each NIC is, as a bit; the first lane for a NIC that is none.
+pub(super) fn by_nic(lanes: &[Lane]) -> [u16; MAX_DATA_RAILS] {
+    let mut table = [1; MAX_DATA_RAILS];
+    for (index, lane) in lanes.iter().enumerate() {
+        if let Some(place) = table.get_mut(lane.nic) {
+            *place = 1 << index;
+        }
+    }
+    table
 }

@@ -7,7 +7,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fabric::{Control, Endpoint, FabricError, LocalBytes, Pages, Region};
+use fabric::{Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region};
 use proto::{LineSink, LineSource};
 
 /// Units of one slab: what one registration serves. A word has a bit for each.
@@ -106,6 +106,16 @@ impl Slabs {
             .local(offset, lines as usize * line_bytes)
     }
 
+    /// The same for a post that copies them.
+    #[inline]
+    pub(crate) fn host_bytes(&self, unit: &Unit, place: u32, lines: u32) -> Option<HostBytes<'_>> {
+        let line_bytes = unit.line_words * 8;
+        let offset = unit.first_word * 8 + place as usize * line_bytes;
+        let region = self.slabs.get(usize::from(unit.slab))?.regions.first()?;
+        let address = unit.pages.address() + offset as u64;
+        region.host_bytes(address, lines as usize * line_bytes)
+    }
+
     /// The last word of line `place` of `unit`, as a post on control rail `rail` names it.
     pub(crate) fn last_word(
         &self,
@@ -163,7 +173,7 @@ impl LineSource for Unit {
         self.pages.load(self.at(place, index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
         self.pages.load_words(self.at(place, 0))
     }
@@ -175,7 +185,7 @@ impl LineSink for Unit {
         self.pages.store(self.at(place, index), word);
     }
 
-    #[inline]
+    #[inline(always)]
     fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
         self.pages.store_words(self.at(place, first), words);
     }
@@ -189,7 +199,7 @@ impl Unit {
     }
 
     /// The word `index` of line `place`, within the slab.
-    #[inline]
+    #[inline(always)]
     fn at(&self, place: u32, index: usize) -> usize {
         self.first_word + place as usize * self.line_words + index
     }

@@ -12,6 +12,7 @@ mod memory;
 mod messages;
 mod nics;
 mod notices;
+pub(crate) mod plain;
 mod progress;
 mod pulse;
 mod receiver;
@@ -84,6 +85,15 @@ pub(crate) struct Endpoint {
     failure: Option<Error>,
 }
 
+/// Where a test looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// At what is known already.
+    Known,
+    /// Also into the memory that the peer writes to.
+    Memory,
+}
+
 /// A slot of the sending side.
 #[derive(Debug)]
 #[expect(
@@ -141,10 +151,14 @@ impl Endpoint {
             device,
             capabilities,
             listeners: Slots::new(u16::MAX).beginning_at(first),
-            senders: Slots::new(u16::MAX).beginning_at(first),
-            receivers: Slots::new(CommId::COUNT).beginning_at(first),
+            senders: Slots::new(u16::MAX).beginning_at(first).named(HandleKind::Sender, number),
+            receivers: Slots::new(CommId::COUNT)
+                .beginning_at(first)
+                .named(HandleKind::Receiver, number),
             flushes: Slots::new(u16::MAX).beginning_at(first),
-            regions: Slots::new(regions::REGIONS_MAX).beginning_at(first),
+            regions: Slots::new(regions::REGIONS_MAX)
+                .beginning_at(first)
+                .named(HandleKind::Region, number),
             working: Vec::new(),
             feeding: Vec::new(),
             outstanding: 0,
@@ -166,7 +180,6 @@ impl Endpoint {
     }
 
     /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.
-    #[inline(always)]
     pub(crate) fn isend(
         &mut self,
         comm: Handle,
@@ -203,7 +216,7 @@ impl Endpoint {
         tag: i32,
         region: Option<Handle>,
     ) -> Result<Option<Handle>> {
-        let Self { senders, regions, landing, nics, slabs, feeding, number, .. } = self;
+        let Self { senders, regions, landing, nics, slabs, feeding, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
         let sender = open_sender(senders.get_mut(slot, generation), "send comm")?;
         let (region, address) = pick(regions, landing, region, address, len)?;
@@ -212,20 +225,11 @@ impl Endpoint {
         if sender.is_feeding() {
             remember(feeding, slot);
         }
-        let request = |line: proto::Line| {
-            Handle::new(
-                HandleKind::SendRequest,
-                *number,
-                generation,
-                slot,
-                sender::low16(line.number()),
-            )
-        };
+        let request = |line: proto::Line| comm.request(sender::low16(line.number()));
         Ok(line.map(request))
     }
 
     /// Posts a receive, or a group. `None`: the window has no room; a turn of progress was made.
-    #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
         comm: Handle,
@@ -256,8 +260,7 @@ impl Endpoint {
         receives: &[Receive],
         cut: bool,
     ) -> Result<Option<Handle>> {
-        let Self { receivers, regions, landing, nics, slabs, working, number, outstanding, .. } =
-            self;
+        let Self { receivers, regions, landing, nics, slabs, working, outstanding, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
         let receiver = open_receiver(receivers.get_mut(slot, generation), "receive comm")?;
         let mut means = receiver::Means { nics, slabs, slot, generation };
@@ -278,37 +281,26 @@ impl Endpoint {
         let Some(line) = line else { return Ok(None) };
         *outstanding += 1;
         enqueue(receiver, working, slot);
-        Ok(Some(Handle::new(
-            HandleKind::ReceiveRequest,
-            *number,
-            generation,
-            slot,
-            sender::low16(line.number()),
-        )))
+        Ok(Some(comm.request(sender::low16(line.number()))))
     }
 
     /// Asks for the request, and makes a turn of progress before it says "not yet". One that is done already is said at
     /// once: a turn brings several, and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
-    #[inline(always)]
     pub(crate) fn test(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
-        match self.ask(request, sizes)? {
-            Poll::Pending => self.test_again(request, sizes),
-            done => Ok(done),
+        if !self.waits(request)
+            && let done @ Poll::Done { .. } = self.ask(request, sizes, Look::Known)?
+        {
+            return Ok(done);
         }
-    }
-
-    #[inline(never)]
-    fn test_again(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
         self.progress();
-        self.ask(request, sizes)
+        self.ask(request, sizes, Look::Memory)
     }
 
-    #[inline(always)]
-    fn ask(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+    fn ask(&mut self, request: Handle, sizes: &mut [usize; 8], look: Look) -> Result<Poll> {
         if request.is(HandleKind::ReceiveRequest) {
-            self.test_receive(request, sizes)
+            self.test_receive(request, sizes, look)
         } else if request.is(HandleKind::SendRequest) {
-            self.test_send(request, sizes)
+            self.test_send(request, sizes, look)
         } else if request.is(HandleKind::FlushRequest) {
             self.test_flush(request)
         } else {
@@ -317,11 +309,11 @@ impl Endpoint {
     }
 
     #[inline(always)]
-    fn test_send(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+    fn test_send(&mut self, request: Handle, sizes: &mut [usize; 8], look: Look) -> Result<Poll> {
         let sender =
             open_sender(self.senders.get_mut(request.slot(), request.generation()), "request")?;
         let line = sender.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
-        Ok(match sender.test(line)? {
+        Ok(match sender.test(line, look)? {
             Some(len) => {
                 sizes[0] = usize::try_from(len).unwrap_or(usize::MAX);
                 Poll::Done { sizes: 1 }
@@ -332,16 +324,22 @@ impl Endpoint {
     }
 
     #[inline(always)]
-    fn test_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+    fn test_receive(
+        &mut self,
+        request: Handle,
+        sizes: &mut [usize; 8],
+        look: Look,
+    ) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
         if self.outstanding == 1 {
-            return self.test_last_receive(request, sizes);
+            return self.test_last_receive(request, sizes, look);
         }
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
         let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         let mut count = receiver.report(line, sizes);
         if count == 0 {
-            receiver.read_fins();
+            receiver.read_fins(look);
+            enqueue(receiver, &mut self.working, slot);
             count = receiver.report(line, sizes);
             if count == 0 {
                 if !receiver.holds(line) {
@@ -357,12 +355,18 @@ impl Endpoint {
 
     /// The caller may never be heard of again once its last receive is reported: nobody may wait for us then.
     #[inline(never)]
-    fn test_last_receive(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+    fn test_last_receive(
+        &mut self,
+        request: Handle,
+        sizes: &mut [usize; 8],
+        look: Look,
+    ) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
         let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
         let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         if !receiver.is_complete(line) {
-            receiver.read_fins();
+            receiver.read_fins(look);
+            enqueue(receiver, &mut self.working, slot);
             if !receiver.is_complete(line) {
                 if !receiver.holds(line) {
                     return Err(Error::stale("request"));

@@ -192,8 +192,24 @@ impl Endpoint {
         }
     }
 
-    #[inline]
+    /// A part has arrived. Apart from the loop that calls it, so that both find room in registers.
+    #[inline(never)]
     fn arrived(&mut self, nic: usize, completion: &Completion) {
+        let immediate = Immediate::from_bits(completion.immediate());
+        let slot = immediate.comm().get();
+        if let Some(receiver) = self.receivers.at_mut(slot)
+            && receiver.arrived_plainly(nic, immediate)
+        {
+            if !receiver.queued {
+                self.enqueue_late(slot);
+            }
+        } else {
+            self.arrived_generally(nic, completion);
+        }
+    }
+
+    #[inline(never)]
+    fn arrived_generally(&mut self, nic: usize, completion: &Completion) {
         let immediate = Immediate::from_bits(completion.immediate());
         let slot = immediate.comm().get();
         let Self { receivers, working, .. } = self;

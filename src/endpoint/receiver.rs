@@ -10,12 +10,13 @@ use proto::{
     ReceivePoll,
 };
 
-use super::Ending;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
+use super::plain::Plain;
 use super::pulse::{self, Pulse, Verdict};
 use super::sender::{kind_of, repeated};
+use super::{Ending, Look};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::rail::{Purpose, UserRegion};
@@ -30,6 +31,10 @@ pub(super) struct Receiver {
     fins: Option<Unit>,
     lanes: Box<[Lane]>,
     lanes_in_order: bool,
+    /// The NIC of the only lane, where there is one only.
+    plain_nic: usize,
+    /// Which lane each of our NICs is, as a bit.
+    lane_bits: [u16; MAX_DATA_RAILS],
     control: ControlLane,
     line_bytes: u64,
     inject_lines: u32,
@@ -92,6 +97,8 @@ impl Receiver {
             shadow,
             fins,
             lanes_in_order: lanes::in_order(&lanes),
+            plain_nic: lanes.first().map_or(0, |lane| lane.nic),
+            lane_bits: lanes::by_nic(&lanes),
             lanes,
             control,
             line_bytes: line_bytes as u64,
@@ -132,6 +139,49 @@ impl Receiver {
             self.write_adverts(means);
         }
         Ok(line)
+    }
+
+    /// [`Receiver::receive`], where the case is the common one; no advert is written yet. None: nothing has been posted.
+    #[inline(always)]
+    pub(super) fn receive_plainly(
+        &mut self,
+        region: &UserRegion,
+        receive: &Plain,
+        cut: bool,
+    ) -> Option<Line> {
+        if self.ending.closing || receive.len == 0 || !region.holds(receive.address, receive.len) {
+            return None;
+        }
+        let posted = proto::Receive {
+            address: region.target(receive.address),
+            len: receive.len as u64,
+            tag: receive.tag,
+            keys: &[region.key(self.plain_nic)],
+        };
+        self.flow.post_plainly(&mut self.shadow, &posted, cut)
+    }
+
+    /// Whether the sender is dry: see [`ReceiveFlow::is_urgent`].
+    #[inline(always)]
+    pub(super) fn is_urgent(&self) -> bool {
+        self.flow.is_urgent()
+    }
+
+    /// Whether the receive of `request` is not complete.
+    #[inline]
+    pub(super) fn awaits(&self, request: u16) -> bool {
+        self.flow.awaits(request)
+    }
+
+    /// Reports the receive of `request`, if it is complete and alone.
+    #[inline(always)]
+    pub(super) fn test_plainly(&mut self, request: u16) -> Option<u64> {
+        if self.ending.closing {
+            return None;
+        }
+        let done = self.flow.poll_plainly(request)?;
+        self.carried |= done.carried;
+        Some(done.size)
     }
 
     /// The general case: groups, and lanes that are not our NICs in order.
@@ -176,21 +226,21 @@ impl Receiver {
         means: &mut Means<'_>,
         write: AdvertWrite,
     ) -> std::result::Result<Post, FabricError> {
-        let Some(local) =
-            means.slabs.local(self.control.nic, &self.shadow, write.place, write.count)
-        else {
-            return Err(FabricError { call: "an advert outside of its slab", code: -22 });
-        };
+        const OUTSIDE: FabricError =
+            FabricError { call: "an advert outside of its slab", code: -22 };
         let remote = self.remote(write.place);
         if write.count <= self.inject_lines {
+            let local = means.slabs.host_bytes(&self.shadow, write.place, write.count);
+            let local = local.ok_or(OUTSIDE)?;
             let control = means.nics[self.control.nic].control();
             let control = control.expect("control lanes lie on control rails");
             let posted = control.inject_write(local, remote, self.control.peer);
             note(&mut self.pulse, &posted);
             return posted;
         }
+        let local = means.slabs.local(self.control.nic, &self.shadow, write.place, write.count);
         let purpose = Purpose::Advert { receiver: means.slot, generation: means.generation };
-        self.write_completing(means, local, remote, purpose)
+        self.write_completing(means, local.ok_or(OUTSIDE)?, remote, purpose)
     }
 
     /// Writes the done that no advert carries, if it is owed and due. False: it is owed, and could not be written.
@@ -251,14 +301,16 @@ impl Receiver {
     }
 
     /// A part has arrived on our NIC `nic`.
-    #[inline]
     pub(super) fn arrived(&mut self, nic: usize, immediate: Immediate, len: u64) -> Arrival {
-        let lane = if self.lanes_in_order {
-            Some(nic)
-        } else {
-            self.lanes.iter().position(|lane| lane.nic == nic)
-        };
-        self.flow.arrived(lane.map_or(0, |lane| u32::try_from(lane).unwrap_or(0)), immediate, len)
+        let lane = self.lane_bits.get(nic).map_or(0, |bit| bit.trailing_zeros());
+        self.flow.arrived(lane, immediate, len)
+    }
+
+    /// [`Receiver::arrived`], where the case is the common one, and the message complete. False: ask that.
+    #[inline(always)]
+    pub(super) fn arrived_plainly(&mut self, nic: usize, immediate: Immediate) -> bool {
+        let Some(bit) = self.lane_bits.get(nic) else { return false };
+        !self.ending.closing && self.flow.arrived_plainly(*bit, immediate)
     }
 
     /// An advert, or several, have completed.
@@ -367,8 +419,8 @@ impl Receiver {
 
     /// Takes what fins have come, for a connection that has any.
     #[inline]
-    pub(super) fn read_fins(&mut self) {
-        if let Some(fins) = &self.fins {
+    pub(super) fn read_fins(&mut self, look: Look) {
+        if let (Some(fins), Look::Memory) = (&self.fins, look) {
             self.flow.read_fins(fins);
         }
     }

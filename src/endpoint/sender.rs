@@ -9,16 +9,17 @@ use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_PARTS};
 use proto::parts::DetachedCut;
 use proto::parts::{cut, cut_unbounded, uncut};
 use proto::{
-    Cut, Immediate, Line, LineSink, Message, Part, Path, ProtocolError, RailPlan, SendFlow,
-    SendPoll, Submit,
+    Cut, Immediate, Line, LineSink, Message, Part, Path, PlainMessage, ProtocolError, RailPlan,
+    SendFlow, SendPoll, Submit,
 };
 
-use super::Ending;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
+use super::plain::Plain;
 use super::pulse::{self, Pulse, Verdict};
 use super::receiver::{gone, note};
+use super::{Ending, Look};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::rail::{PartWrite, Purpose, UserRegion};
@@ -29,6 +30,8 @@ pub(super) struct Sender {
     flow: SendFlow,
     pub(super) mailbox: Unit,
     lanes: Box<[Lane]>,
+    /// The only lane, where there is one only.
+    plain_lane: Lane,
     control: ControlLane,
     /// What fins are written from; made with the first of them.
     fin_lines: Option<Unit>,
@@ -36,6 +39,8 @@ pub(super) struct Sender {
     plan: RailPlan,
     turn: u32,
     largest_write: u64,
+    /// The longest message that is not cut.
+    largest_plain: u64,
     /// Messages shorter than this are injected: the provider copies them, and the receiver's done is their only end. 0:
     /// not even empty ones are.
     inject_below: u64,
@@ -110,6 +115,7 @@ impl Sender {
         Self {
             flow,
             mailbox,
+            plain_lane: lanes[0],
             lanes,
             control,
             fin_lines: None,
@@ -117,6 +123,7 @@ impl Sender {
             plan,
             turn,
             largest_write,
+            largest_plain: proto::parts::aligned(largest_write),
             inject_below,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
@@ -206,6 +213,89 @@ impl Sender {
             self.fail(rail_failed(&self.peer, &error));
         }
         Ok(Some(line))
+    }
+
+    /// A message could not be posted.
+    pub(super) fn want(&mut self) {
+        self.wanting = true;
+    }
+
+    /// [`Sender::send`], where the case is the common one: `told` is told the line. None: nothing has changed. False: the
+    /// post was refused, and the line is free again.
+    #[inline(always)]
+    pub(super) fn send_plainly(
+        &mut self,
+        nics: &mut [Nic],
+        slot: u16,
+        region: &Arc<UserRegion>,
+        outgoing: &Plain,
+        told: impl FnOnce(Line),
+    ) -> Option<bool> {
+        // What NCCL names as the region of an empty message may be of another buffer.
+        if self.ending.closing || outgoing.len == 0 {
+            return None;
+        }
+        let len = outgoing.len as u64;
+        let message = self.flow.match_plainly(&self.mailbox, outgoing.tag, len)?;
+        let Lane { nic, peer } = self.plain_lane;
+        let remote =
+            RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
+        let rail = nics.get_mut(nic)?;
+        if len >= self.inject_below {
+            return self.write_plainly(rail, slot, region, outgoing, &message, told);
+        }
+        let rail = &mut rail.data;
+        let local = region.host_bytes(outgoing.address, outgoing.len)?;
+        // Submitted and told of before the post, so that little has to be kept meanwhile.
+        self.flow.injected_plainly(message.line, len);
+        told(message.line);
+        let posted = rail.inject_first(local, remote, peer, message.immediate.bits());
+        if !posted {
+            self.flow.take_back();
+        }
+        Some(posted)
+    }
+
+    /// The same for a message that is too long to be injected.
+    #[inline(never)]
+    fn write_plainly(
+        &mut self,
+        rail: &mut Nic,
+        slot: u16,
+        region: &Arc<UserRegion>,
+        outgoing: &Plain,
+        message: &PlainMessage,
+        told: impl FnOnce(Line),
+    ) -> Option<bool> {
+        let Lane { nic, peer } = self.plain_lane;
+        let (line, len) = (message.line, outgoing.len);
+        if len as u64 > self.largest_plain {
+            return None;
+        }
+        let local = region.local(nic, outgoing.address, len)?;
+        let remote =
+            RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
+        let held = Arc::clone(region);
+        let purpose = Purpose::Part { sender: slot, line, bytes: len as u64, region: held };
+        let operation = rail.operations.begin(purpose)?;
+        self.flow.posted_plainly(line, len as u64);
+        self.in_flight += 1;
+        told(line);
+        let context = rail.operations.context(operation);
+        let immediate = message.immediate.bits();
+        let posted = rail.data.write_first(local, remote, peer, immediate, context);
+        if !posted {
+            rail.operations.end_at(operation);
+            self.in_flight -= 1;
+            self.flow.take_back();
+        }
+        Some(posted)
+    }
+
+    /// [`Sender::test`], for a message that is done.
+    #[inline(always)]
+    pub(super) fn test_plainly(&mut self, request: u16) -> Option<u64> {
+        if self.ending.closing { None } else { self.flow.poll_plainly(request) }
     }
 
     /// Begins a message on the fin path.
@@ -308,9 +398,9 @@ impl Sender {
 
     /// Asks for a message: `Some(len)` once, when it is done.
     #[inline(always)]
-    pub(super) fn test(&mut self, line: Line) -> Result<Option<u64>> {
+    pub(super) fn test(&mut self, line: Line, look: Look) -> Result<Option<u64>> {
         let mut poll = self.flow.poll(line);
-        if poll == SendPoll::Pending {
+        if poll == SendPoll::Pending && look == Look::Memory {
             // The mailbox is read only when what it said before does not do.
             self.flow.observe(&self.mailbox);
             poll = self.flow.poll(line);
@@ -552,7 +642,7 @@ fn inject_part(
     immediate: Immediate,
 ) -> bool {
     let Ok(len) = usize::try_from(part.len) else { return false };
-    let Some(local) = source.region.local(lane.nic, source.address, len) else { return false };
+    let Some(local) = source.region.host_bytes(source.address, len) else { return false };
     means.nics[lane.nic].data.inject(local, remote, lane.peer, immediate.bits())
 }
 

@@ -1,5 +1,7 @@
 //! A table of slots with generations: what a handle names, and how a stale one is told from a living one.
 
+use crate::handle::{Handle, HandleKind, Name};
+
 /// Values in numbered slots. Taking a value out bumps the slot's generation, so that old handles miss.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
@@ -8,23 +10,53 @@ pub(crate) struct Slots<T> {
     limit: u16,
     /// Where the generations of new slots begin.
     first: u16,
+    /// The high half of the handles into this table, without a generation.
+    family: u32,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    generation: u16,
+    /// The high half of the handle that names the value.
+    name: u32,
     value: Option<T>,
+}
+
+impl<T> Entry<T> {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is the generation")]
+    fn generation(&self) -> u16 {
+        self.name as u16
+    }
 }
 
 impl<T> Slots<T> {
     /// A table that never holds more than `limit` values.
     pub(crate) fn new(limit: u16) -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), limit, first: 0 }
+        Self { entries: Vec::new(), free: Vec::new(), limit, first: 0, family: 0 }
     }
 
     /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's handles miss.
     pub(crate) fn beginning_at(self, generation: u16) -> Self {
         Self { first: generation, ..self }
+    }
+
+    /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by name.
+    pub(crate) fn named(self, kind: HandleKind, endpoint: u16) -> Self {
+        Self { family: Handle::new(kind, endpoint, 0, 0, 0).name().high(), ..self }
+    }
+
+    /// The value that `name` names.
+    #[inline(always)]
+    pub(crate) fn of(&self, name: Name) -> Option<&T> {
+        let entry = self.entries.get(usize::from(name.slot()))?;
+        if entry.name == name.high() { entry.value.as_ref() } else { None }
+    }
+
+    /// As [`Slots::of`], to change it.
+    #[inline(always)]
+    pub(crate) fn of_mut(&mut self, name: Name) -> Option<&mut T> {
+        let entry = self.entries.get_mut(usize::from(name.slot()))?;
+        if entry.name == name.high() { entry.value.as_mut() } else { None }
     }
 
     /// Puts `make(slot, generation)` into a free slot; `None` when the table is full.
@@ -34,12 +66,13 @@ impl<T> Slots<T> {
             None => {
                 let slot =
                     u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
-                self.entries.push(Entry { generation: self.first, value: None });
+                let name = self.family | u32::from(self.first);
+                self.entries.push(Entry { name, value: None });
                 slot
             }
         };
         let entry = &mut self.entries[usize::from(slot)];
-        entry.value = Some(make(slot, entry.generation));
+        entry.value = Some(make(slot, entry.generation()));
         Some(slot)
     }
 
@@ -53,14 +86,14 @@ impl<T> Slots<T> {
     #[inline]
     pub(crate) fn get(&self, slot: u16, generation: u16) -> Option<&T> {
         let entry = self.entries.get(usize::from(slot))?;
-        if entry.generation == generation { entry.value.as_ref() } else { None }
+        if entry.generation() == generation { entry.value.as_ref() } else { None }
     }
 
     /// As [`Slots::get`], to change it.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u16, generation: u16) -> Option<&mut T> {
         let entry = self.entries.get_mut(usize::from(slot))?;
-        if entry.generation == generation { entry.value.as_mut() } else { None }
+        if entry.generation() == generation { entry.value.as_mut() } else { None }
     }
 
     /// The value in `slot`, of whatever generation.
@@ -72,7 +105,7 @@ impl<T> Slots<T> {
     /// The generation that `slot` is in.
     #[inline]
     pub(crate) fn generation(&self, slot: u16) -> u16 {
-        self.entries.get(usize::from(slot)).map_or(self.first, |entry| entry.generation)
+        self.entries.get(usize::from(slot)).map_or(self.first, Entry::generation)
     }
 
     /// Takes the value out and frees the slot.
@@ -80,9 +113,9 @@ impl<T> Slots<T> {
         let entry = self
             .entries
             .get_mut(usize::from(slot))
-            .filter(|entry| entry.generation == generation)?;
+            .filter(|entry| entry.generation() == generation)?;
         let value = entry.value.take()?;
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.name = self.family | u32::from(generation.wrapping_add(1));
         self.free.push(slot);
         Some(value)
     }
@@ -94,7 +127,7 @@ impl<T> Slots<T> {
     /// Slot, generation and value of each.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u16, u16, &mut T)> {
         let numbered = (0..=u16::MAX).zip(&mut self.entries);
-        numbered.filter_map(|(slot, entry)| Some((slot, entry.generation, entry.value.as_mut()?)))
+        numbered.filter_map(|(slot, entry)| Some((slot, entry.generation(), entry.value.as_mut()?)))
     }
 
     /// Slot and generation of every value.
@@ -102,7 +135,7 @@ impl<T> Slots<T> {
         let numbered = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());
         numbered
             .map(|(slot, entry)| {
-                (u16::try_from(slot).expect("the limit is a u16"), entry.generation)
+                (u16::try_from(slot).expect("the limit is a u16"), entry.generation())
             })
             .collect()
     }

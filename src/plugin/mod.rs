@@ -17,8 +17,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
+pub(crate) use crate::endpoint::plain::Plain;
 use crate::error::{Error, Kind, Result};
-use crate::handle::Handle;
+use crate::handle::{Handle, Name};
 
 pub(crate) use config::{Config, differing};
 use device::Device;
@@ -163,31 +164,114 @@ pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
     registry::with(comm, |endpoint| endpoint.deregister(region))
 }
 
-#[inline(never)]
-pub(crate) fn isend(
-    comm: Handle,
-    address: u64,
-    len: usize,
-    tag: i32,
-    region: Option<Handle>,
-) -> Result<Option<Handle>> {
-    registry::with(comm, |endpoint| endpoint.isend(comm, address, len, tag, region))
+/// What became of a call in its common case.
+#[derive(Debug)]
+pub(crate) enum Plainly {
+    /// It was that, and what it was asked for has been told.
+    Done,
+    /// It was not, and the endpoint is locked: to be asked in general.
+    Otherwise(Unasked),
+    /// Another thread has the endpoint, or there is none: to be asked in general.
+    Unlocked,
+    /// A message could not be posted now, and is taken back.
+    Refused(Unasked),
 }
 
-/// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
-#[inline(never)]
-pub(crate) fn irecv(comm: Handle, receives: &[Receive], cut: bool) -> Result<Option<Handle>> {
-    registry::with(comm, |endpoint| endpoint.irecv(comm, receives, cut))
+/// An endpoint that is locked, and to be asked in general.
+#[derive(Debug)]
+pub(crate) struct Unasked(registry::Locked);
+
+/// [`Unasked::isend`] in its common case: `posted` is told the request.
+#[inline(always)]
+pub(crate) fn isend_plainly(comm: Name, outgoing: &Plain, posted: impl FnOnce(Name)) -> Plainly {
+    let Some(mut cell) = registry::try_lock(comm) else { return Plainly::Unlocked };
+    match cell.as_deref_mut().map(|endpoint| endpoint.send_plainly(comm, outgoing, posted)) {
+        Some(Some(true)) => Plainly::Done,
+        Some(Some(false)) => Plainly::Refused(Unasked(cell)),
+        _ => Plainly::Otherwise(Unasked(cell)),
+    }
+}
+
+/// [`Unasked::irecv`] in its common case: `posted` is told the request.
+#[inline(always)]
+pub(crate) fn irecv_plainly(
+    comm: Name,
+    receive: &Plain,
+    cut: bool,
+    posted: impl FnOnce(Name),
+) -> Plainly {
+    let Some(mut cell) = registry::try_lock(comm) else { return Plainly::Unlocked };
+    let Some(endpoint) = cell.as_deref_mut() else { return Plainly::Otherwise(Unasked(cell)) };
+    match endpoint.receive_plainly(comm, receive, cut, posted) {
+        Some(()) => Plainly::Done,
+        None => Plainly::Otherwise(Unasked(cell)),
+    }
+}
+
+/// [`Unasked::test`] in its common case: `done` is told the size of a message that is done and stands alone.
+#[inline(always)]
+pub(crate) fn test_plainly(request: Name, done: impl FnOnce(u64)) -> Plainly {
+    let Some(mut cell) = registry::try_lock(request) else { return Plainly::Unlocked };
+    let Some(endpoint) = cell.as_deref_mut() else { return Plainly::Otherwise(Unasked(cell)) };
+    match endpoint.test_plainly(request) {
+        Some(size) => {
+            done(size);
+            Plainly::Done
+        }
+        None => Plainly::Otherwise(Unasked(cell)),
+    }
+}
+
+impl Unasked {
+    #[inline(always)]
+    fn with<R>(mut self, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
+        match self.0.as_deref_mut() {
+            Some(endpoint) => body(endpoint),
+            None => Err(Error::stale("handle")),
+        }
+    }
+
+    /// `None`: not now.
+    pub(crate) fn isend(
+        self,
+        comm: Handle,
+        address: u64,
+        len: usize,
+        tag: i32,
+        region: Option<Handle>,
+    ) -> Result<Option<Handle>> {
+        self.with(|endpoint| endpoint.isend(comm, address, len, tag, region))
+    }
+
+    /// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
+    pub(crate) fn irecv(
+        self,
+        comm: Handle,
+        receives: &[Receive],
+        cut: bool,
+    ) -> Result<Option<Handle>> {
+        self.with(|endpoint| endpoint.irecv(comm, receives, cut))
+    }
+
+    /// `sizes` gets one for each message of the request.
+    pub(crate) fn test(self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        self.with(|endpoint| endpoint.test(request, sizes))
+    }
+
+    /// A post was refused: makes a turn of progress, so that there is room when the caller comes again.
+    pub(crate) fn refused(self, comm: Handle) -> Result<()> {
+        self.with(|endpoint| endpoint.send_refused(comm))
+    }
+}
+
+/// The endpoint that a handle names, when no other thread has it any more.
+pub(crate) fn locked(handle: Handle) -> Unasked {
+    Unasked(registry::lock(handle.name()))
 }
 
 /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; whoever asks gets the reads.
 pub(crate) fn iflush(comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle>> {
     registry::with(comm, |endpoint| endpoint.iflush(comm))
-}
-
-#[inline(always)]
-pub(crate) fn test(request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
-    registry::with(request, |endpoint| endpoint.test(request, sizes))
 }
 
 pub(crate) fn close_send(comm: Handle) -> Result<()> {

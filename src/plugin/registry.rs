@@ -12,7 +12,7 @@ use fabric::{Guard, Lock};
 use crate::endpoint::Endpoint;
 use crate::endpoint::slots::Slots;
 use crate::error::{Error, Kind, Result};
-use crate::handle::{Handle, HandleKind};
+use crate::handle::{Handle, HandleKind, Name};
 
 use super::{Owner, TrafficClass};
 
@@ -23,6 +23,9 @@ static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
 
 type Cell = Lock<Option<Box<Endpoint>>>;
+/// An endpoint's cell, locked. A panic under the lock was answered with an error already; the endpoint's own state says
+/// if it is broken.
+pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -100,6 +103,17 @@ pub(super) fn with_owned<R>(
     body(endpoint.as_deref_mut().ok_or_else(|| Error::stale("endpoint"))?)
 }
 
+/// The cell that `name` leads to, if it names anything.
+pub(super) fn lock(name: Name) -> Locked {
+    CELL[name.endpoint() % CELLS].lock()
+}
+
+/// The same; none while another thread has it.
+#[inline(always)]
+pub(super) fn try_lock(name: Name) -> Option<Locked> {
+    CELL[name.endpoint() % CELLS].try_lock()
+}
+
 /// Runs `body` on the endpoint that `handle` names, under its lock.
 #[inline(always)]
 pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
@@ -133,8 +147,7 @@ pub(super) fn close_if_unused(handle: Handle) {
 }
 
 #[inline(always)]
-fn cell(number: u16) -> Guard<'static, Option<Box<Endpoint>>> {
-    // A panic under the lock was answered with an error already; the endpoint's own state says if it is broken.
+fn cell(number: u16) -> Locked {
     CELL[usize::from(number) % CELLS].lock()
 }
 

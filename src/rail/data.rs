@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{
-    Context, Data, Delivery, Endpoint, FabricError, LocalBytes, PeerAddress, Post, RemoteBytes,
+    Context, Data, Delivery, Endpoint, FabricError, HostBytes, LocalBytes, PeerAddress, Post,
+    RemoteBytes,
 };
 
 use super::backlog::Backlog;
@@ -77,7 +78,7 @@ impl DataRail {
     #[inline]
     pub(crate) fn inject(
         &mut self,
-        local: LocalBytes<'_, Data>,
+        local: HostBytes<'_>,
         remote: RemoteBytes<Data>,
         peer: PeerAddress,
         immediate: u64,
@@ -94,6 +95,53 @@ impl DataRail {
             self.writes += 1;
         }
         posted
+    }
+
+    /// [`DataRail::inject`], where no post at all waits.
+    #[inline(always)]
+    pub(crate) fn inject_first(
+        &mut self,
+        local: HostBytes<'_>,
+        remote: RemoteBytes<Data>,
+        peer: PeerAddress,
+        immediate: u64,
+    ) -> bool {
+        let len = local.len() as u64;
+        let posted = self.backlog.is_empty()
+            && matches!(
+                self.endpoint.inject_write_with_immediate(local, remote, peer, immediate),
+                Ok(Post::Accepted)
+            );
+        if posted {
+            self.bytes += len;
+            self.writes += 1;
+        }
+        posted
+    }
+
+    /// Posts a write of a part, where no post at all waits. False: it was refused; why is for [`DataRail::post`] to say.
+    #[inline(always)]
+    pub(crate) fn write_first(
+        &mut self,
+        local: LocalBytes<'_, Data>,
+        remote: RemoteBytes<Data>,
+        peer: PeerAddress,
+        immediate: u64,
+        context: Context,
+    ) -> bool {
+        let endpoint = &self.endpoint;
+        self.backlog.is_empty()
+            && matches!(
+                endpoint.write_with_immediate(
+                    local,
+                    remote,
+                    peer,
+                    immediate,
+                    Delivery::Default,
+                    context
+                ),
+                Ok(Post::Accepted)
+            )
     }
 
     /// Whether no post waits.

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fabric::{Data, Endpoint, FabricError, LocalBytes, Pages, Region, UserMemory};
+use fabric::{Data, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, UserMemory};
 
 /// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
 #[derive(Debug)]
@@ -64,6 +64,12 @@ impl UserRegion {
         len: usize,
     ) -> Option<LocalBytes<'_, Data>> {
         self.rails.get(rail)?.local_at(address, len)
+    }
+
+    /// Bytes of the buffer for a post that copies them; `None` out of bounds.
+    #[inline(always)]
+    pub(crate) fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
+        self.rails.first()?.host_bytes(address, len)
     }
 
     /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.

@@ -32,6 +32,9 @@ const SECOND_LIBFABRIC: &str =
 
 const RAILS: &str = "vnic0,vnic1,vnic2,vnic3";
 
+/// Longer than any run takes on a machine that is busy with others.
+const HANG: Duration = Duration::from_secs(120);
+
 /// A run's settings, and the report it leaves.
 struct Fabric {
     settings: Vec<(&'static str, String)>,
@@ -279,7 +282,7 @@ fn fails(profile: &str, faults: &'static str) {
     let output = fabric.perf("all_reduce").output().expect("the command runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code().is_some(), "{profile}, {faults}: {said}");
-    assert!(started.elapsed() < Duration::from_secs(25), "{profile}, {faults}: {said}");
+    assert!(started.elapsed() < HANG, "{profile}, {faults}: {said}");
     let report = fabric.report();
     assert_eq!(report.number("violations"), 0, "{profile}, {faults}: {:#?}", report.violations);
     let fault = faults.split('=').next().expect("a split has a first piece");

@@ -64,4 +64,4 @@ pub use pages::{Pages, page_bytes};
 pub use post::{Delivery, Post};
 pub use query::Query;
 pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll};
-pub use region::{LocalBytes, Region, RemoteBytes, RemoteKey};
+pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};

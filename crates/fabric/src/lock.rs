@@ -1,10 +1,11 @@
-//! The lock that everything shared is behind. It is the standard library's, unless built with `--cfg races`.
+//! The lock that everything shared is behind. It is parking_lot's, unless built with `--cfg races`: the standard library's
+//! looks for poison at both ends of every call.
 //!
-//! valgrind's tools know pthread's locks, and not the standard library's, which are words that the kernel is asked about.
+//! valgrind's tools know pthread's locks, and not these, which are words that the kernel is asked about.
 //! So scripts/races builds with that switch, and has them look at the same program over pthread's.
 
 #[cfg(not(races))]
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 /// A value that one thread at a time may use. A panic under the lock does not close it: what is inside says whether it is
 /// broken.
@@ -26,7 +27,13 @@ impl<T> Lock<T> {
     /// Waits until nobody else has the value.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
+    }
+
+    /// The value, unless somebody else has it.
+    #[inline(always)]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.0.try_lock()
     }
 }
 
@@ -67,6 +74,13 @@ mod pthread {
             let code = unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
             assert_eq!(code, 0, "pthread_mutex_lock");
             Guard(self)
+        }
+
+        /// The value, unless somebody else has it.
+        pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+            // SAFETY: as in `lock`.
+            let code = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) };
+            (code == 0).then_some(Guard(self))
         }
     }
 
@@ -121,6 +135,18 @@ mod tests {
         });
         assert!(broken.join().is_err());
         assert_eq!(*LOCK.lock(), 2);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_not_waited_for() {
+        static LOCK: Lock<u64> = Lock::new(7);
+        let held = LOCK.lock();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| LOCK.try_lock().is_none());
+            assert!(other.join().expect("it only tries"));
+        });
+        drop(held);
+        assert_eq!(LOCK.try_lock().map(|value| *value), Some(7));
     }
 
     #[test]

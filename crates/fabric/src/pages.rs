@@ -17,6 +17,8 @@ use crate::lockless::{load_words, store_words};
 pub struct Pages {
     base: NonNull<u8>,
     len: usize,
+    /// `len` in words: at least `PAGE_WORDS_MIN`.
+    words: usize,
 }
 
 // SAFETY: the mapping belongs to no thread, and every access is atomic.
@@ -42,7 +44,7 @@ impl Pages {
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Class::Pages.opened();
-        let pages = Self { base, len };
+        let pages = Self { base, len, words: len / WORD };
         // After a fork, copy-on-write would part our page from the one that the NIC writes.
         // SAFETY: the range is our own mapping.
         if unsafe { libc::madvise(pages.base.as_ptr().cast::<c_void>(), len, libc::MADV_DONTFORK) }
@@ -70,7 +72,7 @@ impl Pages {
 
     /// The length in words of eight bytes.
     pub fn words(&self) -> usize {
-        self.len / WORD
+        self.words
     }
 
     /// Reads a word with acquire order: what its writer on this machine wrote before it is visible after.
@@ -170,7 +172,7 @@ impl Pages {
     /// # Panics
     ///
     /// When they are not all inside.
-    #[inline]
+    #[inline(always)]
     pub fn load_words<const COUNT: usize>(&self, first: usize) -> [u64; COUNT] {
         load_words(self.places(first))
     }
@@ -180,16 +182,17 @@ impl Pages {
     /// # Panics
     ///
     /// When they do not all fit.
-    #[inline]
+    #[inline(always)]
     pub fn store_words<const COUNT: usize>(&self, first: usize, words: [u64; COUNT]) {
         store_words(self.places(first), words);
     }
 
-    #[inline]
+    #[inline(always)]
     fn places<const COUNT: usize>(&self, first: usize) -> &[AtomicU64; COUNT] {
-        let words = self.words();
-        if first > words || COUNT > words - first {
-            beyond(COUNT, first, words);
+        const { assert!(COUNT <= PAGE_WORDS_MIN) };
+        // There is a page at least, so that this does not wrap.
+        if first > self.words.wrapping_sub(COUNT) {
+            beyond(COUNT, first, self.words);
         }
         // SAFETY: the first word is inside, or one past the end with a count of none.
         let place = unsafe { self.base.as_ptr().cast::<AtomicU64>().add(first) };
@@ -244,6 +247,8 @@ pub fn page_bytes() -> usize {
     usize::try_from(answer).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
+/// No system has smaller pages than 4096 bytes.
+const PAGE_WORDS_MIN: usize = 4096 / WORD;
 /// The bytes of a word.
 const WORD: usize = size_of::<u64>();
 

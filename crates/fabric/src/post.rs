@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::kind::{Control, Data, RailKind};
-use crate::region::{LocalBytes, RemoteBytes};
+use crate::region::{HostBytes, LocalBytes, RemoteBytes};
 
 /// What became of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,16 +95,16 @@ impl Endpoint<Data> {
     ///
     /// # Errors
     ///
-    /// What fi_inject_writedata (fi_rma(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`. Else as [`Endpoint::write`].
-    #[inline]
+    /// What fi_inject_writedata (fi_rma(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`.
+    #[inline(always)]
     pub fn inject_write_with_immediate(
         &self,
-        local: LocalBytes<'_, Data>,
+        local: HostBytes<'_>,
         remote: RemoteBytes<Data>,
         peer: PeerAddress,
         immediate: u64,
     ) -> Result<Post, FabricError> {
-        self.check_injected("fi_inject_writedata", &local)?;
+        self.check_injected("fi_inject_writedata", local)?;
         // SAFETY: the endpoint is open, and the region is borrowed; nothing is needed after the call.
         let code = unsafe {
             sys::fi_inject_writedata(
@@ -173,15 +173,15 @@ impl Endpoint<Control> {
     ///
     /// # Errors
     ///
-    /// What fi_inject_write (fi_rma(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`. Else as [`Endpoint::<Control>::write`].
+    /// What fi_inject_write (fi_rma(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`.
     #[inline]
     pub fn inject_write(
         &self,
-        local: LocalBytes<'_, Control>,
+        local: HostBytes<'_>,
         remote: RemoteBytes<Control>,
         peer: PeerAddress,
     ) -> Result<Post, FabricError> {
-        self.check_injected("fi_inject_write", &local)?;
+        self.check_injected("fi_inject_write", local)?;
         // SAFETY: the endpoint is open, and the region is borrowed; nothing is needed after the call.
         let code = unsafe {
             sys::fi_inject_write(
@@ -323,7 +323,7 @@ impl<K: RailKind> Endpoint<K> {
     }
 
     /// A region's descriptor is a pointer of its own domain's or endpoint's, and no other may follow it.
-    #[inline]
+    #[inline(always)]
     fn check_scope(
         &self,
         call: &'static str,
@@ -336,20 +336,16 @@ impl<K: RailKind> Endpoint<K> {
         }
     }
 
-    #[inline]
-    fn check_injected(
-        &self,
-        call: &'static str,
-        local: &LocalBytes<'_, K>,
-    ) -> Result<(), FabricError> {
+    #[inline(always)]
+    fn check_injected(&self, call: &'static str, local: HostBytes<'_>) -> Result<(), FabricError> {
         if local.len() > self.inject_bytes() {
             return Err(FabricError::new(call, sys::FI_EMSGSIZE));
         }
-        self.check_scope(call, local)
+        Ok(())
     }
 }
 
-#[inline]
+#[inline(always)]
 fn posted(call: &'static str, code: isize) -> Result<Post, FabricError> {
     const AGAIN: isize = -sys::FI_EAGAIN as isize;
     match code {

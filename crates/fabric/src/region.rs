@@ -162,6 +162,15 @@ impl<K: RailKind> Region<K> {
         })
     }
 
+    /// `len` bytes at our `address`, for a post that copies them at once; none if they are not all inside, or not the
+    /// host's.
+    #[inline(always)]
+    pub fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
+        let end = address.checked_sub(self.memory.address())?.checked_add(len as u64)?;
+        let inside = end <= self.memory.len() as u64 && self.memory.kind() == MemoryKind::Host;
+        inside.then_some(HostBytes { address, len, memory: PhantomData })
+    }
+
     /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
     #[inline]
     pub fn local_at(&self, address: u64, len: usize) -> Option<LocalBytes<'_, K>> {
@@ -333,6 +342,33 @@ pub struct LocalBytes<'region, K: RailKind> {
     descriptor: Descriptor,
     scope: Scope,
     region: PhantomData<&'region Region<K>>,
+}
+
+/// Bytes of the host's that a post copies at once: it needs no descriptor, so that any rail may have them.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBytes<'region> {
+    address: u64,
+    len: usize,
+    memory: PhantomData<&'region UserMemory>,
+}
+
+impl HostBytes<'_> {
+    /// The length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes: such a post is legal everywhere.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    pub(crate) fn buffer(&self) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(address_bits(self.address))
+    }
 }
 
 impl<K: RailKind> LocalBytes<'_, K> {

@@ -49,7 +49,8 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
         pair.near.data_pages.copy_in(128, &sent);
         pair.near.control_pages.copy_in(128, &sent);
         pair.post(|near, far| {
-            let local = near.data_region.local(128, len).unwrap();
+            let from = near.data_region.memory().address() + 128;
+            let local = near.data_region.host_bytes(from, len).unwrap();
             near.data.inject_write_with_immediate(
                 local,
                 far.data_at(4096),
@@ -60,7 +61,8 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
         assert_eq!(pair.wait_arrival().immediate(), round as u64);
         assert_eq!(bytes_of(&pair.far.data_pages, 4096, len), sent);
         pair.post(|near, far| {
-            let local = near.control_region.local(128, len).unwrap();
+            let from = near.control_region.memory().address() + 128;
+            let local = near.control_region.host_bytes(from, len).unwrap();
             near.control.inject_write(local, far.control_at(4096), near.control_peer())
         });
         let arrived = |pair: &Pair| bytes_of(&pair.far.control_pages, 4096, len) == sent;
@@ -102,7 +104,9 @@ fn a_read_from_oneself_works(provider: Provider, basic: bool) {
 
 fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool) {
     let Some(pair) = Pair::open(provider, basic) else { return };
-    let local = pair.near.data_region.local(0, pair.near.data.inject_bytes() + 1).unwrap();
+    let from = pair.near.data_region.memory().address();
+    let too_many = pair.near.data.inject_bytes() + 1;
+    let local = pair.near.data_region.host_bytes(from, too_many).unwrap();
     let refused = pair
         .near
         .data

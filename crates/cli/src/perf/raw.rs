@@ -328,6 +328,9 @@ impl Rail {
 
     fn inject(&self, bytes: usize, number: usize) -> Result<bool, GroupError> {
         let (local, remote) = self.place(bytes, number)?;
+        let local = self.source.host_bytes(local.address(), bytes);
+        let local =
+            local.ok_or_else(|| GroupError::Usage("a message beyond its memory".to_owned()))?;
         let immediate = number as u64 & u64::from(u32::MAX);
         let post = self.endpoint.inject_write_with_immediate(local, remote, self.peer, immediate);
         Ok(post.map_err(broken)? == Post::Accepted)

@@ -1,0 +1,115 @@
+//! The common case of isend, irecv and test, in few instructions: one message that fills a receive posted alone, in one
+//! part, on a connection of one rail.
+//!
+//! Each answers `None`, and has changed nothing, where anything is out of the ordinary: then the general form in `mod.rs` is asked.
+//! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
+//! interface, and everything rare is a call.
+
+use super::{Endpoint, SenderState, enqueue, open_sender, receiver, sender};
+use crate::error::Result;
+use crate::handle::{Handle, Name};
+
+/// One buffer, as NCCL named it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    pub(crate) address: u64,
+    pub(crate) len: usize,
+    pub(crate) tag: i32,
+    pub(crate) region: Name,
+}
+
+impl Endpoint {
+    /// As [`Endpoint::isend`]: `posted` is told the request. False: the post was refused, and the message taken back. Tags
+    /// choose inside a group alone, and have no say here.
+    #[inline(always)]
+    pub(crate) fn send_plainly(
+        &mut self,
+        comm: Name,
+        outgoing: &Plain,
+        posted: impl FnOnce(Name),
+    ) -> Option<bool> {
+        let Self { senders, regions, nics, .. } = self;
+        let SenderState::Connected(sender) = &mut **senders.of_mut(comm)? else { return None };
+        let region = regions.of(outgoing.region)?;
+        sender.send_plainly(nics, comm.slot(), region, outgoing, |line| {
+            posted(comm.request(sender::low16(line.number())));
+        })
+    }
+
+    /// A post of `comm` was refused: it wants to send, and the next turn may make room.
+    pub(crate) fn send_refused(&mut self, comm: Handle) -> Result<()> {
+        let (slot, generation) = (comm.slot(), comm.generation());
+        open_sender(self.senders.get_mut(slot, generation), "send comm")?.want();
+        self.progress();
+        Ok(())
+    }
+
+    /// As [`Endpoint::irecv`]: `posted` is told the request.
+    #[inline(always)]
+    pub(crate) fn receive_plainly(
+        &mut self,
+        comm: Name,
+        receive: &Plain,
+        cut: bool,
+        posted: impl FnOnce(Name),
+    ) -> Option<()> {
+        let receiver = self.receivers.of_mut(comm)?;
+        let region = self.regions.of(receive.region)?;
+        let line = receiver.receive_plainly(region, receive, cut)?;
+        self.outstanding += 1;
+        // Told before anything is called, so that little has to be kept meanwhile.
+        posted(comm.request(sender::low16(line.number())));
+        if receiver.is_urgent() {
+            self.write_adverts(comm.slot());
+        } else if !receiver.queued {
+            self.enqueue_late(comm.slot());
+        }
+        Some(())
+    }
+
+    /// Puts a receiver that has work on the list.
+    #[inline(never)]
+    pub(super) fn enqueue_late(&mut self, slot: u16) {
+        if let Some(receiver) = self.receivers.at_mut(slot) {
+            enqueue(receiver, &mut self.working, slot);
+        }
+    }
+
+    #[inline(never)]
+    fn write_adverts(&mut self, slot: u16) {
+        let Self { receivers, nics, slabs, working, .. } = self;
+        let generation = receivers.generation(slot);
+        if let Some(receiver) = receivers.at_mut(slot) {
+            receiver.write_adverts(&mut receiver::Means { nics, slabs, slot, generation });
+            enqueue(receiver, working, slot);
+        }
+    }
+
+    /// Whether a request that [`Endpoint::test_plainly`] did not answer still waits, so that asking again needs a turn of
+    /// progress first. A group, or the last receive, may be done all the same.
+    pub(super) fn waits(&self, request: Handle) -> bool {
+        let (comm, receives) = request.name().comm();
+        !receives || self.receivers.of(comm).is_some_and(|entry| entry.awaits(request.line()))
+    }
+
+    /// As [`Endpoint::test`], for a message that is known to be done: its size.
+    #[inline(always)]
+    pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {
+        let (comm, receives) = request.comm();
+        if receives {
+            // The last one is no common case: it may not be reported before the sender is told.
+            if self.outstanding < 2 {
+                return None;
+            }
+            let receiver = self.receivers.of_mut(comm)?;
+            let size = receiver.test_plainly(request.line())?;
+            self.outstanding -= 1;
+            Some(size)
+        } else {
+            let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else {
+                return None;
+            };
+            sender.test_plainly(request.line())
+        }
+    }
+}
