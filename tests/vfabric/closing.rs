@@ -68,6 +68,32 @@ fn a_part_that_cannot_be_posted_fails_both_ends() {
     });
 }
 
+/// It is logged once, and what happens later does not take its place.
+#[test]
+fn the_first_cause_of_a_failure_stays() {
+    play(&[provider()], BOUND * 6, |part| {
+        set("IRONRAIL_STRIPE_MIN", "16K");
+        let world = World::open(part, "efa", [2, 2]);
+        world.fabric.configure("profile=efa nics=16");
+        let ends = world.nets.map(End::open);
+        let link = Link::open(world, &ends);
+        world.fabric.fault(&format!("reject={}", world.fabric.number("counter.posts") + 1));
+        let sent = link.send();
+        let failed = (0..TURNS).find_map(|_| link.net.test(sent).err()).expect("it was not posted");
+        assert_eq!(failed.said.len(), 1);
+        link.net.close_recv(link.receive).expect("closeRecv");
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        // By now the sender has heard that the receiver is closed.
+        let again = link.net.isend(link.send, link.out.address(), 8, 0, link.region).unwrap_err();
+        assert_eq!(again.code, failed.code);
+        assert!(again.said.is_empty(), "{again:?}");
+        link.net.close_send(link.send).expect("closeSend");
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        ends.into_iter().for_each(End::close);
+        world.fabric.is_clean();
+    });
+}
+
 /// A connection with a receive posted and advertised, for a message that goes over both rails.
 struct Link {
     net: Net,
