@@ -230,6 +230,44 @@ impl Net {
         Ok(object(request))
     }
 
+    /// A group of receives: where each begins, its length and its tag.
+    pub(crate) fn irecv_each(
+        self,
+        comm: Object,
+        receives: &[(usize, usize, c_int)],
+        region: Object,
+    ) -> Answer<Option<Object>> {
+        let mut request = STALE;
+        let mut data: Vec<*mut c_void> = Vec::new();
+        data.extend(receives.iter().map(|(address, ..)| ptr::without_provenance_mut(*address)));
+        let mut sizes: Vec<usize> = receives.iter().map(|(_, len, _)| *len).collect();
+        let mut tags: Vec<c_int> = receives.iter().map(|(.., tag)| *tag).collect();
+        let mut regions = vec![pointer(region); receives.len()];
+        call!(
+            self.table,
+            irecv(
+                pointer(comm),
+                c_int::try_from(receives.len()).expect("few"),
+                data.as_mut_ptr(),
+                sizes.as_mut_ptr(),
+                tags.as_mut_ptr(),
+                regions.as_mut_ptr(),
+                ptr::null_mut(),
+                &raw mut request
+            )
+        )?;
+        Ok(object(request))
+    }
+
+    /// The sizes of `count` messages that are done.
+    pub(crate) fn test_each(self, request: Object, count: usize) -> Answer<Option<Vec<usize>>> {
+        let (mut done, mut sizes) = (77, [-7; 64]);
+        call!(self.table, test(pointer(request), &raw mut done, sizes.as_mut_ptr()))?;
+        assert!(done == 0 || done == 1, "test left done as it was");
+        let size = |size: &c_int| usize::try_from(*size).expect("test wrote a size");
+        Ok((done == 1).then(|| sizes[..count].iter().map(size).collect()))
+    }
+
     /// An isend of v8, whose sizes are `int`.
     pub(crate) fn isend_v8(
         self,

@@ -2,7 +2,7 @@
 //!
 //! One thread drives both ends, so that a seed gives the same run again. A workload has several connections in both
 //! directions, with messages of no bytes, a few, many, and so many that they are striped; receives that fit and receives
-//! that are larger; flushes of memory that the fabric hides until they are made; buffers that are registered again.
+//! that are larger, alone and in groups; flushes of memory that the fabric hides until they are made; buffers that are registered again.
 //!
 //! `MIXED_SEEDS=n` sets how many seeds run, `MIXED_FIRST=n` which comes first. `scripts/matrix` runs many of them by the
 //! test `as_told`: MIXED_PROFILE names the profile, MIXED_RAILS=4/2 the rails of both ends, MIXED_EAGAIN the refusals in a
@@ -10,6 +10,7 @@
 //! instead.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::support::calls::{Buffer, Net, Object};
@@ -108,12 +109,12 @@ fn run(part: &Part, told: &Told) {
         say(&format!("seed {seed} of {}", told.profile));
         stage.play(seed, &format!("eagain={} seed={seed}", told.eagain));
     }
-    let Books { messages, bytes, striped, flushes, posts, refused } = stage.total;
+    let Books { messages, bytes, striped, grouped, flushes, posts, refused } = stage.total;
     say(&format!(
-        "{REPORT}{seeds} seeds: {messages} messages, {striped} of them striped, {bytes} bytes, {flushes} flushes, {posts} posts, {refused} refused"
+        "{REPORT}{seeds} seeds: {messages} messages, {striped} of them striped, {grouped} groups, {bytes} bytes, {flushes} flushes, {posts} posts, {refused} refused"
     ));
     assert_eq!(messages, seeds * COMMS_MAX as u64 * MESSAGES);
-    assert!(striped > 0 && flushes > 0, "the workload is mixed");
+    assert!(striped > 0 && grouped > 0 && flushes > 0, "the workload is mixed");
     let expected = posts * u64::from(told.eagain) / 1000;
     assert!(refused >= expected * 8 / 10, "{refused} of {posts} posts were refused");
 }
@@ -182,6 +183,7 @@ struct Books {
     messages: u64,
     bytes: u64,
     striped: u64,
+    grouped: u64,
     flushes: u64,
     posts: u64,
     refused: u64,
@@ -192,6 +194,7 @@ impl Books {
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.striped += other.striped;
+        self.grouped += other.grouped;
         self.flushes += other.flushes;
     }
 }
@@ -224,8 +227,8 @@ struct Comm {
     posted: usize,
     window: usize,
     sending: VecDeque<(usize, Object)>,
-    receiving: VecDeque<(usize, Object)>,
-    flushing: Option<(usize, Object)>,
+    receiving: VecDeque<(Range<usize>, Object)>,
+    flushing: Option<(Range<usize>, Object)>,
     finished: usize,
 }
 
@@ -235,6 +238,8 @@ struct Plan {
     len: usize,
     room: usize,
     flush: bool,
+    /// Its receive begins a group of so many, if there is room.
+    group: usize,
 }
 
 impl Workload {
@@ -361,15 +366,18 @@ impl Comm {
         if self.posted == self.plans.len() || self.posted - self.finished >= self.window {
             return false;
         }
-        let (index, slot) = (self.posted, self.into.part(at(self.posted), SLOT));
-        let room = self.plans[index].room;
-        slot.write(0, &vec![POISON; room]);
-        let (comm, region) = (self.receive, self.into_region);
-        let tag = tag(index);
-        let request = self.receiver.irecv(comm, slot.address(), room, tag, region);
+        let end = self.plans.len().min(self.finished + self.window);
+        let group = self.posted..end.min(self.posted + self.plans[self.posted].group);
+        let receive = |index: usize| {
+            let (room, slot) = (self.plans[index].room, self.into.part(at(index), SLOT));
+            slot.write(0, &vec![POISON; room]);
+            (slot.address(), room, tag(index))
+        };
+        let receives: Vec<_> = group.clone().map(receive).collect();
+        let request = self.receiver.irecv_each(self.receive, &receives, self.into_region);
         let Some(request) = request.expect("irecv") else { return false };
-        self.receiving.push_back((index, request));
-        self.posted += 1;
+        self.posted = group.end;
+        self.receiving.push_back((group, request));
         true
     }
 
@@ -406,33 +414,36 @@ impl Comm {
         if self.flushing.is_some() {
             return false;
         }
-        let Some((index, request)) = self.receiving.front().copied() else { return false };
-        let Some(size) = self.receiver.test(request).expect("test") else { return false };
-        assert_eq!(size, self.plans[index].len, "the size of receive {index}");
+        let Some((group, request)) = self.receiving.front().cloned() else { return false };
+        let sizes = self.receiver.test_each(request, group.len()).expect("test");
+        let Some(sizes) = sizes else { return false };
+        let sent: Vec<usize> = self.plans[group.clone()].iter().map(|plan| plan.len).collect();
+        assert_eq!(sizes, sent, "the sizes of receives {group:?}");
         self.receiving.pop_front();
-        if !self.plans[index].flush {
-            self.check(index);
+        books.grouped += u64::from(group.len() > 1);
+        if !self.plans[group.clone()].iter().any(|plan| plan.flush) {
+            group.for_each(|index| self.check(index));
             return true;
         }
-        let slot = self.into.part(at(index), SLOT);
-        let flush = self.receiver.iflush(self.receive, slot.address(), size, self.into_region);
+        let slot = self.into.part(at(group.start), SLOT);
+        let flush = self.receiver.iflush(self.receive, slot.address(), sizes[0], self.into_region);
         match flush.expect("iflush") {
             Some(request) => {
                 books.flushes += 1;
-                self.flushing = Some((index, request));
+                self.flushing = Some((group, request));
             }
-            None => self.check(index),
+            None => group.for_each(|index| self.check(index)),
         }
         true
     }
 
     fn test_flush(&mut self, _books: &mut Books) -> bool {
-        let Some((index, request)) = self.flushing else { return false };
+        let Some((group, request)) = self.flushing.clone() else { return false };
         if !self.receiver.test_flush(request).expect("test") {
             return false;
         }
         self.flushing = None;
-        self.check(index);
+        group.for_each(|index| self.check(index));
         true
     }
 
@@ -484,7 +495,12 @@ impl Plan {
         };
         let room = len + [0, between(1, 4096)][usize::from(between(0, 1) == 1)];
         let size = |bytes| usize::try_from(bytes).expect("small");
-        Self { len: size(len), room: size(room), flush: hidden || between(0, 3) == 0 }
+        Self {
+            len: size(len),
+            room: size(room),
+            flush: hidden || between(0, 3) == 0,
+            group: size(between(1, 2) * between(1, 4)),
+        }
     }
 }
 
@@ -530,7 +546,7 @@ const COMMS_MAX: usize = 4;
 const MESSAGES: u64 = 12;
 /// The largest receive, and how many of them a side has.
 const SLOT: usize = 64 << 10;
-const SLOTS: usize = 6;
+const SLOTS: usize = 8;
 const SIDE_BYTES: usize = SLOT * SLOTS;
 const POISON: u8 = 0xee;
 /// Calls in a row that move nothing: more is a hang.
