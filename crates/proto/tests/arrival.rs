@@ -98,6 +98,17 @@ fn a_part_that_cannot_be_is_dropped_and_counted() {
 }
 
 #[test]
+fn a_line_that_has_a_part_is_no_common_case() {
+    let mut pair = posted(parameters());
+    let seen = part(&pair, 1, false);
+    assert_eq!(pair.receiver.arrived(0, seen, 1), Arrival::Progress);
+    let comm = pair.parameters.comm;
+    let all = Immediate::new(comm, Line::FIRST, 0, true, true, 0);
+    assert!(!pair.receiver.arrived_plainly(1, all));
+    assert_eq!(pair.receiver.arrived(0, all, 1000), Arrival::Violation);
+}
+
+#[test]
 fn the_size_is_the_receive_or_the_high_half_or_the_sum() {
     let four = Path::Immediate { eight: false };
     let eight = Path::Immediate { eight: true };

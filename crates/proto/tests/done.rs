@@ -148,6 +148,26 @@ fn done_goes_neither_backwards_nor_past_the_messages_submitted() {
 }
 
 #[test]
+fn the_common_case_leaves_a_done_that_is_out_of_bounds_to_the_general_one() {
+    let mut ahead = Pair::new(FlowParameters { rails: 1, ..parameters() });
+    for _ in 0..3 {
+        let line = ahead.exchange();
+        assert_eq!(ahead.receiver.poll(line), ReceivePoll::Done { count: 1 });
+    }
+    (0..3).for_each(|_| assert!(ahead.post(&[(8, 0)], false).is_some()));
+    while ahead.advertise().is_some() {}
+    // Whoever begins at line 5 finds an advert for it that says: done up to 3.
+    let first_line = Line::new(5);
+    let mut pair = Pair::new(FlowParameters { rails: 1, first_line, ..parameters() });
+    pair.mailbox = ahead.mailbox;
+    assert!(pair.sender.match_plainly(&pair.mailbox, 0, 8).is_none());
+    assert_eq!(pair.sender.peer_done(), first_line);
+    assert!(pair.send(0, 8).is_some());
+    assert_eq!(pair.sender.peer_done(), first_line);
+    assert_eq!(pair.sender.counters().stale_dones, 1);
+}
+
+#[test]
 fn receives_complete_out_of_order_move_done_together() {
     let mut pair = Pair::new(parameters());
     pair.post(&[(8, 0); 5], false);
