@@ -10,9 +10,9 @@ use ironrail_group::loader::raw::{self, Net};
 
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
 use super::super::link::{Link, at_once};
-use super::super::table::{Behaviour, one};
-use super::super::traffic::Manner;
-use super::{few, holdings, talk, whole};
+use super::super::table::{Behaviour, one, two};
+use super::super::traffic::{Incoming, Manner, Message, Outgoing};
+use super::{few, holdings, nudge, talk, whole};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -70,6 +70,20 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         "finalize succeeds with a listen comm left open: an abort between listen and accept leaks it",
         "NCCL src/transport/net.cc:1254 (recvProxyFree closes only what is connected)",
         finalize_after_abandoned_listen,
+    )
+    .since(11),
+    one(
+        "finalize-after-abandoned-connect",
+        "finalize succeeds while a connect is pending that nobody has accepted",
+        "NCCL src/proxy.cc:1776 (abort while a connection is pending)",
+        finalize_after_abandoned_connect,
+    )
+    .since(11),
+    two(
+        "finalize-with-everything-left-open",
+        "finalize frees comms, regions and requests that an abort left, and the next communicator is whole",
+        "NCCL src/transport/net.cc:1254 (recvProxyFree closes only what is connected); NCCL src/init.cc:378-384",
+        finalize_with_everything_left_open,
     )
     .since(11),
     one(
@@ -227,6 +241,49 @@ fn finalize_after_abandoned_listen(case: &mut Case) -> Outcome {
         let (listener, handle) = net.listen(0)?;
         drop((listener, handle));
         at_once("finalize", || Ok(net.finalize()?))?;
+    }
+    let net = Net::init(&library, COMMUNICATOR)?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn finalize_after_abandoned_connect(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    for tries in [1, 3, 50] {
+        let net = Net::init(&library, COMMUNICATOR)?;
+        let (listener, mut handle) = net.listen(0)?;
+        for _ in 0..tries {
+            // It may come about without an accept, and is left open then.
+            let _ = net.connect(0, &mut handle, false)?;
+        }
+        drop(listener);
+        at_once("finalize", || Ok(net.finalize()?))?;
+    }
+    let net = Net::init(&library, COMMUNICATOR)?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
+fn finalize_with_everything_left_open(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    for bytes in [8, 300_000] {
+        let net = Net::init(&library, COMMUNICATOR)?;
+        let link = Link::open(case, &net)?;
+        let messages = vec![Message::of(bytes); 32];
+        let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
+        let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+        for _ in 0..7 {
+            nudge(&mut [&mut out, &mut into])?;
+        }
+        into.post()?;
+        case.meet("both have requests in flight")?;
+        case.stage("finalize with everything open");
+        net.finalize()?;
+        case.meet("both are finalized")?;
     }
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
