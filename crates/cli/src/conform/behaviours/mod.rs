@@ -116,9 +116,13 @@ pub(super) fn group_most(net: &Net) -> Outcome<usize> {
     let most = net.properties(0)?.group_max;
     match usize::try_from(most) {
         Ok(most) if most > 1 => Ok(most.min(PROXY_MAX_SUBS)),
-        _ => skip(format_args!("maxRecvs is {most}: no grouped receives")),
+        _ => skip(NO_GROUPS),
     }
 }
+
+/// Why groups are skipped. Up to v8 plugins take single receives for speed, so there it is no lack.
+pub(super) const NO_GROUPS: &str = "maxRecvs is 1: no grouped receives";
+pub(super) const GROUPS_EXPECTED_SINCE: u32 = 9;
 
 /// NCCL's own limit (NCCL src/include/proxy.h:58).
 const PROXY_MAX_SUBS: usize = 64;
