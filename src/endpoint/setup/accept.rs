@@ -11,7 +11,6 @@ use super::{FRONT_DOOR, control_pair, id, names, unreachable_peer};
 use crate::comm::listener::Listener;
 use crate::comm::peer::Peer;
 use crate::comm::setup;
-use crate::endpoint::lanes::Lane;
 use crate::endpoint::receiver::{Receiver, Rings};
 use crate::endpoint::{Endpoint, random};
 use crate::error::{Error, Kind, Result};
@@ -194,15 +193,6 @@ impl Endpoint {
         };
         let comm = self.receivers.upcoming().and_then(CommId::new).ok_or_else(full)?;
         let parameters = parameters(comm)?;
-        let lanes = pairing.data.iter().map(|pair| {
-            let nic = usize::from(pair.receiver);
-            let peer = self.join(nic, request.rails[usize::from(pair.sender)].data.as_bytes())?;
-            Ok(Lane { nic, peer })
-        });
-        let lanes = lanes.collect::<Result<Box<[_]>>>()?;
-        let pair = control_pair(pairing, comm);
-        let (ours, theirs) = (usize::from(pair.receiver), usize::from(pair.sender));
-        let control = self.control_lane(ours, theirs, &request.rails, &request.mailbox)?;
         let inject_bytes = self.capabilities.agree(&request.capabilities).rma_inject_bytes as usize;
         let mut flow = ReceiveFlow::new(parameters)
             .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
@@ -219,6 +209,14 @@ impl Endpoint {
                 return Err(self.no_memory(&error));
             }
         };
+        let pair = control_pair(pairing, comm);
+        let control = (usize::from(pair.receiver), usize::from(pair.sender));
+        let data = pairing.data.iter().map(|pair| (pair.receiver.into(), pair.sender.into()));
+        let joined = self.join_all(data, control, &request.rails, &request.mailbox);
+        let (lanes, control) = joined.inspect_err(|_| {
+            self.slabs.release(&shadow);
+            self.slabs.release(&fins);
+        })?;
         let ring = Ring { address: self.slabs.target(&fins), keys: self.slabs.keys(&fins) };
         let rings = Rings { shadow, fins: Some(fins), control, inject_bytes };
         let receiver = Receiver::new(flow, rings, lanes, peer, request.connection);

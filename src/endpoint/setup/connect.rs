@@ -9,7 +9,6 @@ use proto::{ConnectionId, RailPlan, Reply, Request, SendFlow};
 use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, unreachable_peer};
 use crate::comm::setup;
 use crate::comm::setup::{Asking, Step};
-use crate::endpoint::lanes::Lane;
 use crate::endpoint::sender::Sender;
 use crate::endpoint::{Endpoint, SenderState, random};
 use crate::error::{Error, Kind, Result};
@@ -163,25 +162,17 @@ impl Endpoint {
                 "the peer agreed on a window that was not offered",
             ));
         }
-        let lanes = reply.pairing.data.iter().map(|pair| {
-            let nic = usize::from(pair.sender);
-            let peer = self.join(nic, reply.rails[usize::from(pair.receiver)].data.as_bytes())?;
-            Ok(Lane { nic, peer })
-        });
-        let lanes = lanes.collect::<Result<Box<[_]>>>()?;
-        let pair = control_pair(&reply.pairing, reply.comm);
-        let control = self.control_lane(
-            usize::from(pair.sender),
-            usize::from(pair.receiver),
-            &reply.rails,
-            &reply.fins,
-        )?;
         let peer = self.acquaintances.meet(&reply.identity);
         self.compare(&peer, &reply.identity);
         let flow = SendFlow::new(parameters)
             .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
-        let plan = RailPlan::equal(lanes.len(), self.settings.stripe_bytes_min as u64)
+        let rails = reply.pairing.data.len();
+        let plan = RailPlan::equal(rails, self.settings.stripe_bytes_min as u64)
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without rails"))?;
+        let pair = control_pair(&reply.pairing, reply.comm);
+        let control = (usize::from(pair.sender), usize::from(pair.receiver));
+        let data = reply.pairing.data.iter().map(|pair| (pair.sender.into(), pair.receiver.into()));
+        let (lanes, control) = self.join_all(data, control, &reply.rails, &reply.fins)?;
         log::debug!("connected to {peer} over {} data rails, {:?}", lanes.len(), parameters.path);
         let inject_bytes = self.capabilities.rma_inject_bytes;
         let Some(state) = self.senders.get_mut(slot, generation) else {

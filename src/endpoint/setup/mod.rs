@@ -17,7 +17,7 @@ use proto::{CommId, Window};
 
 use crate::comm::peer::{Peer, differences};
 use crate::endpoint::Endpoint;
-use crate::endpoint::lanes::ControlLane;
+use crate::endpoint::lanes::{ControlLane, Lane};
 use crate::error::{Error, Kind, Result};
 use crate::plugin::differing;
 
@@ -104,6 +104,31 @@ impl Endpoint {
         }
         let peer = self.join(ours, rail.as_bytes())?;
         Ok(ControlLane { nic: ours, peer, target: ring.address, key })
+    }
+
+    /// Joins the peer's rails, each given as our number and the peer's: for data, then the one for control. All of them, or
+    /// none when one cannot be used.
+    fn join_all(
+        &mut self,
+        mut data: impl Iterator<Item = (usize, usize)>,
+        (ours, theirs): (usize, usize),
+        rails: &[Rail],
+        ring: &Ring,
+    ) -> Result<(Box<[Lane]>, ControlLane)> {
+        let mut lanes = Vec::with_capacity(rails.len());
+        let joined = data.try_for_each(|(nic, theirs)| {
+            let peer = self.join(nic, rails[theirs].data.as_bytes())?;
+            lanes.push(Lane { nic, peer });
+            Ok(())
+        });
+        let control = joined.and_then(|()| self.control_lane(ours, theirs, rails, ring));
+        match control {
+            Ok(control) => Ok((lanes.into(), control)),
+            Err(error) => {
+                lanes.iter().for_each(|lane| self.nics[lane.nic].peers.leave(lane.peer));
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn join(&mut self, nic: usize, name: &[u8]) -> Result<PeerAddress> {
