@@ -286,7 +286,7 @@ impl Workload {
         // The ends hear each other's farewell, which a refused post may hold up.
         for turn in 0..SETTLE_TURNS {
             self.ends.iter().for_each(End::turn);
-            if turn > SETTLE_TURNS / 10 && self.fabric.number("open.operations") == 0 {
+            if turn > SETTLE_TURNS / 2 && self.fabric.number("open.operations") == 0 {
                 break;
             }
         }
