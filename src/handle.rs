@@ -19,6 +19,8 @@ pub(crate) enum HandleKind {
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
+    /// Of a receive that may be told done before its bytes are there.
+    OptionalReceiveRequest = 9,
 }
 
 /// A handle as NCCL sees it: 64 bits that are never 0 (null) and never 1 (NCCL's mark for optional completion).

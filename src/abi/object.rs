@@ -72,7 +72,12 @@ pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
     one_of(
         pointer,
         "request",
-        &[HandleKind::SendRequest, HandleKind::ReceiveRequest, HandleKind::FlushRequest],
+        &[
+            HandleKind::SendRequest,
+            HandleKind::ReceiveRequest,
+            HandleKind::FlushRequest,
+            HandleKind::OptionalReceiveRequest,
+        ],
     )
 }
 

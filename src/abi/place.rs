@@ -3,6 +3,10 @@
 //! NCCL does not clear them first: the request it passes to `isend` may be the one of eight steps ago, and the one it
 //! passes to `irecv` may be 1, its mark for "completion is optional".
 
+use std::ffi::c_void;
+
+use net_abi::OPTIONAL_RECEIVE_COMPLETION;
+
 use crate::error::{Error, Kind, Result};
 
 /// Writes `empty` to the place and gives it back, or says that it is null.
@@ -36,6 +40,17 @@ fn missing(what: &str) -> Error {
 pub(super) unsafe fn optional_place<'a, T>(pointer: *mut T, empty: T) -> Option<&'a mut T> {
     // SAFETY: passed on.
     unsafe { place(pointer, empty, "") }.ok()
+}
+
+/// Whether NCCL's mark for "completion is optional" stands in the place of a request.
+///
+/// # Safety
+///
+/// Null, or a request's place that NCCL has initialised, as it does for `irecv` since v9.
+#[inline]
+pub(super) unsafe fn is_marked(request: *const *mut c_void) -> bool {
+    // SAFETY: the caller vouches for it.
+    unsafe { request.as_ref() }.is_some_and(|held| held.addr() == OPTIONAL_RECEIVE_COMPLETION)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What an endpoint has dropped, and why.
+//! What an endpoint has dropped, and why; and what it has told early.
 
 use proto::receive::ReceiveCounters;
 
@@ -13,6 +13,8 @@ pub(crate) struct Counters {
     pub(super) unsent_notices: u64,
     /// Immediates that name no connection.
     pub(super) stray_immediates: u64,
+    /// Receives that were told done before their bytes came, as NCCL allows for some. No drop, but as well to know.
+    pub(super) early_receives: u64,
     receives: ReceiveCounters,
 }
 
@@ -22,6 +24,7 @@ impl Counters {
         late_messages: 0,
         unsent_notices: 0,
         stray_immediates: 0,
+        early_receives: 0,
         receives: ReceiveCounters { late: 0, duplicates: 0, violations: 0 },
     };
 
@@ -30,6 +33,7 @@ impl Counters {
         self.late_messages += other.late_messages;
         self.unsent_notices += other.unsent_notices;
         self.stray_immediates += other.stray_immediates;
+        self.early_receives += other.early_receives;
         self.add_receives(&other.receives);
     }
 
@@ -41,12 +45,13 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
             ("unsent_notices", self.unsent_notices),
             ("stray_immediates", self.stray_immediates),
+            ("early_receives", self.early_receives),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),

@@ -6,6 +6,7 @@
 
 pub(crate) mod close;
 pub(crate) mod counters;
+mod early;
 mod flush;
 mod lanes;
 mod memory;
@@ -303,6 +304,8 @@ impl Endpoint {
             self.test_send(request, sizes, look)
         } else if request.is(HandleKind::FlushRequest) {
             self.test_flush(request)
+        } else if request.is(HandleKind::OptionalReceiveRequest) {
+            self.test_optional(request, sizes, look)
         } else {
             Err(Error::stale("request"))
         }

@@ -417,6 +417,23 @@ impl Receiver {
         self.flow.holds(line)
     }
 
+    /// The advert of the newest receive waits for no other, if that receive may be told early. False: it may not.
+    #[cold]
+    pub(super) fn hasten(&mut self) -> bool {
+        let may = self.flow.parameters().sends_arrive_when_complete;
+        if may {
+            self.flow.hasten();
+        }
+        may
+    }
+
+    /// Reports the receive of `line` though its bytes are not there: once its advert has left us.
+    #[cold]
+    pub(super) fn end_early(&mut self, line: Line) -> bool {
+        // Adverts that were not injected are in flight as long as anything is.
+        self.in_flight == 0 && self.flow.poll_early(line)
+    }
+
     /// Takes what fins have come, for a connection that has any.
     #[inline]
     pub(super) fn read_fins(&mut self, look: Look) {

@@ -269,6 +269,12 @@ pub(crate) fn locked(handle: Handle) -> Unasked {
     Unasked(registry::lock(handle.name()))
 }
 
+/// NCCL has marked the completion of this receive as optional: the request to give out for it.
+#[cold]
+pub(crate) fn may_end_early(request: Handle) -> Result<Handle> {
+    registry::with(request, |endpoint| Ok(endpoint.may_end_early(request)))
+}
+
 /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; whoever asks gets the reads.
 pub(crate) fn iflush(comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle>> {
     registry::with(comm, |endpoint| endpoint.iflush(comm))

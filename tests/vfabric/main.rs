@@ -265,6 +265,22 @@ fn refused_posts_lose_nothing() {
     }
 }
 
+/// The C client marks most of its receives so. It is told early where writes land by themselves and completions prove it.
+#[test]
+fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
+    for (profile, early) in [("cxi", true), ("efa", true), ("tcp", false)] {
+        let stats = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("vfabric-early-{profile}-{}", std::process::id()));
+        let path = stats.to_str().expect("the target folder is text");
+        Fabric::client(profile, 12, &[("IRONRAIL_STATS_FILE", path)]).is_clean();
+        let text = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
+        std::fs::remove_file(&stats).expect("it is a file");
+        let counted = text.lines().find_map(|line| line.strip_prefix("counter early_receives "));
+        let counted: u64 = counted.expect("it is counted").parse().expect("a number");
+        assert_eq!(counted > 0, early, "{profile}: {counted}");
+    }
+}
+
 /// The first posts of an endpoint are the receives for peers' messages: deaf is who gives them up.
 #[test]
 fn receives_that_were_refused_are_posted_later() {

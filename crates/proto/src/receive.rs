@@ -12,6 +12,7 @@
 
 mod adverts;
 mod arrivals;
+mod early;
 mod plain;
 mod slot;
 mod told;
@@ -297,7 +298,7 @@ impl ReceiveFlow {
 
     /// Whether a receive holds the place of `line`: it was posted, and not yet said to be done.
     pub fn holds(&self, line: Line) -> bool {
-        !self.slot(line).is_free()
+        !self.slot(line).is_free() && !self.slot(line).is_told()
     }
 
     /// The line that the next receive takes.

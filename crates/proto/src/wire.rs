@@ -90,17 +90,17 @@ impl Form {
         )
     }
 
-    /// An advert's index and count in its group and whether it cuts, in eight bits: indices have three.
+    /// An advert's index and count in its group and whether it cuts, in seven bits: indices and counts have three.
     #[inline(always)]
     pub(crate) const fn place(self) -> u32 {
-        low32(self.0 >> INDEX_SHIFT) & 0xf7 | (low32(self.0 >> CUT_SHIFT) & 1) << 3
+        low32(self.0 >> INDEX_SHIFT) & 0x77 | (low32(self.0 >> CUT_SHIFT) & 1) << 3
     }
 
     /// The advert's form that has this [`place`](Self::place), still without its done.
     #[inline(always)]
     pub(crate) const fn placed(place: u32, tag: i32) -> Self {
         Self(
-            (place as u64 & 0xf7) << INDEX_SHIFT
+            (place as u64 & 0x77) << INDEX_SHIFT
                 | (place as u64 >> 3 & 1) << CUT_SHIFT
                 | (Kind::Advert as u64) << KIND_SHIFT
                 | (tag.cast_unsigned() as u64) << TAG_SHIFT,

@@ -8,7 +8,7 @@ use net_abi::ResultCode;
 use crate::abi::argument::{self, Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::{guard, plainly};
 use crate::abi::object;
-use crate::abi::place::{optional_place, place};
+use crate::abi::place::{is_marked, optional_place, place};
 use crate::plugin::{self, Plain, Plainly, Poll, Unasked};
 
 pub(in crate::abi) unsafe extern "C" fn isend(
@@ -110,6 +110,11 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     _profiler_parents: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
+    // SAFETY: NCCL's place for the request, which it has initialised, or null.
+    if unsafe { is_marked(request) } {
+        // SAFETY: NCCL's own arguments.
+        return unsafe { receive_marked(comm, count, data, sizes, tags, regions, request) };
+    }
     let lists = Lists { data, sizes, tags, regions };
     // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
     unsafe { receive(comm, count, GROUP_MAX, lists, false, request) }
@@ -163,7 +168,6 @@ unsafe fn receive_generally<B: Bytes>(
     request: *mut *mut c_void,
 ) -> ResultCode {
     guard("irecv", || {
-        // The place may hold 1, "completion is optional": a hint that is safe to ignore.
         // SAFETY: NCCL's place for the request, or null.
         let request = unsafe { place(request, ptr::null_mut(), "request") }?;
         // SAFETY: NCCL's lists, one entry per receive.
@@ -173,6 +177,40 @@ unsafe fn receive_generally<B: Bytes>(
             unasked.unwrap_or_else(|| plugin::locked(comm)).irecv(comm, receives, cut)
         })?;
         *request = object::pointer_or_null(posted);
+        Ok(())
+    })
+}
+
+/// A receive whose completion is optional: posted as any other, then given a request that may end early. NCCL marks no
+/// groups, and nobody would take the mark there.
+///
+/// # Safety
+///
+/// As for `irecv`, and `request` is a request's place.
+#[cold]
+#[inline(never)]
+unsafe fn receive_marked(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    regions: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: the caller vouches for it.
+    unsafe { request.write(ptr::null_mut()) };
+    // SAFETY: NCCL's own arguments.
+    let code = unsafe { irecv(comm, count, data, sizes, tags, regions, ptr::null_mut(), request) };
+    // SAFETY: written by `irecv`.
+    let posted = unsafe { request.read() };
+    if posted.is_null() || count != 1 {
+        return code;
+    }
+    guard("irecv", || {
+        let early = plugin::may_end_early(object::request(posted)?)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { request.write(object::pointer(early)) };
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
 //! What arrives: parts with their immediates, and fins. Either way a line becomes complete, once.
 
 use super::ReceiveFlow;
-use super::slot::{COMPLETE, NO_LAST};
+use super::slot::NO_LAST;
 use crate::bits::low16;
 use crate::error::{ProtocolError, Violation};
 use crate::flow::{LineSource, Path};
@@ -80,7 +80,7 @@ impl ReceiveFlow {
         }
         slot.size = size;
         slot.carried = if size == 0 { 0 } else { carried };
-        slot.stage = COMPLETE;
+        slot.complete();
         self.idle_turns = 0;
         if line == self.done {
             self.advance();

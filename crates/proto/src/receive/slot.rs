@@ -16,7 +16,7 @@ pub(super) struct Slot {
     pub(super) carried: u16,
     /// How far it is; once the last part is known, its index.
     pub(super) stage: u8,
-    /// Index, count and the flag "cut".
+    /// Index, count and the flag "cut"; the highest bit says that it was reported before its bytes came.
     group: u8,
 }
 
@@ -29,6 +29,7 @@ pub(super) const COMPLETE: u8 = 66;
 
 /// The flag "cut" in `group`, as [`Form::place`] has it.
 const CUT: u8 = 8;
+const TOLD_SHIFT: u32 = 7;
 
 impl Slot {
     pub(super) const FREE: Self =
@@ -62,10 +63,26 @@ impl Slot {
         self.stage == COMPLETE
     }
 
-    /// Whether it is one of a group of one.
+    /// Whether it is one of a group of one, and was not reported early.
     #[inline(always)]
     pub(super) const fn is_alone(&self) -> bool {
         self.group & !CUT == 0
+    }
+
+    /// All its bytes are there. A receive that was reported before gives its place back.
+    #[inline]
+    pub(super) const fn complete(&mut self) {
+        self.stage = COMPLETE - (self.group >> TOLD_SHIFT);
+    }
+
+    /// Whether it was reported before its bytes came.
+    #[inline]
+    pub(super) const fn is_told(&self) -> bool {
+        self.group >> TOLD_SHIFT == 1
+    }
+
+    pub(super) const fn tell(&mut self) {
+        self.group |= 1 << TOLD_SHIFT;
     }
 
     /// How many lines its group has.

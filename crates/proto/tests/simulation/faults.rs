@@ -33,10 +33,11 @@ pub(crate) enum Fault {
     LoneDone,
     Injected,
     Plain,
+    ReportedEarly,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::RefusedLoneDone,
@@ -65,6 +66,7 @@ impl Fault {
         Self::LoneDone,
         Self::Injected,
         Self::Plain,
+        Self::ReportedEarly,
     ];
 }
 

@@ -254,7 +254,7 @@ impl Receiver {
             return;
         }
         match self.flow.poll(first) {
-            ReceivePoll::Pending => {}
+            ReceivePoll::Pending => self.test_early(random, script, oracle, faults, index),
             ReceivePoll::Done { count } => {
                 assert_eq!(count as usize, group.count);
                 for entry in group.first..group.first + group.count {
@@ -275,6 +275,29 @@ impl Receiver {
             }
             ReceivePoll::Failed(other) => panic!("{other}"),
         }
+    }
+
+    /// Asks for the place of a receive whose bytes nobody waits for.
+    fn test_early(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        index: usize,
+    ) {
+        let (group, first) = self.requests[index];
+        let wanted = random.percent(script.optional_percent);
+        if !wanted || !self.flow.poll_early(first) {
+            return;
+        }
+        assert_eq!(group.count, 1, "a group is reported before its bytes came");
+        assert!(script.parameters.sends_arrive_when_complete, "the sender waits for a done");
+        assert!(!self.flow.poll_early(first), "a receive is reported early twice");
+        oracle.receive_early(group.first);
+        faults.fire(Fault::ReportedEarly);
+        self.done += 1;
+        self.requests.remove(index);
     }
 
     /// The flow's own account agrees with what happened.

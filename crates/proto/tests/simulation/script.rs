@@ -36,6 +36,8 @@ pub(crate) struct Script {
     pub(crate) duplicate_percent: u32,
     pub(crate) inject_percent: u32,
     pub(crate) tear_percent: u32,
+    /// How often a receive that stands alone is one whose completion is optional.
+    pub(crate) optional_percent: u32,
     /// How many receives the application keeps posted at most.
     pub(crate) depth: usize,
 }
@@ -63,6 +65,7 @@ impl Script {
             duplicate_percent: random.pick(&[0, 0, 10, 40]),
             inject_percent: random.pick(&[0, 50, 100]),
             tear_percent: random.pick(&[0, 10, 60]),
+            optional_percent: random.pick(&[0, 0, 50, 100]),
             depth: random.pick(&[1, 2, 8, 32, 200]),
         };
         let lens = Lens::of(random, parameters.largest_write);
@@ -86,6 +89,8 @@ impl Script {
             let victim = random.below(script.entries.len());
             let entry = &mut script.entries[victim];
             entry.sent = entry.posted + random.between(1, 1000);
+            // Who has been told of everything does not ask, and would not hear of it.
+            script.optional_percent = 0;
         }
         script
     }
