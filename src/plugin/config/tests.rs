@@ -27,6 +27,49 @@ fn texts(config: &Config) -> Vec<&str> {
     config.notes().iter().map(|note| note.text.as_str()).collect()
 }
 
+/// Whatever stands in the environment, it is taken, or refused by a sentence that names the setting.
+#[test]
+fn no_text_breaks_a_setting() {
+    const PIECES: &[&str] = &[
+        "",
+        "0",
+        "1",
+        "-1",
+        "9",
+        "18446744073709551616",
+        " ",
+        ",",
+        ",,",
+        "127.0.0.1",
+        "[::1]",
+        "=",
+        "on",
+        "off",
+        "none",
+        "%p",
+        "\u{0}",
+        "é",
+        "K",
+        "M",
+        "0x",
+        "eth0",
+        ";",
+        "\u{2028}",
+        ".",
+    ];
+    for (number, setting) in SETTINGS.iter().enumerate() {
+        for round in 0..600 {
+            let pick = |at: usize| PIECES[(round * (at * 2 + 1) + number * 7 + at) % PIECES.len()];
+            let base = if round % 3 == 0 { setting.default } else { "" };
+            let text = format!("{base}{}{}{}", pick(round % 5), pick(round / 25), pick(round / 7));
+            let name = format!("{PREFIX}{}", setting.name);
+            if let Err(error) = Config::from_variables([(name.clone(), text)]) {
+                assert!(error.sentence.contains(&name), "{}", error.sentence);
+            }
+        }
+    }
+}
+
 #[test]
 fn an_empty_environment_gives_the_defaults() {
     let config = Config::default();
