@@ -313,6 +313,7 @@ struct properties {
 static bool is_padding(size_t at)
 {
     switch (version) {
+    case 8: return at >= 60;
     case 9:
     case 10: return at >= 84 && at < 88;
     case 11: return (at >= 84 && at < 88) || at >= 108;
