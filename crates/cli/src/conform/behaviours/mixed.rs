@@ -48,7 +48,8 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         "32 requests of each of ten pairs of sizes, sent into receives as large or larger",
         "NCCL src/include/plugin/nccl_net.h:37; NCCL src/transport/net.cc:1550",
         transfer_of_ten_size_pairs,
-    ),
+    )
+    .within(60),
     two(
         "transfer-by-four-threads",
         "the same by four threads at once, each with its communicator",
