@@ -98,6 +98,10 @@ impl Endpoint {
     ) -> Result<Option<Handle>> {
         match self.post_message(FRONT_DOOR, accepting.peer, &accepting.reply) {
             Ok(Post::Accepted) => {
+                // Nobody may call again for a while, and the peer waits.
+                if self.posts_wait {
+                    self.progress();
+                }
                 let Accepting { slot: comm, generation: of_comm, peer, .. } = accepting;
                 self.nics[FRONT_DOOR].peers.leave(peer);
                 if let Some(place) = self.listeners.get_mut(slot, generation) {
