@@ -8,6 +8,14 @@ fn run(version: u32, mode: &str) {
     client::run(version, mode, &[]);
 }
 
+/// What a connection may carry is settled between the ends: the older table has no groups, and is cut to its receives.
+#[test]
+fn ends_of_different_versions_move_data() {
+    for (version, other) in [(12, "8"), (9, "6"), (8, "12")] {
+        client::run(version, "pair", &[("CLIENT_OTHER_VERSION", other)]);
+    }
+}
+
 macro_rules! versions {
     ($($version:literal $alone:ident $pair:ident)*) => {
         $(
