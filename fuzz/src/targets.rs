@@ -58,6 +58,8 @@ fn letter(input: &[u8]) {
         }
         Ok(HandshakeMessage::Refusal(refusal)) => refusal.encode(),
         Ok(HandshakeMessage::Bye(bye)) => bye.encode(),
+        Ok(HandshakeMessage::Withdraw(withdraw)) => withdraw.encode(),
+        Ok(HandshakeMessage::Withdrawn(withdrawn)) => withdrawn.encode(),
         Err(_) => return,
     };
     let again = again.expect("what was read can be written");

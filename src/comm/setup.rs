@@ -19,6 +19,8 @@ pub(crate) struct Asking {
     pub(crate) bytes: Vec<u8>,
     pub(crate) started: Instant,
     pub(crate) warned: bool,
+    /// The receiver has accepted, and left already: the nonce of the connection, and whether it is closed.
+    left: Option<(u64, bool)>,
     state: AskingState,
     busy_wait: Duration,
 }
@@ -53,6 +55,7 @@ impl Asking {
             bytes,
             started: now,
             warned: false,
+            left: None,
             state: AskingState::ToPost,
             busy_wait: BUSY_WAIT,
         }
@@ -76,9 +79,22 @@ impl Asking {
                 AskingState::Deferred { until }
             }
             Message::Refusal(refusal) => AskingState::Refused(refusal),
-            Message::Request(_) | Message::Bye(_) => return false,
+            Message::Request(_)
+            | Message::Bye(_)
+            | Message::Withdraw(_)
+            | Message::Withdrawn(_) => return false,
         };
         true
+    }
+
+    /// The receiver has withdrawn its receives, or closed its end, before its reply was read.
+    pub(crate) fn left(&mut self, nonce: u64, closed: bool) {
+        self.left = Some((nonce, closed || self.left.is_some_and(|(_, closed)| closed)));
+    }
+
+    /// Whether the receiver of the connection with this nonce has left already; if so, whether it is closed.
+    pub(crate) fn has_left(&self, nonce: u64) -> Option<bool> {
+        self.left.filter(|(of, _)| *of == nonce).map(|(_, closed)| closed)
     }
 
     /// What to do now.

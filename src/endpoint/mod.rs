@@ -7,6 +7,7 @@
 pub(crate) mod close;
 pub(crate) mod counters;
 mod early;
+mod fence;
 mod flush;
 mod lanes;
 mod memory;
@@ -27,6 +28,7 @@ mod watch;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use proto::{Capabilities, CommId, LineFormat};
 
@@ -39,6 +41,7 @@ use crate::plugin::device::Device;
 use crate::plugin::{Config, Poll, Receive, TrafficClass};
 use crate::rail::{RegionCache, UserRegion};
 use counters::Counters;
+use fence::Leaving;
 use flush::Flush;
 use memory::{Slabs, Unit};
 use nics::Nic;
@@ -80,6 +83,12 @@ pub(crate) struct Endpoint {
     slabs: Slabs,
     /// Registrations that are held.
     cache: RegionCache,
+    /// Registrations that were given back and are waited for.
+    leaving: Vec<Leaving>,
+    /// Those that peers may use yet, which close with the endpoint.
+    kept: Vec<Arc<UserRegion>>,
+    /// How long peers that do not answer may hold up those who end something.
+    patience: Duration,
     nics: Vec<Nic>,
     batch: Option<Box<fabric::Batch>>,
     watch: Watch,
@@ -116,6 +125,8 @@ enum SenderState {
 struct Ending {
     /// NCCL has closed this end: its handles are stale, and it drains.
     closing: bool,
+    /// NCCL may post nothing here: this end is closed, its failure was told, or the receiver is gone.
+    blocked: bool,
     said_bye: bool,
     /// The peer has closed its end.
     heard_bye: bool,
@@ -148,6 +159,7 @@ impl Endpoint {
         let mut endpoint = Self {
             number,
             nonce: random(),
+            patience: settings.close_timeout,
             settings,
             device,
             capabilities,
@@ -171,6 +183,8 @@ impl Endpoint {
             landing,
             slabs: Slabs::new(controls, unit_bytes),
             cache: RegionCache::default(),
+            leaving: Vec::new(),
+            kept: Vec::new(),
             nics,
             batch: Some(Box::default()),
             watch: Watch::default(),
@@ -189,9 +203,10 @@ impl Endpoint {
         tag: i32,
         region: Option<Handle>,
     ) -> Result<Option<Handle>> {
-        match self.try_send(comm, address, len, tag, region)? {
-            None => self.isend_again(comm, address, len, tag, region),
-            request => Ok(request),
+        match self.try_send(comm, address, len, tag, region) {
+            Ok(None) => self.isend_again(comm, address, len, tag, region),
+            Ok(request) => Ok(request),
+            Err(error) => Err(self.call_failed(comm, error)),
         }
     }
 
@@ -237,9 +252,10 @@ impl Endpoint {
         receives: &[Receive],
         cut: bool,
     ) -> Result<Option<Handle>> {
-        match self.try_receive(comm, receives, cut)? {
-            None => self.irecv_again(comm, receives, cut),
-            request => Ok(request),
+        match self.try_receive(comm, receives, cut) {
+            Ok(None) => self.irecv_again(comm, receives, cut),
+            Ok(request) => Ok(request),
+            Err(error) => Err(self.call_failed(comm, error)),
         }
     }
 
@@ -288,13 +304,37 @@ impl Endpoint {
     /// Asks for the request, and makes a turn of progress before it says "not yet". One that is done already is said at
     /// once: a turn brings several, and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
     pub(crate) fn test(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
-        if !self.waits(request)
-            && let done @ Poll::Done { .. } = self.ask(request, sizes, Look::Known)?
-        {
-            return Ok(done);
+        if !self.waits(request) {
+            match self.ask(request, sizes, Look::Known) {
+                Ok(Poll::Pending) => {}
+                Ok(done) => return Ok(done),
+                Err(error) => return Err(self.call_failed(request, error)),
+            }
         }
         self.progress();
-        self.ask(request, sizes, Look::Memory)
+        self.ask(request, sizes, Look::Memory).map_err(|error| self.call_failed(request, error))
+    }
+
+    /// An error was answered about a comm or a request. Who is told of a failure may never call again, and others are not
+    /// to wait for that; who goes on with other connections has made a turn of progress.
+    #[cold]
+    #[inline(never)]
+    fn call_failed(&mut self, about: Handle, error: Error) -> Error {
+        let kinds =
+            [HandleKind::Receiver, HandleKind::ReceiveRequest, HandleKind::OptionalReceiveRequest];
+        if kinds.iter().any(|kind| about.is(*kind)) {
+            self.abandon_receives(about.slot(), about.generation());
+        }
+        self.progress();
+        error
+    }
+
+    /// The receives of a connection that has failed are outstanding no longer.
+    fn abandon_receives(&mut self, slot: u16, generation: u16) {
+        if let Some(receiver) = self.receivers.get_mut(slot, generation) {
+            self.outstanding -= receiver.abandon();
+        }
+        self.tell_if_idle();
     }
 
     fn ask(&mut self, request: Handle, sizes: &mut [usize; 8], look: Look) -> Result<Poll> {
@@ -377,7 +417,7 @@ impl Endpoint {
                 return receiver.verdict().map(|()| Poll::Pending);
             }
         }
-        if !self.tell_all(slot) {
+        if !self.tell_all(Some(slot)) {
             return Ok(Poll::Pending);
         }
         if self.posts_wait {
@@ -390,11 +430,20 @@ impl Endpoint {
         Ok(Poll::Done { sizes: count })
     }
 
+    /// Nothing is outstanding, though no last receive was reported: some were given up.
+    fn tell_if_idle(&mut self) {
+        if self.outstanding == 0 {
+            self.tell_all(None);
+        }
+    }
+
     /// Writes every done that is owed, of the receiver in `last` too. False: one could not be written yet.
     #[cold]
-    fn tell_all(&mut self, last: u16) -> bool {
+    fn tell_all(&mut self, last: Option<u16>) -> bool {
         let Self { receivers, nics, slabs, working, .. } = self;
-        if let Some(receiver) = receivers.at_mut(last) {
+        if let Some(last) = last
+            && let Some(receiver) = receivers.at_mut(last)
+        {
             enqueue(receiver, working, last);
         }
         let mut told = true;
@@ -492,9 +541,15 @@ fn open_receiver<'a>(
     what: &str,
 ) -> Result<&'a mut Receiver> {
     match receiver {
-        Some(receiver) if !receiver.ending.closing => Ok(receiver),
-        _ => Err(Error::stale(what)),
+        Some(receiver) if !receiver.ending.blocked => Ok(receiver),
+        other => Err(blocked(other, what)),
     }
+}
+
+#[cold]
+fn blocked(receiver: Option<&mut Box<Receiver>>, what: &str) -> Error {
+    let failed = receiver.filter(|receiver| !receiver.ending.closing);
+    failed.and_then(|receiver| receiver.failed()).unwrap_or_else(|| Error::stale(what))
 }
 
 #[cold]

@@ -221,7 +221,20 @@ impl Endpoint {
                     enqueue(receiver, working, slot);
                 }
             }
-            _ => self.counters.stray_immediates += 1,
+            _ => self.arrived_late(nic, immediate, completion.len() as u64),
+        }
+    }
+
+    /// For a connection that is closed, or never was: counted. One that takes its receives back waits for what was begun.
+    #[cold]
+    #[inline(never)]
+    fn arrived_late(&mut self, nic: usize, immediate: Immediate, len: u64) {
+        self.counters.stray_immediates += 1;
+        let slot = immediate.comm().get();
+        if let Some(receiver) = self.receivers.at_mut(slot)
+            && let Arrival::Complete(_) = receiver.arrived(nic, immediate, len)
+        {
+            self.try_release_receiver(slot);
         }
     }
 
@@ -282,7 +295,7 @@ impl Endpoint {
     }
 
     /// A part that was never posted, and will not be.
-    fn part_given_up(&mut self, nic: usize, write: &PartWrite, error: Error) {
+    pub(super) fn part_given_up(&mut self, nic: usize, write: &PartWrite, error: Error) {
         if let Some(Purpose::Part { sender, .. }) =
             self.nics[nic].operations.end_at(write.operation)
         {
@@ -405,7 +418,7 @@ impl Endpoint {
     /// Posts what waits to be said.
     #[cold]
     #[inline(never)]
-    fn send_notices(&mut self) {
+    pub(super) fn send_notices(&mut self) {
         let mut notices = std::mem::take(&mut self.notices);
         notices.flush(|notice| {
             let posted = self.post_message(notice.nic, notice.peer, &notice.bytes);

@@ -1,15 +1,17 @@
 //! The receiving side of a connection: irecv, the adverts it makes, and the done it owes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
+use proto::wire::FIRST_KEY;
 use proto::{
-    AdvertWrite, Arrival, ConnectionId, Immediate, Line, LineSink, ProtocolError, ReceiveFlow,
-    ReceivePoll,
+    AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineSink, LineSource,
+    ProtocolError, ReceiveFlow, ReceivePoll,
 };
 
+use super::fence::Fence;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
@@ -48,6 +50,7 @@ pub(super) struct Receiver {
     carried: u16,
     pulse: Pulse,
     pub(super) ending: Ending,
+    pub(super) fence: Fence,
     failure: Option<Error>,
 }
 
@@ -110,6 +113,7 @@ impl Receiver {
             carried: 0,
             pulse: Pulse::default(),
             ending: Ending::default(),
+            fence: Fence::None,
             failure: None,
         }
     }
@@ -149,7 +153,7 @@ impl Receiver {
         receive: &Plain,
         cut: bool,
     ) -> Option<Line> {
-        if self.ending.closing || receive.len == 0 || !region.holds(receive.address, receive.len) {
+        if self.ending.blocked || receive.len == 0 || !region.holds(receive.address, receive.len) {
             return None;
         }
         let posted = proto::Receive {
@@ -176,7 +180,7 @@ impl Receiver {
     /// Reports the receive of `request`, if it is complete and alone.
     #[inline(always)]
     pub(super) fn test_plainly(&mut self, request: u16) -> Option<u64> {
-        if self.ending.closing {
+        if self.ending.blocked {
             return None;
         }
         let done = self.flow.poll_plainly(request)?;
@@ -336,6 +340,7 @@ impl Receiver {
             return;
         }
         self.learn_rank();
+        self.fail_if_left();
         let waits = self.awaits_more() && !(self.ending.closing || self.ending.heard_bye);
         let mark = u64::from(self.flow.done().number()) << 32 | u64::from(self.flow.outstanding());
         match self.pulse.sweep(elapsed, bound, waits, mark) {
@@ -388,7 +393,9 @@ impl Receiver {
     /// anything still waits.
     #[inline]
     pub(super) fn turn(&mut self, means: &mut Means<'_>) -> bool {
-        self.write_adverts(means);
+        if self.failure.is_none() {
+            self.write_adverts(means);
+        }
         if self.flow.owes_done() {
             self.flow.idle_turn();
             self.write_lone_done(means, false);
@@ -480,9 +487,75 @@ impl Receiver {
         self.flow.outstanding()
     }
 
+    /// Lines before this one are complete.
+    pub(super) fn done(&self) -> Line {
+        self.flow.done()
+    }
+
     /// Whether a receive is posted whose bytes have not come.
     fn awaits_more(&self) -> bool {
         self.flow.awaits_more()
+    }
+
+    /// Whether the sender may still write to receives that were posted with this registration.
+    pub(super) fn exposes(&self, region: &UserRegion) -> bool {
+        // Every registration has a key of its own, and the advert of a line stays in the shadow as long as the line is there.
+        let key = self.lanes.first().map(|lane| region.key(lane.nic));
+        let advert = |line| self.shadow.word(self.flow.parameters().window.place(line), FIRST_KEY);
+        self.flow.exposed().any(|line| Some(advert(line)) == key)
+    }
+
+    /// Whether the sender may still write to any memory of ours.
+    pub(super) fn exposes_any(&self) -> bool {
+        self.flow.exposed().next().is_some()
+    }
+
+    /// Fails the connection once its sender has closed it and all that it has begun is here: what is still posted, or will be,
+    /// gets nothing.
+    pub(super) fn fail_if_left(&mut self) {
+        if self.ending.heard_bye && !self.ending.closing && !self.exposes_any() {
+            self.learn_rank();
+            let sentence = format!("receiving from {}: it has closed the connection", self.peer);
+            self.fail(Error::new(Kind::Remote, sentence));
+        }
+    }
+
+    /// The first cause again, for whoever asks once more.
+    #[cold]
+    pub(super) fn failed(&mut self) -> Option<Error> {
+        self.failure.as_mut().map(repeated)
+    }
+
+    /// Takes back the receives that are posted. What has arrived is told to the sender before it is asked.
+    pub(super) fn withdraw(&mut self, means: &mut Means<'_>, until: Instant) {
+        if self.fence != Fence::None {
+            return;
+        }
+        self.write_lone_done(means, true);
+        self.fence = Fence::Due { until };
+        self.flow.withdraw();
+        let sentence =
+            format!("receiving from {}: a buffer of posted receives was deregistered", self.peer);
+        self.failure.get_or_insert_with(|| Error::new(Kind::InvalidUsage, sentence));
+    }
+
+    /// The sender begins nothing more, and has begun these lines.
+    pub(super) fn fenced(&mut self, begun: Begun) {
+        self.flow.fenced(begun);
+        self.read_every_fin();
+    }
+
+    /// If the connection has failed, and NCCL is told so, its receives are not outstanding any longer: how many those were.
+    pub(super) fn abandon(&mut self) -> u32 {
+        let first = self.failure.is_some() && !std::mem::replace(&mut self.ending.blocked, true);
+        if first { self.outstanding() } else { 0 }
+    }
+
+    /// Takes what fins have come, once the sender begins nothing more.
+    pub(super) fn read_every_fin(&mut self) {
+        if let Some(fins) = &self.fins {
+            self.flow.read_every_fin(fins);
+        }
     }
 
     /// Fails the connection; the first cause stays.

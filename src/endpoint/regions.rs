@@ -1,10 +1,7 @@
-//! regMr and deregMr: NCCL's buffers on the data rails of an endpoint.
+//! regMr: NCCL's buffers on the data rails of an endpoint. deregMr is in `fence`.
 //!
 //! All of it happens under the endpoint's lock, as every post and every reading of a queue: providers keep a domain's keys
 //! where an arriving write looks them up, and at FI_THREAD_COMPLETION nothing else keeps the two apart.
-
-use std::sync::Arc;
-use std::time::Instant;
 
 use fabric::{FabricError, MemoryKind, UserMemory};
 
@@ -43,35 +40,6 @@ impl Endpoint {
         });
         let slot = slot.ok_or_else(|| Error::new(Kind::Internal, "an upcoming slot is taken"))?;
         Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
-    }
-
-    /// Returns when no post of ours touches the memory any more, within a bound.
-    pub(crate) fn deregister(&mut self, region: Handle) -> Result<()> {
-        let ours = region.is(HandleKind::Region) && region.endpoint() == self.number;
-        let taken =
-            if ours { self.regions.remove(region.slot(), region.generation()) } else { None };
-        let region = taken.ok_or_else(|| Error::stale("memory handle"))?;
-        // A buffer that others have registered too stays registered: what is in flight may be theirs.
-        if !self.cache.is_shared(&region) {
-            self.drain_region(&region);
-        }
-        self.cache.release(region);
-        Ok(())
-    }
-
-    /// Waits, within a bound, until no post of ours reads `region`.
-    fn drain_region(&mut self, region: &Arc<UserRegion>) {
-        let start = Instant::now();
-        while self.nics.iter().any(|nic| nic.operations.uses(region)) {
-            self.progress();
-            if start.elapsed() > self.settings.close_timeout {
-                log::warn!(
-                    "device {}: a buffer is deregistered while operations on it are in flight; it stays registered until they end",
-                    self.label()
-                );
-                break;
-            }
-        }
     }
 }
 

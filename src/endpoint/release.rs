@@ -1,26 +1,30 @@
 //! The end of an endpoint's objects: what closes first, and what cannot be closed.
 //!
-//! Drained, everything closes by ownership: regions, libfabric's endpoints, queue and addresses, domain. Where a NIC still has
-//! operations past the bound, two laws meet: no region closes while an operation may touch it, and only the close of an
-//! endpoint ends its operations. Regions of a domain can outlive the endpoints, which close first then. A region that is
-//! bound to an endpoint has to close before it (FI_MR_ENDPOINT, fi_mr(3)): neither can, and both leak with their memory, of
-//! that NIC alone.
+//! Drained and fenced, everything closes by ownership: regions, libfabric's endpoints, queue and addresses, domain. Where a
+//! NIC still has operations past the bound, or a peer may still write to memory of ours, two laws meet: no region closes
+//! while an operation may touch it, and only the close of an endpoint ends its operations. Regions of a domain can outlive
+//! the endpoints, which close first then. A region that is bound to an endpoint has to close before it (FI_MR_ENDPOINT,
+//! fi_mr(3)): neither can while an operation of ours is in flight, and both leak with their memory, of that NIC alone.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::Endpoint;
+use super::fence::Leaving;
 use super::nics::{ControlRail, Nic};
 
 impl Endpoint {
     /// Closes what can be closed. Answers the labels of the NICs that leak.
     pub(super) fn release(self: Box<Self>) -> Vec<String> {
         let stuck: Vec<bool> = self.nics.iter().map(|nic| !nic.operations.is_empty()).collect();
-        if !stuck.contains(&true) {
+        let bound = self.nics.iter().any(Nic::binds_regions);
+        // A write of a peer's to a region that is closed breaks the rail it came on, at best.
+        let exposed = self.receivers.iter().any(|receiver| receiver.exposes_any());
+        if !stuck.contains(&true) && (bound || !exposed) {
             drop(self);
             return Vec::new();
         }
-        if self.nics.iter().any(Nic::binds_regions) {
+        if bound {
             return self.release_except(|rail| stuck.get(rail).is_some_and(|stuck| *stuck));
         }
         self.release_endpoints_first();
@@ -42,10 +46,12 @@ impl Endpoint {
 
     /// Everything but the libfabric objects of the NICs for which `leaks` says so, and the memory that they use.
     fn release_except(self: Box<Self>, leaks: impl Fn(usize) -> bool) -> Vec<String> {
-        let Self { mut nics, slabs, landing, mut regions, senders, .. } = *self;
+        let Self { mut nics, slabs, landing, mut regions, senders, kept, leaving, .. } = *self;
         // Messages that were yet to be posted hold shares, too.
         drop(senders);
         let mut shares = vec![landing];
+        shares.extend(kept);
+        shares.extend(leaving.into_iter().map(Leaving::into_region));
         shares.extend(regions.keys().iter().filter_map(|key| regions.remove(key.0, key.1)));
         shares.extend(nics.iter_mut().flat_map(|nic| nic.operations.take_regions()));
         for share in shares {

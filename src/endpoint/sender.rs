@@ -9,8 +9,8 @@ use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_PARTS};
 use proto::parts::DetachedCut;
 use proto::parts::{cut, cut_unbounded, uncut};
 use proto::{
-    Cut, Immediate, Line, LineSink, Message, Part, Path, PlainMessage, ProtocolError, RailPlan,
-    SendFlow, SendPoll, Submit,
+    Begun, Cut, Immediate, Line, LineSink, Message, Part, Path, PlainMessage, ProtocolError,
+    RailPlan, SendFlow, SendPoll, Submit,
 };
 
 use super::lanes::{ControlLane, Lane};
@@ -232,7 +232,7 @@ impl Sender {
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         // What NCCL names as the region of an empty message may be of another buffer.
-        if self.ending.closing || outgoing.len == 0 {
+        if self.ending.blocked || outgoing.len == 0 {
             return None;
         }
         let len = outgoing.len as u64;
@@ -502,12 +502,38 @@ impl Sender {
         self.flow.parameters().comm
     }
 
+    /// The receiver has taken its receives back: nothing more is begun, and what was goes on.
+    pub(super) fn withdrawn(&mut self, done: Line) {
+        self.receiver_gone(done, "it has withdrawn its receives");
+    }
+
+    /// Nothing can be sent any more. What the receiver has is not lost: its completion is on its way.
+    fn receiver_gone(&mut self, done: Line, why: &str) {
+        self.flow.told(done);
+        if self.flow.peer_done() != self.flow.submitted() {
+            self.flow.fail(ProtocolError::Withdrawn);
+        }
+        self.ending.blocked = true;
+        let sentence = format!("sending to {}: {why}", self.peer);
+        self.failure.get_or_insert_with(|| Error::new(Kind::Remote, sentence));
+    }
+
+    /// What this end has begun: it begins nothing more.
+    pub(super) fn begun(&mut self) -> Begun {
+        if self.is_drained() { self.flow.begun_and_drained() } else { self.flow.begun() }
+    }
+
+    /// Whether parts that read the region are yet to be posted.
+    pub(super) fn feeds_from(&self, region: &Arc<UserRegion>) -> bool {
+        self.feeds.iter().any(|feed| Arc::ptr_eq(&feed.region, region))
+    }
+
     /// The receiver has closed its end: what is not known to have arrived never will be, and nothing more can be sent.
-    pub(super) fn left(&mut self) {
-        self.flow.observe(&self.mailbox);
+    pub(super) fn left(&mut self, done: Line) {
         if !self.ending.closing {
-            let sentence = format!("sending to {}: it has closed the connection", self.peer);
-            self.fail(Error::new(Kind::Remote, sentence));
+            self.receiver_gone(done, "it has closed the connection");
+            self.feeds.clear();
+            self.unsent_fins.clear();
         }
     }
 
@@ -711,7 +737,9 @@ pub(super) fn kind_of(cause: ProtocolError) -> Kind {
     match cause {
         ProtocolError::TooLong { .. } => Kind::InvalidUsage,
         ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
-        ProtocolError::Violation(_) | ProtocolError::Transport { .. } => Kind::Remote,
+        ProtocolError::Violation(_)
+        | ProtocolError::Withdrawn
+        | ProtocolError::Transport { .. } => Kind::Remote,
     }
 }
 

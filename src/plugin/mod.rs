@@ -160,8 +160,16 @@ pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handl
     registry::with(comm, register)
 }
 
+/// Returns when nothing touches the memory any more, within a bound.
 pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
-    registry::with(comm, |endpoint| endpoint.deregister(region))
+    let mut gone = registry::with(comm, |endpoint| endpoint.deregister(region))?;
+    while !gone {
+        // Without the lock in between: other connections of the endpoint go on.
+        std::thread::yield_now();
+        // An endpoint that was finalized meanwhile has closed the region.
+        gone = registry::with(comm, |endpoint| Ok(endpoint.has_left(region))).unwrap_or(true);
+    }
+    Ok(())
 }
 
 /// What became of a call in its common case.

@@ -91,6 +91,15 @@ impl<P: Copy + PartialEq, T> Backlog<P, T> {
         }
     }
 
+    /// Takes out what `gone` says.
+    pub(crate) fn give_up(&mut self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+        let (taken, kept) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition::<Vec<_>, _>(|entry| gone(&entry.item));
+        self.waiting.extend(kept);
+        taken.into_iter().map(|entry| entry.item).collect()
+    }
+
     /// `elapsed` has passed since the last tick. Takes out what waits for peers that accepted nothing for more than
     /// `bound`.
     pub(crate) fn tick(&mut self, elapsed: Duration, bound: Duration) -> Vec<T> {

@@ -8,6 +8,7 @@ use fabric::{
     RemoteBytes,
 };
 
+use super::UserRegion;
 use super::backlog::Backlog;
 use super::operations::Operations;
 
@@ -171,6 +172,18 @@ impl DataRail {
             try_post(endpoint, write, local.ok_or(gone)?)
         };
         self.backlog.flush(post, failed);
+    }
+
+    /// Takes out the writes of a region that wait.
+    pub(crate) fn give_up(
+        &mut self,
+        operations: &Operations,
+        region: &Arc<UserRegion>,
+    ) -> Vec<PartWrite> {
+        let of_region = |write: &PartWrite| {
+            operations.region(write.operation).is_some_and(|held| Arc::ptr_eq(held, region))
+        };
+        self.backlog.give_up(of_region)
     }
 
     /// `elapsed` has passed: takes out what peers have refused for more than `bound`.

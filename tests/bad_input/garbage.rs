@@ -214,7 +214,9 @@ fn answers_that_nobody_asked_for_are_counted_and_dropped() {
         for connection in connections {
             for comm in [0, 1, 2, CommId::COUNT - 1].map(|id| CommId::new(id).expect("in range")) {
                 for from in [Side::Sender, Side::Receiver] {
-                    let bye = Bye { connection, comm, nonce: 3, from };
+                    let begun = proto::Begun::NOTHING;
+                    let bye =
+                        Bye { connection, comm, nonce: 3, from, begun, done: proto::Line::FIRST };
                     assert!(door.throw(&bye.encode().expect("it fits")));
                 }
                 let reply = Reply {

@@ -15,6 +15,8 @@ pub enum ProtocolError {
     Unsendable { len: u64 },
     /// The caller broke the flow's contract: a bug of ours or a wrong argument.
     Misuse(&'static str),
+    /// The receives were withdrawn: a buffer of theirs was deregistered, or the connection closed.
+    Withdrawn,
     /// What the caller reported by `fail`: the code is the caller's own.
     Transport { code: i32 },
 }
@@ -55,6 +57,7 @@ impl fmt::Display for ProtocolError {
                     "a message of {len} bytes needs a fin line, and the provider does not tell of delivery"
                 )
             }
+            Self::Withdrawn => f.write_str("the receives were withdrawn"),
             Self::Misuse(what) => f.write_str(what),
             Self::Transport { code } => write!(f, "the transport failed (code {code})"),
         }

@@ -4,10 +4,12 @@
 
 use crate::capabilities::Capabilities;
 use crate::codec::{Address, Field, Name, Reader};
+use crate::fence::Begun;
 use crate::handshake::{
-    Bye, HandshakeError, Identity, Refusal, RefusalReason, Reply, Request, Ring, Side,
+    Bye, HandshakeError, Identity, Refusal, RefusalReason, Reply, Request, Ring, Side, Withdraw,
+    Withdrawn,
 };
-use crate::ids::{CommId, ConnectionId};
+use crate::ids::{CommId, ConnectionId, Line};
 use crate::limits::{
     FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_GROUP, MAX_TEXT_BYTES,
 };
@@ -37,6 +39,8 @@ pub(crate) const PROCESS: u16 = 19;
 pub(crate) const PROVIDER: u16 = 20;
 pub(crate) const LIBFABRIC: u16 = 21;
 pub(crate) const SETTINGS: u16 = 22;
+pub(crate) const BEGUN: u16 = 23;
+pub(crate) const DONE: u16 = 24;
 pub(crate) const PROVIDER_VERSION: u16 = 26;
 
 /// Every field there is, as far as a message has it.
@@ -65,6 +69,8 @@ pub(crate) struct Fields {
     libfabric: Option<u32>,
     settings: Option<[u8; FINGERPRINT_BYTES]>,
     provider_version: Option<u32>,
+    begun: Option<Begun>,
+    done: Option<Line>,
 }
 
 impl Fields {
@@ -122,6 +128,8 @@ impl Fields {
             LIBFABRIC => field.once(&mut self.libfabric, |field| field.u32()),
             SETTINGS => field.once(&mut self.settings, |field| field.array()),
             PROVIDER_VERSION => field.once(&mut self.provider_version, |field| field.u32()),
+            BEGUN => field.once(&mut self.begun, |field| field.array().map(decode_begun)),
+            DONE => field.once(&mut self.done, |field| field.u32().map(Line::new)),
             _ => Ok(()),
         }
     }
@@ -174,6 +182,27 @@ impl Fields {
             comm: have(self.comm, "comm id")?,
             nonce: have(self.nonce, "nonce")?,
             from: have(self.from, "side")?,
+            begun: have(self.begun, "lines begun")?,
+            done: have(self.done, "done")?,
+        })
+    }
+
+    pub(crate) fn withdraw(self) -> Result<Withdraw, HandshakeError> {
+        Ok(Withdraw {
+            connection: self.connection()?,
+            comm: have(self.comm, "comm id")?,
+            nonce: have(self.nonce, "nonce")?,
+            done: have(self.done, "done")?,
+            reply_to: have(self.reply_to, "reply address")?,
+        })
+    }
+
+    pub(crate) fn withdrawn(self) -> Result<Withdrawn, HandshakeError> {
+        Ok(Withdrawn {
+            connection: self.connection()?,
+            comm: have(self.comm, "comm id")?,
+            nonce: have(self.nonce, "nonce")?,
+            begun: have(self.begun, "lines begun")?,
         })
     }
 
@@ -199,6 +228,11 @@ impl Fields {
 
 fn have<T>(field: Option<T>, name: &'static str) -> Result<T, HandshakeError> {
     field.ok_or(HandshakeError::Missing(name))
+}
+
+fn decode_begun([b0, b1, b2, b3, m0, m1]: [u8; 6]) -> Begun {
+    let base = Line::new(u32::from_le_bytes([b0, b1, b2, b3]));
+    Begun { base, more: u16::from_le_bytes([m0, m1]) }
 }
 
 fn decode_window(bytes: [u8; 12]) -> Result<Window, HandshakeError> {

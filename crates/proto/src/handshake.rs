@@ -7,12 +7,13 @@ use std::fmt;
 
 use crate::capabilities::Capabilities;
 use crate::codec::{Address, FloorCharBoundary, Name, VERSION, Writer, open};
+use crate::fence::Begun;
 use crate::fields::{
-    CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, FIN_ONLY, FROM, Fields, HOST,
-    LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER,
+    BEGUN, CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, DONE, FIN_ONLY, FROM, Fields,
+    HOST, LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER,
     PROVIDER_VERSION, RAIL, REASON, REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
 };
-use crate::ids::{CommId, ConnectionId};
+use crate::ids::{CommId, ConnectionId, Line};
 use crate::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_TEXT_BYTES};
 use crate::rails::{Pairing, Rail};
 use crate::window::Window;
@@ -90,6 +91,32 @@ pub struct Bye {
     /// The connection's nonce: a bye for an earlier tenant of the id is told apart.
     pub nonce: u64,
     pub from: Side,
+    /// The sender's: what it has begun, for a receiver that still has receives posted.
+    pub begun: Begun,
+    /// The receiver's: how far it is. This message may overtake the done that was written.
+    pub done: Line,
+}
+
+/// The receiver's, when memory that it has advertised must go: begin nothing more, and say what was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdraw {
+    pub connection: ConnectionId,
+    pub comm: CommId,
+    /// The connection's nonce.
+    pub nonce: u64,
+    /// How far the receiver is.
+    pub done: Line,
+    /// Where the answer goes if the sender does not know the connection yet, or any more.
+    pub reply_to: Address,
+}
+
+/// The sender's answer: it begins nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawn {
+    pub connection: ConnectionId,
+    pub comm: CommId,
+    pub nonce: u64,
+    pub begun: Begun,
 }
 
 /// An end of a connection.
@@ -129,15 +156,19 @@ pub enum Message {
     Reply(Box<Reply>),
     Refusal(Refusal),
     Bye(Bye),
+    Withdraw(Withdraw),
+    Withdrawn(Withdrawn),
 }
 
-/// Message kinds from here on are reserved for fences.
-pub const FIRST_RESERVED_KIND: u16 = 16;
+/// Message kinds from here on are reserved for fences of rails.
+pub const FIRST_RESERVED_KIND: u16 = 18;
 
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 const REFUSAL: u16 = 3;
 const BYE: u16 = 4;
+const WITHDRAW: u16 = 16;
+const WITHDRAWN: u16 = 17;
 
 /// The connection's nonce, of the sender's part and the receiver's.
 pub fn mix_nonces(sender: u64, receiver: u64) -> u64 {
@@ -158,6 +189,8 @@ impl Message {
             REPLY => fields.reply().map(Box::new).map(Self::Reply),
             REFUSAL => fields.refusal().map(Self::Refusal),
             BYE => fields.bye().map(Self::Bye),
+            WITHDRAW => fields.withdraw().map(Self::Withdraw),
+            WITHDRAWN => fields.withdrawn().map(Self::Withdrawn),
             kind => Err(HandshakeError::Kind(kind)),
         }
     }
@@ -216,7 +249,32 @@ impl Bye {
         writer.field(COMM, &self.comm.get().to_le_bytes());
         writer.field(NONCE, &self.nonce.to_le_bytes());
         writer.field(FROM, &[self.from as u8]);
+        encode_begun(&mut writer, self.begun);
+        writer.field(DONE, &self.done.number().to_le_bytes());
         writer.seal(BYE)
+    }
+}
+
+impl Withdraw {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(COMM, &self.comm.get().to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.field(REPLY_TO, self.reply_to.as_bytes());
+        writer.field(DONE, &self.done.number().to_le_bytes());
+        writer.seal(WITHDRAW)
+    }
+}
+
+impl Withdrawn {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(COMM, &self.comm.get().to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        encode_begun(&mut writer, self.begun);
+        writer.seal(WITHDRAWN)
     }
 }
 
@@ -257,6 +315,12 @@ fn encode_rails(writer: &mut Writer, rails: &[Rail]) -> Result<(), HandshakeErro
         writer.nested(RAIL, |inner| rail.encode(inner));
     }
     Ok(())
+}
+
+fn encode_begun(writer: &mut Writer, begun: Begun) {
+    let mut value = begun.base.number().to_le_bytes().to_vec();
+    value.extend(begun.more.to_le_bytes());
+    writer.field(BEGUN, &value);
 }
 
 fn encode_window(writer: &mut Writer, window: Window) {

@@ -7,6 +7,7 @@
 //!  SendFlow::written  ─── or part, then fin line ──▶  ReceiveFlow::read_fins
 //!  SendFlow::observe  ◀── done, in adverts or alone   ReceiveFlow::lone_done
 //!  SendFlow::poll                                     ReceiveFlow::poll
+//!  SendFlow::begun    ◀── withdraw, withdrawn ──────▶  ReceiveFlow::withdraw, exposed
 //! ```
 //!
 //! No I/O, no thread, no clock, no unsafe code, no dependency; memory that a peer writes is read through
@@ -17,6 +18,7 @@
 pub mod capabilities;
 pub mod codec;
 pub mod error;
+pub mod fence;
 pub mod flow;
 pub mod handle;
 pub mod handshake;
@@ -36,9 +38,12 @@ mod fields;
 
 pub use capabilities::{Capabilities, ImmediateWidth};
 pub use error::{ProtocolError, Violation};
+pub use fence::Begun;
 pub use flow::{FlowParameters, LineSink, LineSource, Path};
 pub use handle::Handle;
-pub use handshake::{Bye, HandshakeError, Message as HandshakeMessage, Refusal, Reply, Request};
+pub use handshake::{
+    Bye, HandshakeError, Message as HandshakeMessage, Refusal, Reply, Request, Withdraw, Withdrawn,
+};
 pub use ids::{CommId, ConnectionId, Line};
 pub use immediate::Immediate;
 pub use parts::{Cut, Part, RailPlan};

@@ -13,12 +13,14 @@
 mod adverts;
 mod arrivals;
 mod early;
+mod exposed;
 mod plain;
 mod slot;
 mod told;
 
 use crate::bits::count32;
 use crate::error::ProtocolError;
+use crate::fence::Begun;
 use crate::flow::{FlowParameters, LineSink};
 use crate::ids::Line;
 use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP, MAX_RING};
@@ -55,6 +57,8 @@ pub struct ReceiveFlow {
     failure_head: u64,
     failed: Option<ProtocolError>,
     counters: ReceiveCounters,
+    /// What the sender has begun, once it begins no more.
+    begun: Option<Begun>,
     /// Receives may be posted by [`post_plainly`](Self::post_plainly).
     plain: bool,
     /// As long as the longest ring, so that a masked line is always inside.
@@ -124,6 +128,7 @@ impl ReceiveFlow {
             failure_head: 0,
             failed: None,
             counters: ReceiveCounters::default(),
+            begun: None,
             plain: parameters.rails == 1 && parameters.format() == LineFormat::Words8,
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),

@@ -14,6 +14,7 @@ mod plain;
 mod told;
 
 use crate::error::ProtocolError;
+use crate::fence::Begun;
 use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::{CommId, Line};
 use crate::immediate::Immediate;
@@ -44,6 +45,8 @@ pub struct SendFlow {
     group: Group,
     failed: Option<ProtocolError>,
     failed_fin: Option<FailedFin>,
+    /// The line of a message that was refused: taken, and not written to.
+    refused: Option<Line>,
     counters: SendCounters,
     /// What the common case needs to know, when it applies at all.
     plain: plain::Terms,
@@ -159,6 +162,7 @@ impl SendFlow {
             group: Group::default(),
             failed: None,
             failed_fin: None,
+            refused: None,
             counters: SendCounters::default(),
             plain: plain::Terms::of(&parameters),
             slots: Box::new([Slot::default(); MAX_RING as usize]),
@@ -211,6 +215,7 @@ impl SendFlow {
         let whole = len == posted;
         let path = self.path_of(len, whole);
         if path == Path::Fin && !self.parameters.fins {
+            self.refused = Some(line);
             return Err(self.stick(ProtocolError::Unsendable { len }));
         }
         let state = State::Posting { fin: path == Path::Fin };
@@ -236,6 +241,7 @@ impl SendFlow {
     #[cold]
     fn refuse(&mut self, line: Line, sent: u64, posted: u64) -> ProtocolError {
         let words = short_line(self.parameters.nonce, line, Form::fin(true), [0, sent]);
+        self.refused = Some(line);
         self.failed_fin = Some(FailedFin { place: self.window().lone_place(), words });
         self.stick(ProtocolError::TooLong { line, sent, posted })
     }
@@ -312,6 +318,19 @@ impl SendFlow {
 
     pub fn failure(&self) -> Option<ProtocolError> {
         self.failed
+    }
+
+    /// The lines that were begun. Submit nothing any more.
+    pub fn begun(&self) -> Begun {
+        Begun::of(self.first, self.group.taken, self.refused)
+    }
+
+    /// The same when no write is in flight, failed ones included, and none will be.
+    pub fn begun_and_drained(&self) -> Begun {
+        // What has not failed has arrived, and will be seen; an arrival that no completion proves may be yet to come.
+        let failed = matches!(self.failed, Some(ProtocolError::Transport { .. }));
+        let proves = self.parameters.sends_arrive_when_complete;
+        if failed && proves { Begun::over(self.first) } else { self.begun() }
     }
 
     /// What to write into the receiver's fin ring, so that it learns of a message that was too long.

@@ -8,8 +8,8 @@ use proto::handshake::{HandshakeError, Identity, Message, RefusalReason, Ring, S
 use proto::limits::{MAX_DATA_RAILS, MAX_MESSAGE_BYTES};
 use proto::rails::{Pairing, Rail, RailPair};
 use proto::{
-    Bye, Capabilities, CommId, ConnectionId, Handle, ImmediateWidth, Refusal, Reply, Request,
-    Window,
+    Begun, Bye, Capabilities, CommId, ConnectionId, Handle, ImmediateWidth, Line, Refusal, Reply,
+    Request, Window, Withdraw, Withdrawn,
 };
 
 fn capabilities() -> Capabilities {
@@ -79,7 +79,30 @@ fn refusal() -> Refusal {
 }
 
 fn bye() -> Bye {
-    Bye { connection: ConnectionId(1), comm: CommId::default(), nonce: 2, from: Side::Receiver }
+    Bye {
+        connection: ConnectionId(1),
+        comm: CommId::default(),
+        nonce: 2,
+        from: Side::Receiver,
+        begun: Begun::NOTHING,
+        done: Line::new(9),
+    }
+}
+
+fn withdraw() -> Withdraw {
+    let reply_to = Address::new(b"192.0.2.1:4711").unwrap();
+    Withdraw {
+        connection: ConnectionId(1),
+        comm: CommId::default(),
+        nonce: 2,
+        done: Line::new(9),
+        reply_to,
+    }
+}
+
+fn withdrawn() -> Withdrawn {
+    let begun = Begun { base: Line::new(0xfffe_fdfc), more: 0x8005 };
+    Withdrawn { connection: ConnectionId(1), comm: CommId::default(), nonce: 2, begun }
 }
 
 fn samples() -> Vec<(Vec<u8>, Message)> {
@@ -89,6 +112,8 @@ fn samples() -> Vec<(Vec<u8>, Message)> {
         (reply().encode().unwrap(), Message::Reply(Box::new(reply()))),
         (refusal().encode().unwrap(), Message::Refusal(refusal())),
         (bye().encode().unwrap(), Message::Bye(bye())),
+        (withdraw().encode().unwrap(), Message::Withdraw(withdraw())),
+        (withdrawn().encode().unwrap(), Message::Withdrawn(withdrawn())),
     ]
 }
 
@@ -256,7 +281,7 @@ fn a_request_of_another_version_says_whom_to_refuse() {
 
 #[test]
 fn kinds_that_are_reserved_are_refused() {
-    for kind in [0_u16, 5, 15, 16, 17, 65535] {
+    for kind in [0_u16, 5, 15, 18, 19, 65535] {
         let mut bytes = bye().encode().unwrap();
         bytes[6..8].copy_from_slice(&kind.to_le_bytes());
         reseal(&mut bytes);

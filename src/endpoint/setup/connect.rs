@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fabric::Post;
 use proto::handshake::{HandshakeError, Ring};
-use proto::{ConnectionId, RailPlan, Reply, Request, SendFlow};
+use proto::{ConnectionId, Line, RailPlan, Reply, Request, SendFlow};
 
 use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, unreachable_peer};
 use crate::comm::setup;
@@ -178,24 +178,21 @@ impl Endpoint {
         let Some(state) = self.senders.get_mut(slot, generation) else {
             return Err(Error::stale("connection"));
         };
-        let SenderState::Asking { mailbox, control: front_door, .. } = &mut **state else {
+        let SenderState::Asking { mailbox, asking, control: front_door, .. } = &mut **state else {
             return Err(Error::stale("connection"));
         };
-        let front_door = *front_door;
+        let (front_door, left) = (*front_door, asking.has_left(parameters.nonce));
         let mailbox = mailbox
             .take()
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?
             // It was taken for as many rails as we have; the peer writes lines for the common ones.
             .with_lines_of(parameters.format().words());
-        **state = SenderState::Connected(Sender::new(
-            flow,
-            mailbox,
-            lanes,
-            control,
-            plan,
-            inject_bytes,
-            peer,
-        ));
+        let mut sender = Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer);
+        if let Some(closed) = left {
+            sender.withdrawn(Line::FIRST);
+            sender.ending.heard_bye = closed;
+        }
+        **state = SenderState::Connected(sender);
         self.nics[FRONT_DOOR].peers.leave(front_door);
         Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
     }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use proto::codec::Address;
-use proto::handshake::{HandshakeError, Message, RefusalReason, Side};
-use proto::{Bye, CommId, ConnectionId, Refusal, Request};
+use proto::handshake::{HandshakeError, Message, RefusalReason};
+use proto::{Bye, ConnectionId, Refusal, Request};
 
 use super::{FRONT_DOOR, REFUSED_PEERS_MAX, parts};
 use crate::endpoint::lanes::ControlLane;
@@ -17,6 +17,8 @@ impl Endpoint {
         match Message::decode(bytes) {
             Ok(Message::Request(request)) => self.heard_request(request),
             Ok(Message::Bye(bye)) => self.heard_bye(&bye),
+            Ok(Message::Withdraw(withdraw)) => self.heard_withdraw(&withdraw),
+            Ok(Message::Withdrawn(withdrawn)) => self.heard_withdrawn(&withdrawn),
             Ok(Message::Reply(reply)) => {
                 let connection = reply.connection;
                 self.heard_answer(connection, Message::Reply(reply));
@@ -84,37 +86,37 @@ impl Endpoint {
         text: String,
     ) {
         log::debug!("device {}: a connection is refused ({reason:?}): {text}", self.label());
+        if let Ok(bytes) = (Refusal { connection, reason, text }).encode() {
+            self.answer(to, bytes);
+        }
+    }
+
+    /// Sends a message to whoever asked, at the address that came with the question.
+    pub(in crate::endpoint) fn answer(&mut self, to: &Address, bytes: Vec<u8>) {
         let (known, is_known) = self.nics[FRONT_DOOR].peers.knows(to.as_bytes());
         if !is_known && known >= REFUSED_PEERS_MAX {
             self.counters.late_messages += 1;
             return;
         }
-        let refusal = Refusal { connection, reason, text };
-        let (Ok(bytes), Ok(peer)) = (refusal.encode(), self.join(FRONT_DOOR, to.as_bytes())) else {
-            return;
-        };
+        let Ok(peer) = self.join(FRONT_DOOR, to.as_bytes()) else { return };
         if !self.notices.push(Notice { nic: FRONT_DOOR, peer, bytes }) {
             self.nics[FRONT_DOOR].peers.leave(peer);
             self.counters.late_messages += 1;
         }
     }
 
+    /// Sends a message to the peer of a connection.
+    pub(in crate::endpoint) fn say(&mut self, lane: ControlLane, bytes: Vec<u8>) {
+        let ControlLane { nic, peer, .. } = lane;
+        if self.notices.push(Notice { nic, peer, bytes }) {
+            self.nics[nic].peers.hold(peer);
+        }
+    }
+
     /// Tells the peer that this end of the connection is closed.
-    pub(in crate::endpoint) fn say_bye(
-        &mut self,
-        lane: ControlLane,
-        connection: ConnectionId,
-        comm: CommId,
-        nonce: u64,
-        from: Side,
-    ) {
-        match (Bye { connection, comm, nonce, from }).encode() {
-            Ok(bytes) => {
-                let ControlLane { nic, peer, .. } = lane;
-                if self.notices.push(Notice { nic, peer, bytes }) {
-                    self.nics[nic].peers.hold(peer);
-                }
-            }
+    pub(in crate::endpoint) fn say_bye(&mut self, lane: ControlLane, bye: &Bye) {
+        match bye.encode() {
+            Ok(bytes) => self.say(lane, bytes),
             Err(error) => log::debug!("a bye was not made: {error}"),
         }
     }

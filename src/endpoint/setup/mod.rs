@@ -74,7 +74,7 @@ impl Endpoint {
         rails.collect()
     }
 
-    pub(super) fn front_door_name(&self) -> Result<Address> {
+    pub(in crate::endpoint) fn front_door_name(&self) -> Result<Address> {
         let name = self
             .nics
             .first()

@@ -40,10 +40,6 @@ fn vfabric() -> &'static Path {
     })
 }
 
-/// Until deregMr withdraws what a receiver has advertised, an abort hurts the connections that share its rails:
-/// nearly always the first, now and then the second (docs/testing.md, known weaknesses).
-const ABORT: [&str; 2] = ["close-of-one-link-leaves-the-other", "deregister-in-flight-then-close"];
-
 /// What a skip may lack: memory and devices that the machine of a test does not have, and what the table does not have.
 const LACKING: [&str; 7] = [
     "conform has host memory only",
@@ -76,12 +72,12 @@ const LOOPBACK: [(&str, &str); 2] =
 
 #[test]
 fn ironrail_passes_by_its_newest_table() {
-    holds("", 12, &LOOPBACK, &ABORT);
+    holds("", 12, &LOOPBACK, &[]);
 }
 
 #[test]
 fn ironrail_passes_by_its_v8_table() {
-    holds("", 8, &LOOPBACK, &ABORT);
+    holds("", 8, &LOOPBACK, &[]);
 }
 
 /// Two rails of a profile, and both sides in one process, which is as far as the virtual fabric reaches.
@@ -96,9 +92,7 @@ fn profile(profile: &str, table: u32, known: &[&str]) {
         // A receiver that falls silent may keep its last done (docs/testing.md, known weaknesses).
         ("VFABRIC_LINGER", "0"),
     ];
-    let known = [&ABORT[..], known].concat();
-    // It never ends but by its bound, which would be most of the time that this test takes.
-    holds(&format!("--threads --except {}", ABORT[0]), table, &environment, &known);
+    holds("--threads", table, &environment, known);
 }
 
 macro_rules! profiles {
@@ -115,12 +109,9 @@ macro_rules! profiles {
     )*};
 }
 
-/// A bye may overtake the last done where messages and writes are not ordered (docs/testing.md, known weaknesses).
-const BYE: &[&str] = &["close-right-after-the-last-send", "exit-right-after-the-last-send"];
-
 profiles! {
-    it_passes_over_the_profile_of_cxi and by_v8_over_the_profile_of_cxi: "cxi", BYE;
-    it_passes_over_the_profile_of_efa and by_v8_over_the_profile_of_efa: "efa", BYE;
+    it_passes_over_the_profile_of_cxi and by_v8_over_the_profile_of_cxi: "cxi", &[];
+    it_passes_over_the_profile_of_efa and by_v8_over_the_profile_of_efa: "efa", &[];
     it_passes_over_the_profile_of_tcp and by_v8_over_the_profile_of_tcp: "tcp", &[];
-    it_passes_over_the_adversary and by_v8_over_the_adversary: "adversary", BYE;
+    it_passes_over_the_adversary and by_v8_over_the_adversary: "adversary", &[];
 }

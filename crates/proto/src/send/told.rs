@@ -27,6 +27,11 @@ impl SendFlow {
         }
     }
 
+    /// The receiver has said how far it is, in a message.
+    pub fn told(&mut self, done: Line) {
+        self.accept_done(done);
+    }
+
     #[inline(always)]
     pub(super) fn read_advert<S: LineSource>(&mut self, mailbox: &S, line: Line) -> bool {
         if !self.mailbox.advert(mailbox, line) {

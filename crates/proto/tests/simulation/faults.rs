@@ -34,10 +34,12 @@ pub(crate) enum Fault {
     Injected,
     Plain,
     ReportedEarly,
+    Withdrawn,
+    WithdrawnInFlight,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 29] = [
+    pub(crate) const ALL: [Self; 31] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::RefusedLoneDone,
@@ -67,6 +69,8 @@ impl Fault {
         Self::Injected,
         Self::Plain,
         Self::ReportedEarly,
+        Self::Withdrawn,
+        Self::WithdrawnInFlight,
     ];
 }
 

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use proto::wire::SHORT_LINE_WORDS;
-use proto::{AdvertWrite, Immediate, LineSource, LoneDone, Part};
+use proto::{AdvertWrite, Begun, Immediate, LineSource, LoneDone, Part};
 
 use crate::faults::{Fault, Faults};
 use crate::memory::Ring;
@@ -31,12 +31,14 @@ pub(crate) struct Network {
 pub(crate) enum SenderEvent {
     Written(usize),
     FinWritten(usize),
+    Withdraw,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReceiverEvent {
     Arrived { rail: u32, immediate: Immediate, completion_len: u64, extra: bool },
     LoneDoneWritten,
+    Withdrawn(Begun),
 }
 
 #[derive(Debug)]
@@ -54,6 +56,8 @@ enum Kind {
     Adverts { pieces: Vec<(u32, usize)> },
     LoneDone { pieces: Vec<(u32, usize)>, words: [u64; SHORT_LINE_WORDS], after: Vec<u64> },
     Fin { pieces: Vec<(u32, usize)>, words: [u64; SHORT_LINE_WORDS], entry: Option<usize> },
+    Withdraw,
+    Withdrawn(Begun),
 }
 
 impl Network {
@@ -107,6 +111,18 @@ impl Network {
     ) {
         let pieces = shuffled(random, (0..SHORT_LINE_WORDS).map(|index| (place, index)).collect());
         self.post(Kind::Fin { pieces, words, entry });
+    }
+
+    pub(crate) fn post_withdraw(&mut self) {
+        self.post(Kind::Withdraw);
+    }
+
+    pub(crate) fn post_withdrawn(&mut self, begun: Begun) {
+        self.post(Kind::Withdrawn(begun));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
     }
 
     pub(crate) fn post_stray(&mut self, immediate: Immediate) {
@@ -177,6 +193,14 @@ impl Network {
             }
             Kind::Arrival { event } => {
                 self.receiver_queue.push_back(*event);
+                true
+            }
+            Kind::Withdraw => {
+                self.sender_queue.push_back(SenderEvent::Withdraw);
+                true
+            }
+            Kind::Withdrawn(begun) => {
+                self.receiver_queue.push_back(ReceiverEvent::Withdrawn(*begun));
                 true
             }
             Kind::Adverts { pieces } => {

@@ -15,6 +15,8 @@ struct Fate {
     sent: bool,
     received: bool,
     early: bool,
+    /// Its memory was given back.
+    gone: bool,
 }
 
 #[derive(Debug)]
@@ -45,6 +47,7 @@ impl Oracle {
         assert!(part.offset + part.len <= script.entries[entry].posted, "entry {entry} overflows");
         let fate = &mut self.fates[entry];
         assert!(!fate.received, "entry {entry} is written to after it was reported");
+        assert!(!fate.gone, "entry {entry} is written to after its memory has gone");
         fate.landed += 1;
         fate.bytes += part.len;
         if part.len > 0 {
@@ -56,6 +59,18 @@ impl Oracle {
     pub(crate) fn has_landed(&self, entry: usize) -> bool {
         let fate = &self.fates[entry];
         fate.taken && fate.landed == fate.parts
+    }
+
+    /// The receiver takes the memory of an entry back.
+    pub(crate) fn take_back(&mut self, entry: usize) {
+        self.fates[entry].gone = true;
+        self.events += 1;
+    }
+
+    /// Whether some of the bytes are there, or all, and more are under way.
+    pub(crate) fn is_under_way(&self, entry: usize) -> bool {
+        let fate = &self.fates[entry];
+        fate.taken && fate.landed < fate.parts
     }
 
     pub(crate) fn is_received(&self, entry: usize) -> bool {

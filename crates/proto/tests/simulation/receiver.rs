@@ -20,6 +20,10 @@ pub(crate) struct Receiver {
     /// Lines posted, of which none was complete when it was posted.
     posted: usize,
     pub(crate) failed: bool,
+    /// Its receives are taken back; the sender was asked.
+    pub(crate) withdrawn: bool,
+    /// Entries whose memory has not gone yet, once they are withdrawn.
+    held: Vec<usize>,
     done: usize,
     /// Parts that were repeated or strayed, as the flow must have counted them.
     extra: u64,
@@ -36,6 +40,8 @@ impl Receiver {
             group: 0,
             posted: 0,
             failed: false,
+            withdrawn: false,
+            held: Vec::new(),
             done: 0,
             extra: 0,
         }
@@ -48,7 +54,7 @@ impl Receiver {
 
     /// Whether the application would not call now.
     pub(crate) fn is_silent(&self, end: usize) -> bool {
-        self.failed || self.has_finished(end)
+        !self.withdrawn && (self.failed || self.has_finished(end))
     }
 
     /// Some calls of the application, with what progress each makes.
@@ -62,6 +68,11 @@ impl Receiver {
         (end, calm): (usize, bool),
     ) {
         let refuse = if calm { 0 } else { script.refuse_percent };
+        if self.withdrawn {
+            self.progress(random, network, oracle, calm);
+            self.let_go(script, oracle);
+            return;
+        }
         if calm || random.percent(50) {
             self.post(random, script, network, oracle, end);
         }
@@ -142,15 +153,55 @@ impl Receiver {
             found += 1;
             match event {
                 ReceiverEvent::LoneDoneWritten => self.flow.lone_done_written(),
+                ReceiverEvent::Withdrawn(begun) => self.flow.fenced(begun),
                 ReceiverEvent::Arrived { rail, immediate, completion_len, extra } => {
                     self.arrive(rail, immediate, completion_len, extra);
                 }
             }
         }
-        found += self.flow.read_fins(&network.fins);
+        found += if self.withdrawn {
+            self.flow.read_every_fin(&network.fins)
+        } else {
+            self.flow.read_fins(&network.fins)
+        };
         if found == 0 {
             self.flow.idle_turn();
         }
+    }
+
+    /// deregMr of all that is posted.
+    pub(crate) fn withdraw(
+        &mut self,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+    ) {
+        self.flow.withdraw();
+        self.withdrawn = true;
+        network.post_withdraw();
+        self.held = (script.entry_of(self.flow.done())..self.posted).collect();
+        faults.fire(Fault::Withdrawn);
+        let under_way = self.held.iter().any(|entry| oracle.is_under_way(*entry));
+        faults.fire_many(Fault::WithdrawnInFlight, u64::from(under_way));
+        self.let_go(script, oracle);
+    }
+
+    /// Gives back the memory of every entry that nobody can write to.
+    fn let_go(&mut self, script: &Script, oracle: &mut Oracle) {
+        let exposed: Vec<Line> = self.flow.exposed().collect();
+        self.held.retain(|entry| {
+            let stays = exposed.contains(&script.line(*entry));
+            if !stays {
+                oracle.take_back(*entry);
+            }
+            stays
+        });
+    }
+
+    /// Whether all memory has gone.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.withdrawn && self.held.is_empty()
     }
 
     fn arrive(&mut self, rail: u32, immediate: Immediate, completion_len: u64, extra: bool) {

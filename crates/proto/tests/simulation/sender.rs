@@ -20,6 +20,8 @@ pub(crate) struct Sender {
     group: usize,
     turn: u32,
     pub(crate) failed: bool,
+    /// The receiver has withdrawn its receives: nothing more is begun.
+    pub(crate) withdrawn: bool,
     done: usize,
 }
 
@@ -38,6 +40,7 @@ impl Sender {
             group: 0,
             turn: 0,
             failed: false,
+            withdrawn: false,
             done: 0,
         }
     }
@@ -67,7 +70,7 @@ impl Sender {
         let events = if calm { usize::MAX } else { random.below(4) };
         for _ in 0..events {
             let Some(event) = network.sender_queue.pop_front() else { break };
-            self.on_event(event, oracle);
+            self.on_event(event, network, oracle);
         }
         self.flush(random, script, network, oracle, faults, refuse);
         if calm || random.percent(50) {
@@ -79,7 +82,7 @@ impl Sender {
         self.poll(random, script, oracle);
     }
 
-    fn on_event(&mut self, event: SenderEvent, oracle: &mut Oracle) {
+    fn on_event(&mut self, event: SenderEvent, network: &mut Network, oracle: &mut Oracle) {
         oracle.events += 1;
         let line_of = |entry: usize| self.flow.parameters().first_line.plus(entry as u32);
         match event {
@@ -88,6 +91,11 @@ impl Sender {
                 WriteOutcome::Pending | WriteOutcome::Written => {}
             },
             SenderEvent::FinWritten(entry) => self.flow.fin_written(line_of(entry)),
+            SenderEvent::Withdraw => {
+                self.flow.fail(ProtocolError::Withdrawn);
+                self.withdrawn = true;
+                network.post_withdrawn(self.flow.begun());
+            }
         }
     }
 
@@ -140,7 +148,7 @@ impl Sender {
         end: usize,
     ) {
         let Some(group) = script.groups.get(self.group).copied() else { return };
-        if group.first >= end || self.failed {
+        if group.first >= end || self.failed || self.withdrawn {
             return;
         }
         let tags = |entry: usize| script.entries[entry].tag;
@@ -300,8 +308,12 @@ impl Sender {
                 oracle.send(script, entry, len);
             }
             SendPoll::Failed(cause) => {
-                assert!(self.failed, "the flow failed without a cause: {cause}");
-                assert!(matches!(cause, ProtocolError::TooLong { .. }));
+                let known = match cause {
+                    ProtocolError::TooLong { .. } => self.failed,
+                    ProtocolError::Withdrawn => self.withdrawn,
+                    _ => false,
+                };
+                assert!(known, "the flow failed without a cause: {cause}");
             }
         }
     }

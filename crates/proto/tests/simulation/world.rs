@@ -24,6 +24,8 @@ struct World {
     receiver: Receiver,
     faults: Faults,
     batch: usize,
+    /// The step of chaos in which the receiver takes everything back.
+    withdraws_at: Option<usize>,
 }
 
 /// Runs the schedule of a seed; panics where a law is broken.
@@ -54,6 +56,7 @@ impl World {
             receiver: Receiver::new(&mut random, &script),
             faults: Faults::default(),
             batch: 0,
+            withdraws_at: random.percent(10).then(|| random.below(script.entries.len() * 30)),
             script,
             random,
         }
@@ -71,6 +74,9 @@ impl World {
 
     fn is_over(&mut self) -> bool {
         let end = self.end();
+        if self.receiver.withdrawn {
+            return self.receiver.is_quiet() && self.sender.withdrawn && self.network.is_empty();
+        }
         if self.sender.failed && self.receiver.failed {
             return true;
         }
@@ -85,9 +91,13 @@ impl World {
         let weights = [0; 3].map(|_| self.random.between(1, 6) as usize);
         let [network, sender, receiver] = weights;
         let steps = 500 + self.script.entries.len() * 60;
-        for _ in 0..steps {
+        for step in 0..steps {
             if self.is_over() {
                 return;
+            }
+            if self.withdraws_at == Some(step) && !self.receiver.failed {
+                let Self { script, network, oracle, receiver, faults, .. } = self;
+                receiver.withdraw(script, network, oracle, faults);
             }
             let draw = self.random.below(4 * network + sender + receiver);
             if draw < 4 * network {
@@ -135,7 +145,8 @@ impl World {
     fn step_sender(&mut self, calm: bool) {
         let end = self.end();
         let Self { random, script, network, oracle, sender, faults, .. } = self;
-        if sender.is_silent(end) {
+        // A fence is answered by whoever is polled, whatever its own application waits for.
+        if !self.receiver.withdrawn && sender.is_silent(end) {
             faults.fire_many(Fault::SilentSender, u64::from(!self.receiver.has_finished(end)));
             return;
         }
@@ -155,6 +166,9 @@ impl World {
     fn close(&mut self) {
         let counters = self.sender.flow.counters();
         assert_eq!(counters.violations, 0);
+        if self.receiver.withdrawn {
+            return;
+        }
         self.faults.fire_many(Fault::StaleDone, counters.stale_dones);
         let entries = self.script.entries.len();
         let too_long = (0..entries).any(|entry| self.script.is_too_long(entry));
