@@ -17,6 +17,7 @@
 
 pub mod capabilities;
 pub mod codec;
+pub mod eager;
 pub mod error;
 pub mod fence;
 pub mod flow;
