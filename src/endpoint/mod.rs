@@ -311,7 +311,11 @@ impl Endpoint {
                 Err(error) => return Err(self.call_failed(request, error)),
             }
         }
-        self.progress();
+        if self.awaits_data(request) {
+            self.progress_data();
+        } else {
+            self.progress();
+        }
         self.ask(request, sizes, Look::Memory).map_err(|error| self.call_failed(request, error))
     }
 

@@ -1,4 +1,5 @@
-//! The NICs of one endpoint: for each a completion queue, a data rail, and up to the fourth a control rail.
+//! The NICs of one endpoint: for each a data rail, and up to the fourth a control rail, each with a completion queue
+//! (docs/decisions/0007-a-queue-for-control.md).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use proto::capabilities::Capabilities;
 
 use super::messages::Messages;
 use crate::error::{Error, Kind, Result};
+use crate::plugin::Config;
 use crate::plugin::device::Device;
 use crate::plugin::discovery::RailPlan;
 use crate::plugin::{Subject, TrafficClass, order, probe};
@@ -40,6 +42,7 @@ pub(super) struct Nic {
 pub(super) struct ControlRail {
     pub(super) messages: Messages,
     pub(super) endpoint: Arc<fabric::Endpoint<Control>>,
+    pub(super) queue: Arc<CompletionQueue>,
     pub(super) name: Vec<u8>,
 }
 
@@ -73,11 +76,8 @@ fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic
     let rails = device.plan.rails.iter().zip(&infos);
     for (index, (domain, (plan, info))) in domains.iter().zip(rails).enumerate() {
         let with_control = index < settings.max_control_rails;
-        let opened =
-            CompletionQueue::open(domain, settings.cq_entries_or_default()).and_then(|queue| {
-                let addresses = AddressVector::open(domain)?;
-                Nic::open(domain, plan, info, queue, addresses, with_control)
-            });
+        let opened = AddressVector::open(domain)
+            .and_then(|addresses| Nic::open(domain, plan, info, settings, addresses, with_control));
         let (nic, addresses) = opened.map_err(|error| refused(device, &plan.interface, &error))?;
         if found.is_none() {
             let subject = Subject {
@@ -102,14 +102,16 @@ impl Nic {
         domain: &Arc<fabric::Domain>,
         plan: &RailPlan,
         info: &Info,
-        queue: Arc<CompletionQueue>,
+        settings: &Config,
         addresses: Arc<AddressVector>,
         with_control: bool,
     ) -> std::result::Result<(Self, Arc<AddressVector>), FabricError> {
         let options = order::options(info.provider());
+        let entries = settings.cq_entries_or_default();
+        let queue = CompletionQueue::open(domain, entries)?;
         let data = fabric::Endpoint::open_with(domain, info, &queue, &addresses, options)?;
         let control = with_control
-            .then(|| ControlRail::open(domain, info, &queue, &addresses))
+            .then(|| ControlRail::open(domain, info, entries, &addresses))
             .transpose()?;
         let data_name = data.name()?;
         let nic = Self {
@@ -131,6 +133,12 @@ impl Nic {
         self.data.endpoint().domain().region_mode().bind_to_endpoint
     }
 
+    /// The queue of the data rail, or of the control rail if there is one.
+    #[inline]
+    pub(super) fn queue(&self, control: bool) -> Option<&CompletionQueue> {
+        if control { self.control.as_ref().map(|rail| &*rail.queue) } else { Some(&self.queue) }
+    }
+
     /// The control rail's endpoint, if this NIC has one.
     #[inline]
     pub(super) fn control(&self) -> Option<&Arc<fabric::Endpoint<Control>>> {
@@ -142,11 +150,12 @@ impl ControlRail {
     fn open(
         domain: &Arc<fabric::Domain>,
         info: &Info,
-        queue: &Arc<CompletionQueue>,
+        entries: usize,
         addresses: &Arc<AddressVector>,
     ) -> std::result::Result<Self, FabricError> {
-        let endpoint = fabric::Endpoint::open(domain, info, queue, addresses)?;
-        Ok(Self { messages: Messages::new(&endpoint)?, name: endpoint.name()?, endpoint })
+        let queue = CompletionQueue::open(domain, entries)?;
+        let endpoint = fabric::Endpoint::open(domain, info, &queue, addresses)?;
+        Ok(Self { messages: Messages::new(&endpoint)?, name: endpoint.name()?, endpoint, queue })
     }
 }
 

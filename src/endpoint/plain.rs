@@ -92,6 +92,12 @@ impl Endpoint {
         !receives || self.receivers.of(comm).is_some_and(|entry| entry.awaits(request.line()))
     }
 
+    /// Whether what ends the request comes on a data rail: a receive whose parts announce themselves.
+    pub(super) fn awaits_data(&self, request: Handle) -> bool {
+        let (comm, receives) = request.name().comm();
+        receives && self.receivers.of(comm).is_some_and(|receiver| !receiver.awaits_fins())
+    }
+
     /// As [`Endpoint::test`], for a message that is known to be done: its size.
     #[inline(always)]
     pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {

@@ -12,6 +12,8 @@ use crate::rail::{PartWrite, Purpose};
 
 /// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
 const BATCHES_PER_TURN: usize = 4;
+/// Turns for data between two for control.
+const CONTROL_TURNS: u32 = 8;
 /// How often peers are looked after, unless the bound on their silence is short.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -19,9 +21,23 @@ impl Endpoint {
     /// Every call that answers "not yet", and every `test`, has made one of these.
     #[inline]
     pub(super) fn progress(&mut self) {
+        self.turn(true);
+    }
+
+    /// A turn for who waits for data: control queues have their turn now and then. What comes there, adverts and dones, is
+    /// waited for by senders, and they look themselves.
+    pub(super) fn progress_data(&mut self) {
+        self.turn(self.watch.is_each(CONTROL_TURNS));
+    }
+
+    #[inline]
+    fn turn(&mut self, control: bool) {
         let Some(mut batch) = self.batch.take() else { return self.fail_broken() };
         for nic in 0..self.nics.len() {
-            self.poll(nic, &mut batch);
+            self.poll(nic, false, &mut batch);
+            if control {
+                self.poll(nic, true, &mut batch);
+            }
             if !self.nics[nic].data.is_clear() {
                 self.flush(nic);
             }
@@ -54,9 +70,10 @@ impl Endpoint {
     }
 
     #[inline]
-    fn poll(&mut self, nic: usize, batch: &mut Batch) {
+    fn poll(&mut self, nic: usize, control: bool, batch: &mut Batch) {
         for _ in 0..BATCHES_PER_TURN {
-            match self.nics[nic].queue.read(batch) {
+            let Some(queue) = self.nics[nic].queue(control) else { break };
+            match queue.read(batch) {
                 CqPoll::Empty => break,
                 CqPoll::Completions(completions) => {
                     for completion in completions {

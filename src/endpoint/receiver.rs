@@ -171,6 +171,12 @@ impl Receiver {
         self.flow.is_urgent()
     }
 
+    /// Whether messages come by the fin path.
+    #[inline]
+    pub(super) fn awaits_fins(&self) -> bool {
+        self.flow.parameters().path == proto::Path::Fin
+    }
+
     /// Whether the receive of `request` is not complete.
     #[inline]
     pub(super) fn awaits(&self, request: u16) -> bool {

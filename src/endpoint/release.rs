@@ -36,8 +36,8 @@ impl Endpoint {
         let nics = std::mem::take(&mut self.nics);
         let close = |Nic { data, control, operations, peers, queue, .. }| {
             drop(data);
-            let messages = control.map(|ControlRail { messages, .. }| messages);
-            (messages, operations, peers, queue)
+            let control = control.map(|ControlRail { messages, queue, .. }| (messages, queue));
+            (control, operations, peers, queue)
         };
         let rest: Vec<_> = nics.into_iter().map(close).collect();
         drop(self);

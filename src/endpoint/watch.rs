@@ -21,6 +21,12 @@ impl Watch {
         self.turns.is_multiple_of(TURNS)
     }
 
+    /// Whether it is one of every `count` turns.
+    #[inline]
+    pub(super) fn is_each(&self, count: u32) -> bool {
+        self.turns.is_multiple_of(count)
+    }
+
     /// It is `now`. The time polled since the last sweep, when it is time for the next: every `interval`.
     pub(super) fn tick(&mut self, now: Instant, interval: Duration) -> Option<Duration> {
         let last = self.read.replace(now);

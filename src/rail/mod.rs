@@ -1,6 +1,6 @@
 //! A rail: one libfabric endpoint, and what is in flight on it.
 //!
-//! The data rail and the control rail of one NIC share its completion queue, so they share one table of operations.
+//! The data rail and the control rail of one NIC share one table of operations.
 
 mod backlog;
 mod cache;

@@ -81,22 +81,25 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
         out.write(0, &message(flag));
         let received = net.irecv(receive, into.address(), BYTES, 0, target).expect("irecv");
         let received = received.expect("a request");
+        // What a kernel sees between the landing of the first byte and the end.
+        let mut look = || {
+            let bytes = into.read(0, BYTES);
+            words += torn_words(&bytes, flag);
+            lines += torn_lines(&bytes, flag);
+        };
         let mut sent = None;
         while sent.is_none() {
             sent = net.isend(send, out.address(), BYTES, 0, region).expect("isend");
-            ends.iter().for_each(End::turn);
+            for end in &ends {
+                look();
+                end.turn();
+            }
         }
-        // What a kernel sees between the landing of the first byte and the end.
-        let look = || {
-            let bytes = into.read(0, BYTES);
-            (torn_words(&bytes, flag), torn_lines(&bytes, flag))
-        };
         let mut done = false;
         while !done {
+            look();
             done = net.test(received).expect("test").is_some();
-            let seen = look();
-            words += seen.0;
-            lines += seen.1;
+            look();
             ends[0].turn();
         }
         let sent = sent.expect("the loop ended");
