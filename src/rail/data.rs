@@ -84,18 +84,8 @@ impl DataRail {
         peer: PeerAddress,
         immediate: u64,
     ) -> bool {
-        let first = self.backlog.is_empty() || !self.backlog.holds(peer);
-        let len = local.len() as u64;
-        let posted = first
-            && matches!(
-                self.endpoint.inject_write_with_immediate(local, remote, peer, immediate),
-                Ok(Post::Accepted)
-            );
-        if posted {
-            self.bytes += len;
-            self.writes += 1;
-        }
-        posted
+        (self.backlog.is_empty() || !self.backlog.holds(peer))
+            && self.inject_now(local, remote, peer, immediate)
     }
 
     /// [`DataRail::inject`], where no post at all waits.
@@ -107,12 +97,20 @@ impl DataRail {
         peer: PeerAddress,
         immediate: u64,
     ) -> bool {
+        self.backlog.is_empty() && self.inject_now(local, remote, peer, immediate)
+    }
+
+    #[inline(always)]
+    fn inject_now(
+        &mut self,
+        local: HostBytes<'_>,
+        remote: RemoteBytes<Data>,
+        peer: PeerAddress,
+        immediate: u64,
+    ) -> bool {
         let len = local.len() as u64;
-        let posted = self.backlog.is_empty()
-            && matches!(
-                self.endpoint.inject_write_with_immediate(local, remote, peer, immediate),
-                Ok(Post::Accepted)
-            );
+        let posted = self.endpoint.inject_write_with_immediate(local, remote, peer, immediate);
+        let posted = matches!(posted, Ok(Post::Accepted));
         if posted {
             self.bytes += len;
             self.writes += 1;
