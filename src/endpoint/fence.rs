@@ -19,7 +19,7 @@ use proto::{Begun, CommId, Withdraw, Withdrawn};
 
 use super::lanes::ControlLane;
 use super::setup::parts;
-use super::{Endpoint, SenderState, receiver};
+use super::{Endpoint, Look, SenderState, enqueue, receiver};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::rail::UserRegion;
@@ -49,6 +49,9 @@ impl Leaving {
     }
 }
 
+/// Turns in which what has ended is heard of.
+const LAST_LOOKS: u32 = 64;
+
 impl Fence {
     /// Whether the sender is waited for no more.
     fn is_over(self, now: Instant) -> bool {
@@ -67,7 +70,7 @@ impl Endpoint {
             if ours { self.regions.remove(handle.slot(), handle.generation()) } else { None };
         let region = taken.ok_or_else(|| Error::stale("memory handle"))?;
         // What is in flight may be of another handle of the same registration, which stays.
-        if self.cache.is_shared(&region) || !self.touches(&region) {
+        if self.cache.is_shared(&region) || !self.still_touches(&region) {
             self.cache.release(region);
             return Ok(true);
         }
@@ -106,6 +109,23 @@ impl Endpoint {
     /// Until when to wait for peers. All waits share one patience, which an answer restores.
     fn until(&self) -> Instant {
         Instant::now() + self.patience.max(LEAST_WAIT)
+    }
+
+    /// [`Endpoint::touches`], after what has ended already was heard of: of a receive that ended early, NCCL knows that its
+    /// bytes are there before we do, and gives the memory back.
+    fn still_touches(&mut self, region: &Arc<UserRegion>) -> bool {
+        for _ in 0..LAST_LOOKS {
+            if !self.touches(region) {
+                return false;
+            }
+            self.progress();
+            let Self { receivers, working, .. } = self;
+            for (slot, _, receiver) in receivers.iter_mut() {
+                receiver.read_fins(Look::Memory);
+                enqueue(receiver, working, slot);
+            }
+        }
+        self.touches(region)
     }
 
     /// Whether a post of ours reads the region, or a peer may write to it.

@@ -1,6 +1,6 @@
 //! NCCL's threads: a service and a progress thread per communicator, several communicators.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use ironrail_group::loader::raw::Net;
@@ -49,37 +49,46 @@ fn died<T>(_: T) -> Stop {
     Stop::Fail("conform's thread died".to_owned())
 }
 
+/// Turns that the messages take until a busy machine lets the service thread finish a round.
+const TALKS_MOST: usize = 100;
+
 /// What a service thread does until it is told to stop. Counts its rounds.
-fn serve(case: &Case, net: &Net, link: &Link, over: &AtomicBool) -> Outcome<usize> {
+fn serve(case: &Case, net: &Net, link: &Link, over: &AtomicBool, rounds: &AtomicUsize) -> Outcome {
     let memory = arena(1 << 18)?;
-    let mut rounds = 0;
     while !over.load(Ordering::Relaxed) {
         let out = link.send.register(memory, 0, 1 << 18)?;
         let into = link.receive.register(memory, 4096, 1 << 17)?;
         let (listener, handle) = net.listen(0)?;
         let other = Link::finish(case, net, listener, handle)?;
-        pass(case, &other.send, &other.receive, 50 + rounds)?;
+        pass(case, &other.send, &other.receive, 50 + rounds.load(Ordering::Relaxed))?;
         out.deregister()?;
         other.close()?;
         into.deregister()?;
-        rounds += 1;
+        rounds.fetch_add(1, Ordering::Relaxed);
     }
-    Ok(rounds)
+    Ok(())
 }
 
 fn threads_service_beside_progress(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    let over = AtomicBool::new(false);
+    let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let messages = vec![Message::of(60_000).in_room(70_000); 400];
     let shared = &*case;
     thread::scope(|scope| -> Outcome {
-        let service = scope.spawn(|| serve(shared, &net, &link, &over));
-        let moved = talk_alone(shared, &link, &messages, Manner::PLAIN);
+        let service = scope.spawn(|| serve(shared, &net, &link, &over, &rounds));
+        let talk = |_| {
+            let moved = talk_alone(shared, &link, &messages, Manner::PLAIN);
+            (moved.is_err() || rounds.load(Ordering::Relaxed) > 0).then_some(moved)
+        };
+        let moved = (0..TALKS_MOST).find_map(talk).unwrap_or(Ok(()));
         over.store(true, Ordering::Relaxed);
-        let rounds = service.join().map_err(died)??;
+        service.join().map_err(died)??;
         moved?;
-        hold!(rounds > 0, "the service thread did nothing while messages moved");
+        hold!(
+            rounds.load(Ordering::Relaxed) > 0,
+            "the service thread did nothing while messages moved"
+        );
         Ok(())
     })?;
     case.meet("all messages are done")?;
@@ -108,13 +117,13 @@ fn threads_of_four_communicators(case: &mut Case) -> Outcome {
                 over.store(true, Ordering::Relaxed);
                 moved
             });
-            let service = scope.spawn(move || serve(shared, net, link, over));
+            let service = scope.spawn(move || serve(shared, net, link, over, &AtomicUsize::new(0)));
             threads.push((progress, service));
         }
         let mut ends = Vec::new();
         for (progress, service) in threads {
             ends.push(progress.join().map_err(died)?);
-            ends.push(service.join().map_err(died)?.map(drop));
+            ends.push(service.join().map_err(died)?);
         }
         ends.into_iter().collect()
     })?;
