@@ -246,8 +246,9 @@ mod tests {
         let hub = hub(1, WAIT);
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n........"[..], &[0xFF; 64], b""] {
             let mut stream = TcpStream::connect(hub.address).unwrap();
-            stream.write_all(garbage).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // The hub may have turned it away before the last byte was written.
+            let _ = stream.write_all(garbage);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read(&mut [0; 8]);
         }
         let mut wrong = hub.meeting(0);
