@@ -5,6 +5,8 @@
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
 //! interface, and everything rare is a call.
 
+use super::receiver::Receiver;
+use super::sender::Sender;
 use super::{Endpoint, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::Result;
 use crate::handle::{Handle, Name};
@@ -16,6 +18,17 @@ pub(crate) struct Plain {
     pub(crate) len: usize,
     pub(crate) tag: i32,
     pub(crate) region: Name,
+}
+
+/// The answer to a test in its common case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tested {
+    /// The size of the message.
+    Done(u64),
+    /// A turn of progress was made.
+    Pending,
+    /// To be asked in general.
+    Otherwise,
 }
 
 impl Endpoint {
@@ -98,24 +111,74 @@ impl Endpoint {
         receives && self.receivers.of(comm).is_some_and(|receiver| !receiver.awaits_fins())
     }
 
-    /// As [`Endpoint::test`], for a message that is known to be done: its size.
+    /// As [`Endpoint::test`].
     #[inline(always)]
-    pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {
+    pub(crate) fn test_plainly(&mut self, request: Name) -> Tested {
         let (comm, receives) = request.comm();
         if receives {
-            // The last one is no common case: it may not be reported before the sender is told.
-            if self.outstanding < 2 {
-                return None;
+            match self.report_plainly(comm, request) {
+                Some(size) => Tested::Done(size),
+                None => self.receive_in_a_turn(comm, request),
             }
-            let receiver = self.receivers.of_mut(comm)?;
-            let size = receiver.test_plainly(request.line())?;
-            self.outstanding -= 1;
-            Some(size)
+        } else if let Some(sender) = self.open_plainly(comm) {
+            match sender.test_plainly(request.line()) {
+                Some(size) => Tested::Done(size),
+                None => self.send_in_a_turn(comm, request),
+            }
         } else {
-            let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else {
-                return None;
-            };
-            sender.test_plainly(request.line())
+            Tested::Otherwise
+        }
+    }
+
+    #[inline(always)]
+    fn open_plainly(&mut self, comm: Name) -> Option<&mut Sender> {
+        match &mut **self.senders.of_mut(comm)? {
+            SenderState::Connected(sender) => Some(sender),
+            SenderState::Asking { .. } => None,
+        }
+    }
+
+    #[inline(always)]
+    fn report_plainly(&mut self, comm: Name, request: Name) -> Option<u64> {
+        // The last one is no common case: it may not be reported before the sender is told.
+        if self.outstanding < 2 {
+            return None;
+        }
+        let size = self.receivers.of_mut(comm)?.test_plainly(request.line())?;
+        self.outstanding -= 1;
+        Some(size)
+    }
+
+    /// A turn of progress for a receive that waits.
+    #[inline(never)]
+    fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
+        let line = request.line();
+        if !self.receivers.of(comm).is_some_and(|receiver| receiver.awaits_parts(line)) {
+            return Tested::Otherwise;
+        }
+        self.progress_data();
+        if let Some(size) = self.report_plainly(comm, request) {
+            return Tested::Done(size);
+        }
+        match self.receivers.of(comm) {
+            Some(receiver) if receiver.waits_plainly(line) => Tested::Pending,
+            _ => Tested::Otherwise,
+        }
+    }
+
+    /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.
+    #[inline(never)]
+    fn send_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
+        let line = request.line();
+        if !self.open_plainly(comm).is_some_and(|sender| sender.waits_plainly(line)) {
+            return Tested::Otherwise;
+        }
+        self.progress();
+        let Some(sender) = self.open_plainly(comm) else { return Tested::Otherwise };
+        match sender.look_plainly(line) {
+            Some(size) => Tested::Done(size),
+            None if sender.waits_plainly(line) => Tested::Pending,
+            None => Tested::Otherwise,
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::{Batch, Completion, CompletionError, CqPoll, FabricError, Post};
-use proto::{Arrival, Immediate};
+use fabric::{Batch, Completion, CompletionError, CqPoll, FabricError, Polled, Post};
+use proto::{Arrival, Immediate, Line};
 
 use super::receiver::gone;
 use super::{Endpoint, SenderState, enqueue, receiver, remember, sender};
@@ -19,33 +19,55 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Endpoint {
     /// Every call that answers "not yet", and every `test`, has made one of these.
-    #[inline]
+    #[inline(never)]
     pub(super) fn progress(&mut self) {
         self.turn(true);
     }
 
     /// A turn for who waits for data: control queues have their turn now and then. What comes there, adverts and dones, is
     /// waited for by senders, and they look themselves.
+    #[inline(always)]
     pub(super) fn progress_data(&mut self) {
         self.turn(self.watch.is_each(CONTROL_TURNS));
     }
 
-    #[inline]
+    #[inline(always)]
     fn turn(&mut self, control: bool) {
-        let Some(mut batch) = self.batch.take() else { return self.fail_broken() };
         for nic in 0..self.nics.len() {
-            self.poll(nic, false, &mut batch);
+            self.poll(nic, false);
             if control {
-                self.poll(nic, true, &mut batch);
+                self.poll(nic, true);
             }
             if !self.nics[nic].data.is_clear() {
                 self.flush(nic);
             }
         }
-        self.batch = Some(batch);
-        if !self.working.is_empty() {
+        if self.has_work() {
             self.work();
         }
+        if self.has_chores() {
+            self.do_chores();
+        }
+        if self.watch.turn() {
+            self.look_at_the_clock();
+        }
+    }
+
+    /// Whether anything is due for a receiver on the list.
+    #[inline(always)]
+    fn has_work(&mut self) -> bool {
+        let Self { working, receivers, .. } = self;
+        let rests = |slot: &u16| receivers.at_mut(*slot).is_some_and(|receiver| receiver.rests());
+        !working.iter().all(rests)
+    }
+
+    #[inline(always)]
+    fn has_chores(&self) -> bool {
+        !(self.feeding.is_empty() && self.notices.is_empty() && self.owed_inboxes.is_empty())
+    }
+
+    #[inline(never)]
+    fn do_chores(&mut self) {
         if !self.feeding.is_empty() {
             self.feed();
         }
@@ -54,9 +76,6 @@ impl Endpoint {
         }
         if !self.owed_inboxes.is_empty() {
             self.post_owed_inboxes();
-        }
-        if self.watch.turn() {
-            self.look_at_the_clock();
         }
     }
 
@@ -69,11 +88,24 @@ impl Endpoint {
         }
     }
 
-    #[inline]
-    fn poll(&mut self, nic: usize, control: bool, batch: &mut Batch) {
-        for _ in 0..BATCHES_PER_TURN {
+    /// Mostly a queue is empty, and that is all there is to a poll.
+    #[inline(always)]
+    fn poll(&mut self, nic: usize, control: bool) {
+        let Some(batch) = &mut self.batch else { return self.fail_broken() };
+        let Some(queue) = self.nics[nic].queue(control) else { return };
+        let polled = queue.poll(batch);
+        if !polled.is_empty() {
+            self.polled(nic, control, polled);
+        }
+    }
+
+    /// The batch holds what a poll has found. Others follow as long as they fill it.
+    #[inline(never)]
+    fn polled(&mut self, nic: usize, control: bool, mut polled: Polled) {
+        let Some(mut batch) = self.batch.take() else { return };
+        for more in (0..BATCHES_PER_TURN).rev() {
             let Some(queue) = self.nics[nic].queue(control) else { break };
-            match queue.read(batch) {
+            match queue.told(polled, &batch) {
                 CqPoll::Empty => break,
                 CqPoll::Completions(completions) => {
                     for completion in completions {
@@ -89,7 +121,12 @@ impl Endpoint {
                     break;
                 }
             }
+            match self.nics[nic].queue(control) {
+                Some(queue) if more > 0 => polled = queue.poll(&mut batch),
+                _ => break,
+            }
         }
+        self.batch = Some(batch);
     }
 
     #[cold]
@@ -101,39 +138,53 @@ impl Endpoint {
         self.fail_all(&Error::new(Kind::System, sentence));
     }
 
-    #[inline]
+    #[inline(always)]
     fn completed(&mut self, nic: usize, completion: &Completion) {
         // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
         if completion.is_remote_write() {
             self.arrived(nic, completion);
-            return;
+        } else {
+            self.ended(nic, completion);
         }
-        let Some(purpose) = self.nics[nic].operations.end(completion.context()) else {
-            self.completed_nothing(nic);
-            return;
+    }
+
+    /// An operation of ours has ended well. Apart from the loop that calls it, so that the loop finds room in registers.
+    #[inline(never)]
+    fn ended(&mut self, nic: usize, completion: &Completion) {
+        let Some(rail) = self.nics.get_mut(nic) else { return };
+        let Some(purpose) = rail.operations.end(completion.context()) else {
+            return self.completed_nothing(nic);
         };
-        match purpose {
-            Purpose::Part { sender, line, bytes, region } => {
-                drop(region);
-                let rail = &mut self.nics[nic].data;
-                rail.bytes += bytes;
-                rail.writes += 1;
-                let Self { senders, nics, slabs, feeding, .. } = self;
-                let mut means = sender::Means { nics, slabs, slot: sender };
-                match senders.at_mut(sender).map(|state| &mut **state) {
-                    Some(SenderState::Connected(connected)) => {
-                        connected.part_written(&mut means, line);
-                        if connected.is_feeding() {
-                            remember(feeding, sender);
-                        }
-                        if connected.ending.closing {
-                            self.try_release_sender(sender);
-                        }
-                    }
-                    _ => debug_assert!(false, "a slot is kept while its operations are in flight"),
+        let Purpose::Part { sender, line, bytes, region } = purpose else {
+            return self.completed_control(nic, purpose, completion.len());
+        };
+        drop(region);
+        rail.data.bytes += bytes;
+        rail.data.writes += 1;
+        match self.senders.at_mut(sender).map(|state| &mut **state) {
+            Some(SenderState::Connected(connected)) => {
+                if connected.part_written(line) {
+                    self.message_written(sender, line);
                 }
             }
-            other => self.completed_control(nic, other, completion.len()),
+            _ => debug_assert!(false, "a slot is kept while its operations are in flight"),
+        }
+    }
+
+    /// All parts of a message have completed, and there is more to do: its fin, or the end of its sender.
+    #[inline(never)]
+    fn message_written(&mut self, slot: u16, line: Line) {
+        let Self { senders, nics, slabs, feeding, .. } = self;
+        let Some(SenderState::Connected(sender)) = senders.at_mut(slot).map(|state| &mut **state)
+        else {
+            return;
+        };
+        sender.finish(&mut sender::Means { nics, slabs, slot }, line);
+        if sender.is_feeding() {
+            remember(feeding, slot);
+        }
+        if sender.ending.closing {
+            self.try_release_sender(slot);
         }
     }
 
@@ -143,7 +194,7 @@ impl Endpoint {
         log::debug!("{}: a completion of nothing in flight", self.nics[nic].label);
     }
 
-    /// Apart from parts, so that the loop over those stays short.
+    /// Apart from parts, so that those take few instructions.
     #[inline(never)]
     fn completed_control(&mut self, nic: usize, purpose: Purpose, len: usize) {
         match purpose {
@@ -209,8 +260,8 @@ impl Endpoint {
         }
     }
 
-    /// A part has arrived. Apart from the loop that calls it, so that both find room in registers.
-    #[inline(never)]
+    /// A part has arrived.
+    #[inline(always)]
     fn arrived(&mut self, nic: usize, completion: &Completion) {
         let immediate = Immediate::from_bits(completion.immediate());
         let slot = immediate.comm().get();
@@ -256,6 +307,7 @@ impl Endpoint {
     }
 
     /// Tries adverts and dones that wait; what has none left leaves the list.
+    #[inline(never)]
     fn work(&mut self) {
         let Self { receivers, nics, slabs, working, .. } = self;
         let mut closing = false;

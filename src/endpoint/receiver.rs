@@ -183,6 +183,18 @@ impl Receiver {
         self.flow.awaits(request)
     }
 
+    /// Whether the receive of `request` is not complete, and its parts would announce themselves.
+    #[inline(always)]
+    pub(super) fn awaits_parts(&self, request: u16) -> bool {
+        self.awaits(request) && !self.awaits_fins()
+    }
+
+    /// Whether there is nothing to do for the receive of `request` but to wait.
+    #[inline(always)]
+    pub(super) fn waits_plainly(&self, request: u16) -> bool {
+        !self.ending.blocked && self.flow.waits_plainly(request)
+    }
+
     /// Reports the receive of `request`, if it is complete and alone.
     #[inline(always)]
     pub(super) fn test_plainly(&mut self, request: u16) -> Option<u64> {
@@ -407,6 +419,12 @@ impl Receiver {
             self.write_lone_done(means, false);
         }
         self.has_work()
+    }
+
+    /// A turn in which nothing is due, though something waits: see [`ReceiveFlow::rests`].
+    #[inline(always)]
+    pub(super) fn rests(&mut self) -> bool {
+        self.flow.rests()
     }
 
     /// Whether adverts wait or a done is owed.

@@ -298,6 +298,18 @@ impl Sender {
         if self.ending.closing { None } else { self.flow.poll_plainly(request) }
     }
 
+    /// The same after a look into the mailbox.
+    #[inline(always)]
+    pub(super) fn look_plainly(&mut self, request: u16) -> Option<u64> {
+        self.flow.look_plainly(&self.mailbox, request)
+    }
+
+    /// Whether there is nothing to do for a message but to wait.
+    #[inline(always)]
+    pub(super) fn waits_plainly(&self, request: u16) -> bool {
+        !self.ending.closing && self.flow.waits_plainly(request)
+    }
+
     /// Begins a message on the fin path.
     #[inline(never)]
     fn begin_feed(
@@ -357,12 +369,16 @@ impl Sender {
         !self.feeds.is_empty() || !self.unsent_fins.is_empty() || self.flow.failed_fin().is_some()
     }
 
-    /// A part has completed.
-    #[inline]
-    pub(super) fn part_written(&mut self, means: &mut Means<'_>, line: Line) {
+    /// A part has completed. True: there is more to do, by [`Sender::finish`].
+    #[inline(always)]
+    pub(super) fn part_written(&mut self, line: Line) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if self.flow.written(line) == proto::WriteOutcome::NeedsFin && !self.write_fin(means, line)
-        {
+        self.flow.written(line) == proto::WriteOutcome::NeedsFin || self.ending.closing
+    }
+
+    /// All parts of a message have completed: its fin is written where it needs one.
+    pub(super) fn finish(&mut self, means: &mut Means<'_>, line: Line) {
+        if self.flow.needs_fin(line) && !self.write_fin(means, line) {
             self.unsent_fins.push_back(line);
         }
     }

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
 pub(crate) use crate::endpoint::plain::Plain;
+use crate::endpoint::plain::Tested;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, Name};
 
@@ -216,18 +217,17 @@ pub(crate) fn irecv_plainly(
     }
 }
 
-/// [`Unasked::test`] in its common case: `done` is told the size of a message that is done and stands alone.
+/// [`Unasked::test`] in its common case: `told` is told the size of a message that is done and stands alone, or none.
 #[inline(always)]
-pub(crate) fn test_plainly(request: Name, done: impl FnOnce(u64)) -> Plainly {
+pub(crate) fn test_plainly(request: Name, told: impl FnOnce(Option<u64>)) -> Plainly {
     let Some(mut cell) = registry::try_lock(request) else { return Plainly::Unlocked };
     let Some(endpoint) = cell.as_deref_mut() else { return Plainly::Otherwise(Unasked(cell)) };
     match endpoint.test_plainly(request) {
-        Some(size) => {
-            done(size);
-            Plainly::Done
-        }
-        None => Plainly::Otherwise(Unasked(cell)),
+        Tested::Done(size) => told(Some(size)),
+        Tested::Pending => told(None),
+        Tested::Otherwise => return Plainly::Otherwise(Unasked(cell)),
     }
+    Plainly::Done
 }
 
 impl Unasked {

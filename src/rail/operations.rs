@@ -88,7 +88,10 @@ impl Operations {
     #[inline]
     pub(crate) fn begin(&mut self, purpose: Purpose) -> Option<u16> {
         let index = self.free.pop()?;
-        self.entries[usize::from(index)] = Some(purpose);
+        let entry = self.entries.get_mut(usize::from(index))?;
+        debug_assert!(entry.is_none(), "a free entry is empty");
+        // What is replaced is known to be nothing.
+        std::mem::forget(entry.replace(purpose));
         Some(index)
     }
 

@@ -63,5 +63,5 @@ pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, page_bytes};
 pub use post::{Delivery, Post};
 pub use query::Query;
-pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll};
+pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll, Polled};
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};

@@ -48,14 +48,26 @@ impl CompletionQueue {
     /// followed by a failure, the next call tells it.
     #[inline]
     pub fn read<'batch>(&self, batch: &'batch mut Batch) -> CqPoll<'batch> {
+        let polled = self.poll(batch);
+        self.told(polled, batch)
+    }
+
+    /// The first half of [`CompletionQueue::read`]: mostly there is nothing, and that is all there is to know.
+    #[inline(always)]
+    pub fn poll(&self, batch: &mut Batch) -> Polled {
         let entries = batch.completions.as_mut_ptr();
         // SAFETY: the queue is open, has the format of `Completion`, and the batch has room for so many.
-        let count = unsafe { sys::fi_cq_read(self.as_ptr(), entries.cast(), Batch::CAPACITY) };
-        match usize::try_from(count) {
+        Polled(unsafe { sys::fi_cq_read(self.as_ptr(), entries.cast(), Batch::CAPACITY) })
+    }
+
+    /// The second half: what the poll of this queue has put into `batch`.
+    #[inline]
+    pub fn told<'batch>(&self, polled: Polled, batch: &'batch Batch) -> CqPoll<'batch> {
+        match usize::try_from(polled.0) {
             Ok(0) => CqPoll::Empty,
             Ok(count) => CqPoll::Completions(&batch.completions[..count.min(Batch::CAPACITY)]),
-            Err(_) if count == EMPTY => CqPoll::Empty,
-            Err(_) => self.failure(count),
+            Err(_) if polled.0 == EMPTY => CqPoll::Empty,
+            Err(_) => self.failure(polled.0),
         }
     }
 
@@ -136,6 +148,19 @@ impl Batch {
 impl Default for Batch {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// What fi_cq_read answered.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what has ended is told once"]
+pub struct Polled(isize);
+
+impl Polled {
+    /// Whether nothing has ended.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0 == EMPTY || self.0 == 0
     }
 }
 

@@ -280,6 +280,11 @@ impl SendFlow {
         }
     }
 
+    /// Whether the parts of a message have all completed, and its fin has not.
+    pub fn needs_fin(&self, line: Line) -> bool {
+        self.slot(line).state == State::Fin
+    }
+
     /// The fin line of a message whose parts have all completed, for place [`Window::place`] of the fin ring.
     pub fn fin_words(&self, line: Line) -> [u64; SHORT_LINE_WORDS] {
         let slot = self.slot(line);

@@ -30,10 +30,7 @@ impl ReceiveFlow {
     #[inline(always)]
     pub fn next_write<S: LineSink>(&mut self, sink: &mut S) -> Option<AdvertWrite> {
         let unsent = self.next.distance(self.advertised);
-        // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
-        let begun = self.flush_to != self.advertised;
-        let may_wait = self.pace.adverts_wait && !begun;
-        if unsent == 0 || may_wait && unsent < self.advertised.distance(self.done) {
+        if unsent == 0 || self.may_wait(unsent) {
             return None;
         }
         self.flush_to = self.next;
@@ -42,6 +39,14 @@ impl ReceiveFlow {
         self.seal_line(sink, place, first);
         let count = if unsent == 1 { 1 } else { self.seal_more(sink, place, unsent) };
         Some(AdvertWrite { place, count, done })
+    }
+
+    /// Whether so many adverts may wait for others.
+    #[inline(always)]
+    pub(super) fn may_wait(&self, unsent: u32) -> bool {
+        // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
+        let begun = self.flush_to != self.advertised;
+        self.pace.adverts_wait && !begun && unsent < self.advertised.distance(self.done)
     }
 
     #[inline(never)]

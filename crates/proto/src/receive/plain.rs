@@ -5,7 +5,7 @@
 use super::slot::{COMPLETE, FREE, NO_LAST};
 use super::{Receive, ReceiveFlow};
 use crate::bits::low16;
-use crate::flow::LineSink;
+use crate::flow::{LineSink, Path};
 use crate::ids::{Line, RESIDUES};
 use crate::immediate::Immediate;
 use crate::wire::Form;
@@ -61,6 +61,19 @@ impl ReceiveFlow {
     #[inline(always)]
     pub fn awaits(&self, request: u16) -> bool {
         self.slot(Line::new(request.into())).is_incomplete()
+    }
+
+    /// The same for a receive posted alone whose parts announce themselves, where nothing has failed: there is nothing to do
+    /// for it but to wait. False: find the line, and ask for it.
+    #[inline(always)]
+    pub fn waits_plainly(&self, request: u16) -> bool {
+        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
+        let slot = self.slot(Line::new(request.into()));
+        self.plain
+            && behind.wrapping_sub(1) < self.window().lines()
+            && slot.is_incomplete()
+            && slot.is_alone()
+            && self.parameters.path != Path::Fin
     }
 
     /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone. None: find

@@ -32,6 +32,18 @@ impl ReceiveFlow {
         }
     }
 
+    /// Such a turn, where nothing is due though something waits. False: there may be something to do, or nothing to wait for.
+    #[inline(always)]
+    pub fn rests(&mut self) -> bool {
+        let unsent = self.next.distance(self.advertised);
+        let owes = self.owes_done();
+        let adverts_rest = if unsent == 0 { owes } else { self.may_wait(unsent) };
+        let due = owes && self.idle_turns >= self.pace.lone_done_turns;
+        let rests = adverts_rest && !due && self.failed.is_none();
+        self.idle_turns += u32::from(rests && owes);
+        rests
+    }
+
     /// The line to write alone, into place [`Window::lone_place`](crate::Window::lone_place) of the mailbox, always over the same control rail.
     ///
     /// None while one is in flight: two could overtake each other. `urgent` does not wait for idle turns.

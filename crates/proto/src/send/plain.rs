@@ -152,4 +152,24 @@ impl SendFlow {
         slot.state = State::Free;
         Some(slot.len)
     }
+
+    /// [`poll_plainly`](Self::poll_plainly), after a look into the mailbox where that can tell more.
+    #[inline(always)]
+    pub fn look_plainly<S: LineSource>(&mut self, mailbox: &S, request: u16) -> Option<u64> {
+        if self.slot(Line::new(request.into())).state != State::Written {
+            return None;
+        }
+        self.observe(mailbox);
+        self.poll_plainly(request)
+    }
+
+    /// Whether the message whose low bits a request carries is submitted and not done, and nothing has failed. False: find
+    /// the line, and ask for it.
+    #[inline(always)]
+    pub fn waits_plainly(&self, request: u16) -> bool {
+        let behind = u32::from(low16(self.first.number().into()).wrapping_sub(request));
+        behind.wrapping_sub(1) < self.window().lines()
+            && self.failed.is_none()
+            && self.slot(Line::new(request.into())).state != State::Free
+    }
 }
