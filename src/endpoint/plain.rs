@@ -5,7 +5,6 @@
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
 //! interface, and everything rare is a call.
 
-use super::receiver::Receiver;
 use super::sender::Sender;
 use super::{Endpoint, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::Result;

@@ -201,13 +201,17 @@ impl Endpoint {
             Purpose::Advert { receiver, generation } => {
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
                     entry.advert_written();
-                    self.try_release_receiver(receiver);
+                    if entry.is_ending() {
+                        self.try_release_receiver(receiver);
+                    }
                 }
             }
             Purpose::LoneDone { receiver, generation } => {
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
                     entry.lone_done_written();
-                    self.try_release_receiver(receiver);
+                    if entry.is_ending() {
+                        self.try_release_receiver(receiver);
+                    }
                 }
             }
             Purpose::Fin { sender, line } => {

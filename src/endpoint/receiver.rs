@@ -346,6 +346,12 @@ impl Receiver {
         self.flow.lone_done_written();
     }
 
+    /// Whether somebody waits for it to drain: it is closed, or takes its receives back.
+    #[inline]
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.closing || self.fence != Fence::None
+    }
+
     /// The sign of life has completed.
     pub(super) fn pulse_written(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);

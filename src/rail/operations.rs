@@ -88,10 +88,7 @@ impl Operations {
     #[inline]
     pub(crate) fn begin(&mut self, purpose: Purpose) -> Option<u16> {
         let index = self.free.pop()?;
-        let entry = self.entries.get_mut(usize::from(index))?;
-        debug_assert!(entry.is_none(), "a free entry is empty");
-        // What is replaced is known to be nothing.
-        std::mem::forget(entry.replace(purpose));
+        self.entries[usize::from(index)] = Some(purpose);
         Some(index)
     }
 

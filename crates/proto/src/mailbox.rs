@@ -55,6 +55,7 @@ impl Mailbox {
         }
         // A loop of fixed length in each arm.
         self.copied = match self.format {
+            LineFormat::Words6 => self.copy_line::<S, 6>(source, place),
             LineFormat::Words8 => self.copy_line::<S, 8>(source, place),
             LineFormat::Words16 => self.copy_line::<S, 16>(source, place),
             LineFormat::Words24 => self.copy_line::<S, 24>(source, place),

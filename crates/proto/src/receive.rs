@@ -129,7 +129,7 @@ impl ReceiveFlow {
             failed: None,
             counters: ReceiveCounters::default(),
             begun: None,
-            plain: parameters.rails == 1 && parameters.format() == LineFormat::Words8,
+            plain: parameters.rails == 1,
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
             parameters,
@@ -158,13 +158,13 @@ impl ReceiveFlow {
         if count32(count) > room {
             return Ok(None);
         }
-        if let ([only], LineFormat::Words8) = (receives, self.format) {
+        if let ([only], LineFormat::Words6) = (receives, self.format) {
             // Nearly all: one receive, and a short line.
             if only.keys.len() == self.parameters.rails {
                 if !self.slot(first).is_free() {
                     return Ok(None);
                 }
-                self.post_line::<S, 6>(sink, only, Form::advert(0, 1, cut, only.tag));
+                self.post_line::<S, 4>(sink, only, Form::advert(0, 1, cut, only.tag));
                 self.unretired += 1;
                 return Ok(Some(first));
             }
@@ -181,6 +181,7 @@ impl ReceiveFlow {
             let form = Form::advert(index, count, cut, receive.tag);
             // A loop of fixed length in each arm.
             match self.format {
+                LineFormat::Words6 => self.post_line::<S, 4>(sink, receive, form),
                 LineFormat::Words8 => self.post_line::<S, 6>(sink, receive, form),
                 LineFormat::Words16 => self.post_line::<S, 14>(sink, receive, form),
                 LineFormat::Words24 => self.post_line::<S, 22>(sink, receive, form),

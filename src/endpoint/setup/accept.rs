@@ -204,8 +204,10 @@ impl Endpoint {
             adverts_wait: self.settings.advert_batching,
             lone_done_turns: self.settings.lone_done_turns,
         });
-        let shadow =
-            self.slabs.take(parameters.format().words()).map_err(|error| self.no_memory(&error))?;
+        let shadow = self
+            .slabs
+            .take(parameters.format().bytes() / 8)
+            .map_err(|error| self.no_memory(&error))?;
         let fins = match self.slabs.take_quiet(proto::wire::FIN_PLACE_BYTES / 8) {
             Ok(fins) => fins,
             Err(error) => {

@@ -53,7 +53,7 @@ impl Endpoint {
         })?;
         let control = self.join(FRONT_DOOR, target.control.as_bytes())?;
         let format = proto::LineFormat::for_rails(self.nics.len());
-        let mailbox = self.slabs.take(format.words()).map_err(|error| {
+        let mailbox = self.slabs.take(format.bytes() / 8).map_err(|error| {
             self.nics[FRONT_DOOR].peers.leave(control);
             self.no_memory(&error)
         })?;
@@ -186,7 +186,7 @@ impl Endpoint {
             .take()
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?
             // It was taken for as many rails as we have; the peer writes lines for the common ones.
-            .with_lines_of(parameters.format().words());
+            .with_lines_of(parameters.format().bytes() / 8);
         let mut sender = Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer);
         if let Some(closed) = left {
             sender.withdrawn(Line::FIRST);

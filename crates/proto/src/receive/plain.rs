@@ -32,7 +32,7 @@ impl ReceiveFlow {
         if !self.plain || !has_room || !self.slot(line).is_free() {
             return None;
         }
-        self.post_line::<S, 6>(sink, receive, Form::advert(0, 1, cut, receive.tag));
+        self.post_line::<S, 4>(sink, receive, Form::advert(0, 1, cut, receive.tag));
         self.unretired += 1;
         Some(line)
     }

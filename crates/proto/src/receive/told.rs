@@ -38,7 +38,7 @@ impl ReceiveFlow {
         let unsent = self.next.distance(self.advertised);
         let owes = self.owes_done();
         let adverts_rest = if unsent == 0 { owes } else { self.may_wait(unsent) };
-        let due = owes && self.idle_turns >= self.pace.lone_done_turns;
+        let due = owes && self.idle_turns + 1 >= self.pace.lone_done_turns;
         let rests = adverts_rest && !due && self.failed.is_none();
         self.idle_turns += u32::from(rests && owes);
         rests

@@ -9,7 +9,7 @@ use crate::bits::low16;
 use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::Line;
 use crate::immediate::Immediate;
-use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, head_line, validates};
+use crate::wire::{FIRST_KEY, Form, PlainForm, head_line, validates};
 
 /// Where such a message goes. It is submitted when [`SendFlow::injected_plainly`] or [`SendFlow::posted_plainly`] says
 /// so.
@@ -39,7 +39,7 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn of(parameters: &FlowParameters) -> Self {
-        let plain = parameters.rails == 1 && parameters.format() == LineFormat::Words8;
+        let plain = parameters.rails == 1;
         let end = if plain { parameters.immediates_end(true) } else { 0 };
         let eight = parameters.path == Path::Immediate { eight: true };
         Self {
@@ -80,7 +80,7 @@ impl SendFlow {
         if len >= self.plain.end || self.slot(line).state != State::Free {
             return None;
         }
-        let words = mailbox.words::<8>(self.window().place(line));
+        let words = mailbox.words::<6>(self.window().place(line));
         if head_line(words[0]) != line
             || words[3] != len
             || !self.plain.form.fits(words[1], tag)

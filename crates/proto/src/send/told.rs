@@ -14,6 +14,9 @@ impl SendFlow {
         }
         if let Some(done) = self.mailbox.lone_done(mailbox) {
             self.accept_done(done);
+            if self.peer_done == self.submitted() {
+                return;
+            }
         }
         let first = if self.first.is_after(self.seen) { self.first } else { self.seen };
         // Lines are written in order, mostly, and the newest has the newest done: it is enough to validate that one. One

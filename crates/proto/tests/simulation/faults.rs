@@ -7,6 +7,8 @@ use std::fmt;
 pub(crate) enum Fault {
     RefusedData,
     RefusedAdvert,
+    /// A turn in which nothing was due, though something waited.
+    Rested,
     RefusedLoneDone,
     RefusedFin,
     TornLine,
@@ -39,9 +41,10 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 31] = [
+    pub(crate) const ALL: [Self; 32] = [
         Self::RefusedData,
         Self::RefusedAdvert,
+        Self::Rested,
         Self::RefusedLoneDone,
         Self::RefusedFin,
         Self::TornLine,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use proto::receive::Pace;
-use proto::{Arrival, Immediate, Line, ProtocolError, Receive, ReceiveFlow, ReceivePoll};
+use proto::{Arrival, Immediate, Line, Path, ProtocolError, Receive, ReceiveFlow, ReceivePoll};
 
 use crate::faults::{Fault, Faults};
 use crate::network::{Network, ReceiverEvent};
@@ -69,14 +69,14 @@ impl Receiver {
     ) {
         let refuse = if calm { 0 } else { script.refuse_percent };
         if self.withdrawn {
-            self.progress(random, network, oracle, calm);
+            self.progress(random, network, oracle, faults, calm);
             self.let_go(script, oracle);
             return;
         }
         if calm || random.percent(50) {
             self.post(random, script, network, oracle, end);
         }
-        self.progress(random, network, oracle, calm);
+        self.progress(random, network, oracle, faults, calm);
         self.write(random, script, network, oracle, faults, refuse);
         self.test(random, script, network, oracle, faults, refuse);
         self.check(script, oracle);
@@ -143,6 +143,7 @@ impl Receiver {
         random: &mut Random,
         network: &mut Network,
         oracle: &mut Oracle,
+        faults: &mut Faults,
         calm: bool,
     ) {
         let events = if calm { usize::MAX } else { random.below(6) };
@@ -165,7 +166,27 @@ impl Receiver {
             self.flow.read_fins(&network.fins)
         };
         if found == 0 {
+            self.idle_turn(random, network, faults);
+        }
+    }
+
+    /// A turn that brought nothing, in either form.
+    fn idle_turn(&mut self, random: &mut Random, network: &mut Network, faults: &mut Faults) {
+        if random.percent(50) {
             self.flow.idle_turn();
+        } else if self.flow.rests() {
+            faults.fire(Fault::Rested);
+            assert_eq!(self.flow.lone_done(false), None, "a done is due in a turn that rests");
+            let write = self.flow.next_write(&mut network.staging);
+            assert_eq!(write, None, "adverts are due in a turn that rests");
+        } else if self.flow.failure().is_none() && (self.flow.has_unsent() || self.flow.owes_done())
+        {
+            self.flow.idle_turn();
+            let lone = self.flow.lone_done(false).is_some();
+            let write = self.flow.next_write(&mut network.staging);
+            // A lone done that is due waits for the one before it.
+            let due = lone || write.is_some() || self.flow.lone_done(true).is_none();
+            assert!(due, "a turn does not rest, and nothing is due");
         }
     }
 
@@ -305,7 +326,12 @@ impl Receiver {
             return;
         }
         match self.flow.poll(first) {
-            ReceivePoll::Pending => self.test_early(random, script, oracle, faults, index),
+            ReceivePoll::Pending => {
+                let parts = script.parameters.path != Path::Fin;
+                let plain = parts && group.count == 1 && script.parameters.rails == 1;
+                assert_eq!(self.flow.waits_plainly(first.number() as u16), plain);
+                self.test_early(random, script, oracle, faults, index);
+            }
             ReceivePoll::Done { count } => {
                 assert_eq!(count as usize, group.count);
                 for entry in group.first..group.first + group.count {

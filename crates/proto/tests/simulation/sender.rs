@@ -79,7 +79,7 @@ impl Sender {
         if calm || random.percent(60) {
             self.flow.observe(&network.mailbox);
         }
-        self.poll(random, script, oracle);
+        self.poll(random, script, network, oracle);
     }
 
     fn on_event(&mut self, event: SenderEvent, network: &mut Network, oracle: &mut Oracle) {
@@ -291,18 +291,34 @@ impl Sender {
         true
     }
 
-    fn poll(&mut self, random: &mut Random, script: &Script, oracle: &mut Oracle) {
+    fn poll(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &Network,
+        oracle: &mut Oracle,
+    ) {
         if self.requests.is_empty() {
             return;
         }
         let index = if script.any_order { random.below(self.requests.len()) } else { 0 };
         let (entry, line) = self.requests[index];
-        let plain =
-            if random.percent(50) { self.flow.poll_plainly(line.number() as u16) } else { None };
+        let request = line.number() as u16;
+        let plain = match random.below(3) {
+            0 => None,
+            1 => self.flow.poll_plainly(request),
+            _ => self.flow.look_plainly(&network.mailbox, request),
+        };
         let poll = plain.map(|len| SendPoll::Done { len });
         match poll.unwrap_or_else(|| self.flow.poll(line)) {
-            SendPoll::Pending => {}
+            SendPoll::Pending => {
+                // Of a group that is not full, it may be said later.
+                let waits = self.flow.waits_plainly(request);
+                let grouped = script.groups.iter().any(|group| group.count > 1);
+                assert!(waits || grouped, "entry {entry} waits");
+            }
             SendPoll::Done { len } => {
+                assert!(!self.flow.waits_plainly(request), "entry {entry} is done");
                 self.requests.remove(index);
                 self.done += 1;
                 oracle.send(script, entry, len);
