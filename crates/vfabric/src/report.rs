@@ -25,6 +25,7 @@ pub(crate) fn text(engine: &Engine) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{line}");
     };
+    line(format_args!("process {}", process()));
     line(format_args!("profile {}", engine.settings.profile.name));
     line(format_args!("seed {}", engine.settings.seed));
     line(format_args!("clock {}", engine.now()));
@@ -37,6 +38,12 @@ pub(crate) fn text(engine: &Engine) -> String {
         line(format_args!("{} {value}", name.replacen('.', " ", dots)));
     }
     text
+}
+
+/// The command line, for a reader of several processes' reports.
+fn process() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ").replace('\n', " ")
 }
 
 /// Every number by name: `counter.posts.write`, `broken.bounds`, `open.regions`, `nic.3.bytes`.

@@ -80,10 +80,16 @@ fn ironrail_passes_by_its_v8_table() {
     holds("", 8, &LOOPBACK, &[]);
 }
 
-/// Two rails of a profile, and both sides in one process, which is as far as the virtual fabric reaches.
+/// Two rails of a profile, and both sides in one process, which is as far as the virtual fabric reaches. Each process tells of
+/// the fabric's rules that it broke, whether or not a behaviour came to harm by it.
 fn profile(profile: &str, table: u32, known: &[&str]) {
     let folder = vfabric().to_str().unwrap();
+    let own = format!("conform-rules-{profile}-{table}-{}", process::id());
+    let reports = Path::new(TEMPORARY).join(own);
+    let _ = std::fs::remove_dir_all(&reports);
+    std::fs::create_dir_all(&reports).unwrap();
     let environment = [
+        ("VFABRIC_REPORT", &*format!("{}/%p", reports.display())),
         ("FI_PROVIDER_PATH", folder),
         ("FI_PROVIDER", "vfabric"),
         ("VFABRIC_PROFILE", profile),
@@ -93,6 +99,34 @@ fn profile(profile: &str, table: u32, known: &[&str]) {
         ("VFABRIC_LINGER", "0"),
     ];
     holds("--threads", table, &environment, known);
+    no_rule_is_broken(&reports);
+    std::fs::remove_dir_all(&reports).unwrap();
+}
+
+/// In these one end goes while the other sends, so that it may name a key that is no more.
+const LEFT_WHILE_SENDING: [&str; 6] = [
+    "deregister-in-flight-then-close",
+    "close-with-requests-in-flight",
+    "close-while-the-peer-sends",
+    "close-of-one-link-leaves-the-other",
+    "abort-leaves-other-communicators-alone",
+    "finalize-with-everything-left-open",
+];
+
+/// Each process that opened the virtual fabric has left a report.
+fn no_rule_is_broken(reports: &Path) {
+    let mut count = 0;
+    for entry in std::fs::read_dir(reports).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let behaviour = text.split_whitespace().skip_while(|word| *word != "--worker").nth(1);
+        let left = behaviour.is_some_and(|id| LEFT_WHILE_SENDING.contains(&id));
+        let expected = |line: &&str| left && line.starts_with("violation closed endpoint ");
+        let broken = text.lines().filter(|line| line.starts_with("violation "));
+        let broken: Vec<&str> = broken.filter(|line| !expected(line)).collect();
+        assert!(text.contains("\nviolations ") && broken.is_empty(), "{behaviour:?}: {broken:#?}");
+        count += 1;
+    }
+    assert!(count >= 80, "{count} reports");
 }
 
 macro_rules! profiles {
