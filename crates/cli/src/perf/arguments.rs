@@ -47,7 +47,7 @@ enum Command {
         ping_pong: PingPong,
     },
     /// Bare libfabric, without a plugin: writes with immediates between two processes. The reference for sendrecv --one-way
-    /// and, with --latency, for pingpong.
+    /// and, with --latency, for pingpong; with --two-sided, for the rate of messages.
     Raw {
         #[command(flatten)]
         options: Options,
@@ -136,12 +136,15 @@ impl PingPong {
 pub(super) struct Raw {
     #[command(flatten)]
     pub(super) place: Place,
-    /// Writes outstanding
+    /// Writes, or messages, outstanding
     #[arg(long, default_value_t = 8, value_parser = requests)]
     pub(super) window: usize,
     /// One write back and forth: the time is half a round trip
     #[arg(long)]
     pub(super) latency: bool,
+    /// Messages into receives that are posted ahead, instead of writes
+    #[arg(long, conflicts_with_all = ["latency", "no_inject"])]
+    pub(super) two_sided: bool,
     /// Post small writes like large ones, with a completion of their own
     #[arg(long)]
     pub(super) no_inject: bool,
@@ -179,6 +182,9 @@ pub(super) struct Versus {
     /// Compare half round trips instead of bandwidth
     #[arg(long)]
     pub(super) latency: bool,
+    /// Compare how many messages go in a second, with raw --two-sided
+    #[arg(long, conflicts_with = "latency")]
+    pub(super) rate: bool,
     /// Messages outstanding; in half round trips, receives ahead
     #[arg(long, default_value_t = 8, value_parser = requests)]
     pub(super) window: usize,

@@ -57,17 +57,25 @@ fn print(
     };
     say(format!("# plugin: {}", network[0]));
     say(format!("# raw:    {}", network[1]));
-    let what = if versus.latency { "half round trip" } else { "one way" };
+    let (what, unit) = match (versus.latency, versus.rate) {
+        (true, _) => ("half round trip", "GB/s"),
+        (_, true) => ("one way, two-sided raw", "M/s"),
+        _ => ("one way", "GB/s"),
+    };
     say(format!(
         "# {what}, medians of {} alternating runs, fastest and slowest run of each",
         versus.runs
     ));
-    say("#       size    plugin (us)       raw (us)  plugin (GB/s)  raw (GB/s)   ratio        plugin          raw".to_owned());
+    let (ours, theirs) = (format!("plugin ({unit})"), format!("raw ({unit})"));
+    say(format!(
+        "#       size    plugin (us)       raw (us) {ours:>14} {theirs:>11}   ratio        plugin          raw"
+    ));
     let mut rows = Vec::new();
     for (bytes, times) in &mut plugin {
         let Some(bare) = raw.get_mut(bytes) else { continue };
         let (Some(ours), Some(theirs)) = (median(times), median(bare)) else { continue };
-        let bandwidth = |us: f64| if us > 0.0 { *bytes as f64 / us / 1e3 } else { 0.0 };
+        let moved = if versus.rate { 1.0 } else { *bytes as f64 / 1e3 };
+        let speed = |us: f64| if us > 0.0 { moved / us } else { 0.0 };
         // Of times when latency is asked for, of bandwidths else: so "at least" and "at most" read as in the goals.
         let ratio = if versus.latency { ours / theirs } else { theirs / ours };
         // `median` has sorted them.
@@ -79,8 +87,8 @@ fn print(
             "{bytes:>12} {:>14} {:>14} {:>14.3} {:>11.3} {ratio:>7.3} {:>13} {:>12}",
             report::time(ours),
             report::time(theirs),
-            bandwidth(ours),
-            bandwidth(theirs),
+            speed(ours),
+            speed(theirs),
             span(times),
             span(bare),
         ));
@@ -89,7 +97,8 @@ fn print(
     if let Some(path) = &options.json {
         let json = json!({
             "format": "ironrail-versus/1", "args": std::env::args().collect::<Vec<_>>(), "plugin": network[0],
-            "raw": network[1], "latency": versus.latency, "results": rows,
+            "raw": network[1], "latency": versus.latency, "rate": versus.rate,
+            "results": rows,
         });
         report::write_json(path, &json)?;
     }
@@ -123,9 +132,8 @@ fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
 fn raw(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     let mut arguments: Vec<OsString> = vec!["perf".into(), "raw".into()];
     arguments.extend(["--window".into(), versus.window.to_string().into()]);
-    if versus.latency {
-        arguments.push("--latency".into());
-    }
+    let flags = [("--latency", versus.latency), ("--two-sided", versus.rate)];
+    arguments.extend(flags.iter().filter(|(_, asked)| *asked).map(|(flag, _)| flag.into()));
     arguments.extend(["--source".into(), versus.place.source().unwrap_or("none").into()]);
     arguments.extend(["--libfabric".into(), versus.place.libfabric.clone().into()]);
     if let Some(provider) = &versus.place.provider {
