@@ -58,7 +58,7 @@ impl Endpoint {
 
     /// Lets the last words of a connection leave: the caller may not be heard of again, and the peer may wait for them. Some
     /// providers send only what a later turn pushes.
-    fn part(&mut self) {
+    pub(super) fn part(&mut self) {
         for _ in 0..2 {
             self.progress();
         }

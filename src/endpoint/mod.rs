@@ -22,13 +22,14 @@ mod regions;
 mod release;
 mod sender;
 mod setup;
+mod silence;
 pub(crate) mod slots;
 mod watch;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::{Capabilities, CommId, LineFormat};
 
@@ -71,8 +72,8 @@ pub(crate) struct Endpoint {
     feeding: Vec<u16>,
     /// Receives that NCCL has not been told the end of.
     outstanding: u32,
-    /// A post leaves with the next turn of progress, not by itself: sockets, where progress is manual.
-    posts_wait: bool,
+    /// Since when the last receive waits for dones to leave.
+    departing: Option<Instant>,
     notices: Notices,
     /// Receives for messages that found no room yet, by NIC and buffer.
     owed_inboxes: Vec<(usize, u16)>,
@@ -175,7 +176,7 @@ impl Endpoint {
             working: Vec::new(),
             feeding: Vec::new(),
             outstanding: 0,
-            posts_wait: device.plan.rails.iter().any(|rail| rail.info.provider() == "sockets"),
+            departing: None,
             notices: Notices::default(),
             owed_inboxes: Vec::new(),
             counters: Counters::default(),
@@ -398,67 +399,6 @@ impl Endpoint {
         self.outstanding -= 1;
         enqueue(receiver, &mut self.working, slot);
         Ok(Poll::Done { sizes: count })
-    }
-
-    /// The caller may never be heard of again once its last receive is reported: nobody may wait for us then.
-    #[inline(never)]
-    fn test_last_receive(
-        &mut self,
-        request: Handle,
-        sizes: &mut [usize; 8],
-        look: Look,
-    ) -> Result<Poll> {
-        let (slot, generation) = (request.slot(), request.generation());
-        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
-        if !receiver.is_complete(line) {
-            receiver.read_fins(look);
-            enqueue(receiver, &mut self.working, slot);
-            if !receiver.is_complete(line) {
-                if !receiver.holds(line) {
-                    return Err(Error::stale("request"));
-                }
-                return receiver.verdict().map(|()| Poll::Pending);
-            }
-        }
-        if !self.tell_all(Some(slot)) {
-            return Ok(Poll::Pending);
-        }
-        if self.posts_wait {
-            self.progress();
-        }
-        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        let count = receiver.report(line, sizes);
-        self.outstanding -= 1;
-        enqueue(receiver, &mut self.working, slot);
-        Ok(Poll::Done { sizes: count })
-    }
-
-    /// Nothing is outstanding, though no last receive was reported: some were given up.
-    fn tell_if_idle(&mut self) {
-        if self.outstanding == 0 {
-            self.tell_all(None);
-        }
-    }
-
-    /// Writes every done that is owed, of the receiver in `last` too. False: one could not be written yet.
-    #[cold]
-    fn tell_all(&mut self, last: Option<u16>) -> bool {
-        let Self { receivers, nics, slabs, working, .. } = self;
-        if let Some(last) = last
-            && let Some(receiver) = receivers.at_mut(last)
-        {
-            enqueue(receiver, working, last);
-        }
-        let mut told = true;
-        for slot in working.iter() {
-            let generation = receivers.generation(*slot);
-            if let Some(receiver) = receivers.at_mut(*slot) {
-                let mut means = receiver::Means { nics, slabs, slot: *slot, generation };
-                told &= receiver.write_lone_done(&mut means, true);
-            }
-        }
-        told
     }
 
     /// Whether the handle names a comm that NCCL has open.

@@ -26,6 +26,8 @@ pub(super) struct Nic {
     pub(super) data: DataRail,
     pub(super) control: Option<ControlRail>,
     pub(super) operations: Operations,
+    /// Dones that travel alone and have not completed.
+    pub(super) lone_dones: u32,
     pub(super) peers: Peers,
     pub(super) queue: Arc<CompletionQueue>,
     /// Our own data endpoint as a peer, for flushes: looked up with the first.
@@ -118,6 +120,7 @@ impl Nic {
             data: DataRail::new(data, OPERATIONS),
             control,
             operations: Operations::new(OPERATIONS),
+            lone_dones: 0,
             peers: Peers::new(Arc::clone(&addresses)),
             queue,
             data_name,

@@ -90,7 +90,7 @@ impl Endpoint {
 
     /// Mostly a queue is empty, and that is all there is to a poll.
     #[inline(always)]
-    fn poll(&mut self, nic: usize, control: bool) {
+    pub(super) fn poll(&mut self, nic: usize, control: bool) {
         let Some(batch) = &mut self.batch else { return self.fail_broken() };
         let Some(queue) = self.nics[nic].queue(control) else { return };
         let polled = queue.poll(batch);
@@ -207,6 +207,7 @@ impl Endpoint {
                 }
             }
             Purpose::LoneDone { receiver, generation } => {
+                self.nics[nic].lone_dones -= 1;
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
                     entry.lone_done_written();
                     if entry.is_ending() {
@@ -412,6 +413,7 @@ impl Endpoint {
             log::debug!("{label}: an error of nothing in flight: {error}");
             return;
         };
+        let is_lone_done = matches!(purpose, Purpose::LoneDone { .. });
         let remote = |what: &str| {
             Error::new(
                 Kind::Remote,
@@ -427,6 +429,9 @@ impl Endpoint {
             Purpose::Advert { receiver, generation }
             | Purpose::LoneDone { receiver, generation }
             | Purpose::ReceiverPulse { receiver, generation } => {
+                if is_lone_done {
+                    self.nics[nic].lone_dones -= 1;
+                }
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
                     entry.operation_failed(&remote("a control write"));
                     self.try_release_receiver(receiver);

@@ -286,6 +286,7 @@ impl Receiver {
         match self.write_completing(means, local, remote, purpose) {
             Ok(Post::Accepted) => {
                 self.flow.lone_done_posted(lone);
+                means.nics[self.control.nic].lone_dones += 1;
                 true
             }
             Ok(Post::Again) => false,

@@ -96,7 +96,7 @@ settings! {
     connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer's endpoint may refuse every operation, while we poll, before its connections fail. A peer that is merely silent is waited for.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
-    /// How long deregMr and close wait, all in all, for peers that do not answer.
+    /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;

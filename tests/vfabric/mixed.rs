@@ -257,10 +257,6 @@ impl Workload {
             let moved = self.comms[comm].step(choice, &mut self.books);
             self.idle = if moved { 0 } else { self.idle + 1 };
             assert!(self.idle < IDLE_MAX, "nothing moves: {}", self.comms[comm].state());
-            // An end may have nothing left to ask for, and yet something to tell: in profile tcp, its last done.
-            if self.random.up_to(9) == 0 {
-                self.ends.iter().for_each(End::turn);
-            }
             if self.random.up_to(40) == 0 {
                 self.comms[comm].register_again();
             }

@@ -109,9 +109,6 @@ pub(crate) fn connect(
             }
         } else if receive.is_none() {
             receive = receiver.net.accept(listener).expect("accept");
-        } else {
-            // Its answer may not have left yet: in profile tcp, the next poll sends it.
-            receiver.turn();
         }
         if let (Some(send), Some(receive)) = (send, receive) {
             receiver.net.close_listen(listener).expect("closeListen");

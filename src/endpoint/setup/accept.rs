@@ -99,9 +99,7 @@ impl Endpoint {
         match self.post_message(FRONT_DOOR, accepting.peer, &accepting.reply) {
             Ok(Post::Accepted) => {
                 // Nobody may call again for a while, and the peer waits.
-                if self.posts_wait {
-                    self.progress();
-                }
+                self.part();
                 let Accepting { slot: comm, generation: of_comm, peer, .. } = accepting;
                 self.nics[FRONT_DOOR].peers.leave(peer);
                 if let Some(place) = self.listeners.get_mut(slot, generation) {

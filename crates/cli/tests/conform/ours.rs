@@ -95,8 +95,6 @@ fn profile(profile: &str, table: u32, known: &[&str]) {
         ("VFABRIC_PROFILE", profile),
         ("VFABRIC_NICS", "2"),
         ("IRONRAIL_RAILS", "vnic0,vnic1"),
-        // A receiver that falls silent may keep its last done (docs/testing.md, known weaknesses).
-        ("VFABRIC_LINGER", "0"),
     ];
     holds("--threads", table, &environment, known);
     no_rule_is_broken(&reports);
