@@ -330,6 +330,7 @@ impl Sender {
                     _ => false,
                 };
                 assert!(known, "the flow failed without a cause: {cause}");
+                assert!(!self.flow.waits_plainly(request), "entry {entry} has failed");
             }
         }
     }
