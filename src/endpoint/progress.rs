@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use fabric::{Batch, Completion, CompletionError, CqPoll, FabricError, Polled, Post};
 use proto::{Arrival, Immediate, Line};
 
+use super::nics::Nic;
 use super::receiver::gone;
 use super::{Endpoint, SenderState, enqueue, receiver, remember, sender};
 use crate::error::{Error, Kind};
@@ -12,6 +13,8 @@ use crate::rail::{PartWrite, Purpose};
 
 /// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
 const BATCHES_PER_TURN: usize = 4;
+/// So many times longer than control may data be refused: a process that is stopped takes none, and lives.
+const DATA_STALL: u32 = 30;
 /// Turns for data between two for control.
 const CONTROL_TURNS: u32 = 8;
 /// How often peers are looked after, unless the bound on their silence is short.
@@ -381,17 +384,21 @@ impl Endpoint {
     #[cold]
     fn sweep(&mut self, elapsed: Duration) {
         let bound = self.settings.peer_timeout;
+        let data_bound = bound.saturating_mul(DATA_STALL);
         for nic in 0..self.nics.len() {
-            for write in self.nics[nic].data.tick(elapsed, bound) {
+            for write in self.nics[nic].data.tick(elapsed, data_bound) {
                 let sentence =
-                    format!("a write of data on {}: {}", self.nics[nic].label, gone(bound));
+                    format!("a write of data on {}: {}", self.nics[nic].label, gone(data_bound));
                 self.part_given_up(nic, &write, Error::new(Kind::Remote, sentence));
             }
         }
         let Self { senders, receivers, nics, slabs, .. } = self;
+        let mut failed = Vec::new();
         for (slot, _, state) in senders.iter_mut() {
-            if let SenderState::Connected(sender) = &mut **state {
-                sender.sweep(&mut sender::Means { nics, slabs, slot }, elapsed, bound);
+            if let SenderState::Connected(sender) = &mut **state
+                && sender.sweep(&mut sender::Means { nics, slabs, slot }, elapsed, bound)
+            {
+                failed.push(slot);
             }
         }
         for (slot, generation, receiver) in receivers.iter_mut() {
@@ -401,6 +408,20 @@ impl Endpoint {
         for notice in self.notices.sweep(elapsed, bound) {
             self.counters.unsent_notices += 1;
             self.nics[notice.nic].peers.leave(notice.peer);
+        }
+        for slot in failed {
+            self.give_up_parts_of(slot);
+        }
+    }
+
+    /// Takes out the data that a connection whose peer is gone still waits to post: it would be tried in every turn.
+    fn give_up_parts_of(&mut self, slot: u16) {
+        for nic in 0..self.nics.len() {
+            let Nic { data, operations, .. } = &mut self.nics[nic];
+            for write in data.give_up_sender(operations, slot) {
+                let error = Error::new(Kind::Remote, "a write of data was given up");
+                self.part_given_up(nic, &write, error);
+            }
         }
     }
 

@@ -434,10 +434,16 @@ impl Sender {
         self.pulse.beaten();
     }
 
-    /// `elapsed` of polling has passed: looks whether the receiver is still there, if anything depends on it.
-    pub(super) fn sweep(&mut self, means: &mut Means<'_>, elapsed: Duration, bound: Duration) {
+    /// `elapsed` of polling has passed: looks whether the receiver is still there, if anything depends on it. True: it is not, and
+    /// the connection has failed.
+    pub(super) fn sweep(
+        &mut self,
+        means: &mut Means<'_>,
+        elapsed: Duration,
+        bound: Duration,
+    ) -> bool {
         if self.failure.is_some() {
-            return;
+            return false;
         }
         let parameters = self.flow.parameters();
         let owed = !parameters.sends_arrive_when_complete
@@ -458,6 +464,7 @@ impl Sender {
                 self.fail(Error::new(Kind::Remote, sentence));
             }
         }
+        self.failure.is_some()
     }
 
     /// Writes a word of the fin ring's place for failures that no fin has: nobody reads it. What it is written from is

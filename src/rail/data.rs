@@ -184,6 +184,11 @@ impl DataRail {
         self.backlog.give_up(of_region)
     }
 
+    /// Takes out the writes of the sender in this slot that wait.
+    pub(crate) fn give_up_sender(&mut self, operations: &Operations, slot: u16) -> Vec<PartWrite> {
+        self.backlog.give_up(|write| operations.is_part_of(write.operation, slot))
+    }
+
     /// `elapsed` has passed: takes out what peers have refused for more than `bound`.
     pub(crate) fn tick(&mut self, elapsed: Duration, bound: Duration) -> Vec<PartWrite> {
         self.backlog.tick(elapsed, bound)

@@ -122,6 +122,14 @@ impl Operations {
         }
     }
 
+    /// Whether entry `index` is a part of the sender in this slot.
+    pub(crate) fn is_part_of(&self, index: u16, slot: u16) -> bool {
+        let entry = self.entries.get(usize::from(index)).and_then(Option::as_ref);
+        entry.is_some_and(
+            |purpose| matches!(purpose, Purpose::Part { sender, .. } if *sender == slot),
+        )
+    }
+
     /// Takes the regions of all parts out, and leaves the operations in flight: for whoever knows what may be closed.
     pub(crate) fn take_regions(&mut self) -> Vec<Arc<UserRegion>> {
         let region = |entry: &mut Option<Purpose>| match entry
