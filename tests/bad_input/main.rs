@@ -8,6 +8,7 @@ mod deaths;
 mod garbage;
 mod handles;
 mod listeners;
+mod pauses;
 mod settings;
 #[path = "../support/mod.rs"]
 mod support;

@@ -126,6 +126,23 @@ impl Cast {
         self.child.wait().expect("it is our child");
     }
 
+    /// SIGSTOP: it lives, and does nothing.
+    pub(crate) fn pause(&mut self) {
+        self.signal("STOP");
+    }
+
+    /// SIGCONT, after a pause.
+    pub(crate) fn resume(&mut self) {
+        self.signal("CONT");
+    }
+
+    /// The shell has it built in; a program of that name need not be there.
+    fn signal(&mut self, name: &str) {
+        let line = format!("kill -{name} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &line]).status().expect("there is a shell");
+        assert!(status.success(), "{line}: {status}");
+    }
+
     /// Waits for the part to end well.
     pub(crate) fn finish(mut self) {
         let start = Instant::now();

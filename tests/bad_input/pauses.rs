@@ -1,0 +1,98 @@
+//! A peer that is stopped in the middle takes no data, for however long, and is not given up for dead.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::support::calls::{Buffer, Net, Object};
+use crate::support::link::Link;
+use crate::support::say;
+use crate::support::stage::play;
+use crate::{BOUND, SETTINGS, SLACK, open};
+
+/// So long that four of them fill every queue of the kernel's.
+const LONG: usize = 8 << 20;
+const OUTSTANDING: usize = 4;
+/// Twice what the settings say of peers that are gone.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// Long messages one way, as many outstanding as fit.
+struct Stream {
+    net: Net,
+    comm: Object,
+    buffer: Buffer,
+    region: Object,
+    sends: bool,
+    requests: VecDeque<Object>,
+    posted: usize,
+    done: usize,
+}
+
+impl Stream {
+    fn new(net: Net, comm: Object, sends: bool) -> Self {
+        let buffer = Buffer::new(OUTSTANDING * LONG);
+        let region = net.register(comm, buffer).expect("regMr");
+        Self { net, comm, buffer, region, sends, requests: VecDeque::new(), posted: 0, done: 0 }
+    }
+
+    /// One call or two. An error ends the test.
+    fn turn(&mut self) {
+        if self.requests.len() < OUTSTANDING {
+            let at = self.buffer.address() + self.posted % OUTSTANDING * LONG;
+            let request = if self.sends {
+                self.net.isend(self.comm, at, LONG, 0, self.region)
+            } else {
+                self.net.irecv(self.comm, at, LONG, 0, self.region)
+            };
+            let request = request.expect("the peer lives");
+            self.posted += usize::from(request.is_some());
+            self.requests.extend(request);
+        }
+        if let Some(oldest) = self.requests.front()
+            && self.net.test(*oldest).expect("the peer lives").is_some()
+        {
+            self.requests.pop_front();
+            self.done += 1;
+        }
+        std::thread::yield_now();
+    }
+
+    fn until_done(&mut self, count: usize) {
+        let start = Instant::now();
+        while self.done < count {
+            self.turn();
+            assert!(start.elapsed() < SLACK, "{} of {count} messages are through", self.done);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_stopped_in_the_middle_is_waited_for() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        if part.name == "receiver" {
+            let link = Link::to_peer(net, context, &mut { part });
+            let mut stream = Stream::new(net, link.receive, false);
+            part.say("ready");
+            loop {
+                stream.turn();
+            }
+        }
+        let mut peer = part.cast("receiver", &[]);
+        let link = Link::to_peer(net, context, &mut peer);
+        let mut stream = Stream::new(net, link.send, true);
+        assert_eq!(peer.hear(), "ready");
+        stream.until_done(OUTSTANDING);
+        peer.pause();
+        let (mut done, mut since) = (stream.done, Instant::now());
+        while since.elapsed() < PAUSE {
+            stream.turn();
+            if stream.done > done {
+                (done, since) = (stream.done, Instant::now());
+            }
+        }
+        say(&format!("{done} messages, then nothing for {PAUSE:?}"));
+        assert!(!stream.requests.is_empty(), "a message is in the middle");
+        peer.resume();
+        stream.until_done(done + 2 * OUTSTANDING);
+    });
+}
