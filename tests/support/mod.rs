@@ -11,6 +11,7 @@ pub(crate) mod client;
 pub(crate) mod counting;
 pub(crate) mod link;
 pub(crate) mod net;
+pub(crate) mod sockets;
 pub(crate) mod stage;
 pub(crate) mod stranger;
 pub(crate) mod traffic;

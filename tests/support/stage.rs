@@ -104,6 +104,12 @@ impl Part {
     pub(crate) fn overhear(&self) -> Option<String> {
         self.caster.waiting()
     }
+
+    /// SIGSTOP: nothing runs here until the caster calls [`Cast::resume`].
+    pub(crate) fn stop(&self) {
+        // SAFETY: the signal is nobody's to handle.
+        assert_eq!(unsafe { libc::raise(libc::SIGSTOP) }, 0);
+    }
 }
 
 impl Cast {
@@ -120,6 +126,21 @@ impl Cast {
         self.lines.waiting()
     }
 
+    /// Waits until the part has stopped itself.
+    pub(crate) fn wait_for_stop(&self) {
+        let start = Instant::now();
+        let path = format!("/proc/{}/stat", self.child.id());
+        loop {
+            // The state follows the name, which is in brackets and may have blanks.
+            let stat = fs::read_to_string(&path).expect("it is our child");
+            if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "a part does not stop");
+            thread::yield_now();
+        }
+    }
+
     /// SIGKILL: no destructor, no farewell.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is our child");
@@ -131,7 +152,7 @@ impl Cast {
         self.signal("STOP");
     }
 
-    /// SIGCONT, after a pause.
+    /// SIGCONT, after a pause or a stop.
     pub(crate) fn resume(&mut self) {
         self.signal("CONT");
     }

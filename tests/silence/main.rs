@@ -1,0 +1,260 @@
+//! A process that is stopped right after `test` said done: whoever is at the other end needs nothing more of it.
+//!
+//! Nobody calls a plugin that NCCL has nothing to ask of, for hours maybe. So what is said to be done must not lie in a queue
+//! of ours or of the provider's, to leave with the next call. `tests/vfabric` shows the same over a provider that keeps
+//! everything until then.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use support::calls::{Net, Object};
+use support::link::{Link, wait};
+use support::stage::{Part, play};
+use support::{say, sockets};
+
+/// How long a play may take on a machine that is busy with others.
+const BOUND: Duration = Duration::from_secs(240);
+/// Connections that share the sockets, and messages on each: more than sockets take.
+const LINKS: usize = 8;
+const MESSAGES: usize = 40;
+/// Short enough for software to take them in behind a full socket, and to say that they are sent.
+const LENGTHS: [usize; 4] = [8, 8 << 10, 4 << 10, 64];
+/// Bytes between two messages in a buffer.
+const STRIDE: usize = 8 << 10;
+/// A message in so many stops its sender; the last does, too.
+const STOPS: usize = 53;
+/// Turns in which adverts leave, or a message that is done would be said to be.
+const TURNS: usize = 1000;
+/// Messages after each of which the receiver stops.
+const ROUNDS: usize = 12;
+
+#[test]
+fn a_message_is_there_though_its_sender_is_stopped_over_net() {
+    play(&settings("net"), BOUND, |part| {
+        sender_is_stopped(part);
+    });
+}
+
+#[test]
+fn a_message_is_there_though_its_sender_is_stopped_over_rxm() {
+    play(&settings("tcp;ofi_rxm"), BOUND, |part| {
+        sender_is_stopped(part);
+    });
+}
+
+#[test]
+fn a_sender_is_told_though_its_receiver_is_stopped_over_net() {
+    play(&settings("net"), BOUND, |part| {
+        receiver_is_stopped(part);
+    });
+}
+
+#[test]
+fn a_sender_is_told_though_its_receiver_is_stopped_over_rxm() {
+    play(&settings("tcp;ofi_rxm"), BOUND, |part| {
+        receiver_is_stopped(part);
+    });
+}
+
+/// One rail, and every advert goes at once.
+fn settings(provider: &'static str) -> [(&'static str, &'static str); 3] {
+    [("PROVIDER", provider), ("RAILS", "127.0.0.1"), ("ADVERT_BATCHING", "0")]
+}
+
+/// Everything is sent before the receiver reads anything: sockets are full, and the rest waits in the sender's process. Then the
+/// receiver reads, and the sender stops each time that a message is said to be done.
+fn sender_is_stopped(part: &Part) {
+    let net = Net::open(&part.plugin());
+    let context = net.init().expect("init");
+    if part.name == "sender" {
+        return sends(part, net, context);
+    }
+    let mut sender = part.cast("sender", &[]);
+    let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut sender));
+    let mut links: Vec<_> = links.collect();
+    // The provider connects its rails with the first message.
+    links.iter_mut().for_each(Link::works);
+    let post = |(link, message): (usize, usize)| {
+        let Link { receive, input, .. } = &links[link];
+        let address = input.buffer.address() + message * STRIDE;
+        let request = net.irecv(*receive, address, STRIDE, 0, input.region).expect("irecv");
+        Message { link, message, request: request.expect("the window has room"), done: false }
+    };
+    let mut messages: Vec<_> = all().map(post).collect();
+    for _ in 0..TURNS {
+        assert_eq!(net.test(messages[0].request), Ok(None), "nothing was sent yet");
+    }
+    sender.say("posted");
+    assert_eq!(sender.hear(), "sent");
+    sender.say("reading");
+    loop {
+        let mut said = None;
+        wait("a word of the sender's", || {
+            // In order on each connection, as NCCL tests.
+            for link in 0..LINKS {
+                let next = messages.iter_mut().filter(|one| one.link == link).find(|one| !one.done);
+                if let Some(one) = next {
+                    one.test(net, &links);
+                }
+            }
+            said = sender.overhear();
+            said.is_some()
+        });
+        let Ok(stop) = said.expect("just heard").parse::<usize>() else { break };
+        sender.wait_for_stop();
+        let until = &mut messages[..=stop];
+        wait("a message that its sender was told is there", || {
+            until.iter_mut().filter(|one| !one.done).for_each(|one| one.test(net, &links));
+            until.iter().all(|one| one.done)
+        });
+        sender.resume();
+    }
+    close(net, context, links);
+    sender.finish();
+}
+
+/// One receive, and whether it is over.
+struct Message {
+    link: usize,
+    message: usize,
+    request: Object,
+    done: bool,
+}
+
+impl Message {
+    fn test(&mut self, net: Net, links: &[Link]) {
+        let Some(len) = net.test(self.request).expect("a receive") else { return };
+        assert_eq!(len, length(self.message));
+        let bytes = links[self.link].input.buffer.read(self.message * STRIDE, len);
+        assert!(
+            bytes == vec![mark(self.link, self.message); len],
+            "message {} is damaged",
+            self.message
+        );
+        self.done = true;
+    }
+}
+
+/// Messages of all connections in turn, each connection's in order.
+fn all() -> impl Iterator<Item = (usize, usize)> {
+    (0..MESSAGES).flat_map(|message| (0..LINKS).map(move |link| (link, message)))
+}
+
+fn length(message: usize) -> usize {
+    LENGTHS[message % LENGTHS.len()]
+}
+
+fn mark(link: usize, message: usize) -> u8 {
+    u8::try_from((message * LINKS + link) % 255).expect("a byte") + 1
+}
+
+fn sends(part: &Part, net: Net, context: Object) {
+    let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut { part }));
+    let mut links: Vec<_> = links.collect();
+    links.iter_mut().for_each(Link::works);
+    assert_eq!(part.hear(), "posted");
+    sockets::squeeze();
+    let send = |(link, message): (usize, usize)| {
+        let Link { send, out, .. } = &links[link];
+        let (len, at) = (length(message), message * STRIDE);
+        out.buffer.write(at, &vec![mark(link, message); len]);
+        net.isend(*send, out.buffer.address() + at, len, 0, out.region).expect("isend")
+    };
+    let mut left = all().peekable();
+    let mut requests = Vec::new();
+    for _ in 0..TURNS {
+        while let Some(request) = left.peek().and_then(|next| send(*next)) {
+            requests.push(request);
+            left.next();
+        }
+        let done = requests.iter().any(|request| net.test(*request).expect("a send").is_some());
+        assert!(!done, "the receiver has read nothing");
+    }
+    let full = sockets::full();
+    say(&format!("{full} sockets are full of {} messages", requests.len()));
+    assert!(full > 0);
+    part.say("sent");
+    assert_eq!(part.hear(), "reading");
+    for (index, next) in all().enumerate() {
+        wait("an advert", || {
+            if index == requests.len() {
+                requests.extend(send(next));
+            }
+            index < requests.len()
+        });
+        wait("the end of a send", || net.test(requests[index]).expect("a send").is_some());
+        if index % STOPS == 0 || index + 1 == LINKS * MESSAGES {
+            // From here on the plugin is not called.
+            part.say(&index.to_string());
+            part.stop();
+        }
+    }
+    part.say("over");
+    close(net, context, links);
+}
+
+/// One message on each connection; the receiver stops when the last of them is said to be there, which is its last receive.
+fn receiver_is_stopped(part: &Part) {
+    let net = Net::open(&part.plugin());
+    let context = net.init().expect("init");
+    if part.name == "receiver" {
+        return receives(part, net, context);
+    }
+    let mut receiver = part.cast("receiver", &[]);
+    let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut receiver));
+    let links: Vec<_> = links.collect();
+    for round in 0..ROUNDS {
+        let send = |link: &Link| {
+            let (mut request, address) = (None, link.out.buffer.address());
+            wait("an advert", || {
+                let sent = net.isend(link.send, address, length(round), 0, link.out.region);
+                request = sent.expect("isend");
+                request.is_some()
+            });
+            request.expect("just sent")
+        };
+        let mut requests: Vec<_> = links.iter().map(send).collect();
+        let mut stopped = false;
+        wait("the end of a send to a receiver that is stopped", || {
+            if !stopped && receiver.overhear().is_some() {
+                receiver.wait_for_stop();
+                stopped = true;
+            }
+            requests.retain(|request| net.test(*request).expect("a send").is_none());
+            stopped && requests.is_empty()
+        });
+        receiver.resume();
+    }
+    close(net, context, links);
+    receiver.finish();
+}
+
+fn receives(part: &Part, net: Net, context: Object) {
+    let links: Vec<_> = (0..LINKS).map(|_| Link::to_peer(net, context, &mut { part })).collect();
+    for round in 0..ROUNDS {
+        let post = |Link { receive, input, .. }: &Link| {
+            let address = input.buffer.address();
+            let posted = net.irecv(*receive, address, STRIDE, 0, input.region).expect("irecv");
+            posted.expect("the window is empty")
+        };
+        let mut requests: Vec<_> = links.iter().map(post).collect();
+        wait("the messages", || {
+            requests.retain(|request| {
+                let size = net.test(*request).expect("a receive");
+                size.inspect(|size| assert_eq!(*size, length(round))).is_none()
+            });
+            requests.is_empty()
+        });
+        // From here on the plugin is not called.
+        part.say("done");
+        part.stop();
+    }
+    close(net, context, links);
+}
+
+fn close(net: Net, context: Object, links: Vec<Link>) {
+    links.into_iter().for_each(Link::close);
+    net.finalize(context).expect("finalize");
+}
