@@ -85,7 +85,7 @@ impl Endpoint {
     pub(crate) fn close(mut self: Box<Self>) -> Report {
         let start = Instant::now();
         self.close_comms();
-        let bound = if self.patience.is_zero() { BYE_WAIT } else { self.settings.close_timeout };
+        let bound = if self.is_impatient() { BYE_WAIT } else { self.settings.close_timeout };
         while start.elapsed() < bound {
             self.progress();
             self.release_all();
@@ -242,6 +242,7 @@ impl Endpoint {
             return false;
         }
         receiver.ending.heard_bye = true;
+        self.unheard.end_of(receiver.lanes());
         receiver.fenced(bye.begun);
         receiver.fail_if_left();
         self.try_release_receiver(slot);
@@ -253,6 +254,7 @@ impl Endpoint {
         match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
             Some(SenderState::Connected(sender)) if sender.nonce() == bye.nonce => {
                 sender.ending.heard_bye = true;
+                self.unheard.end_of(sender.lanes());
                 sender.left(bye.done);
             }
             Some(SenderState::Asking { asking, .. }) => asking.left(bye.nonce, true),
@@ -274,7 +276,11 @@ impl Endpoint {
         }
         // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
         let bound = self.nics.iter().any(Nic::binds_regions);
-        let most = if bound { self.patience.max(BYE_WAIT) } else { BYE_WAIT / 5 };
+        let most = match bound {
+            true if self.is_impatient() => BYE_WAIT,
+            true => self.settings.close_timeout.max(BYE_WAIT),
+            false => BYE_WAIT / 5,
+        };
         let start = Instant::now();
         let mut turns = 0;
         while self.nics.iter().any(|nic| nic.operations.has_inboxes())

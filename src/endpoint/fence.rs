@@ -9,17 +9,23 @@
 //!
 //! A connection whose receives are withdrawn has failed, as every connection whose memory goes under a receive has. Its
 //! rails are shared with other connections and must not break, so no region closes while a peer may write to it. A peer
-//! that does not answer is waited for within a bound; then the region stays registered until the endpoint closes. The
+//! that does not answer is waited for within a bound; then deregMr is an error, and the region stays as it is: its handle
+//! can be given back later, or the endpoint's close frees it (docs/decisions/0008-memory-a-silent-peer-may-touch.md). One
+//! that is known to have ended begins nothing more; what its end left on the way is waited for as long. The
 //! caller's lock is given up between turns, so that the endpoint's other connections go on meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fabric::PeerAddress;
 use proto::{Begun, CommId, Withdraw, Withdrawn};
 
-use super::lanes::ControlLane;
+use super::lanes::{ControlLane, Lane};
+use super::receiver::Receiver;
+use super::sender::repeated;
 use super::setup::parts;
-use super::{Endpoint, Look, SenderState, enqueue, receiver};
+use super::{Endpoint, Look, SenderState, enqueue, pulse, receiver};
+use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::rail::UserRegion;
@@ -31,16 +37,28 @@ pub(super) enum Fence {
     None,
     /// The sender is to be asked once our own control writes have ended: none may land behind the question.
     Due { until: Instant },
-    /// The sender was asked.
-    Asked { until: Instant },
+    /// The sender was asked, and will be asked again: a question that the dead were asked may be accepted, the next is not.
+    Asked { until: Instant, again: Instant, pause: Duration },
 }
 
-/// A registration that NCCL has given back, and that something may still touch.
+/// A registration that NCCL gives back, and that something may still touch. No message can name it any more.
 #[derive(Debug)]
 pub(super) struct Leaving {
     handle: Handle,
     region: Arc<UserRegion>,
     until: Instant,
+    /// What NCCL was told when that had passed: it stays, and may be given back again.
+    failure: Option<Error>,
+}
+
+/// A connection that may touch a region.
+#[derive(Debug)]
+struct Touch<'a> {
+    /// The peer's endpoint on our first rail to it, which all connections to it share.
+    lane: Lane,
+    peer: &'a Peer,
+    /// The peer writes to the region, not we from it.
+    writes: bool,
 }
 
 impl Leaving {
@@ -57,14 +75,36 @@ impl Fence {
     fn is_over(self, now: Instant) -> bool {
         match self {
             Self::None => false,
-            Self::Due { until } | Self::Asked { until } => now >= until,
+            Self::Due { until } | Self::Asked { until, .. } => now >= until,
         }
     }
 }
 
+/// How a question fares: libfabric refuses what goes to the dead, or connects for ever, and refuses the living for moments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Refusal {
+    turns: u32,
+    refused: u32,
+}
+
+impl Refusal {
+    fn turn(&mut self, refused: bool) {
+        self.turns = self.turns.saturating_add(1);
+        self.refused = self.refused.saturating_add(refused.into());
+    }
+
+    fn lasts(self) -> bool {
+        self.refused > self.turns / 2
+    }
+}
+
 impl Endpoint {
-    /// Takes a handle back. True: the memory is free. False: ask [`Endpoint::has_left`] until it is.
+    /// Takes a handle back. True: the memory is free. False: ask [`Endpoint::has_left`] until it is. An error: it is not, and
+    /// the handle can be given back again.
     pub(crate) fn deregister(&mut self, handle: Handle) -> Result<bool> {
+        if let Some(index) = self.leaving_at(handle) {
+            return self.deregister_again(index);
+        }
         let ours = handle.is(HandleKind::Region) && handle.endpoint() == self.number;
         let taken =
             if ours { self.regions.remove(handle.slot(), handle.generation()) } else { None };
@@ -74,41 +114,75 @@ impl Endpoint {
             self.cache.release(region);
             return Ok(true);
         }
-        let until = self.until();
+        // What peers may still touch is not given out again.
+        self.cache.forget(&region);
+        let until = self.until(&region);
         self.withdraw_from(&region, until);
-        self.leaving.push(Leaving { handle, region, until });
-        Ok(self.has_left(handle))
+        self.leaving.push(Leaving { handle, region, until, failure: None });
+        self.has_left(handle)
     }
 
-    /// Whether nothing touches the memory of a handle any more, or it is not waited for any longer. Makes a turn of
-    /// progress.
-    pub(crate) fn has_left(&mut self, handle: Handle) -> bool {
+    /// The same for one that could not leave before, or that another thread gives back now.
+    #[cold]
+    fn deregister_again(&mut self, index: usize) -> Result<bool> {
+        let region = Arc::clone(&self.leaving[index].region);
+        if self.leaving[index].failure.is_some() && self.still_touches(&region) {
+            self.leaving[index].until = self.until(&region);
+        }
+        self.has_left(self.leaving[index].handle)
+    }
+
+    fn leaving_at(&self, handle: Handle) -> Option<usize> {
+        self.leaving.iter().position(|leaving| leaving.handle == handle)
+    }
+
+    /// Whether nothing touches the memory of a handle any more; an error when that is waited for no longer. Makes a turn
+    /// of progress.
+    pub(crate) fn has_left(&mut self, handle: Handle) -> Result<bool> {
         self.progress();
         for (slot, _) in self.receivers.keys() {
             self.drive_fence(slot);
         }
-        let Some(index) = self.leaving.iter().position(|leaving| leaving.handle == handle) else {
-            return true;
-        };
-        let Leaving { region, until, .. } = &self.leaving[index];
-        let (region, late) = (Arc::clone(region), Instant::now() >= *until);
-        let touched = self.touches(&region);
-        if touched && !late {
-            return false;
-        }
-        drop(self.leaving.swap_remove(index));
-        if touched {
-            self.keep(region);
-        } else {
+        let Some(index) = self.leaving_at(handle) else { return Ok(true) };
+        let region = Arc::clone(&self.leaving[index].region);
+        let touching = self.touching(&region);
+        if touching.is_empty() {
+            drop(self.leaving.swap_remove(index));
             self.patience = self.settings.close_timeout;
-            self.cache.release(region);
+            return Ok(true);
         }
-        true
+        if Instant::now() < self.leaving[index].until {
+            return Ok(false);
+        }
+        if self.leaving[index].failure.is_none() {
+            self.give_up_sending_from(&region);
+        }
+        let touching = self.touching(&region);
+        let gone = touching.iter().all(|touch| touch.writes && self.is_gone(touch.lane));
+        let peers: Vec<Lane> = touching.iter().map(|touch| touch.lane).collect();
+        self.waited_in_vain(&peers, gone);
+        if gone {
+            drop(self.leaving.swap_remove(index));
+            return Ok(true);
+        }
+        Err(self.stays(index, &region))
     }
 
-    /// Until when to wait for peers. All waits share one patience, which an answer restores.
-    fn until(&self) -> Instant {
+    /// Until when to wait for those who may touch the region: no time for who has let one wait pass already.
+    fn until(&mut self, region: &Arc<UserRegion>) -> Instant {
+        let peers: Vec<Lane> = self.touching(region).iter().map(|touch| touch.lane).collect();
+        let silent = peers.into_iter().any(|peer| self.is_silent(peer));
+        if silent { Instant::now() } else { self.one_wait() }
+    }
+
+    /// The end of a wait that begins now. Waits in vain share one patience, which an answer restores.
+    fn one_wait(&self) -> Instant {
         Instant::now() + self.patience.max(LEAST_WAIT)
+    }
+
+    /// Whether some peer was waited for in vain lately.
+    pub(super) fn is_impatient(&self) -> bool {
+        self.patience.is_zero() || self.patience < self.settings.close_timeout
     }
 
     /// [`Endpoint::touches`], after what has ended already was heard of: of a receive that ended early, NCCL knows that its
@@ -130,10 +204,93 @@ impl Endpoint {
 
     /// Whether a post of ours reads the region, or a peer may write to it.
     fn touches(&self, region: &Arc<UserRegion>) -> bool {
-        let feeds = |state: &SenderState| matches!(state, SenderState::Connected(sender) if sender.feeds_from(region));
-        self.nics.iter().any(|nic| nic.operations.uses(region))
-            || self.senders.iter().any(|state| feeds(state))
-            || self.receivers.iter().any(|receiver| receiver.exposes(region))
+        !self.touching(region).is_empty()
+    }
+
+    /// By which connections that is.
+    fn touching(&self, region: &Arc<UserRegion>) -> Vec<Touch<'_>> {
+        let posted = |slot: u16| self.nics.iter().any(|nic| nic.operations.reads_for(slot, region));
+        let mut found = Vec::new();
+        for (slot, generation) in self.senders.keys() {
+            if let Some(SenderState::Connected(sender)) =
+                self.senders.get(slot, generation).map(|state| &**state)
+                && (sender.feeds_from(region) || posted(slot))
+            {
+                let lane = sender.lanes().first();
+                found.extend(lane.map(|lane| Touch {
+                    lane: *lane,
+                    peer: &sender.peer,
+                    writes: false,
+                }));
+            }
+        }
+        let exposing = self.receivers.iter().filter(|receiver| receiver.exposes(region));
+        found.extend(exposing.filter_map(|receiver| {
+            let lane = *receiver.lanes().first()?;
+            Some(Touch { lane, peer: &receiver.peer, writes: true })
+        }));
+        found
+    }
+
+    /// A message to a peer was not delivered: it is gone, as far as this end can see.
+    #[cold]
+    pub(super) fn undelivered(&mut self, nic: usize, peer: PeerAddress) {
+        let is_its = |control: ControlLane| control.nic == nic && control.peer == peer;
+        for (_, _, state) in self.senders.iter_mut() {
+            if let SenderState::Connected(sender) = &mut **state
+                && is_its(sender.control())
+            {
+                sender.is_broken = true;
+            }
+        }
+        for (_, _, receiver) in self.receivers.iter_mut() {
+            receiver.is_broken |= is_its(receiver.control());
+        }
+    }
+
+    /// Whether a peer that does not answer has ended, as far as that can be known: an operation to it has failed, or the
+    /// question could not even be posted.
+    fn is_gone(&self, peer: Lane) -> bool {
+        let is_its = |lanes: &[Lane]| lanes.first() == Some(&peer);
+        let sent_to_nobody = |state: &SenderState| match state {
+            SenderState::Connected(sender) if is_its(sender.lanes()) => {
+                sender.is_broken || pulse::has_ended(&sender.peer)
+            }
+            _ => false,
+        };
+        let asked_nobody = |receiver: &Receiver| {
+            is_its(receiver.lanes())
+                && (receiver.is_broken
+                    || pulse::has_ended(&receiver.peer)
+                    || receiver.refusal.lasts() && !pulse::is_shared_memory(&receiver.peer))
+        };
+        self.unheard.is_of_the_dead(peer)
+            || self.senders.iter().any(|state| sent_to_nobody(state))
+            || self.receivers.iter().any(|receiver| asked_nobody(receiver))
+    }
+
+    /// How far the connections with a peer's endpoint are: whatever it does changes this.
+    fn mark(&self, peer: Lane) -> u64 {
+        let mut mark: u64 = 0;
+        let mut add = |number: u32| mark = mark.wrapping_mul(MARK_STEP).wrapping_add(number.into());
+        for state in self.senders.iter() {
+            if let SenderState::Connected(sender) = &**state
+                && sender.lanes().first() == Some(&peer)
+            {
+                sender.mark().into_iter().for_each(&mut add);
+            }
+        }
+        for receiver in self.receivers.iter() {
+            if receiver.lanes().first() == Some(&peer) {
+                add(receiver.done().number());
+            }
+        }
+        mark
+    }
+
+    fn is_silent(&mut self, peer: Lane) -> bool {
+        let mark = self.mark(peer);
+        self.unheard.lasts(peer, mark)
     }
 
     fn withdraw_from(&mut self, region: &UserRegion, until: Instant) {
@@ -161,7 +318,10 @@ impl Endpoint {
 
     /// The same when its comm is closed with receives posted.
     pub(super) fn withdraw_closed(&mut self, slot: u16) {
-        self.withdraw(slot, self.until());
+        let peer =
+            self.receivers.at_mut(slot).and_then(|receiver| receiver.lanes().first().copied());
+        let silent = peer.is_some_and(|peer| self.is_silent(peer));
+        self.withdraw(slot, if silent { Instant::now() } else { self.one_wait() });
     }
 
     /// Whether the sender of a receiver may still write to memory of ours, and is waited for.
@@ -179,17 +339,39 @@ impl Endpoint {
         match receiver.fence {
             Fence::None => {}
             Fence::Due { until } if receiver.is_drained() => {
-                receiver.fence = Fence::Asked { until };
-                let lane = receiver.control();
-                let (connection, nonce, done) =
-                    (receiver.connection, receiver.nonce(), receiver.done());
-                let (Some(comm), Ok(reply_to)) = (CommId::new(slot), self.front_door_name()) else {
-                    return;
-                };
-                self.say_withdraw(lane, &Withdraw { connection, comm, nonce, done, reply_to });
+                let again = Instant::now() + FIRST_PAUSE;
+                receiver.fence = Fence::Asked { until, again, pause: FIRST_PAUSE };
+                self.ask_to_withdraw(slot);
             }
-            Fence::Due { .. } | Fence::Asked { .. } => receiver.read_every_fin(),
+            Fence::Due { .. } => receiver.read_every_fin(),
+            Fence::Asked { until, again, pause } => {
+                receiver.read_every_fin();
+                let refused =
+                    self.notices.waits_for(receiver.control().nic, receiver.control().peer);
+                receiver
+                    .refusal
+                    .turn(refused && self.nics[receiver.control().nic].has_room_for_messages());
+                let now = Instant::now();
+                if again <= now && now < until && receiver.exposes_any() {
+                    let pause = 2 * pause;
+                    receiver.fence = Fence::Asked { until, again: now + pause, pause };
+                    let ControlLane { nic, peer, .. } = receiver.control();
+                    if !self.notices.waits_for(nic, peer) {
+                        self.ask_to_withdraw(slot);
+                    }
+                }
+            }
         }
+    }
+
+    fn ask_to_withdraw(&mut self, slot: u16) {
+        let Some(receiver) = self.receivers.at_mut(slot) else { return };
+        let lane = receiver.control();
+        let (connection, nonce, done) = (receiver.connection, receiver.nonce(), receiver.done());
+        let (Some(comm), Ok(reply_to)) = (CommId::new(slot), self.front_door_name()) else {
+            return;
+        };
+        self.say_withdraw(lane, &Withdraw { connection, comm, nonce, done, reply_to });
     }
 
     fn say_withdraw(&mut self, lane: ControlLane, withdraw: &Withdraw) {
@@ -207,6 +389,7 @@ impl Endpoint {
         match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
             Some(SenderState::Connected(sender)) if sender.nonce() == nonce => {
                 sender.withdrawn(done);
+                self.unheard.end_of(sender.lanes());
                 let (begun, lane) = (sender.begun(), sender.control());
                 let withdrawn = Withdrawn { connection, comm, nonce, begun };
                 if let Ok(bytes) = withdrawn.encode() {
@@ -230,6 +413,7 @@ impl Endpoint {
         let slot = withdrawn.comm.get();
         match self.receivers.at_mut(slot) {
             Some(receiver) if receiver.nonce() == withdrawn.nonce => {
+                self.unheard.end_of(receiver.lanes());
                 receiver.fenced(withdrawn.begun);
                 self.try_release_receiver(slot);
             }
@@ -240,28 +424,49 @@ impl Endpoint {
     /// The region stays registered: a peer may write to it whenever it is polled again, and would break rails that
     /// other connections share. What was to be sent from it, and is not posted yet, never will be.
     #[cold]
-    fn keep(&mut self, region: Arc<UserRegion>) {
-        self.patience = Duration::ZERO;
-        log::warn!(
-            "device {}: a buffer is deregistered while a peer that does not answer may still use it; it stays registered \
-             until the communicator ends",
-            self.label()
-        );
+    fn stays(&mut self, index: usize, region: &Arc<UserRegion>) -> Error {
+        let touching = self.touching(region);
+        let mut names: Vec<String> = touching.iter().map(|touch| touch.peer.to_string()).collect();
+        names.sort();
+        names.dedup();
+        let (who, memory, label) = (names.join(" and "), region.memory(), self.label().to_owned());
+        let sentence = || {
+            let (len, address) = (memory.len(), memory.address());
+            format!(
+                "{len} bytes at {address:#x} stay registered on device {label}: {who}, may still use them and does not answer; \
+                 keep the memory, and deregister it again later, or finalize the communicator, which ends that use \
+                 (IRONRAIL_CLOSE_TIMEOUT_MS bounds the wait)"
+            )
+        };
+        let failure = &mut self.leaving[index].failure;
+        repeated(failure.get_or_insert_with(|| Error::new(Kind::Remote, sentence())))
+    }
+
+    /// These peers had their time. Gone: all of them have ended.
+    fn waited_in_vain(&mut self, peers: &[Lane], gone: bool) {
+        if !peers.iter().any(|peer| self.is_silent(*peer)) {
+            self.patience /= PATIENCE_SHRINKS;
+        }
+        for peer in peers {
+            let mark = self.mark(*peer);
+            self.unheard.begin(*peer, mark, gone);
+        }
+    }
+
+    fn give_up_sending_from(&mut self, region: &Arc<UserRegion>) {
         for nic in 0..self.nics.len() {
             let rail = &mut self.nics[nic];
-            for write in rail.data.give_up(&rail.operations, &region) {
+            for write in rail.data.give_up(&rail.operations, region) {
                 self.part_given_up(nic, &write, gone());
             }
         }
         for (_, _, state) in self.senders.iter_mut() {
             if let SenderState::Connected(sender) = &mut **state
-                && sender.feeds_from(&region)
+                && sender.feeds_from(region)
             {
                 sender.fail(gone());
             }
         }
-        self.cache.forget(&region);
-        self.kept.push(region);
     }
 }
 
@@ -271,3 +476,9 @@ fn gone() -> Error {
 
 /// How long a peer is given to answer once one has not.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
+/// After which the question is asked again; then after twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// How much less time the next peer is given after one that let its wait pass: many of them cost little more than the first.
+const PATIENCE_SHRINKS: u32 = 6;
+/// Odd, so that what is added first is not lost.
+const MARK_STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -4,7 +4,7 @@ use fabric::PeerAddress;
 use proto::limits::MAX_DATA_RAILS;
 
 /// One paired data rail.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lane {
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,

@@ -31,6 +31,11 @@ impl Messages {
         self.region.local(usize::from(index) * MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
     }
 
+    /// Whether another message can be under way.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// A copy of what arrived in buffer `index`: the peer may write on, we look at what we took.
     pub(crate) fn arrived(&self, index: u16, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len.min(MAX_MESSAGE_BYTES)];

@@ -24,6 +24,7 @@ mod sender;
 mod setup;
 mod silence;
 pub(crate) mod slots;
+mod unheard;
 mod watch;
 
 use std::hash::{BuildHasher, RandomState};
@@ -50,6 +51,7 @@ use notices::Notices;
 use receiver::{Incoming, Receiver};
 use sender::{Outgoing, Sender};
 use slots::Slots;
+use unheard::Unheard;
 use watch::Watch;
 
 /// The rails, the memory and the connections of one communicator on one device.
@@ -84,10 +86,9 @@ pub(crate) struct Endpoint {
     slabs: Slabs,
     /// Registrations that are held.
     cache: RegionCache,
-    /// Registrations that were given back and are waited for.
+    /// Registrations that NCCL gives back, and that peers may still use.
     leaving: Vec<Leaving>,
-    /// Those that peers may use yet, which close with the endpoint.
-    kept: Vec<Arc<UserRegion>>,
+    unheard: Unheard,
     /// How long peers that do not answer may hold up those who end something.
     patience: Duration,
     nics: Vec<Nic>,
@@ -185,7 +186,7 @@ impl Endpoint {
             slabs: Slabs::new(controls, unit_bytes),
             cache: RegionCache::default(),
             leaving: Vec::new(),
-            kept: Vec::new(),
+            unheard: Unheard::default(),
             nics,
             batch: Some(Box::default()),
             watch: Watch::default(),
@@ -321,7 +322,8 @@ impl Endpoint {
     }
 
     /// An error was answered about a comm or a request. Who is told of a failure may never call again, and others are not
-    /// to wait for that; who goes on with other connections has made a turn of progress.
+    /// to wait for that: what it has begun is pushed a little further the first time. Who goes on with other connections
+    /// has made a turn of progress.
     #[cold]
     #[inline(never)]
     fn call_failed(&mut self, about: Handle, error: Error) -> Error {
@@ -330,7 +332,10 @@ impl Endpoint {
         if kinds.iter().any(|kind| about.is(*kind)) {
             self.abandon_receives(about.slot(), about.generation());
         }
-        self.progress();
+        let turns = if error.logged { 1 } else { FAREWELL_TURNS };
+        for _ in 0..turns {
+            self.progress();
+        }
         error
     }
 
@@ -510,6 +515,9 @@ fn first_generation() -> u16 {
     static ENDPOINTS: AtomicU16 = AtomicU16::new(0);
     ENDPOINTS.fetch_add(STRIDE, Ordering::Relaxed)
 }
+
+/// Turns for what was begun on a connection whose failure is told.
+const FAREWELL_TURNS: u32 = 64;
 
 /// Odd, so that all 65536 values take their turn.
 const STRIDE: u16 = 40_503;

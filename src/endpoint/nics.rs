@@ -100,6 +100,11 @@ fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic
 }
 
 impl Nic {
+    /// Whether a message that waits does so because libfabric refuses it.
+    pub(super) fn has_room_for_messages(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| control.messages.has_room())
+    }
+
     fn open(
         domain: &Arc<fabric::Domain>,
         plan: &RailPlan,

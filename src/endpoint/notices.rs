@@ -45,6 +45,11 @@ impl Notices {
         self.waiting.is_empty()
     }
 
+    /// Whether something waits for this peer.
+    pub(super) fn waits_for(&self, nic: usize, peer: PeerAddress) -> bool {
+        self.waiting.holds((nic, peer))
+    }
+
     /// Tries what waits. One that cannot be posted at all is dropped.
     pub(super) fn flush(&mut self, post: impl FnMut(&Notice) -> Result<Post, FabricError>) {
         self.waiting.flush(post, |_, error| log::debug!("a notice was not sent: {error}"));

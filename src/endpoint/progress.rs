@@ -466,6 +466,7 @@ impl Endpoint {
             }
             Purpose::Message { buffer, peer } => {
                 log::debug!("{label}: a message was not delivered: {error}");
+                self.undelivered(nic, peer);
                 self.message_ended(nic, buffer, peer);
             }
             Purpose::Inbox { buffer } => {

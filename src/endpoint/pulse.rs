@@ -94,7 +94,12 @@ impl Pulse {
 /// Whether the peer's process is known to have ended. Shared memory takes writes for the dead as for the living, so there
 /// the operating system is asked; elsewhere a process of that number means nothing.
 pub(super) fn has_ended(peer: &Peer) -> bool {
-    peer.provider == SHARED_MEMORY && !Path::new(&format!("/proc/{}", peer.process)).exists()
+    is_shared_memory(peer) && !Path::new(&format!("/proc/{}", peer.process)).exists()
+}
+
+/// Whether posts to the peer go to memory that its process may or may not look at.
+pub(super) fn is_shared_memory(peer: &Peer) -> bool {
+    peer.provider == SHARED_MEMORY
 }
 
 const SHARED_MEMORY: &str = "shm";

@@ -11,7 +11,7 @@ use proto::{
     ProtocolError, ReceiveFlow, ReceivePoll,
 };
 
-use super::fence::Fence;
+use super::fence::{Fence, Refusal};
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
@@ -49,8 +49,11 @@ pub(super) struct Receiver {
     /// Lanes that brought bytes since the last flush, as bits.
     carried: u16,
     pulse: Pulse,
+    /// An operation to the peer has failed: it is gone, as far as this end can see.
+    pub(super) is_broken: bool,
     pub(super) ending: Ending,
     pub(super) fence: Fence,
+    pub(super) refusal: Refusal,
     failure: Option<Error>,
 }
 
@@ -112,8 +115,10 @@ impl Receiver {
             in_flight: 0,
             carried: 0,
             pulse: Pulse::default(),
+            is_broken: false,
             ending: Ending::default(),
             fence: Fence::None,
+            refusal: Refusal::default(),
             failure: None,
         }
     }
@@ -376,6 +381,7 @@ impl Receiver {
             }
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
+                self.is_broken = true;
                 let sentence = format!("receiving from {}: {}", self.peer, gone(bound));
                 self.fail(Error::new(Kind::Remote, sentence));
             }
@@ -409,6 +415,7 @@ impl Receiver {
     #[cold]
     pub(super) fn operation_failed(&mut self, error: &Error) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.is_broken = true;
         self.learn_rank();
         let sentence = format!("receiving from {}: {}", self.peer, error.sentence);
         self.fail(Error::new(error.kind, sentence));
@@ -564,6 +571,7 @@ impl Receiver {
         }
         self.write_lone_done(means, true);
         self.fence = Fence::Due { until };
+        self.learn_rank();
         self.flow.withdraw();
         let sentence =
             format!("receiving from {}: a buffer of posted receives was deregistered", self.peer);

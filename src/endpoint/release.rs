@@ -46,11 +46,10 @@ impl Endpoint {
 
     /// Everything but the libfabric objects of the NICs for which `leaks` says so, and the memory that they use.
     fn release_except(self: Box<Self>, leaks: impl Fn(usize) -> bool) -> Vec<String> {
-        let Self { mut nics, slabs, landing, mut regions, senders, kept, leaving, .. } = *self;
+        let Self { mut nics, slabs, landing, mut regions, senders, leaving, .. } = *self;
         // Messages that were yet to be posted hold shares, too.
         drop(senders);
         let mut shares = vec![landing];
-        shares.extend(kept);
         shares.extend(leaving.into_iter().map(Leaving::into_region));
         shares.extend(regions.keys().iter().filter_map(|key| regions.remove(key.0, key.1)));
         shares.extend(nics.iter_mut().flat_map(|nic| nic.operations.take_regions()));

@@ -50,6 +50,8 @@ pub(super) struct Sender {
     /// Operations of this connection that have not completed.
     in_flight: u32,
     pulse: Pulse,
+    /// An operation to the peer has failed: it is gone, as far as this end can see.
+    pub(super) is_broken: bool,
     /// A message found no receive since the last sweep.
     wanting: bool,
     pub(super) ending: Ending,
@@ -129,6 +131,7 @@ impl Sender {
             unsent_fins: VecDeque::new(),
             in_flight: 0,
             pulse: Pulse::default(),
+            is_broken: false,
             wanting: false,
             ending: Ending::default(),
             cut_warned: false,
@@ -393,6 +396,7 @@ impl Sender {
     #[cold]
     pub(super) fn operation_failed(&mut self, error: &Error) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.is_broken = true;
         self.fail(Error::new(error.kind, format!("sending to {}: {}", self.peer, error.sentence)));
     }
 
@@ -460,6 +464,7 @@ impl Sender {
             }
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
+                self.is_broken = true;
                 let sentence = format!("sending to {}: {}", self.peer, gone(bound));
                 self.fail(Error::new(Kind::Remote, sentence));
             }
@@ -507,6 +512,11 @@ impl Sender {
     /// Whether nothing of this connection is in flight.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight == 0 && !self.is_feeding()
+    }
+
+    /// Numbers that change with whatever the receiver does.
+    pub(super) fn mark(&self) -> [u32; 2] {
+        [self.flow.peer_done().number(), self.in_flight]
     }
 
     pub(super) fn lanes(&self) -> &[Lane] {

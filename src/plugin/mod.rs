@@ -161,14 +161,15 @@ pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handl
     registry::with(comm, register)
 }
 
-/// Returns when nothing touches the memory any more, within a bound.
+/// Returns when nothing touches the memory any more; past a bound it is an error, and the memory stays registered.
 pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
     let mut gone = registry::with(comm, |endpoint| endpoint.deregister(region))?;
     while !gone {
         // Without the lock in between: other connections of the endpoint go on.
         std::thread::yield_now();
         // An endpoint that was finalized meanwhile has closed the region.
-        gone = registry::with(comm, |endpoint| Ok(endpoint.has_left(region))).unwrap_or(true);
+        gone =
+            registry::with(comm, |endpoint| Ok(endpoint.has_left(region))).unwrap_or(Ok(true))?;
     }
     Ok(())
 }

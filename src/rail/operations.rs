@@ -141,9 +141,9 @@ impl Operations {
         self.entries.iter_mut().filter_map(region).collect()
     }
 
-    /// Whether a part in flight, or one that waits to be posted, holds a share of `region`.
-    pub(crate) fn uses(&self, region: &Arc<UserRegion>) -> bool {
-        let holds = |purpose: &Purpose| matches!(purpose, Purpose::Part { region: held, .. } if Arc::ptr_eq(held, region));
+    /// Whether a part of this sender's, in flight or waiting to be posted, reads `region`.
+    pub(crate) fn reads_for(&self, sender: u16, region: &Arc<UserRegion>) -> bool {
+        let holds = |purpose: &Purpose| matches!(purpose, Purpose::Part { sender: by, region: held, .. } if *by == sender && Arc::ptr_eq(held, region));
         self.entries.iter().flatten().any(holds)
     }
 }

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use net_abi::ResultCode;
+
 use crate::bystander::{self, Bystander};
-use crate::support::calls::{Net, Object};
+use crate::support::calls::{Buffer, Failure, Net, Object};
 use crate::support::link::{Link, Memory, SLOT, descriptors, wait};
 use crate::support::say;
 use crate::support::stage::{Part, play};
@@ -16,6 +18,14 @@ fn within<T>(what: &str, bound: Duration, body: impl FnOnce() -> T) -> T {
     say(&format!("{what} took {:?}", start.elapsed()));
     assert!(start.elapsed() < bound, "{what} took {:?}", start.elapsed());
     result
+}
+
+/// The one sentence says that a buffer is not given back.
+#[track_caller]
+pub(crate) fn stays(failure: &Failure, buffer: Buffer) {
+    assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+    let what = format!("{} bytes at {:#x} stay registered", buffer.len, buffer.address());
+    assert!(failure.said.len() == 1 && failure.said[0].contains(&what), "{failure:?}");
 }
 
 /// Fills both windows of a link whose peer does nothing.
@@ -60,8 +70,15 @@ fn closes(part: &Part, kill: bool) {
         idle.kill();
     }
     let bound = CLOSE_BOUND + SLACK;
-    within("deregMr", bound, || net.deregister(link.send, link.out.region)).expect("deregMr");
-    within("deregMr", bound, || net.deregister(link.receive, link.input.region)).expect("deregMr");
+    let memories = [(link.send, link.out), (link.receive, link.input)];
+    for (comm, memory) in memories {
+        let answer = within("deregMr", bound, || net.deregister(comm, memory.region));
+        // The dead begin nothing more, and what they had begun was waited for.
+        if let Err(failure) = answer {
+            assert!(!kill, "{failure:?}");
+            stays(&failure, memory.buffer);
+        }
+    }
     within("closeSend", bound, || net.close_send(link.send)).expect("closeSend");
     within("closeRecv", bound, || net.close_recv(link.receive)).expect("closeRecv");
     bystander.works();

@@ -10,6 +10,7 @@ mod handles;
 mod listeners;
 mod pauses;
 mod settings;
+mod stopped;
 #[path = "../support/mod.rs"]
 mod support;
 mod too_long;

@@ -141,6 +141,10 @@ impl Cast {
         }
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL: no destructor, no farewell.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is our child");
@@ -249,7 +253,12 @@ fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
 
 /// Whether the environment asks for shared memory, which has no addresses and one rail.
 pub(crate) fn is_over_shm() -> bool {
-    std::env::var("IRONRAIL_PROVIDER").is_ok_and(|provider| provider == "shm")
+    is_over("shm")
+}
+
+/// Whether the environment asks for this provider.
+pub(crate) fn is_over(provider: &str) -> bool {
+    std::env::var("IRONRAIL_PROVIDER").is_ok_and(|asked| asked == provider)
 }
 
 /// The test around a closure, as the harness knows it: the closure's type is `binary::test::{{closure}}`.

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::calls::{self, Buffer, Net, Object};
+use net_abi::ResultCode;
+
+use crate::support::calls::{self, Answer, Buffer, Net, Object};
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
@@ -94,6 +96,91 @@ fn the_first_cause_of_a_failure_stays() {
     });
 }
 
+/// The sender's thread does something else: nobody says what is under way, and the sender may yet begin.
+fn stopped_sender(part: &Part, profile: &str) {
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+    let world = World::open(part, profile, [2, 2]);
+    world.fabric.configure(&format!("profile={profile} nics=16"));
+    let ends = world.nets.map(End::open);
+    let link = Link::open(world, &ends);
+    let Link { net, receive, into, target, .. } = link;
+    link.stays(net.deregister(receive, target), into);
+    let again = net.deregister(receive, target).expect_err("nobody has answered");
+    assert!(again.said.is_empty(), "{again:?}");
+    // What it does before it hears the question is no broken rule: the region is there.
+    link.out.write(0, &[7; 16]);
+    link.send();
+    let free = (0..TURNS).any(|_| {
+        ends[0].turn();
+        net.deregister(receive, target).is_ok()
+    });
+    assert!(free, "it was asked, and what it had begun has come");
+    assert_eq!(into.read(0, 16), [7; 16]);
+    into.write(0, &[9; 16]);
+    assert!(net.isend(link.send, link.out.address(), 8, 0, link.region).is_err());
+    assert!(net.deregister(receive, target).is_err(), "it is given back");
+    (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+    assert_eq!(into.read(0, 16), [9; 16]);
+    link.close(ends);
+    world.fabric.is_clean();
+}
+
+#[test]
+fn memory_stays_until_a_stopped_sender_answers_over_cxi() {
+    play(&[provider()], BOUND * 6, |part| stopped_sender(part, "cxi"));
+}
+
+#[test]
+fn memory_stays_until_a_stopped_sender_answers_over_efa() {
+    play(&[provider()], BOUND * 6, |part| stopped_sender(part, "efa"));
+}
+
+#[test]
+fn memory_stays_until_a_stopped_sender_answers_over_tcp() {
+    play(&[provider()], BOUND * 6, |part| stopped_sender(part, "tcp"));
+}
+
+/// The sender answers, and the bytes stand still under way: on both sides the memory stays until they move on.
+fn standing_nic(part: &Part, profile: &str) {
+    set("IRONRAIL_STRIPE_MIN", "16K");
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+    let world = World::open(part, profile, [2, 2]);
+    world.fabric.configure(&format!("profile={profile} nics=16"));
+    let ends = world.nets.map(End::open);
+    let link = Link::open(world, &ends);
+    let Link { net, send, receive, out, region, into, target, .. } = link;
+    world.fabric.change(1, "stall");
+    link.send();
+    link.stays(net.deregister(receive, target), into);
+    (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+    // In profile tcp a write that is complete was copied.
+    if profile == "efa" {
+        link.stays(net.deregister(send, region), out);
+    }
+    net.deregister(receive, target).expect_err("half of its message is to come");
+    world.fabric.change(1, "resume");
+    let handles = [(receive, target), (send, region)];
+    for (comm, handle) in &handles[..if profile == "efa" { 2 } else { 1 }] {
+        let free = (0..TURNS).any(|_| {
+            ends.iter().for_each(End::turn);
+            net.deregister(*comm, *handle).is_ok()
+        });
+        assert!(free, "the NIC has done all it had to do");
+    }
+    link.close(ends);
+    world.fabric.is_clean();
+}
+
+#[test]
+fn memory_stays_while_its_message_is_on_a_standing_nic_over_efa() {
+    play(&[provider()], BOUND * 6, |part| standing_nic(part, "efa"));
+}
+
+#[test]
+fn memory_stays_while_its_message_is_on_a_standing_nic_over_tcp() {
+    play(&[provider()], BOUND * 6, |part| standing_nic(part, "tcp"));
+}
+
 /// A connection with a receive posted and advertised, for a message that goes over both rails.
 struct Link {
     net: Net,
@@ -102,6 +189,8 @@ struct Link {
     received: Object,
     out: Buffer,
     region: Object,
+    into: Buffer,
+    target: Object,
 }
 
 impl Link {
@@ -118,7 +207,23 @@ impl Link {
         let received = net.irecv(receive, into.address(), into.len, 0, target).expect("irecv");
         let received = received.expect("the window is empty");
         (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
-        Self { net, send, receive, received, out, region }
+        Self { net, send, receive, received, out, region, into, target }
+    }
+
+    /// The answer is that a buffer is not given back.
+    #[track_caller]
+    fn stays(&self, answer: Answer<()>, buffer: Buffer) {
+        let failure = answer.expect_err("something may touch it");
+        assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+        let what = format!("{} bytes at {:#x} stay registered", buffer.len, buffer.address());
+        assert!(failure.said.len() == 1 && failure.said[0].contains(&what), "{failure:?}");
+    }
+
+    fn close(self, ends: [End; 2]) {
+        self.net.close_send(self.send).expect("closeSend");
+        self.net.close_recv(self.receive).expect("closeRecv");
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        ends.into_iter().for_each(End::close);
     }
 
     fn send(&self) -> Object {

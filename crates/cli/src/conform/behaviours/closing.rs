@@ -9,7 +9,7 @@ use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
 use super::super::link::{Link, at_once};
 use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
-use super::{few, nudge, talk};
+use super::{few, give_back, nudge, talk};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
@@ -249,7 +249,7 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
         for _ in 0..20 {
             case.until("receive a few", || Ok(into.turn()?.then_some(())))?;
         }
-        into.into_region().deregister()?;
+        give_back(into.into_region())?;
     }
     let Link { send, receive } = link;
     case.stage("close");
@@ -307,8 +307,8 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
                 && let Some((other, bad, regions)) = whole.take()
             {
                 case.stage("abort one communicator");
-                regions.0.deregister()?;
-                regions.1.deregister()?;
+                give_back(regions.0)?;
+                give_back(regions.1)?;
                 bad.close()?;
                 other.finalize()?;
             }
@@ -337,8 +337,8 @@ fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcom
         };
         talk_beside(case, good, &mut turn)?;
     }
-    out.into_region().deregister()?;
-    into.into_region().deregister()?;
+    give_back(out.into_region())?;
+    give_back(into.into_region())?;
     bad.close()?;
     if case.role() == first {
         talk_beside(case, good, &mut || Ok(()))?;

@@ -17,7 +17,7 @@ mod too_long;
 use std::fs;
 
 use ironrail_group::loader::Properties;
-use ironrail_group::loader::raw::{Before, Net, Receive, ReceiveComm, SendComm};
+use ironrail_group::loader::raw::{Before, Net, Receive, ReceiveComm, Region, SendComm, Wrong};
 
 use super::case::{Case, Outcome, Stop, skip};
 use super::link::Link;
@@ -101,6 +101,19 @@ pub(super) fn pass(case: &Case, send: &SendComm, receive: &ReceiveComm, number: 
     out.end()?;
     into.end()
 }
+
+/// Gives memory back while something may be under way. Whether it is free: of memory that a silent peer may still use,
+/// ncclRemoteError is an answer, and NCCL frees nothing then (NCCL src/transport/net.cc:1196-1300).
+pub(super) fn give_back(region: Region) -> Outcome<bool> {
+    match region.deregister() {
+        Ok(()) => Ok(true),
+        Err(Wrong::Code { code, .. }) if code.0 == REMOTE_ERROR => Ok(false),
+        Err(wrong) => Err(wrong.into()),
+    }
+}
+
+/// ncclRemoteError.
+const REMOTE_ERROR: i32 = 6;
 
 /// A message that names its connection.
 pub(super) fn named(number: usize) -> Vec<u8> {

@@ -1,0 +1,230 @@
+//! A peer that stops in the middle of a long message: deregMr says what is true of the memory, and says it in time.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bystander::{self, Bystander};
+use crate::closing::stays;
+use crate::support::calls::{Buffer, Net, Object};
+use crate::support::link::{from_text, to_text, wait};
+use crate::support::say;
+use crate::support::stage::{Cast, Part, is_over, is_over_shm, play};
+use crate::{BOUND, SETTINGS, open};
+
+/// More than all sockets between two processes hold.
+const LONG: usize = 64 << 20;
+const SHORT: usize = 4096;
+/// What nobody may write to, before and after the receive.
+const MARGIN: usize = 4096;
+/// Buffers of further receives.
+const MORE: usize = 16;
+/// The bound of a wait.
+const WAIT: &str = "2000";
+/// Much less than one wait for each buffer, and much more than one for all.
+const ALL_WAITS: Duration = Duration::from_secs(20);
+
+/// Receives posted for one long message, and for more that never come.
+struct Receiver {
+    net: Net,
+    comm: Object,
+    whole: Buffer,
+    /// Each with its handle; the first is the long one.
+    buffers: Vec<(Buffer, Object)>,
+}
+
+impl Receiver {
+    fn begin(net: Net, context: Object, writer: &mut Cast) -> Self {
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        writer.say(&to_text(&handle));
+        let mut comm = None;
+        wait("accept", || {
+            comm = net.accept(listener).expect("accept");
+            comm.is_some()
+        });
+        net.close_listen(listener).expect("closeListen");
+        let (comm, whole) = (comm.expect("accepted"), Buffer::new(LONG + 2 * MARGIN));
+        let mut buffers = vec![whole.part(MARGIN, LONG)];
+        buffers.extend((0..MORE).map(|_| Buffer::new(SHORT)));
+        let post = |buffer: Buffer| {
+            let region = net.register(comm, buffer).expect("regMr");
+            let request = net.irecv(comm, buffer.address(), buffer.len, 0, region).expect("irecv");
+            (buffer, request.expect("the window has room"), region)
+        };
+        let posted: Vec<_> = buffers.into_iter().map(post).collect();
+        let (long, request, _) = posted[0];
+        wait("some of the message", || {
+            assert_eq!(net.test(request), Ok(None), "all of it at once");
+            long.read(0, 1)[0] == FILLED
+        });
+        let buffers = posted.into_iter().map(|(buffer, _, region)| (buffer, region)).collect();
+        Self { net, comm, whole, buffers }
+    }
+
+    /// Nothing of the buffer changes any more, nor has what lies around it.
+    fn is_left_alone(&self, buffer: Buffer) {
+        buffer.write(0, &vec![REUSED; buffer.len]);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            // A turn of progress: it is no request.
+            drop(self.net.test(Object(1)));
+            thread::yield_now();
+        }
+        assert!(buffer.read(0, buffer.len).iter().all(|byte| *byte == REUSED));
+        for margin in [0, MARGIN + LONG] {
+            assert!(self.whole.read(margin, MARGIN).iter().all(|byte| *byte == 0));
+        }
+    }
+}
+
+const FILLED: u8 = 0x5a;
+const REUSED: u8 = 0x77;
+
+/// Sends one long message, as long as it may.
+fn write(part: &Part) {
+    let (net, context) = open(part);
+    let mut handle = from_text(&part.hear());
+    let mut comm = None;
+    wait("connect", || {
+        comm = net.connect(context, 0, &mut handle).expect("connect");
+        comm.is_some()
+    });
+    let (comm, buffer) = (comm.expect("connected"), Buffer::new(LONG));
+    buffer.write(0, &vec![FILLED; LONG]);
+    let region = net.register(comm, buffer).expect("regMr");
+    let mut request = None;
+    wait("a receive", || {
+        request = net.isend(comm, buffer.address(), LONG, 0, region).expect("isend");
+        request.is_some()
+    });
+    // Done, or in vain: the receiver may have gone.
+    wait("its end", || net.test(request.expect("posted")) != Ok(None));
+    wait("deregMr", || net.deregister(comm, region).is_ok());
+    net.close_send(comm).expect("closeSend");
+    net.finalize(context).expect("finalize");
+}
+
+fn is_other(part: &Part) -> bool {
+    match part.name.as_str() {
+        "writer" => write(part),
+        "bystander" => {
+            let (net, context) = open(part);
+            bystander::play(part, net, context);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn settings() -> Vec<(&'static str, &'static str)> {
+    let mut settings = SETTINGS.to_vec();
+    settings.push(("CLOSE_TIMEOUT_MS", WAIT));
+    settings
+}
+
+#[test]
+fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
+    play(&settings(), BOUND, |part| {
+        if is_other(part) {
+            return;
+        }
+        if is_over_shm() {
+            return say("SKIPPED: with shm the receiver reads the message itself");
+        }
+        let (net, context) = open(part);
+        let mut bystander = Bystander::cast(part, net, context);
+        let mut writer = part.cast("writer", &[]);
+        let receiver = Receiver::begin(net, context, &mut writer);
+        writer.pause();
+        let start = Instant::now();
+        for (buffer, region) in &receiver.buffers {
+            let failure = net.deregister(receiver.comm, *region).expect_err("it may write there");
+            stays(&failure, *buffer);
+            let who = format!("process {} on ", writer.process());
+            assert!(failure.said[0].contains(&who), "{failure:?}");
+        }
+        say(&format!("{} answers took {:?}", receiver.buffers.len(), start.elapsed()));
+        assert!(start.elapsed() < ALL_WAITS, "{:?}", start.elapsed());
+        // Nor does it say so again.
+        let (long, region) = receiver.buffers[0];
+        assert_eq!(net.deregister(receiver.comm, region).expect_err("still").said, [""; 0]);
+        let last = long.read(LONG - 1, 1)[0];
+        assert_eq!(last, 0, "the message was all there: its sender was not stopped in the middle");
+        bystander.works();
+        writer.resume();
+        for (_, region) in &receiver.buffers {
+            wait("deregMr", || net.deregister(receiver.comm, *region).is_ok());
+        }
+        receiver.is_left_alone(long);
+        let stale = net.deregister(receiver.comm, region).expect_err("it is given back");
+        assert_eq!(stale.code, net_abi::ResultCode::INVALID_ARGUMENT);
+        net.close_recv(receiver.comm).expect("closeRecv");
+        writer.finish();
+        bystander.end(net, context);
+    });
+}
+
+/// The dead write nothing more.
+#[test]
+fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
+    play(&settings(), BOUND, |part| {
+        if is_other(part) {
+            return;
+        }
+        if is_over_shm() {
+            return say("SKIPPED: with shm the receiver reads the message itself");
+        }
+        if is_over("sockets") {
+            return say("SKIPPED: sockets takes messages for the dead as for the living");
+        }
+        let (net, context) = open(part);
+        let mut bystander = Bystander::cast(part, net, context);
+        let mut writer = part.cast("writer", &[]);
+        let receiver = Receiver::begin(net, context, &mut writer);
+        writer.kill();
+        let start = Instant::now();
+        for (_, region) in &receiver.buffers {
+            net.deregister(receiver.comm, *region).expect("deregMr");
+        }
+        say(&format!("{} answers took {:?}", receiver.buffers.len(), start.elapsed()));
+        assert!(start.elapsed() < ALL_WAITS, "{:?}", start.elapsed());
+        receiver.is_left_alone(receiver.buffers[0].0);
+        bystander.works();
+        net.close_recv(receiver.comm).expect("closeRecv");
+        bystander.end(net, context);
+    });
+}
+
+/// The handle of a buffer that stays is good until the endpoint ends, and then its region is gone.
+#[test]
+fn finalize_frees_what_a_stopped_peer_may_write_to() {
+    play(&settings(), BOUND, |part| {
+        if is_other(part) {
+            return;
+        }
+        if is_over_shm() {
+            return say("SKIPPED: with shm the receiver reads the message itself");
+        }
+        if is_over("tcp;ofi_rxm") {
+            return say(
+                "SKIPPED: rxm of 1.17 reads freed memory when half a message is there at its close",
+            );
+        }
+        let before = crate::support::link::descriptors();
+        let (net, context) = open(part);
+        let mut writer = part.cast("writer", &[]);
+        let receiver = Receiver::begin(net, context, &mut writer);
+        writer.pause();
+        let start = Instant::now();
+        for (buffer, region) in &receiver.buffers {
+            stays(&net.deregister(receiver.comm, *region).expect_err("it may"), *buffer);
+        }
+        net.close_recv(receiver.comm).expect("closeRecv");
+        net.finalize(context).expect("finalize");
+        say(&format!("all took {:?}", start.elapsed()));
+        assert!(start.elapsed() < ALL_WAITS, "{:?}", start.elapsed());
+        writer.resume();
+        receiver.is_left_alone(receiver.buffers[0].0);
+        drop(writer);
+        wait("all descriptors to be closed", || crate::support::link::descriptors() <= before);
+    });
+}
