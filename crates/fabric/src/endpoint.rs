@@ -81,8 +81,13 @@ impl<K: RailKind> Endpoint<K> {
         for option in options {
             endpoint.set(option)?;
         }
-        // SAFETY: the endpoint is open.
-        check("fi_enable", unsafe { sys::fi_enable(endpoint.as_ptr()) })?;
+        let enabled = match endpoint.enable() {
+            // shm names its memory by process, and a killed one leaves it behind. The next process of that number is refused
+            // once, for it takes itself for the owner, and what was left is cleared away meanwhile.
+            Err(FabricError { code, .. }) if code == -sys::FI_EBUSY => endpoint.enable(),
+            enabled => enabled,
+        };
+        enabled?;
         if let Some(OptionValue::Size(bytes)) =
             endpoint.option(OptionName::InjectRmaSize, OptionValue::Size(0))?
         {
@@ -166,6 +171,11 @@ impl<K: RailKind> Endpoint<K> {
         let mut endpoint =
             Arc::into_inner(self).ok_or_else(|| FabricError::new("fi_close", sys::FI_EBUSY))?;
         endpoint.handle.close()
+    }
+
+    fn enable(&self) -> Result<(), FabricError> {
+        // SAFETY: the endpoint is open, and what it needs is bound.
+        check("fi_enable", unsafe { sys::fi_enable(self.as_ptr()) })
     }
 
     fn bind(&self, object: *mut sys::fid, flags: u64) -> Result<(), FabricError> {
