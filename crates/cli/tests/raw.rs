@@ -26,7 +26,14 @@ fn bare_writes_move_in_bulk_and_back_and_forth() {
     for provider in
         ["", "--provider tcp;ofi_rxm", "--provider sockets", "--provider shm --source none"]
     {
-        for mode in ["", "--latency", "--latency --no-inject", "--window 32", "--two-sided"] {
+        for mode in [
+            "",
+            "--latency",
+            "--latency --no-inject",
+            "--window 32",
+            "--two-sided",
+            "--two-sided --unanswered --window 3",
+        ] {
             let Some((code, table, errors)) =
                 perf(&format!("raw {provider} {mode} -b 8 -e 512K -f 16 -n 40"))
             else {

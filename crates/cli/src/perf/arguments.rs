@@ -142,9 +142,12 @@ pub(super) struct Raw {
     /// One write back and forth: the time is half a round trip
     #[arg(long)]
     pub(super) latency: bool,
-    /// Messages into receives that are posted ahead, instead of writes
+    /// Messages into receives that are posted ahead, instead of writes; outstanding until the peer answers that it has them
     #[arg(long, conflicts_with_all = ["latency", "no_inject"])]
     pub(super) two_sided: bool,
+    /// Messages are outstanding only until the provider lets go of them, wherever they are then
+    #[arg(long, requires = "two_sided")]
+    pub(super) unanswered: bool,
     /// Post small writes like large ones, with a completion of their own
     #[arg(long)]
     pub(super) no_inject: bool,
@@ -185,6 +188,9 @@ pub(super) struct Versus {
     /// Compare how many messages go in a second, with raw --two-sided
     #[arg(long, conflicts_with = "latency")]
     pub(super) rate: bool,
+    /// With --rate, what raw --unanswered does
+    #[arg(long, requires = "rate")]
+    pub(super) unanswered: bool,
     /// Messages outstanding; in half round trips, receives ahead
     #[arg(long, default_value_t = 8, value_parser = requests)]
     pub(super) window: usize,

@@ -59,6 +59,7 @@ fn print(
     say(format!("# raw:    {}", network[1]));
     let (what, unit) = match (versus.latency, versus.rate) {
         (true, _) => ("half round trip", "GB/s"),
+        (_, true) if versus.unanswered => ("one way, two-sided raw, unanswered", "M/s"),
         (_, true) => ("one way, two-sided raw", "M/s"),
         _ => ("one way", "GB/s"),
     };
@@ -132,7 +133,11 @@ fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
 fn raw(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     let mut arguments: Vec<OsString> = vec!["perf".into(), "raw".into()];
     arguments.extend(["--window".into(), versus.window.to_string().into()]);
-    let flags = [("--latency", versus.latency), ("--two-sided", versus.rate)];
+    let flags = [
+        ("--latency", versus.latency),
+        ("--two-sided", versus.rate),
+        ("--unanswered", versus.unanswered),
+    ];
     arguments.extend(flags.iter().filter(|(_, asked)| *asked).map(|(flag, _)| flag.into()));
     arguments.extend(["--source".into(), versus.place.source().unwrap_or("none").into()]);
     arguments.extend(["--libfabric".into(), versus.place.libfabric.clone().into()]);

@@ -1,4 +1,7 @@
-//! Two-sided: messages (fi_msg(3)), a window of them outstanding, into receives that were posted ahead.
+//! Two-sided: messages (fi_msg(3)) into receives that were posted ahead, a window of them outstanding.
+//!
+//! A message is outstanding until the peer has it, as with the plugin: the receiver answers every half window, so that the
+//! sender never stands still. Unanswered, it is outstanding until the sender's own provider lets go of it.
 
 use std::sync::Arc;
 
@@ -15,15 +18,17 @@ use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
-/// An endpoint for messages, its memory, and its one peer. Rank 0 only sends, rank 1 only receives.
+/// An endpoint for messages, its memory, and its one peer. Rank 0 sends, rank 1 receives and answers.
 pub(super) struct Mail {
     endpoint: Arc<Endpoint<Control>>,
     queue: Arc<CompletionQueue>,
-    memory: Region<Control>,
-    contexts: Contexts,
+    source: Region<Control>,
+    target: Region<Control>,
+    sending: Contexts,
+    receiving: Contexts,
     peer: PeerAddress,
-    window: usize,
-    sends: bool,
+    raw: Raw,
+    first: bool,
     bytes: usize,
     /// Where messages of this size are sent from.
     slots: Slots,
@@ -33,12 +38,14 @@ pub(super) struct Mail {
     unposted: Vec<usize>,
     batch: Batch,
     patience: Patience,
-    /// Sends that have ended, or messages that have come, and were not yet counted.
-    ended: usize,
+    /// Sends of ours that have not ended, and messages of the peer's that have come and were not yet counted.
+    in_flight: usize,
+    arrived: usize,
 }
 
 /// Receives posted ahead: enough that a full window never waits for one.
 const AHEAD: usize = 128;
+const ANSWER_BYTES: usize = 1;
 
 impl Mail {
     pub(super) fn open(
@@ -55,47 +62,112 @@ impl Mail {
         let addresses = AddressVector::open(&domain).map_err(broken)?;
         let endpoint =
             Endpoint::<Control>::open(&domain, info, &queue, &addresses).map_err(broken)?;
-        let rooms = Slots::of(options.last(), AHEAD, 1);
-        let pages = Pages::map(rooms.count * rooms.receive_stride)
-            .map_err(|error| GroupError::System { what: "mapping memory", error })?;
-        pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
-        let memory = Region::register_pages(&endpoint, Arc::new(pages)).map_err(broken)?;
+        let first = bootstrap.rank() == 0;
+        let (sent, received) =
+            if first { (options.last(), ANSWER_BYTES) } else { (ANSWER_BYTES, options.last()) };
+        let rooms = Slots::of(received, AHEAD, 1);
+        let source = Slots::of(sent, raw.window, 1);
+        let register = |bytes: usize| {
+            let pages = Pages::map(bytes)
+                .map_err(|error| GroupError::System { what: "mapping memory", error })?;
+            pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
+            Region::register_pages(&endpoint, Arc::new(pages)).map_err(broken)
+        };
         let names = bootstrap.all_gather(&endpoint.name().map_err(broken)?, wait)?;
         let mut mail = Self {
             peer: addresses.insert(&names[1 - bootstrap.rank()]).map_err(broken)?,
+            source: register(source.count * source.send_stride)?,
+            target: register(rooms.count * rooms.receive_stride)?,
             endpoint,
             queue,
-            memory,
-            contexts: Contexts::new(AHEAD),
-            window: raw.window,
-            sends: bootstrap.rank() == 0,
+            sending: Contexts::new(raw.window),
+            receiving: Contexts::new(AHEAD),
+            raw: raw.clone(),
+            first,
             bytes: 0,
             slots: Slots::default(),
             rooms,
             unposted: (0..AHEAD).collect(),
             batch: Batch::new(),
             patience: Patience::new(wait, spins_for(2)),
-            ended: 0,
+            in_flight: 0,
+            arrived: 0,
         };
-        if !mail.sends {
-            mail.post_receives()?;
-        }
+        mail.post_receives()?;
         Ok(mail)
     }
 
-    fn send(&self, number: usize) -> Result<bool, GroupError> {
+    /// Messages that one answer stands for.
+    fn half(&self) -> usize {
+        (self.raw.window / 2).max(1)
+    }
+
+    fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let (mut posted, mut over) = (0, 0);
+        self.patience.reset();
+        while over < messages || self.in_flight > 0 {
+            let mut moved = false;
+            while posted < messages && posted - over < self.raw.window && self.send(posted)? {
+                posted += 1;
+                moved = true;
+            }
+            self.poll()?;
+            let now = if self.raw.unanswered {
+                posted - self.in_flight
+            } else {
+                let answers = std::mem::take(&mut self.arrived);
+                (over + answers * self.half()).min(messages)
+            };
+            (over..now).for_each(|_| watch.lap());
+            moved |= now > over;
+            over = now;
+            self.pace(moved)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let (mut over, mut answered, half) = (0, 0, self.half());
+        let due = |over: usize| {
+            if over == messages { messages.div_ceil(half) } else { over / half }
+        };
+        self.patience.reset();
+        while over < messages || self.in_flight > 0 {
+            self.poll()?;
+            // What belongs to the next round stays for it.
+            let now = self.arrived.min(messages - over);
+            self.arrived -= now;
+            over += now;
+            (0..now).for_each(|_| watch.lap());
+            let mut moved = now > 0;
+            while !self.raw.unanswered && answered < due(over) && self.send(answered)? {
+                answered += 1;
+                moved = true;
+            }
+            self.pace(moved)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, number: usize) -> Result<bool, GroupError> {
+        if self.in_flight == self.raw.window {
+            return Ok(false);
+        }
+        let bytes = if self.first { self.bytes } else { ANSWER_BYTES };
         let offset = number % self.slots.count * self.slots.send_stride;
-        let bytes = self.memory.local(offset, self.bytes).ok_or_else(beyond)?;
-        let context = self.contexts.at(number % self.window);
-        Ok(self.endpoint.send(bytes, self.peer, context).map_err(broken)? == Post::Accepted)
+        let bytes = self.source.local(offset, bytes).ok_or_else(beyond)?;
+        let context = self.sending.at(number % self.raw.window);
+        let posted = self.endpoint.send(bytes, self.peer, context).map_err(broken)?;
+        self.in_flight += usize::from(posted == Post::Accepted);
+        Ok(posted == Post::Accepted)
     }
 
     /// Posts again what has been filled, as far as there is room.
     fn post_receives(&mut self) -> Result<(), GroupError> {
         let Slots { count, receive_stride, .. } = self.rooms;
         while let Some(number) = self.unposted.last() {
-            let room = self.memory.local(number % count * receive_stride, receive_stride);
-            let context = self.contexts.at(*number);
+            let room = self.target.local(number % count * receive_stride, receive_stride);
+            let context = self.receiving.at(*number);
             let post = self.endpoint.receive(room.ok_or_else(beyond)?, context).map_err(broken)?;
             if post == Post::Again {
                 break;
@@ -104,39 +176,25 @@ impl Mail {
         }
         Ok(())
     }
+
+    #[inline]
+    fn pace(&mut self, moved: bool) -> Result<(), GroupError> {
+        if moved {
+            self.patience.reset();
+            return Ok(());
+        }
+        self.patience.idle(|| "a message".to_owned())
+    }
 }
 
 impl Side for Mail {
     fn begin(&mut self, bytes: usize) {
         self.bytes = bytes;
-        self.slots = Slots::of(bytes, self.window, 1);
+        self.slots = Slots::of(if self.first { bytes } else { ANSWER_BYTES }, self.raw.window, 1);
     }
 
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        let (mut posted, mut over) = (0, 0);
-        self.patience.reset();
-        while over < messages {
-            let mut moved = false;
-            while self.sends && posted < messages && posted - over < self.window {
-                if !self.send(posted)? {
-                    break;
-                }
-                posted += 1;
-                moved = true;
-            }
-            self.poll()?;
-            // What belongs to the next round stays for it.
-            let now = self.ended.min(messages - over);
-            self.ended -= now;
-            over += now;
-            (0..now).for_each(|_| watch.lap());
-            if moved || now > 0 {
-                self.patience.reset();
-            } else {
-                self.patience.idle(|| "a message".to_owned())?;
-            }
-        }
-        Ok(())
+        if self.first { self.pour(messages, watch) } else { self.take(messages, watch) }
     }
 
     #[inline]
@@ -144,10 +202,13 @@ impl Side for Mail {
         match self.queue.read(&mut self.batch) {
             CqPoll::Empty => return Ok(()),
             CqPoll::Completions(completions) => {
-                self.ended += completions.len();
-                if !self.sends {
-                    let places = completions.iter().map(fabric::Completion::context);
-                    self.unposted.extend(places.filter_map(|place| self.contexts.index_of(place)));
+                for completion in completions {
+                    if completion.is_receive() {
+                        self.arrived += 1;
+                        self.unposted.extend(self.receiving.index_of(completion.context()));
+                    } else {
+                        self.in_flight -= 1;
+                    }
                 }
             }
             CqPoll::Failed(error) => {
@@ -155,7 +216,7 @@ impl Side for Mail {
             }
             CqPoll::Broken(error) => return Err(broken(error)),
         }
-        if self.sends { Ok(()) } else { self.post_receives() }
+        self.post_receives()
     }
 }
 
