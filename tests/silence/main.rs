@@ -74,8 +74,7 @@ fn sender_is_stopped(part: &Part) {
     let mut sender = part.cast("sender", &[]);
     let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut sender));
     let mut links: Vec<_> = links.collect();
-    // The provider connects its rails with the first message.
-    links.iter_mut().for_each(Link::works);
+    meet(&mut links);
     let post = |(link, message): (usize, usize)| {
         let Link { receive, input, .. } = &links[link];
         let address = input.buffer.address() + message * STRIDE;
@@ -113,6 +112,14 @@ fn sender_is_stopped(part: &Part) {
     }
     close(net, context, links);
     sender.finish();
+}
+
+/// The provider connects its rails with the first message. Few and short ones leave the sockets small.
+fn meet(links: &mut [Link]) {
+    for link in links {
+        link.exchange(1, 8).expect("the link works");
+    }
+    sockets::keep_small();
 }
 
 /// One receive, and whether it is over.
@@ -153,7 +160,7 @@ fn mark(link: usize, message: usize) -> u8 {
 fn sends(part: &Part, net: Net, context: Object) {
     let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut { part }));
     let mut links: Vec<_> = links.collect();
-    links.iter_mut().for_each(Link::works);
+    meet(&mut links);
     assert_eq!(part.hear(), "posted");
     sockets::squeeze();
     let send = |(link, message): (usize, usize)| {

@@ -3,17 +3,23 @@
 use std::ffi::c_int;
 use std::fs;
 
-use libc::{POLLOUT, SO_SNDBUF, SOL_SOCKET, TIOCOUTQ, pollfd, socklen_t};
+use libc::{POLLOUT, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET, TIOCOUTQ, pollfd, socklen_t};
 
 /// Gives every socket the smallest buffer for sending that the system has.
 pub(crate) fn squeeze() {
-    let least: c_int = 1;
+    files().into_iter().for_each(|file| limit(file, SO_SNDBUF, 1));
+}
+
+/// Gives every socket a buffer for receiving that does not grow.
+pub(crate) fn keep_small() {
+    files().into_iter().for_each(|file| limit(file, SO_RCVBUF, 64 << 10));
+}
+
+fn limit(file: c_int, option: c_int, bytes: c_int) {
     let len = socklen_t::try_from(size_of::<c_int>()).expect("small");
-    for file in files() {
-        let value = (&raw const least).cast();
-        // SAFETY: the value is an int of ours. What is no socket refuses, and may.
-        unsafe { libc::setsockopt(file, SOL_SOCKET, SO_SNDBUF, value, len) };
-    }
+    let value = (&raw const bytes).cast();
+    // SAFETY: the value is an int of ours. What is no socket refuses, and may.
+    unsafe { libc::setsockopt(file, SOL_SOCKET, option, value, len) };
 }
 
 /// How many sockets take nothing more now: their peers read nothing.
