@@ -1,5 +1,5 @@
 //! The common case of isend, irecv and test, in few instructions: one message that fills a receive posted alone, in one
-//! part, on a connection of one rail.
+//! part, on a connection of up to 4 rails.
 //!
 //! Each answers `None`, and has changed nothing, where anything is out of the ordinary: then the general form in `mod.rs` is asked.
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
@@ -43,7 +43,7 @@ impl Endpoint {
         let Self { senders, regions, nics, .. } = self;
         let SenderState::Connected(sender) = &mut **senders.of_mut(comm)? else { return None };
         let region = regions.of(outgoing.region)?;
-        sender.send_plainly(nics, comm.slot(), region, outgoing, |line| {
+        sender.send_plainly(nics, comm.slot(), region, outgoing, move |line| {
             posted(comm.request(sender::low16(line.number())));
         })
     }

@@ -1,5 +1,6 @@
 //! The receiving side of a connection: irecv, the adverts it makes, and the done it owes.
 
+use std::array;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
 use proto::wire::FIRST_KEY;
 use proto::{
-    AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineSink, LineSource,
+    AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineFormat, LineSink, LineSource,
     ProtocolError, ReceiveFlow, ReceivePoll,
 };
 
@@ -33,8 +34,10 @@ pub(super) struct Receiver {
     fins: Option<Unit>,
     lanes: Box<[Lane]>,
     lanes_in_order: bool,
-    /// The NIC of the only lane, where there is one only.
-    plain_nic: usize,
+    /// The NICs of the first lanes, for the plain form; none where there is no such lane.
+    plain_nics: [usize; PLAIN_LANES],
+    /// Adverts have room for more than two keys.
+    wide: bool,
     /// Which lane each of our NICs is, as a bit.
     lane_bits: [u16; MAX_DATA_RAILS],
     control: ControlLane,
@@ -56,6 +59,11 @@ pub(super) struct Receiver {
     pub(super) refusal: Refusal,
     failure: Option<Error>,
 }
+
+/// More lanes have longer adverts, and no plain form.
+const PLAIN_LANES: usize = LineFormat::Words8.keys();
+/// Past every NIC: no region has a key for it.
+const NO_NIC: usize = usize::MAX;
 
 /// One receive, checked.
 #[derive(Clone, Copy, Debug)]
@@ -96,14 +104,16 @@ impl Receiver {
         peer: Peer,
         connection: ConnectionId,
     ) -> Self {
-        let line_bytes = flow.parameters().format().bytes();
+        let format = flow.parameters().format();
+        let (line_bytes, wide) = (format.bytes(), format == LineFormat::Words8);
         let Rings { shadow, fins, control, inject_bytes } = rings;
         Self {
             flow,
             shadow,
             fins,
             lanes_in_order: lanes::in_order(&lanes),
-            plain_nic: lanes.first().map_or(0, |lane| lane.nic),
+            plain_nics: array::from_fn(|index| lanes.get(index).map_or(NO_NIC, |lane| lane.nic)),
+            wide,
             lane_bits: lanes::by_nic(&lanes),
             lanes,
             control,
@@ -161,13 +171,21 @@ impl Receiver {
         if self.ending.blocked || receive.len == 0 || !region.holds(receive.address, receive.len) {
             return None;
         }
-        let posted = proto::Receive {
-            address: region.target(receive.address),
-            len: receive.len as u64,
-            tag: receive.tag,
-            keys: &[region.key(self.plain_nic)],
-        };
-        self.flow.post_plainly(&mut self.shadow, &posted, cut)
+        if self.wide {
+            return self.receive_wide(region, receive, cut);
+        }
+        let (address, len) = (region.target(receive.address), receive.len as u64);
+        let [first, second, ..] = self.plain_nics;
+        let words = [address, len, region.key(first), region.key(second)];
+        self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
+    }
+
+    #[inline(never)]
+    fn receive_wide(&mut self, region: &UserRegion, receive: &Plain, cut: bool) -> Option<Line> {
+        let (address, len) = (region.target(receive.address), receive.len as u64);
+        let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
+        let words = [address, len, first, second, third, fourth];
+        self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
     }
 
     /// Whether the sender is dry: see [`ReceiveFlow::is_urgent`].

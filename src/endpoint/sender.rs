@@ -9,8 +9,8 @@ use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_PARTS};
 use proto::parts::DetachedCut;
 use proto::parts::{cut, cut_unbounded, uncut};
 use proto::{
-    Begun, Cut, Immediate, Line, LineSink, Message, Part, Path, PlainMessage, ProtocolError,
-    RailPlan, SendFlow, SendPoll, Submit,
+    Begun, Cut, Immediate, Line, LineFormat, LineSink, Message, Part, Path, PlainMessage,
+    ProtocolError, RailPlan, SendFlow, SendPoll, Submit,
 };
 
 use super::lanes::{ControlLane, Lane};
@@ -30,8 +30,13 @@ pub(super) struct Sender {
     flow: SendFlow,
     pub(super) mailbox: Unit,
     lanes: Box<[Lane]>,
-    /// The only lane, where there is one only.
+    /// Which lane the next message in the plain form takes, its bit, and that lane.
+    plain_rail: u32,
+    plain_bit: u16,
     plain_lane: Lane,
+    several: bool,
+    /// Adverts have room for more than two keys.
+    wide: bool,
     control: ControlLane,
     /// What fins are written from; made with the first of them.
     fin_lines: Option<Unit>,
@@ -115,9 +120,13 @@ impl Sender {
         let injects = inject_bytes > 0 && !flow.parameters().sends_arrive_when_complete;
         let inject_below = if injects { u64::from(inject_bytes) + 1 } else { 0 };
         Self {
-            flow,
             mailbox,
-            plain_lane: lanes[0],
+            plain_rail: turn,
+            plain_bit: 1 << turn,
+            plain_lane: lanes[turn as usize],
+            several: lanes.len() > 1,
+            wide: flow.parameters().format() == LineFormat::Words8,
+            flow,
             lanes,
             control,
             fin_lines: None,
@@ -125,8 +134,8 @@ impl Sender {
             plan,
             turn,
             largest_write,
-            largest_plain: proto::parts::aligned(largest_write),
-            inject_below,
+            largest_plain: proto::parts::aligned(largest_write).min(plan.shared_from() - 1),
+            inject_below: inject_below.min(plan.shared_from()),
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
             in_flight: 0,
@@ -239,7 +248,11 @@ impl Sender {
             return None;
         }
         let len = outgoing.len as u64;
-        let message = self.flow.match_plainly(&self.mailbox, outgoing.tag, len)?;
+        let message = if self.wide {
+            self.match_wide(outgoing.tag, len)?
+        } else {
+            self.flow.match_plainly::<_, 6>(&self.mailbox, outgoing.tag, len, self.plain_rail)?
+        };
         let Lane { nic, peer } = self.plain_lane;
         let remote =
             RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
@@ -250,13 +263,28 @@ impl Sender {
         let rail = &mut rail.data;
         let local = region.host_bytes(outgoing.address, outgoing.len)?;
         // Submitted and told of before the post, so that little has to be kept meanwhile.
-        self.flow.injected_plainly(message.line, len);
+        self.flow.injected_plainly(message.line, len, self.plain_bit);
         told(message.line);
         let posted = rail.inject_first(local, remote, peer, message.immediate.bits());
         if !posted {
             self.flow.take_back();
+        } else if self.several {
+            self.take_next_lane();
         }
         Some(posted)
+    }
+
+    #[inline(never)]
+    fn match_wide(&mut self, tag: i32, len: u64) -> Option<PlainMessage> {
+        self.flow.match_plainly::<_, 8>(&self.mailbox, tag, len, self.plain_rail)
+    }
+
+    /// Messages in the plain form take the lanes in turn.
+    #[inline]
+    fn take_next_lane(&mut self) {
+        let next = (self.plain_rail as usize + 1) % self.lanes.len();
+        (self.plain_rail, self.plain_bit) = (next as u32, 1 << next);
+        self.plain_lane = self.lanes[next];
     }
 
     /// The same for a message that is too long to be injected.
@@ -281,7 +309,7 @@ impl Sender {
         let held = Arc::clone(region);
         let purpose = Purpose::Part { sender: slot, line, bytes: len as u64, region: held };
         let operation = rail.operations.begin(purpose)?;
-        self.flow.posted_plainly(line, len as u64);
+        self.flow.posted_plainly(line, len as u64, self.plain_bit);
         self.in_flight += 1;
         told(line);
         let context = rail.operations.context(operation);
@@ -291,6 +319,8 @@ impl Sender {
             rail.operations.end_at(operation);
             self.in_flight -= 1;
             self.flow.take_back();
+        } else if self.several {
+            self.take_next_lane();
         }
         Some(posted)
     }

@@ -50,6 +50,11 @@ impl RailPlan {
         self.rails as usize
     }
 
+    /// From this length on, messages are shared out between rails.
+    pub fn shared_from(&self) -> u64 {
+        if self.rails == 1 { u64::MAX } else { self.stripe_bytes_min }
+    }
+
     #[inline]
     fn in_turn(&self, turn: &mut u32) -> u32 {
         let rail = if *turn < self.rails { *turn } else { 0 };

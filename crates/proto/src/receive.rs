@@ -129,7 +129,7 @@ impl ReceiveFlow {
             failed: None,
             counters: ReceiveCounters::default(),
             begun: None,
-            plain: parameters.rails == 1,
+            plain: parameters.rails <= LineFormat::Words8.keys(),
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
             parameters,
@@ -198,13 +198,25 @@ impl ReceiveFlow {
         receive: &Receive<'_>,
         form: Form,
     ) {
-        let (line, len) = (self.next, receive.len);
+        let len = receive.len;
         // Key by key: a copy of slices would be a call of memcpy.
         let words: [u64; WORDS] = std::array::from_fn(|index| match index {
             0 => receive.address,
             1 => len,
             _ => receive.keys.get(index - 2).copied().unwrap_or(0),
         });
+        self.post_words(sink, form, len, words);
+    }
+
+    #[inline(always)]
+    fn post_words<S: LineSink, const WORDS: usize>(
+        &mut self,
+        sink: &mut S,
+        form: Form,
+        len: u64,
+        words: [u64; WORDS],
+    ) {
+        let line = self.next;
         sink.store_words(self.window().place(line), 2, words);
         *self.slot_mut(line) = Slot::posted(form, len, body(self.parameters.nonce, &words));
         self.next = line.plus(1);

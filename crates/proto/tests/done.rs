@@ -160,7 +160,7 @@ fn the_common_case_leaves_a_done_that_is_out_of_bounds_to_the_general_one() {
     let first_line = Line::new(5);
     let mut pair = Pair::new(FlowParameters { rails: 1, first_line, ..parameters() });
     pair.mailbox = ahead.mailbox;
-    assert!(pair.sender.match_plainly(&pair.mailbox, 0, 8).is_none());
+    assert!(pair.sender.match_plainly::<_, 6>(&pair.mailbox, 0, 8, 0).is_none());
     assert_eq!(pair.sender.peer_done(), first_line);
     assert!(pair.send(0, 8).is_some());
     assert_eq!(pair.sender.peer_done(), first_line);

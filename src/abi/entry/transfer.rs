@@ -40,7 +40,7 @@ pub(in crate::abi) unsafe fn send(
         let (false, Ok(len)) = (request.is_null(), size.bytes()) else { return Plainly::Unlocked };
         let region = object::name(region);
         let outgoing = Plain { address: data.addr() as u64, len, tag, region };
-        let posted = |name| {
+        let posted = move |name| {
             // SAFETY: the caller's place, which is not null.
             unsafe { request.write(object::named(name)) };
         };
@@ -138,7 +138,7 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
         // SAFETY: the caller vouches for it.
         let only = unsafe { lists.only(count) };
         let (Some(only), false) = (only, request.is_null()) else { return Plainly::Unlocked };
-        let posted = |name| {
+        let posted = move |name| {
             // SAFETY: the caller's place, which is not null.
             unsafe { request.write(object::named(name)) };
         };
@@ -243,7 +243,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
         if done.is_null() {
             return Plainly::Unlocked;
         }
-        let tell = |size: Option<u64>| {
+        let tell = move |size: Option<u64>| {
             // SAFETY: NCCL's place for the sizes, or null: one entry is always there.
             if let Some(first) = unsafe { sizes.as_mut() } {
                 *first = size.map_or(0, told);

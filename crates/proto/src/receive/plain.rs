@@ -1,9 +1,9 @@
-//! The common case of receiving, in few instructions: a receive posted alone, on a connection of one rail.
+//! The common case of receiving, in few instructions: a receive posted alone, on a connection of up to 4 rails.
 //!
 //! As on the sending side: it does what the general form would do, or nothing, and then the general form is asked.
 
+use super::ReceiveFlow;
 use super::slot::{COMPLETE, FREE, NO_LAST};
-use super::{Receive, ReceiveFlow};
 use crate::bits::low16;
 use crate::flow::{LineSink, Path};
 use crate::ids::{Line, RESIDUES};
@@ -19,20 +19,23 @@ pub struct PlainReceive {
 }
 
 impl ReceiveFlow {
-    /// [`post`](Self::post) of one receive with one key.
+    /// [`post`](Self::post) of one receive. `words` are what its advert has behind the form: address, length, and the keys of 2
+    /// or 4 rails ([`LineFormat`](crate::LineFormat)), where that of a rail that is not there is 0.
     #[inline(always)]
-    pub fn post_plainly<S: LineSink>(
+    pub fn post_plainly<S: LineSink, const WORDS: usize>(
         &mut self,
         sink: &mut S,
-        receive: &Receive<'_>,
+        words: [u64; WORDS],
+        tag: i32,
         cut: bool,
     ) -> Option<Line> {
+        const { assert!(WORDS == 4 || WORDS == 6) };
         let line = self.next;
         let has_room = line.distance(self.done) < self.window().outstanding();
         if !self.plain || !has_room || !self.slot(line).is_free() {
             return None;
         }
-        self.post_line::<S, 4>(sink, receive, Form::advert(0, 1, cut, receive.tag));
+        self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words);
         self.unretired += 1;
         Some(line)
     }

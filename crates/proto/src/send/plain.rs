@@ -1,5 +1,5 @@
 //! The common case of sending, in few instructions: a message that fills a receive posted alone, in one part, on a
-//! connection of one rail.
+//! connection of up to 4 rails.
 //!
 //! What is said here is what the general form would say, or nothing; then the general form is asked, and nothing has
 //! changed that it would not change itself.
@@ -9,7 +9,7 @@ use crate::bits::low16;
 use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::Line;
 use crate::immediate::Immediate;
-use crate::wire::{FIRST_KEY, Form, PlainForm, head_line, validates};
+use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, head_line, validates};
 
 /// Where such a message goes. It is submitted when [`SendFlow::injected_plainly`] or [`SendFlow::posted_plainly`] says
 /// so.
@@ -18,7 +18,7 @@ pub struct PlainMessage {
     pub line: Line,
     /// As in [`Message`](super::Message).
     pub address: u64,
-    /// Of the only rail.
+    /// Of the rail that it takes.
     pub key: u64,
     pub immediate: Immediate,
 }
@@ -39,7 +39,7 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn of(parameters: &FlowParameters) -> Self {
-        let plain = parameters.rails == 1;
+        let plain = parameters.rails <= MOST_RAILS;
         let end = if plain { parameters.immediates_end(true) } else { 0 };
         let eight = parameters.path == Path::Immediate { eight: true };
         Self {
@@ -68,19 +68,21 @@ impl Terms {
 }
 
 impl SendFlow {
-    /// The receive for a message of `len` bytes, if both are plain. Nothing is submitted yet.
+    /// The receive for a message of `len` bytes that takes `rail`, if both are plain, where adverts have `WORDS` words: 6 or 8
+    /// ([`LineFormat`](crate::LineFormat)). Nothing is submitted yet.
     #[inline(always)]
-    pub fn match_plainly<S: LineSource>(
+    pub fn match_plainly<S: LineSource, const WORDS: usize>(
         &mut self,
         mailbox: &S,
         tag: i32,
         len: u64,
+        rail: u32,
     ) -> Option<PlainMessage> {
         let line = self.first;
         if len >= self.plain.end || self.slot(line).state != State::Free {
             return None;
         }
-        let words = mailbox.words::<6>(self.window().place(line));
+        let words = mailbox.words::<WORDS>(self.window().place(line));
         if head_line(words[0]) != line
             || words[3] != len
             || !self.plain.form.fits(words[1], tag)
@@ -102,15 +104,16 @@ impl SendFlow {
         Some(PlainMessage {
             line,
             address: words[2],
-            key: words[FIRST_KEY],
+            key: key_of(&words, rail),
             immediate: immediate.of_line(line, len & length_mask),
         })
     }
 
-    /// The message of [`match_plainly`](Self::match_plainly) has left in one write that has no completion.
+    /// The message of [`match_plainly`](Self::match_plainly) has left in one write that has no completion. `carried` is the bit
+    /// of its rail.
     #[inline(always)]
-    pub fn injected_plainly(&mut self, line: Line, len: u64) {
-        self.take_plainly(line, Slot { len, operations: 0, carried: 1, state: State::Written });
+    pub fn injected_plainly(&mut self, line: Line, len: u64, carried: u16) {
+        self.take_plainly(line, Slot { len, operations: 0, carried, state: State::Written });
     }
 
     /// The message that was submitted last could not be posted: as if it had not been submitted.
@@ -122,9 +125,9 @@ impl SendFlow {
 
     /// It is under way in one write that completes.
     #[inline(always)]
-    pub fn posted_plainly(&mut self, line: Line, len: u64) {
+    pub fn posted_plainly(&mut self, line: Line, len: u64, carried: u16) {
         let state = State::Posting { fin: false };
-        self.take_plainly(line, Slot { len, operations: 1, carried: 1, state });
+        self.take_plainly(line, Slot { len, operations: 1, carried, state });
     }
 
     #[inline(always)]
@@ -172,4 +175,14 @@ impl SendFlow {
             && self.failed.is_none()
             && self.slot(Line::new(request.into())).state != State::Free
     }
+}
+
+/// Connections of more rails have longer lines.
+const MOST_RAILS: usize = LineFormat::Words8.keys();
+
+/// The key of `rail`, without an index that would keep the words in memory.
+#[inline(always)]
+fn key_of<const WORDS: usize>(words: &[u64; WORDS], rail: u32) -> u64 {
+    let rails = (0..).zip(&words[FIRST_KEY..]);
+    rails.fold(0, |key, (index, word)| if index == rail { *word } else { key })
 }

@@ -35,13 +35,15 @@ pub(crate) enum Fault {
     LoneDone,
     Injected,
     Plain,
+    /// The same, on a connection of several rails.
+    PlainOfSeveral,
     ReportedEarly,
     Withdrawn,
     WithdrawnInFlight,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 32] = [
+    pub(crate) const ALL: [Self; 33] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::Rested,
@@ -71,16 +73,23 @@ impl Fault {
         Self::LoneDone,
         Self::Injected,
         Self::Plain,
+        Self::PlainOfSeveral,
         Self::ReportedEarly,
         Self::Withdrawn,
         Self::WithdrawnInFlight,
     ];
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Faults {
     fired: [u64; Fault::ALL.len()],
     pub(crate) messages: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { fired: [0; Fault::ALL.len()], messages: 0 }
+    }
 }
 
 impl Faults {

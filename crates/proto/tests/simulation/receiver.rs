@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use proto::receive::Pace;
-use proto::{Arrival, Immediate, Line, Path, ProtocolError, Receive, ReceiveFlow, ReceivePoll};
+use proto::{
+    Arrival, Immediate, Line, LineFormat, Path, ProtocolError, Receive, ReceiveFlow, ReceivePoll,
+};
 
 use crate::faults::{Fault, Faults};
 use crate::network::{Network, ReceiverEvent};
@@ -108,9 +110,7 @@ impl Receiver {
                 })
                 .collect();
             let plain = match receives.as_slice() {
-                [only] if random.percent(50) => {
-                    self.flow.post_plainly(&mut network.staging, only, script.cut)
-                }
+                [only] if random.percent(50) => self.post_plainly(network, script, only),
                 _ => None,
             };
             let posted = match plain {
@@ -135,6 +135,27 @@ impl Receiver {
             if random.percent(30) {
                 return;
             }
+        }
+    }
+
+    fn post_plainly(
+        &mut self,
+        network: &mut Network,
+        script: &Script,
+        receive: &Receive<'_>,
+    ) -> Option<Line> {
+        let Receive { address, len, tag, keys } = *receive;
+        let key = |rail| keys.get(rail).copied().unwrap_or(0);
+        let (flow, sink) = (&mut self.flow, &mut network.staging);
+        match script.parameters.format() {
+            LineFormat::Words6 => {
+                flow.post_plainly(sink, [address, len, key(0), key(1)], tag, script.cut)
+            }
+            LineFormat::Words8 => {
+                let words = [address, len, key(0), key(1), key(2), key(3)];
+                flow.post_plainly(sink, words, tag, script.cut)
+            }
+            _ => None,
         }
     }
 
@@ -328,7 +349,7 @@ impl Receiver {
         match self.flow.poll(first) {
             ReceivePoll::Pending => {
                 let parts = script.parameters.path != Path::Fin;
-                let plain = parts && group.count == 1 && script.parameters.rails == 1;
+                let plain = parts && group.count == 1 && script.parameters.rails <= 4;
                 assert_eq!(self.flow.waits_plainly(first.number() as u16), plain);
                 self.test_early(random, script, oracle, faults, index);
             }

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 
 use proto::parts;
-use proto::{Immediate, Line, Part, Path, ProtocolError, SendFlow, SendPoll, Submit, WriteOutcome};
+use proto::{
+    Immediate, Line, LineFormat, Part, Path, ProtocolError, SendFlow, SendPoll, Submit,
+    WriteOutcome,
+};
 
 use crate::faults::{Fault, Faults};
 use crate::network::{Network, SenderEvent};
@@ -257,32 +260,41 @@ impl Sender {
         faults: &mut Faults,
         (entry, tag, len): (Option<usize>, i32, u64),
     ) -> bool {
-        let message = self.flow.match_plainly(&network.mailbox, tag, len);
+        let largest = script.parameters.largest_write;
+        let mut turn = self.turn;
+        let part = parts::uncut(len, &script.plan, largest, &mut turn);
+        let Some(part) = part else { return false };
+        let (flow, rail) = (&mut self.flow, part.rail);
+        let message = match script.parameters.format() {
+            LineFormat::Words6 => flow.match_plainly::<_, 6>(&network.mailbox, tag, len, rail),
+            LineFormat::Words8 => flow.match_plainly::<_, 8>(&network.mailbox, tag, len, rail),
+            _ => None,
+        };
         let Some(message) = message else { return false };
+        self.turn = turn;
+        let carried = 1 << rail;
         let entry = entry.expect("a plain message was matched with a tag that is not in the group");
         assert_eq!(message.line, script.line(entry), "entry {entry} is matched out of order");
         assert_eq!(message.address, Script::address(entry));
-        assert_eq!(message.key, Script::key(entry, 0));
-        assert_eq!((len, script.parameters.rails), (script.entries[entry].posted, 1));
-        let largest = script.parameters.largest_write;
-        let parts: Vec<Part> = parts::cut(len, &script.plan, largest, &mut self.turn).collect();
-        let [part] = parts[..] else { return false };
+        assert_eq!(message.key, Script::key(entry, rail as usize));
+        assert_eq!(len, script.entries[entry].posted);
         if random.percent(script.refuse_percent) {
-            self.flow.injected_plainly(message.line, len);
+            self.flow.injected_plainly(message.line, len, carried);
             self.flow.take_back();
             faults.fire(Fault::RefusedData);
             return false;
         }
         let proves = script.parameters.sends_arrive_when_complete;
-        oracle.take(entry, &parts);
+        oracle.take(entry, &[part]);
         faults.fire(Fault::Plain);
+        faults.fire_many(Fault::PlainOfSeveral, u64::from(script.parameters.rails > 1));
         faults.fire_many(Fault::EmptyMessage, u64::from(len == 0));
         if !proves && random.percent(script.inject_percent) {
-            self.flow.injected_plainly(message.line, len);
+            self.flow.injected_plainly(message.line, len, carried);
             faults.fire(Fault::Injected);
             network.inject_part(entry, part, message.immediate);
         } else {
-            self.flow.posted_plainly(message.line, len);
+            self.flow.posted_plainly(message.line, len, carried);
             let immediate = Some(message.immediate);
             self.backlog.push_back(Post::Part { entry, part, immediate });
         }
