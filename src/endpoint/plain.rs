@@ -6,7 +6,7 @@
 //! interface, and everything rare is a call.
 
 use super::sender::Sender;
-use super::{Endpoint, SenderState, enqueue, open_sender, receiver, sender};
+use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::Result;
 use crate::handle::{Handle, Name};
 
@@ -159,10 +159,12 @@ impl Endpoint {
         if let Some(size) = self.report_plainly(comm, request) {
             return Tested::Done(size);
         }
-        match self.receivers.of(comm) {
-            Some(receiver) if receiver.waits_plainly(line) => Tested::Pending,
-            _ => Tested::Otherwise,
-        }
+        let Self { receivers, working, .. } = self;
+        let Some(receiver) = receivers.of_mut(comm) else { return Tested::Otherwise };
+        // A message too long for immediates comes with a fin, whatever the path of the others.
+        receiver.read_fins(Look::Memory);
+        enqueue(receiver, working, comm.slot());
+        if receiver.waits_plainly(line) { Tested::Pending } else { Tested::Otherwise }
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.

@@ -243,7 +243,7 @@ impl Receiver {
             }
         }
         let count = group.len().min(MAX_GROUP);
-        let receives: [_; MAX_GROUP] = std::array::from_fn(|index| {
+        let receives: [_; MAX_GROUP] = array::from_fn(|index| {
             let index = index.min(count.saturating_sub(1));
             described(&group[index], &keys[index][..self.lanes.len()])
         });

@@ -282,9 +282,10 @@ impl Sender {
     /// Messages in the plain form take the lanes in turn.
     #[inline]
     fn take_next_lane(&mut self) {
-        let next = (self.plain_rail as usize + 1) % self.lanes.len();
-        (self.plain_rail, self.plain_bit) = (next as u32, 1 << next);
-        self.plain_lane = self.lanes[next];
+        let next = self.plain_rail + 1;
+        self.plain_rail = if (next as usize) < self.lanes.len() { next } else { 0 };
+        self.plain_bit = 1 << self.plain_rail;
+        self.plain_lane = self.lanes[self.plain_rail as usize];
     }
 
     /// The same for a message that is too long to be injected.

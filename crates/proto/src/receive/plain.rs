@@ -67,7 +67,7 @@ impl ReceiveFlow {
     }
 
     /// The same for a receive posted alone whose parts announce themselves, where nothing has failed: there is nothing to do
-    /// for it but to wait. False: find the line, and ask for it.
+    /// for it but to wait, and to look for a fin. False: find the line, and ask for it.
     #[inline(always)]
     pub fn waits_plainly(&self, request: u16) -> bool {
         let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));

@@ -69,7 +69,7 @@ impl Terms {
 
 impl SendFlow {
     /// The receive for a message of `len` bytes that takes `rail`, if both are plain, where adverts have `WORDS` words: 6 or 8
-    /// ([`LineFormat`](crate::LineFormat)). Nothing is submitted yet.
+    /// ([`LineFormat`]). Nothing is submitted yet.
     #[inline(always)]
     pub fn match_plainly<S: LineSource, const WORDS: usize>(
         &mut self,
