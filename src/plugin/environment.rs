@@ -39,6 +39,18 @@ pub(crate) const WANTED: &[Wanted] = &[
         provider: "ofi_rxm",
         doc: "The send queue below rxm, for the same reason.",
     },
+    Wanted {
+        name: "FI_NET_STAGING_SBUF_SIZE",
+        value: "0",
+        provider: "net",
+        doc: "Else what finds no room in a full socket is copied into a buffer of the provider's, and said to be sent: there it waits for the next poll, which may never come after a rank's last message.",
+    },
+    Wanted {
+        name: "FI_TCP_STAGING_SBUF_SIZE",
+        value: "0",
+        provider: "tcp",
+        doc: "The same, by the provider's name in libfabric 2.x, and below rxm.",
+    },
 ];
 
 /// Sets what nobody set, for the providers that may be chosen. Once per process, before libfabric is loaded.
@@ -104,7 +116,8 @@ mod tests {
         assert_eq!(missing_with(&[]).len(), WANTED.len());
         assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "cxi")]), ["FI_CXI_ENABLE_WRITEDATA"]);
         assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "verbs;ofi_rxm")]).len(), 2);
-        assert!(missing_with(&[("IRONRAIL_PROVIDER", "net")]).is_empty());
+        assert_eq!(missing_with(&[("IRONRAIL_PROVIDER", "net")]), ["FI_NET_STAGING_SBUF_SIZE"]);
+        assert!(missing_with(&[("IRONRAIL_PROVIDER", "shm")]).is_empty());
     }
 
     #[test]
