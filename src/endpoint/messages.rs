@@ -22,6 +22,8 @@ impl Messages {
     pub(crate) fn new(rail: &Arc<Endpoint<Control>>) -> Result<Self, FabricError> {
         let buffers = INBOX_BUFFERS + OUTBOX_BUFFERS;
         let pages = Arc::new(super::memory::pages(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
+        // A NIC's driver would bring them in now; elsewhere the first storm of connects would, and look like memory of theirs.
+        pages.fill(0, pages.len(), 0);
         let region = Region::register_pages(rail, Arc::clone(&pages))?;
         Ok(Self { region, pages, free: (INBOX_BUFFERS..buffers).rev().collect() })
     }
