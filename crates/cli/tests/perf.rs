@@ -85,6 +85,45 @@ fn every_benchmark_runs_with_processes_and_with_threads() {
 }
 
 #[test]
+fn messages_go_in_groups_where_the_plugin_takes_them() {
+    let over = |plugin: &Path, arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.arg("perf").args(arguments.split_whitespace()).arg("--net").arg(plugin);
+        ended(command)
+    };
+    let sizes = "-b 8 -e 64K -f 8 -n 21 -w 3 -c 2";
+    for benchmark in [
+        "sendrecv --group 8 --window 32",
+        "sendrecv --one-way --group 3 --window 7 --recv-factor 2",
+        "pingpong --group 8",
+        "pingpong --group 3 --ahead 2",
+    ] {
+        let (code, table, errors) =
+            over(support::reference(TEMPORARY), &format!("{benchmark} {sizes}"));
+        assert_eq!(code, 0, "{benchmark}: {table}{errors}");
+        assert!(rows(&table).iter().all(|row| row[WRONG] == "0"), "{benchmark}: {table}");
+    }
+    let (code, _, errors) = over(support::loopback(TEMPORARY), "pingpong --group 2");
+    assert_eq!(code, 1, "{errors}");
+    assert!(
+        errors.contains("takes 1 in one receive by table v12, and --group asks for 2"),
+        "{errors}"
+    );
+    let (code, _, errors) = over(support::reference(TEMPORARY), "sendrecv --group 8 --window 7");
+    assert_eq!(code, 2, "{errors}");
+    assert!(errors.contains("--window is at least --group"), "{errors}");
+}
+
+#[test]
+fn a_wrong_size_in_a_group_is_found_out() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args("perf pingpong --group 4 -b 64 -e 64 -n 20".split_whitespace()).arg("--net");
+    command.arg(support::reference(TEMPORARY)).env("REFERENCE_FAULT", "size-off-by-one");
+    let (code, table, errors) = ended(command);
+    assert_eq!(code, 1, "{table}{errors}");
+}
+
+#[test]
 fn odd_rings_and_refused_requests_change_nothing() {
     for ranks in [1, 3, 5] {
         let mut command =

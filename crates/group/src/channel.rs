@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::error::GroupError;
-use crate::loader::{Buffer, ReceiveComm, Region, Request, SendComm};
+use crate::loader::{Buffer, GROUP_MAX, ReceiveComm, Region, Request, SendComm};
 
 /// Sends in order to one peer.
 #[derive(Debug)]
@@ -53,10 +53,24 @@ impl SendChannel {
         bytes: Range<usize>,
         region: &Region,
     ) -> Result<bool, GroupError> {
+        self.send_into_group(buffer, bytes, region, 0)
+    }
+
+    /// As [`SendChannel::send`], for a place in a receive of several.
+    #[inline]
+    pub fn send_into_group(
+        &mut self,
+        buffer: &Buffer,
+        bytes: Range<usize>,
+        region: &Region,
+        place: usize,
+    ) -> Result<bool, GroupError> {
         if self.outstanding.len() >= net_abi::MAX_REQUESTS {
             return Ok(false);
         }
-        let Some(request) = self.comm.isend(buffer, bytes, region, self.tag)? else {
+        let Some(request) =
+            self.comm.isend(buffer, bytes, region, tag_in_group(self.tag, place))?
+        else {
             return Ok(false);
         };
         self.outstanding.push_back(request);
@@ -83,6 +97,8 @@ impl SendChannel {
 #[derive(Debug)]
 pub struct ReceiveChannel {
     outstanding: VecDeque<(Request, usize)>,
+    /// Messages that those stand for.
+    messages: usize,
     comm: ReceiveComm,
     peer: usize,
     tag: i32,
@@ -93,7 +109,7 @@ pub struct ReceiveChannel {
 impl ReceiveChannel {
     pub fn new(comm: ReceiveComm, peer: usize, tag: i32) -> Self {
         let outstanding = VecDeque::with_capacity(net_abi::MAX_REQUESTS);
-        Self { outstanding, comm, peer, tag, posted: 0, done: 0 }
+        Self { outstanding, messages: 0, comm, peer, tag, posted: 0, done: 0 }
     }
 
     pub fn peer(&self) -> usize {
@@ -113,8 +129,9 @@ impl ReceiveChannel {
         self.done
     }
 
+    /// Messages that are waited for.
     pub fn outstanding(&self) -> usize {
-        self.outstanding.len()
+        self.messages
     }
 
     /// Whether the plugin took the receive; if not, come again. It may be larger than what will come.
@@ -125,35 +142,67 @@ impl ReceiveChannel {
         bytes: Range<usize>,
         region: &Region,
     ) -> Result<bool, GroupError> {
+        self.receive_group(buffer, &[bytes], region)
+    }
+
+    /// As [`ReceiveChannel::receive`], for a message into each range, in one request. The ranges have one length.
+    #[inline]
+    pub fn receive_group(
+        &mut self,
+        buffer: &mut Buffer,
+        ranges: &[Range<usize>],
+        region: &Region,
+    ) -> Result<bool, GroupError> {
         if self.outstanding.len() >= net_abi::MAX_REQUESTS {
             return Ok(false);
         }
-        let room = bytes.len();
-        let Some(request) = self.comm.irecv(buffer, bytes, region, self.tag)? else {
+        let room = ranges.first().map_or(0, ExactSizeIterator::len);
+        let mut tags = [0; GROUP_MAX];
+        for (place, tag) in tags.iter_mut().enumerate() {
+            *tag = tag_in_group(self.tag, place);
+        }
+        let tags = tags.get(..ranges.len()).unwrap_or(&tags);
+        let Some(request) = self.comm.irecv_group(buffer, ranges, region, tags)? else {
             return Ok(false);
         };
         self.outstanding.push_back((request, room));
-        self.posted += 1;
+        self.messages += ranges.len();
+        self.posted += ranges.len();
         Ok(true)
     }
 
-    /// Tests the oldest request; the size of its message, once that has come.
+    /// Tests the oldest request; the size of its messages, which is the same for all, once they have come.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<usize>, GroupError> {
         let Some((oldest, room)) = self.outstanding.front_mut() else {
             return Ok(None);
         };
-        let Some(len) = oldest.test()? else {
+        let Some((sizes, count)) = oldest.test_each()? else {
             return Ok(None);
         };
-        if len > *room {
-            let (peer, number) = (self.peer, self.done);
-            return Err(GroupError::Contract(format!(
-                "message {number} from rank {peer} is said to have {len} bytes, in a receive of {room}"
-            )));
+        let len = sizes[0];
+        for (place, size) in sizes.iter().take(count).enumerate() {
+            let (peer, number) = (self.peer, self.done + place);
+            if size > room {
+                return Err(GroupError::Contract(format!(
+                    "message {number} from rank {peer} is said to have {size} bytes, in a receive of {room}"
+                )));
+            }
+            if *size != len {
+                return Err(GroupError::Contract(format!(
+                    "message {number} from rank {peer} is said to have {size} bytes, others of its receive {len}"
+                )));
+            }
         }
         self.outstanding.pop_front();
-        self.done += 1;
+        self.messages -= count;
+        self.done += count;
         Ok(Some(len))
     }
+}
+
+/// The messages of one receive differ by their tags.
+#[inline]
+fn tag_in_group(tag: i32, place: usize) -> i32 {
+    i32::try_from(place).map_or(tag, |place| tag.wrapping_add(place))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::DataType;
+use ironrail_group::loader::{DataType, GROUP_MAX};
 
 use super::{launcher, sizes, versus};
 
@@ -108,6 +108,9 @@ pub(super) struct Stream {
     /// Receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
+    /// Messages in one receive, told apart by their tags; more than one where the plugin's maxRecvs allows it (v9 and newer)
+    #[arg(long, default_value_t = 1, value_parser = group)]
+    pub(super) group: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
@@ -122,6 +125,9 @@ pub(super) struct PingPong {
     /// Receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
+    /// So many messages go back and forth at a time, into one receive, told apart by their tags; busbw counts them all
+    #[arg(long, default_value_t = 1, value_parser = group)]
+    pub(super) group: usize,
 }
 
 impl PingPong {
@@ -200,6 +206,9 @@ pub(super) struct Versus {
     /// The plugin's receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
+    /// One way: the plugin's messages in one receive
+    #[arg(long, default_value_t = 1, value_parser = group, conflicts_with = "latency")]
+    pub(super) group: usize,
 }
 
 /// What every measurement takes.
@@ -351,6 +360,9 @@ impl Options {
             {
                 usage("one message, or its receive, is of 1 GiB at most".to_owned())
             }
+            Benchmark::SendReceive(Stream { window, group, .. }) if group > window => {
+                usage("--window is at least --group".to_owned())
+            }
             Benchmark::SendReceive(Stream { one_way: true, .. })
                 if !self.ranks.is_multiple_of(2) =>
             {
@@ -424,6 +436,10 @@ fn depth(text: &str) -> Result<usize, String> {
 /// NCCL_NET_MAX_REQUESTS bounds what a connection has outstanding.
 fn requests(text: &str) -> Result<usize, String> {
     number(text, 1, 32)
+}
+
+fn group(text: &str) -> Result<usize, String> {
+    number(text, 1, GROUP_MAX)
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -108,11 +108,12 @@ fn print(
 
 fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     let (window, factor) = (versus.window.to_string(), versus.recv_factor.to_string());
+    let group = versus.group.to_string();
     let mut arguments: Vec<OsString> = vec!["perf".into()];
     let own: &[&str] = if versus.latency {
         &["pingpong", "--ahead", &window, "--recv-factor", &factor]
     } else {
-        &["sendrecv", "--one-way", "--window", &window, "--recv-factor", &factor]
+        &["sendrecv", "--one-way", "--window", &window, "--recv-factor", &factor, "--group", &group]
     };
     arguments.extend(own.iter().map(Into::into));
     if let Some(batch) = versus.batch.filter(|_| versus.latency) {

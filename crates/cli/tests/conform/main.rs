@@ -7,35 +7,17 @@ mod ours;
 mod support;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::{self, Command, Output};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use std::{env, fs};
 
 use serde_json::Value;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// The plugin of plugins/reference.c, which keeps the contract unless REFERENCE_FAULT is set.
 fn reference() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugins/reference.c");
-        let folder = Path::new(TEMPORARY).join("reference");
-        fs::create_dir_all(&folder).unwrap();
-        let plugin = folder.join("libnccl-net-reference.so");
-        let own = folder.join(format!("{}.so", process::id()));
-        let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let status = Command::new(&compiler)
-            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"])
-            .arg(&own)
-            .arg(&source)
-            .status();
-        assert!(status.is_ok_and(|status| status.success()), "{compiler} cannot build the plugin");
-        fs::rename(&own, &plugin).unwrap();
-        plugin
-    })
+    support::reference(TEMPORARY)
 }
 
 fn conform(arguments: &str) -> Command {

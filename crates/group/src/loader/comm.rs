@@ -13,6 +13,9 @@ use super::memory::{Buffer, Memory};
 use super::net::{Net, check, missing};
 use crate::error::{GroupError, MemoryError};
 
+/// Messages in one receive: no plugin is known to take more, though NCCL would ask for up to 64.
+pub const GROUP_MAX: usize = 8;
+
 /// What `listen` writes and `connect` reads. Aligned, because plugins read it as a struct.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
@@ -123,40 +126,65 @@ impl ReceiveComm {
         region: &Region,
         tag: c_int,
     ) -> Result<Option<Request>, GroupError> {
+        self.irecv_group(buffer, &[range], region, &[tag])
+    }
+
+    /// Receives a message into each range, by its tag, all in one request. Up to [`GROUP_MAX`], and as many as the plugin's
+    /// properties allow.
+    #[inline]
+    pub fn irecv_group(
+        &self,
+        buffer: &mut Buffer,
+        ranges: &[Range<usize>],
+        region: &Region,
+        tags: &[c_int],
+    ) -> Result<Option<Request>, GroupError> {
         region.fits(&self.0, buffer)?;
-        let len = range.end.saturating_sub(range.start);
-        let (data, claim) = buffer.memory().claim(&range, Use::Write)?;
-        let mut data: *mut c_void = data.as_ptr().cast();
+        let count = ranges.len();
+        if count == 0 || count > GROUP_MAX || count != tags.len() {
+            return Err(GroupError::Usage(format!("a receive of {count} messages")));
+        }
+        let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let (base, claim) = buffer.memory().claim(&(start..end), Use::Write)?;
+        let (mut data, mut lens) = ([ptr::null_mut::<c_void>(); GROUP_MAX], [0; GROUP_MAX]);
+        let (mut wanted, mut regions) = ([0; GROUP_MAX], [region.raw; GROUP_MAX]);
+        for (place, range) in ranges.iter().enumerate() {
+            data[place] = base.as_ptr().wrapping_add(range.start - start).cast();
+            lens[place] = range.end.saturating_sub(range.start);
+            wanted[place] = tags[place];
+        }
         let mut request = ptr::null_mut();
-        let mut tag = tag;
-        let mut region = region.raw;
         let comm = self.0.raw.as_ptr();
-        let (data, tag, region) = (&raw mut data, &raw mut tag, &raw mut region);
+        let (data, tags, regions) = (data.as_mut_ptr(), wanted.as_mut_ptr(), regions.as_mut_ptr());
+        let number = int(count)?;
         let code = match self.0.net.calls().irecv {
             Irecv::V6(Some(irecv)) => {
-                let mut len = int(len).inspect_err(|_| buffer.memory().release(claim))?;
+                let mut short = [0; GROUP_MAX];
+                for (short, len) in short.iter_mut().zip(lens) {
+                    *short = int(len).inspect_err(|_| buffer.memory().release(claim))?;
+                }
+                let lens = short.as_mut_ptr();
                 // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done;
-                // the arrays have one entry each and live through the call.
-                unsafe { irecv(comm, 1, data, &raw mut len, tag, region, &raw mut request) }
+                // the arrays have as many entries as we say, and live through the call.
+                unsafe { irecv(comm, number, data, lens, tags, regions, &raw mut request) }
             }
             Irecv::V9(Some(irecv)) => {
-                let mut len = len;
+                let lens = lens.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe { irecv(comm, 1, data, &raw mut len, tag, region, &raw mut request) }
+                unsafe { irecv(comm, number, data, lens, tags, regions, &raw mut request) }
             }
             Irecv::V10(Some(irecv)) => {
-                let mut len = len;
-                let mut parents = ptr::null_mut();
-                let parents = &raw mut parents;
+                let lens = lens.as_mut_ptr();
+                let mut parents = [ptr::null_mut(); GROUP_MAX];
+                let parents = parents.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe {
-                    irecv(comm, 1, data, &raw mut len, tag, region, parents, &raw mut request)
-                }
+                unsafe { irecv(comm, number, data, lens, tags, regions, parents, &raw mut request) }
             }
             _ => return Err(missing("irecv")),
         };
         check("irecv", code)?;
-        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Receive))
+        Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Receive(count)))
     }
 
     /// Makes bytes that a receive brought visible to a GPU. `None`: nothing to wait for.
@@ -262,9 +290,17 @@ impl Request {
         Some(Self { raw: Some(raw), kind, claim, comm, memory })
     }
 
-    /// How many bytes were moved, once they are. A request that was answered done is dead.
+    /// How many bytes were moved, once they are; of a receive of several messages, of all. A request that was answered done is
+    /// dead.
     #[inline]
     pub fn test(&mut self) -> Result<Option<usize>, GroupError> {
+        let sizes = self.test_each()?;
+        Ok(sizes.map(|(sizes, count)| sizes[..count].iter().sum()))
+    }
+
+    /// How many bytes each message has, and of how many messages, once they are there.
+    #[inline]
+    pub fn test_each(&mut self) -> Result<Option<([usize; GROUP_MAX], usize)>, GroupError> {
         let raw = self.raw.ok_or_else(|| {
             GroupError::Usage("a request was tested after it was done".to_owned())
         })?;
@@ -275,7 +311,7 @@ impl Request {
         let mut sizes;
         let place = match self.kind {
             Kind::Send(_) => &raw mut size,
-            Kind::Receive => {
+            Kind::Receive(_) => {
                 sizes = [0; net_abi::MAX_GROUP];
                 sizes.as_mut_ptr()
             }
@@ -293,18 +329,25 @@ impl Request {
         }
         self.raw = None;
         self.memory.release(self.claim);
-        match self.kind {
-            Kind::Send(len) => Ok(Some(len)),
-            Kind::Flush => Ok(Some(0)),
-            Kind::Receive => {
-                // SAFETY: `place` is the array above, which the plugin may have written.
-                let size = unsafe { place.read() };
-                let len = usize::try_from(size);
-                let len = len
-                    .map_err(|_| GroupError::Contract(format!("test answered a size of {size}")))?;
-                Ok(Some(len))
+        let mut lens = [0; GROUP_MAX];
+        let count = match self.kind {
+            Kind::Send(len) => {
+                lens[0] = len;
+                1
             }
-        }
+            Kind::Flush => 1,
+            Kind::Receive(count) => {
+                for (index, len) in lens.iter_mut().enumerate().take(count) {
+                    // SAFETY: `place` is the array above, which the plugin may have written, and has room for more.
+                    let size = unsafe { place.wrapping_add(index).read() };
+                    *len = usize::try_from(size).map_err(|_| {
+                        GroupError::Contract(format!("test answered a size of {size}"))
+                    })?;
+                }
+                count
+            }
+        };
+        Ok(Some((lens, count)))
     }
 }
 
@@ -312,7 +355,8 @@ impl Request {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Send(usize),
-    Receive,
+    /// Of so many messages.
+    Receive(usize),
     Flush,
 }
 

@@ -18,7 +18,7 @@ mod net;
 mod properties;
 pub mod raw;
 
-pub use comm::{Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
+pub use comm::{GROUP_MAX, Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
 pub use element::{DataType, Element};
 pub use library::{Library, candidates};
 pub use memory::{Buffer, page_bytes};

@@ -1,34 +1,43 @@
-//! Builds the test plugin, plugins/loopback.c, with the C compiler that links Rust programs anyway.
+//! Builds the test plugins with the C compiler that links Rust programs anyway.
 
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// The built plugin, `libnccl-net-loopback.so`, below `directory` (a test's CARGO_TARGET_TMPDIR).
+/// plugins/loopback.c, built: `libnccl-net-loopback.so`, below `directory` (a test's CARGO_TARGET_TMPDIR).
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn loopback(directory: &str) -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../group/tests/plugins/loopback.c");
-        let folder = Path::new(directory).join("loopback");
-        fs::create_dir_all(&folder).unwrap();
-        let plugin = folder.join("libnccl-net-loopback.so");
-        // Tests of one binary share what is built; those of another may be building it right now.
-        let own = folder.join(format!("{}.so", process::id()));
-        let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let status = Command::new(&compiler)
-            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"])
-            .arg(&own)
-            .arg(&source)
-            .arg("-lpthread")
-            .status();
-        assert!(
-            status.is_ok_and(|status| status.success()),
-            "{compiler} cannot build {}",
-            source.display()
-        );
-        fs::rename(&own, &plugin).unwrap();
-        plugin
-    })
+    BUILT.get_or_init(|| build(directory, "loopback", "../group/tests/plugins/loopback.c"))
+}
+
+/// The plugin of crates/cli/tests/plugins/reference.c, which keeps the contract unless REFERENCE_FAULT is set, and takes groups.
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+pub(crate) fn reference(directory: &str) -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build(directory, "reference", "../cli/tests/plugins/reference.c"))
+}
+
+fn build(directory: &str, name: &str, source: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let folder = Path::new(directory).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let plugin = folder.join(format!("libnccl-net-{name}.so"));
+    // Tests of one binary share what is built; those of another may be building it right now.
+    let own = folder.join(format!("{}.so", process::id()));
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let status = Command::new(&compiler)
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"])
+        .arg(&own)
+        .arg(&source)
+        .arg("-lpthread")
+        .status();
+    assert!(
+        status.is_ok_and(|status| status.success()),
+        "{compiler} cannot build {}",
+        source.display()
+    );
+    fs::rename(&own, &plugin).unwrap();
+    plugin
 }

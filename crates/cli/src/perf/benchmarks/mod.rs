@@ -7,7 +7,7 @@ mod stream;
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 
-use super::arguments::{Benchmark, Options};
+use super::arguments::{Benchmark, Options, PingPong, Stream};
 use super::statistics::Stopwatch;
 
 /// A size as the table shows it.
@@ -48,6 +48,19 @@ pub(super) fn workload(
     options: &Options,
     communicator: &Communicator,
 ) -> Result<Box<dyn Workload>, GroupError> {
+    let (Benchmark::SendReceive(Stream { group, .. })
+    | Benchmark::PingPong(PingPong { group, .. })) = benchmark
+    else {
+        return Ok(Box::new(collective::Collective::new(benchmark, options, communicator)?));
+    };
+    let net = communicator.net();
+    let most = net.properties(communicator.device())?.group_max;
+    if *group > 1 && usize::try_from(most).is_ok_and(|most| *group > most) {
+        let version = net.library().version();
+        return Err(GroupError::Usage(format!(
+            "the plugin takes {most} in one receive by table v{version}, and --group asks for {group}"
+        )));
+    }
     Ok(match benchmark {
         Benchmark::SendReceive(how) => {
             Box::new(stream::Streaming::new(*how, options, communicator)?)

@@ -1,9 +1,9 @@
-//! pingpong: one message back and forth, receives posted ahead, sends tested lazily, as NCCL's proxies do.
+//! pingpong: one message back and forth, or a group of them, receives posted ahead, sends tested lazily, as NCCL's proxies do.
 
 use ironrail_group::check::{self, Expected};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{Buffer, DataType, Region};
+use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
 
 use super::{GUARD_BYTES, Shape, Workload};
 use crate::perf::arguments::{Options, PingPong};
@@ -29,10 +29,12 @@ impl Rally {
         options: &Options,
         communicator: &Communicator,
     ) -> Result<Self, GroupError> {
-        let slots =
-            options.sizes().into_iter().map(|bytes| Slots::of(bytes, how.ahead, how.recv_factor));
+        let slots = options.sizes().into_iter().map(|bytes| places(how, bytes));
         let (send, receive) = slots.fold((0, 0), |(send, receive), slots| {
-            (send.max(slots.send_stride), receive.max(slots.count * slots.receive_stride))
+            (
+                send.max(how.group * slots.send_stride),
+                receive.max(slots.count * slots.receive_stride),
+            )
         });
         let input = Buffer::new(send)?;
         let output = Buffer::new(receive + GUARD_BYTES)?;
@@ -91,8 +93,13 @@ impl Rally {
         let room = self.bytes * self.how.recv_factor;
         patience.reset();
         while *receives < target {
-            let start = *receives % self.slots.count * self.slots.receive_stride;
-            if previous.receive(&mut self.output, start..start + room, &self.regions.1)? {
+            let Slots { count, receive_stride, .. } = self.slots;
+            let first = *receives * self.how.group;
+            let start = |place: usize| (first + place) % count * receive_stride;
+            let ranges: [_; GROUP_MAX] =
+                std::array::from_fn(|place| start(place)..start(place) + room);
+            let ranges = &ranges[..self.how.group];
+            if previous.receive_group(&mut self.output, ranges, &self.regions.1)? {
                 *receives += 1;
             } else {
                 // The plugin has no room, and none comes but by testing.
@@ -106,14 +113,18 @@ impl Rally {
     fn send(&self, communicator: &mut Communicator) -> Result<(), GroupError> {
         let Communicator { next, previous, patience, .. } = communicator;
         patience.reset();
-        while next.outstanding() >= SENDS_MAX {
-            if !next.poll()? {
+        for place in 0..self.how.group {
+            while next.outstanding() >= SENDS_MAX {
+                if !next.poll()? {
+                    patience.idle(|| Communicator::whom(next, previous))?;
+                }
+            }
+            let start = place * self.slots.send_stride;
+            let bytes = start..start + self.bytes;
+            while !next.send_into_group(&self.input, bytes.clone(), &self.regions.0, place)? {
+                let _ = next.poll()?;
                 patience.idle(|| Communicator::whom(next, previous))?;
             }
-        }
-        while !next.send(&self.input, 0..self.bytes, &self.regions.0)? {
-            let _ = next.poll()?;
-            patience.idle(|| Communicator::whom(next, previous))?;
         }
         Ok(())
     }
@@ -135,12 +146,19 @@ impl Rally {
     }
 }
 
+/// Places for all messages that may be outstanding, and for those of one receive in any case.
+fn places(how: PingPong, bytes: usize) -> Slots {
+    let slots = Slots::of(bytes, how.ahead * how.group, how.recv_factor);
+    Slots { count: slots.count.max(how.group), ..slots }
+}
+
 impl Workload for Rally {
     fn begin(&mut self, _communicator: &Communicator, bytes: usize) -> Shape {
         let count = bytes / self.kind.bytes();
         self.bytes = count * self.kind.bytes();
-        self.slots = Slots::of(self.bytes, self.how.ahead, self.how.recv_factor);
-        Shape { bytes: self.bytes, count, bus_factor: 1.0 }
+        self.slots = places(self.how, self.bytes);
+        let messages = u32::try_from(self.how.group).map_or(1.0, f64::from);
+        Shape { bytes: self.bytes, count, bus_factor: messages }
     }
 
     fn run(
@@ -160,12 +178,25 @@ impl Workload for Rally {
     ) -> Result<u64, GroupError> {
         let ring = communicator.ring();
         let (kind, count) = (self.kind, self.bytes / self.kind.bytes());
-        check::fill(&mut self.input, kind, 0, count, ring.rank, iteration)?;
+        let Slots { send_stride, receive_stride, .. } = self.slots;
+        // Each message has data of its own, so that one in another's place is seen.
+        let group = self.how.group;
+        let number = |place| iteration * group + place;
+        for place in 0..group {
+            let start = place * send_stride;
+            check::fill(&mut self.input, kind, start, count, ring.rank, number(place))?;
+        }
         check::poison(&mut self.output)?;
         self.rally(communicator, 1, || ())?;
         let expected = Expected::Input { rank: ring.previous() };
-        let wrong = check::count_wrong(&self.output, kind, 0, count, expected, iteration)?;
-        Ok(wrong + check::count_unpoisoned(&self.output, self.bytes..self.output.len())?)
+        let (mut wrong, mut end) = (0, 0);
+        for place in 0..group {
+            let start = place * receive_stride;
+            wrong += check::count_unpoisoned(&self.output, end..start)?;
+            wrong += check::count_wrong(&self.output, kind, start, count, expected, number(place))?;
+            end = start + self.bytes;
+        }
+        Ok(wrong + check::count_unpoisoned(&self.output, end..self.output.len())?)
     }
 
     fn laps_are_round_trips(&self) -> bool {

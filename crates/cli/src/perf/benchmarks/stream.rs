@@ -3,7 +3,7 @@
 use ironrail_group::check::{self, Expected};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{Buffer, DataType, Region};
+use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
 
 use super::{GUARD_BYTES, Shape, Workload};
 use crate::perf::arguments::{Options, Stream};
@@ -62,7 +62,7 @@ impl Streaming {
         mut lap: impl FnMut(),
     ) -> Result<(), GroupError> {
         let Communicator { next, previous, patience, .. } = communicator;
-        let Stream { window, recv_factor, .. } = self.how;
+        let Stream { window, recv_factor, group, .. } = self.how;
         let Slots { count, send_stride, receive_stride } = self.slots;
         let (len, room) = (self.bytes, self.bytes * recv_factor);
         let to_send = if self.sends { messages } else { 0 };
@@ -87,17 +87,25 @@ impl Streaming {
             if laps == messages {
                 return Ok(());
             }
-            while receives < to_receive && receives - received < window {
-                let start = receives % count * receive_stride;
-                if !previous.receive(&mut self.output, start..start + room, &self.regions.1)? {
+            while receives < to_receive {
+                let together = group.min(to_receive - receives);
+                if receives - received + together > window {
                     break;
                 }
-                receives += 1;
+                let start = |place: usize| (receives + place) % count * receive_stride;
+                let ranges: [_; GROUP_MAX] =
+                    std::array::from_fn(|place| start(place)..start(place) + room);
+                let ranges = &ranges[..together];
+                if !previous.receive_group(&mut self.output, ranges, &self.regions.1)? {
+                    break;
+                }
+                receives += together;
                 moved = true;
             }
             while sends < to_send && sends - sent < window {
                 let start = sends % count * send_stride;
-                if !next.send(&self.input, start..start + len, &self.regions.0)? {
+                let (bytes, place) = (start..start + len, sends % group);
+                if !next.send_into_group(&self.input, bytes, &self.regions.0, place)? {
                     break;
                 }
                 sends += 1;
