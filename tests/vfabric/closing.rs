@@ -109,13 +109,16 @@ fn stopped_sender(part: &Part, profile: &str) {
     assert!(again.said.is_empty(), "{again:?}");
     // What it does before it hears the question is no broken rule: the region is there.
     link.out.write(0, &[7; 16]);
-    link.send();
+    let sent = net.isend(link.send, link.out.address(), link.out.len, 0, link.region);
+    // In profile tcp a rail refuses posts while it connects, and the next turn brings the question.
+    let begun = matches!(sent, Ok(Some(_)));
+    assert!(begun || profile == "tcp", "{sent:?}");
     let free = (0..TURNS).any(|_| {
         ends[0].turn();
         net.deregister(receive, target).is_ok()
     });
     assert!(free, "it was asked, and what it had begun has come");
-    assert_eq!(into.read(0, 16), [7; 16]);
+    assert_eq!(into.read(0, 16), if begun { [7; 16] } else { [0; 16] });
     into.write(0, &[9; 16]);
     assert!(net.isend(link.send, link.out.address(), 8, 0, link.region).is_err());
     assert!(net.deregister(receive, target).is_err(), "it is given back");
