@@ -52,7 +52,7 @@ pub(crate) struct Buffer {
 macro_rules! call {
     ($table:expr, $name:ident ( $($argument:expr),* )) => {{
         let call = $table.$name.expect(concat!("the table has ", stringify!($name)));
-        let before = warnings().len();
+        let before = warned();
         // SAFETY: places are ours and alive, objects are numbers to the plugin, and buffers live for ever.
         let code = unsafe { call($($argument),*) };
         if code.is_success() { Ok(()) } else { Err(Failure { code, said: warnings().split_off(before) }) }
@@ -369,6 +369,11 @@ impl Buffer {
 /// Every warning so far: what a user would read.
 pub(crate) fn warnings() -> Vec<String> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// How many there are.
+pub(crate) fn warned() -> usize {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

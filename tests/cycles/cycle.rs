@@ -1,0 +1,251 @@
+//! One cycle: what is made, how far it comes, and how it ends.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use crate::support::calls::{Buffer, Handle, Net, Object};
+use crate::world;
+
+/// The two ends, in one process. Their contexts last for some cycles.
+pub(crate) struct Ends {
+    ends: [End; 2],
+}
+
+#[derive(Clone, Copy)]
+struct End {
+    net: Net,
+    /// With a listener that nobody asks, by which an end goes on.
+    open: Option<world::End>,
+    buffer: Buffer,
+}
+
+/// One connection, as far as it has come; the end `from` sends.
+#[derive(Default)]
+struct Comm {
+    from: usize,
+    listener: Option<Object>,
+    send: Option<Object>,
+    receive: Option<Object>,
+    /// Of the send comm and of the receive comm.
+    regions: [Vec<Object>; 2],
+    requests: [VecDeque<Object>; 2],
+    posts: usize,
+}
+
+impl Ends {
+    pub(crate) fn new(nets: [Net; 2]) -> Self {
+        let end = |net| End { net, open: None, buffer: Buffer::new(BUFFER) };
+        Self { ends: nets.map(end) }
+    }
+
+    /// Answers what it did.
+    pub(crate) fn cycle(&mut self, random: &mut Random) -> String {
+        for end in &mut self.ends {
+            end.open = Some(end.open.unwrap_or_else(|| world::End::open(end.net)));
+        }
+        let mut said = String::new();
+        let mut comms: Vec<_> = (0..=random.up_to(2)).map(|_| self.make(random)).collect();
+        for _ in 0..random.up_to(120) {
+            let index = random.below(comms.len());
+            self.step(&mut comms[index], random);
+        }
+        for comm in &comms {
+            let Comm { from, posts, .. } = comm;
+            let made =
+                [comm.listener, comm.send, comm.receive].map(|made| u8::from(made.is_some()));
+            let regions = comm.regions.each_ref().map(Vec::len);
+            write!(said, "{made:?} from {from}, {regions:?} regions, {posts} posts; ")
+                .expect("text");
+        }
+        let at_once = random.up_to(7) != 0;
+        // What waits for a peer that makes no calls is bounded; what such a peer may touch is kept, and is no leak.
+        let finalizes = [0, 1].map(|_| at_once && random.up_to(7) == 0);
+        write!(said, "at once {at_once}, finalizes {finalizes:?}").expect("text");
+        self.abort(&comms, finalizes, at_once, random.below(2));
+        said
+    }
+
+    /// Whether no context is open.
+    pub(crate) fn are_closed(&self) -> bool {
+        self.ends.iter().all(|end| end.open.is_none())
+    }
+
+    pub(crate) fn finalize(&mut self) {
+        self.abort(&[], [true; 2], true, 0);
+    }
+
+    fn make(&self, random: &mut Random) -> Comm {
+        let from = random.below(2);
+        let [sender, receiver] = [self.ends[from], self.ends[1 - from]];
+        let (mut handle, listener) = receiver.net.listen(receiver.context(), 0).expect("listen");
+        let mut comm = Comm { from, listener: Some(listener), ..Comm::default() };
+        let stage = random.up_to(7);
+        for _ in 0..if stage == 0 { 0 } else { CALLS_MAX } {
+            comm.send = comm.send.or_else(|| sender.connect(&mut handle));
+            if stage == 1 && random.up_to(3) == 0 {
+                break;
+            }
+            if stage > 1 && comm.receive.is_none() {
+                comm.receive = receiver.net.accept(listener).expect("accept");
+            }
+            if comm.receive.is_some() && (comm.send.is_some() || stage == 2) {
+                break;
+            }
+        }
+        assert!(stage < 2 || comm.receive.is_some(), "no connection after {CALLS_MAX} calls");
+        if let (Some(send), Some(receive)) = (comm.send, comm.receive) {
+            for (end, of, regions) in [(sender, send, 0), (receiver, receive, 1)] {
+                for _ in 0..random.up_to(3) {
+                    let part = end.buffer.part(random.below(4) * SLOT, BUFFER - 4 * SLOT);
+                    comm.regions[regions].push(end.net.register(of, part).expect("regMr"));
+                }
+            }
+            if random.up_to(1) == 0 {
+                receiver.net.close_listen(listener).expect("closeListen");
+                comm.listener = None;
+            }
+        }
+        comm
+    }
+
+    /// A call, whatever comes of it: a connection may have failed.
+    fn step(&self, comm: &mut Comm, random: &mut Random) {
+        let (Some(send), Some(receive)) = (comm.send, comm.receive) else { return };
+        let [sender, receiver] = [self.ends[comm.from], self.ends[1 - comm.from]];
+        let at = |end: End| end.buffer.address() + 4 * SLOT;
+        match (random.up_to(5), comm.regions[0].first(), comm.regions[1].last()) {
+            (0, Some(region), _) => {
+                let most = if random.up_to(30) == 0 { 2 * SLOT } else { SLOT };
+                let len = random.below(most);
+                let sent = sender.net.isend(send, at(sender), len, 0, *region);
+                comm.keep(0, sent.ok().flatten());
+            }
+            (1, _, Some(region)) => {
+                let count = if random.up_to(3) == 0 {
+                    1 + i32::try_from(random.below(8)).expect("small")
+                } else {
+                    1
+                };
+                let posted =
+                    receiver.net.irecv_group(receive, count, at(receiver), SLOT, 0, *region);
+                comm.keep(1, posted.ok().flatten());
+            }
+            (2, _, Some(region)) => {
+                comm.keep(
+                    1,
+                    receiver.net.iflush(receive, at(receiver), SLOT, *region).ok().flatten(),
+                );
+            }
+            (choice, ..) => {
+                let (side, end) = if choice % 2 == 0 { (0, sender) } else { (1, receiver) };
+                if let Some(request) = comm.requests[side].pop_front()
+                    && end.net.test_flush(request) == Ok(false)
+                {
+                    comm.requests[side].push_front(request);
+                }
+            }
+        }
+    }
+
+    fn abort(&mut self, comms: &[Comm], finalizes: [bool; 2], at_once: bool, first: usize) {
+        let ends = self.ends.map(|end| (end.net, end.open));
+        // Ends that have something to end yet; the other one goes on meanwhile, with other connections maybe.
+        let busy = AtomicU32::new(2);
+        let abort = |side: usize| {
+            let (net, open) = ends[side];
+            abort(net, side, comms);
+            if at_once {
+                if let Some(open) = open.filter(|_| finalizes[side]) {
+                    open.close();
+                }
+                busy.fetch_sub(1, Ordering::Relaxed);
+                while let Some(open) = open.filter(|_| !finalizes[side])
+                    && busy.load(Ordering::Relaxed) > 0
+                {
+                    open.turn();
+                }
+            }
+        };
+        if at_once {
+            thread::scope(|scope| {
+                scope.spawn(|| abort(first));
+                abort(1 - first);
+            });
+        } else {
+            abort(first);
+            abort(1 - first);
+        }
+        for (end, finalized) in self.ends.iter_mut().zip(finalizes) {
+            end.open = end.open.filter(|_| !finalized);
+        }
+    }
+}
+
+impl End {
+    fn context(self) -> Object {
+        self.open.expect("a cycle has its contexts open").context
+    }
+
+    fn connect(self, handle: &mut Handle) -> Option<Object> {
+        self.net.connect(self.context(), 0, handle).expect("connect")
+    }
+}
+
+/// As NCCL: the buffers of each comm, then the comm (NCCL src/transport/net.cc, sendProxyFree and recvProxyFree), then what
+/// listens. A peer that does not answer may be an error of deregMr.
+fn abort(net: Net, side: usize, comms: &[Comm]) {
+    for comm in comms {
+        let role = usize::from(comm.from != side);
+        if let Some(of) = [comm.send, comm.receive][role] {
+            for region in &comm.regions[role] {
+                drop(net.deregister(of, *region));
+            }
+            let closed = if role == 0 { net.close_send(of) } else { net.close_recv(of) };
+            closed.expect("close");
+        }
+        if let Some(listener) = comm.listener.filter(|_| role == 1) {
+            net.close_listen(listener).expect("closeListen");
+        }
+    }
+}
+
+impl Comm {
+    fn keep(&mut self, side: usize, request: Option<Object>) {
+        self.posts += usize::from(request.is_some());
+        self.requests[side].extend(request);
+    }
+}
+
+/// splitmix64.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// From 0 to `most`, both included.
+    fn up_to(&mut self, most: u64) -> u64 {
+        self.next() % (most + 1)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.up_to(count as u64 - 1)).expect("small")
+    }
+}
+
+/// What an end sends from and receives into.
+const BUFFER: usize = 1 << 20;
+/// The longest message.
+const SLOT: usize = 64 << 10;
+/// More is a hang.
+const CALLS_MAX: u32 = 1_000_000;

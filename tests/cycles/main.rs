@@ -1,0 +1,137 @@
+//! Connections that are made, come to some random state, and are aborted as NCCL does it, over and over: no cycle takes long,
+//! and nothing is left of any.
+//!
+//! The state is drawn from a seed that each cycle prints with what it did: listeners nobody asks, connections half made, made,
+//! or busy with messages, groups and flushes, several at once. Then both ends abort at once, each in its own thread, or one does
+//! and its peer is idle until it has. CYCLES_COUNT and CYCLES_FIRST say how many, and from which seed on.
+
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../../crates/vfabric/tests/support/provider.rs"]
+mod vfabric;
+#[path = "../vfabric/world.rs"]
+#[expect(dead_code, reason = "connections are made half here")]
+mod world;
+
+mod cycle;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use cycle::{Ends, Random};
+use support::calls::Net;
+use support::link::descriptors;
+use support::say;
+use support::stage::{Part, play};
+use support::virtual_fabric::set;
+use world::{World, provider};
+
+/// A play, with as many cycles as a script may ask for.
+const BOUND: Duration = Duration::from_secs(3600);
+/// One cycle.
+const LONGEST: Duration = Duration::from_secs(2);
+/// What `scripts/test` runs of each.
+const COUNT: u64 = 30;
+/// Cycles after which everything is as large as it gets.
+const WARM: u64 = 100;
+/// Pages that a process may grow by after that, whatever the number of cycles: a leak of 4 KiB in ten cycles is more.
+const GROWTH: u64 = 400;
+
+#[test]
+fn nothing_is_left_of_what_was_aborted_over_cxi() {
+    let said = play(&[provider()], BOUND, |part| virtually(part, "cxi"));
+    report(&said);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_aborted_over_efa() {
+    let said = play(&[provider()], BOUND, |part| virtually(part, "efa"));
+    report(&said);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_aborted_over_tcp() {
+    let said = play(&[provider()], BOUND, |part| virtually(part, "tcp"));
+    report(&said);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_aborted_over_the_adversary() {
+    let said = play(&[provider()], BOUND, |part| virtually(part, "adversary"));
+    report(&said);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_aborted_over_net() {
+    let settings = [("PROVIDER", "net"), ("RAILS", "127.0.0.1,127.0.0.2")];
+    let said = play(&settings, BOUND, |part| {
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", PATIENCE);
+        let net = Net::open(&part.plugin());
+        net.finalize(net.init().expect("init")).expect("finalize");
+        let before = descriptors();
+        run([net, net], "net", || assert!(descriptors() <= before, "descriptors are left open"));
+    });
+    report(&said);
+}
+
+/// What a play has to say, but for its log.
+fn report(said: &str) {
+    said.lines().filter(|line| line.starts_with(REPORT)).for_each(say);
+}
+
+/// Begins that line.
+const REPORT: &str = "cycles: ";
+/// The plugin's wait for peers that are idle: one end after the other may have it in one cycle.
+const PATIENCE: &str = "700";
+
+fn virtually(part: &Part, profile: &str) {
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", PATIENCE);
+    let World { nets, fabric } = World::open(part, profile, [2, 2]);
+    fabric.configure(&format!("profile={profile} nics=16"));
+    run(nets, profile, || fabric.is_clean());
+}
+
+/// `closed` looks at what is open after everything was finalized.
+fn run(nets: [Net; 2], name: &str, closed: impl Fn()) {
+    let (first, count) =
+        (number("CYCLES_FIRST").unwrap_or(1), number("CYCLES_COUNT").unwrap_or(COUNT));
+    let mut ends = Ends::new(nets);
+    let (mut longest, mut warm) = (Duration::ZERO, None);
+    for seed in first..first + count {
+        let mut took = timed(&mut ends, seed);
+        if took > LONGEST {
+            // Another process may have had the processor: what is slow by itself is slow again.
+            took = timed(&mut ends, seed);
+        }
+        assert!(took <= LONGEST, "seed {seed} of {name} took {took:?}");
+        longest = longest.max(took);
+        if ends.are_closed() {
+            closed();
+        }
+        if seed - first == WARM {
+            warm = Some(pages());
+        }
+    }
+    ends.finalize();
+    closed();
+    let grown = warm.map(|warm| pages().saturating_sub(warm));
+    say(&format!("{REPORT}{count} of {name}, the longest took {longest:?}, {grown:?} pages more"));
+    assert!(grown.unwrap_or(0) <= GROWTH, "{grown:?} pages more after {count} cycles of {name}");
+}
+
+fn timed(ends: &mut Ends, seed: u64) -> Duration {
+    let start = Instant::now();
+    let state = ends.cycle(&mut Random::new(seed));
+    say(&format!("seed {seed}: {state}: {:?}", start.elapsed()));
+    start.elapsed()
+}
+
+/// Of this process, in memory.
+fn pages() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").expect("proc is mounted");
+    text.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("statm has numbers")
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
