@@ -144,7 +144,9 @@ impl SendFlow {
         if behind.wrapping_sub(1) >= self.window().lines() {
             return None;
         }
-        let waits = self.first.distance(self.peer_done) >= behind;
+        // Of a group that is not full, lines past `first` may be done.
+        let owed = self.first.distance(self.peer_done).cast_signed();
+        let waits = owed >= behind.cast_signed();
         if waits && !self.parameters.sends_arrive_when_complete {
             return None;
         }

@@ -319,7 +319,16 @@ impl Sender {
         let plain = match random.below(3) {
             0 => None,
             1 => self.flow.poll_plainly(request),
-            _ => self.flow.look_plainly(&network.mailbox, request),
+            _ => {
+                let looked = self.flow.look_plainly(&network.mailbox, request);
+                // Whoever is told to wait is not asked in general.
+                let waits = looked.is_none() && self.flow.waits_plainly(request);
+                assert!(
+                    !waits || self.flow.poll(line) == SendPoll::Pending,
+                    "entry {entry} is done"
+                );
+                looked
+            }
         };
         let poll = plain.map(|len| SendPoll::Done { len });
         match poll.unwrap_or_else(|| self.flow.poll(line)) {
