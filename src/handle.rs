@@ -21,6 +21,8 @@ pub(crate) enum HandleKind {
     FlushRequest = 8,
     /// Of a receive that may be told done before its bytes are there.
     OptionalReceiveRequest = 9,
+    /// Of a send whose receive was not known, by the number of the message: `proto::eager`.
+    EagerSendRequest = 10,
 }
 
 /// A handle as NCCL sees it: 64 bits that are never 0 (null) and never 1 (NCCL's mark for optional completion).

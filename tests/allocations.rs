@@ -66,7 +66,7 @@ fn striped_messages_allocate_nothing() {
 
 #[test]
 fn a_full_window_allocates_nothing() {
-    nothing_in("a_full_window_allocates_nothing", &[], |ends| {
+    nothing_in("a_full_window_allocates_nothing", &[NOT_EAGER], |ends| {
         for bytes in [SHORT, LONG] {
             fill_window(ends, bytes);
         }
@@ -85,7 +85,7 @@ fn posts_that_the_rail_refuses_allocate_nothing() {
 
 #[test]
 fn messages_that_end_by_a_fin_allocate_nothing() {
-    let fins = [("IRONRAIL_FORCE_FIN", "1")];
+    let fins = [("IRONRAIL_FORCE_FIN", "1"), NOT_EAGER];
     nothing_in("messages_that_end_by_a_fin_allocate_nothing", &fins, |ends| {
         traffic::exchange(ends, SHORT, 8, 500);
         traffic::exchange(ends, LONG, 8, 100);
@@ -98,6 +98,28 @@ fn fins_of_many_parts_allocate_nothing() {
     let settings = [("IRONRAIL_FORCE_FIN", "1"), SMALL_WRITES];
     nothing_in("fins_of_many_parts_allocate_nothing", &settings, |ends| fill_window(ends, LONG));
 }
+
+#[test]
+fn messages_without_receives_allocate_nothing() {
+    let test = "messages_without_receives_allocate_nothing";
+    nothing_in(test, &[("IRONRAIL_EAGER_MAX_SIZE", "40")], |[send, receive]| {
+        let mut early = 0;
+        while send.post(SHORT) {
+            early += 1;
+        }
+        assert_eq!(early, 8, "messages travel eagerly up to the bound");
+        while receive.outstanding() < early {
+            assert!(receive.post(SHORT), "there is room in the window");
+        }
+        while receive.outstanding() > 0 || send.outstanding() > 0 {
+            receive.test(SHORT);
+            send.test(SHORT);
+        }
+    });
+}
+
+/// Nothing is sent before its receive is known.
+const NOT_EAGER: (&str, &str) = ("IRONRAIL_EAGER_MAX_SIZE", "0");
 
 /// irecv until NULL, isend until NULL, then all of it to its end.
 fn fill_window(ends: &mut Ends<'_>, bytes: usize) {

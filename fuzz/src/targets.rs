@@ -1,6 +1,7 @@
 //! What is done with an input: bytes of anybody's go where a peer's go. Nothing may panic, and what is said of them must hold.
 
 use proto::codec::check_of;
+use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_EAGER, words_of};
 use proto::limits::{HANDLE_BYTES, MAX_GROUP};
 use proto::wire::{FIN_PLACE_BYTES, seal_line};
 use proto::{
@@ -11,8 +12,13 @@ use proto::{
 /// A target by its name.
 pub(crate) type Target = fn(&[u8]);
 
-pub(crate) const TARGETS: &[(&str, Target)] =
-    &[("handle", handle), ("letter", letter), ("sender", sender), ("receiver", receiver)];
+pub(crate) const TARGETS: &[(&str, Target)] = &[
+    ("handle", handle),
+    ("letter", letter),
+    ("sender", sender),
+    ("receiver", receiver),
+    ("eager", eager),
+];
 
 /// What listen wrote and NCCL's bootstrap carried. One byte says whether the check is made to fit.
 fn handle(input: &[u8]) {
@@ -60,6 +66,8 @@ fn letter(input: &[u8]) {
         Ok(HandshakeMessage::Bye(bye)) => bye.encode(),
         Ok(HandshakeMessage::Withdraw(withdraw)) => withdraw.encode(),
         Ok(HandshakeMessage::Withdrawn(withdrawn)) => withdrawn.encode(),
+        Ok(HandshakeMessage::Cease(cease)) => cease.encode(),
+        Ok(HandshakeMessage::Ceased(ceased)) => ceased.encode(),
         Err(_) => return,
     };
     let again = again.expect("what was read can be written");
@@ -268,5 +276,104 @@ fn receiver(input: &[u8]) {
             }
         }
         assert!(flow.outstanding() <= parameters.window.lines());
+    }
+}
+
+/// A receiver whose eager ring anybody writes to, and a sender of eager messages whose mailbox anybody writes to.
+fn eager(input: &[u8]) {
+    let mut script = Script(input);
+    let parameters = parameters(&mut script);
+    let places = parameters.window.places();
+    let words = parameters.format().words();
+    let ring_places = parameters.window.eager_places();
+    let [mut staging, mut mailbox] = [(); 2].map(|()| Ring::new(places, words));
+    let [mut ring, mut out] = [(); 2].map(|()| Ring::new(ring_places, EAGER_PLACE_WORDS));
+    let mut receiver = ReceiveFlow::new(parameters).expect("the parameters are valid");
+    let mut sender = SendFlow::new(parameters).expect("the parameters are valid");
+    assert!(receiver.allow_eager());
+    sender.allow_eager(EAGER_BYTES_MAX);
+    let keys = vec![7; parameters.rails];
+    let mut heard = parameters.first_line.plus(FIRST_EAGER);
+    while let Some(step) = script.byte() {
+        match step % 8 {
+            0 => {
+                let (len, tag) = (script.word() >> script.small(64), script.small(3).cast_signed());
+                let receive = Receive { address: 4096, len, tag, keys: &keys };
+                let _ = receiver.post(&mut staging, &[receive], script.small(2) == 0);
+                while let Some(write) = receiver.next_write(&mut staging) {
+                    receiver.wrote(write);
+                }
+            }
+            1 => {
+                let len = 2 + 2 * script.small(8) as usize;
+                ring.write(&mut script, parameters.nonce, heard, ring_places + 1, len);
+            }
+            2 => {
+                // One that is right but for what it says.
+                let line = heard.number();
+                let place = line & (ring_places - 1);
+                for (index, byte) in [script.small(256), script.small(48)].into_iter().enumerate() {
+                    ring.store(place, 2 + index, byte.into());
+                }
+                let form =
+                    script.word() & !(7 << 24) & !0xffff | 4 << 24 | u64::from(script.small(48));
+                ring.store(place, 1, form);
+                ring.store(place, 0, u64::from(line) << 32);
+                let count = words_of((form & 0xffff) as usize).min(EAGER_PLACE_WORDS);
+                let start = place as usize * EAGER_PLACE_WORDS;
+                seal_line(parameters.nonce, &mut ring.words[start..start + count]);
+            }
+            3 => {
+                receiver.has_eager(&ring);
+                while let Some(arrival) = receiver.next_eager(&ring) {
+                    assert!(arrival.place < ring_places && arrival.len <= EAGER_BYTES_MAX);
+                    receiver.eager_arrived(arrival.line, arrival.len);
+                    heard = heard.plus(1);
+                }
+                if let ReceivePoll::Done { count } = receiver.poll(receiver.done().plus(u32::MAX)) {
+                    assert_eq!(count, 1);
+                }
+            }
+            4 => mailbox.write(&mut script, parameters.nonce, sender.submitted(), places, words),
+            5 => {
+                let (tag, payload) = (script.small(3).cast_signed(), [7; 48]);
+                let payload = &payload[..script.small(48) as usize];
+                if let Ok(Submit::Accepted(message)) = sender.submit(&mailbox, tag, 8) {
+                    let line = message.line;
+                    sender.posted(line, 1, 1);
+                    sender.written(line);
+                } else if let Some(write) = sender.pack_eagerly(&mailbox, &mut out, tag, payload) {
+                    assert!(write.place < ring_places && write.words <= EAGER_PLACE_WORDS);
+                    let completes = script.small(2) == 0;
+                    sender.eager_posted(write, completes);
+                    if completes {
+                        sender.eager_written(write.number);
+                    }
+                }
+            }
+            6 => {
+                sender.observe(&mailbox);
+                for low in 0..16 {
+                    let request = u16::try_from(sender.eager_next().wrapping_sub(low) & 0xffff)
+                        .expect("16 bits");
+                    if let Some(SendPoll::Done { len }) = sender.poll_eager(request) {
+                        assert!(len <= EAGER_BYTES_MAX);
+                    }
+                }
+                sender.is_all_done();
+            }
+            _ => match script.small(4) {
+                0 => receiver.eager_ends(heard.number().wrapping_add(script.small(4))),
+                1 => {
+                    sender.cease_eager();
+                }
+                2 => receiver.withdraw(),
+                _ => {
+                    receiver.is_eager_due();
+                    receiver.keeps_eager();
+                    assert!(receiver.exposed().count() <= parameters.window.lines() as usize);
+                }
+            },
+        }
     }
 }

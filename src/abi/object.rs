@@ -77,6 +77,7 @@ pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
             HandleKind::ReceiveRequest,
             HandleKind::FlushRequest,
             HandleKind::OptionalReceiveRequest,
+            HandleKind::EagerSendRequest,
         ],
     )
 }

@@ -21,6 +21,8 @@ pub(crate) struct Asking {
     pub(crate) warned: bool,
     /// The receiver has accepted, and left already: the nonce of the connection, and whether it is closed.
     left: Option<(u64, bool)>,
+    /// The receiver wants no eager messages: the nonce of the connection.
+    ceased: Option<u64>,
     state: AskingState,
     busy_wait: Duration,
 }
@@ -56,6 +58,7 @@ impl Asking {
             started: now,
             warned: false,
             left: None,
+            ceased: None,
             state: AskingState::ToPost,
             busy_wait: BUSY_WAIT,
         }
@@ -82,7 +85,9 @@ impl Asking {
             Message::Request(_)
             | Message::Bye(_)
             | Message::Withdraw(_)
-            | Message::Withdrawn(_) => return false,
+            | Message::Withdrawn(_)
+            | Message::Cease(_)
+            | Message::Ceased(_) => return false,
         };
         true
     }
@@ -90,6 +95,16 @@ impl Asking {
     /// The receiver has withdrawn its receives, or closed its end, before its reply was read.
     pub(crate) fn left(&mut self, nonce: u64, closed: bool) {
         self.left = Some((nonce, closed || self.left.is_some_and(|(_, closed)| closed)));
+    }
+
+    /// The receiver wants no eager messages, and has said so before its reply was read.
+    pub(crate) fn cease(&mut self, nonce: u64) {
+        self.ceased = Some(nonce);
+    }
+
+    /// Whether the receiver of the connection with this nonce wants no eager messages.
+    pub(crate) fn has_ceased(&self, nonce: u64) -> bool {
+        self.ceased == Some(nonce)
     }
 
     /// Whether the receiver of the connection with this nonce has left already; if so, whether it is closed.
@@ -173,6 +188,7 @@ mod tests {
             mailbox: proto::handshake::Ring::default(),
             window: Window::SINGLE,
             max_group: 1,
+            eager_bytes: 128,
             identity,
         };
         Asking::new(request, Vec::new(), now)

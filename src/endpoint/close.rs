@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use proto::eager::FIRST_EAGER;
 use proto::handshake::Side;
 use proto::{Begun, Bye, CommId, ConnectionId, Line};
 
@@ -175,6 +176,7 @@ impl Endpoint {
                 nonce: sender.nonce(),
                 from: Side::Sender,
                 begun: sender.begun(),
+                eager_end: sender.eager_end(),
                 done: Line::FIRST,
             };
             self.say_bye(lane, &bye);
@@ -201,13 +203,18 @@ impl Endpoint {
             return;
         }
         let heard_bye = receiver.ending.heard_bye;
+        let is_due = heard_bye && receiver.is_eager_due();
         if !std::mem::replace(&mut receiver.ending.said_bye, true)
             && let Some(comm) = CommId::new(slot)
         {
             let lane = receiver.control();
             let (connection, nonce) = (receiver.connection, receiver.nonce());
             let (from, begun, done) = (Side::Receiver, Begun::NOTHING, receiver.done());
-            self.say_bye(lane, &Bye { connection, comm, nonce, from, begun, done });
+            let eager_end = FIRST_EAGER;
+            self.say_bye(lane, &Bye { connection, comm, nonce, from, begun, eager_end, done });
+        }
+        if is_due && self.awaits_eager(slot) {
+            return;
         }
         if heard_bye && let Some(mut receiver) = self.receivers.remove(slot, generation) {
             self.counters.add_receives(&receiver.counters());
@@ -244,6 +251,7 @@ impl Endpoint {
         receiver.ending.heard_bye = true;
         self.unheard.end_of(receiver.lanes());
         receiver.fenced(bye.begun);
+        receiver.eager_ends(bye.eager_end);
         receiver.fail_if_left();
         self.try_release_receiver(slot);
         true

@@ -15,6 +15,9 @@ pub(crate) struct Counters {
     pub(super) stray_immediates: u64,
     /// Receives that were told done before their bytes came, as NCCL allows for some. No drop, but as well to know.
     pub(super) early_receives: u64,
+    /// Messages that were sent, and received, without waiting for an advert. As well to know.
+    pub(super) eager_sends: u64,
+    pub(super) eager_receives: u64,
     receives: ReceiveCounters,
 }
 
@@ -25,6 +28,8 @@ impl Counters {
         unsent_notices: 0,
         stray_immediates: 0,
         early_receives: 0,
+        eager_sends: 0,
+        eager_receives: 0,
         receives: ReceiveCounters { late: 0, duplicates: 0, violations: 0 },
     };
 
@@ -34,6 +39,8 @@ impl Counters {
         self.unsent_notices += other.unsent_notices;
         self.stray_immediates += other.stray_immediates;
         self.early_receives += other.early_receives;
+        self.eager_sends += other.eager_sends;
+        self.eager_receives += other.eager_receives;
         self.add_receives(&other.receives);
     }
 
@@ -45,13 +52,15 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
             ("unsent_notices", self.unsent_notices),
             ("stray_immediates", self.stray_immediates),
             ("early_receives", self.early_receives),
+            ("eager_sends", self.eager_sends),
+            ("eager_receives", self.eager_receives),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),

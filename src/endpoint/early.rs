@@ -21,7 +21,11 @@ impl Endpoint {
         if !receiver.hasten() {
             return request;
         }
+        let refuses = receiver.refuse_eager();
         enqueue(receiver, &mut self.working, slot);
+        if refuses {
+            self.say_cease(slot);
+        }
         let kind = HandleKind::OptionalReceiveRequest;
         Handle::new(kind, self.number, generation, slot, request.line())
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::PeerAddress;
+use proto::eager::FIRST_EAGER;
 use proto::{Begun, CommId, Withdraw, Withdrawn};
 
 use super::lanes::{ControlLane, Lane};
@@ -62,6 +63,11 @@ struct Touch<'a> {
 }
 
 impl Leaving {
+    /// The region, while whoever gave it back waits for what touches it.
+    pub(super) fn awaited(&self) -> Option<&UserRegion> {
+        self.failure.is_none().then_some(&*self.region)
+    }
+
     pub(super) fn into_region(self) -> Arc<UserRegion> {
         self.region
     }
@@ -117,8 +123,10 @@ impl Endpoint {
         // What peers may still touch is not given out again.
         self.cache.forget(&region);
         let until = self.until(&region);
+        // What has come for it eagerly finds it there.
+        let leaving = Arc::clone(&region);
+        self.leaving.push(Leaving { handle, region: leaving, until, failure: None });
         self.withdraw_from(&region, until);
-        self.leaving.push(Leaving { handle, region, until, failure: None });
         self.has_left(handle)
     }
 
@@ -194,10 +202,15 @@ impl Endpoint {
             }
             self.progress();
             let Self { receivers, working, .. } = self;
+            let mut eager = Vec::new();
             for (slot, _, receiver) in receivers.iter_mut() {
                 receiver.read_fins(Look::Memory);
+                if receiver.has_eager(Look::Memory) {
+                    eager.push(slot);
+                }
                 enqueue(receiver, working, slot);
             }
+            eager.into_iter().for_each(|slot| self.take_eager_to(slot, Some(region)));
         }
         self.touches(region)
     }
@@ -336,6 +349,10 @@ impl Endpoint {
     /// Asks the sender when it is time, and takes what has come by fins.
     pub(super) fn drive_fence(&mut self, slot: u16) {
         let Some(receiver) = self.receivers.at_mut(slot) else { return };
+        if receiver.fence != Fence::None && receiver.has_eager(Look::Memory) {
+            self.take_eager(slot);
+        }
+        let Some(receiver) = self.receivers.at_mut(slot) else { return };
         match receiver.fence {
             Fence::None => {}
             Fence::Due { until } if receiver.is_drained() => {
@@ -391,7 +408,8 @@ impl Endpoint {
                 sender.withdrawn(done);
                 self.unheard.end_of(sender.lanes());
                 let (begun, lane) = (sender.begun(), sender.control());
-                let withdrawn = Withdrawn { connection, comm, nonce, begun };
+                let eager_end = sender.eager_end();
+                let withdrawn = Withdrawn { connection, comm, nonce, begun, eager_end };
                 if let Ok(bytes) = withdrawn.encode() {
                     self.say(lane, bytes);
                 }
@@ -402,7 +420,8 @@ impl Endpoint {
             // Given up before the reply came.
             _ => self.counters.late_messages += 1,
         }
-        let withdrawn = Withdrawn { connection, comm, nonce, begun: Begun::NOTHING };
+        let begun = Begun::NOTHING;
+        let withdrawn = Withdrawn { connection, comm, nonce, begun, eager_end: FIRST_EAGER };
         if let Ok(bytes) = withdrawn.encode() {
             self.answer(&reply_to, bytes);
         }
@@ -415,6 +434,7 @@ impl Endpoint {
             Some(receiver) if receiver.nonce() == withdrawn.nonce => {
                 self.unheard.end_of(receiver.lanes());
                 receiver.fenced(withdrawn.begun);
+                receiver.eager_ends(withdrawn.eager_end);
                 self.try_release_receiver(slot);
             }
             _ => self.counters.late_messages += 1,

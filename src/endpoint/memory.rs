@@ -1,6 +1,7 @@
 //! The plugin's own memory: slabs of control memory, cut into units that hold one connection's rings.
 //!
-//! A slab is registered once per control rail, so a connection costs no registration as long as a slab has room.
+//! A slab is registered once per control rail, so a connection costs no registration as long as a slab has room. It has units of
+//! two sizes: for rings of lines, and for eager messages.
 //! Units are handed on from connection to connection: lines of an earlier tenant do not validate against the next
 //! one's nonce (docs/protocol.md §2).
 
@@ -18,7 +19,16 @@ const UNITS_PER_SLAB: u32 = u64::BITS;
 pub(crate) struct Slabs {
     slabs: Vec<Slab>,
     rails: Vec<Arc<Endpoint<Control>>>,
-    unit_bytes: usize,
+    sizes: Sizes,
+}
+
+/// How long the units are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// A ring of lines, as long as any that a connection of this endpoint may agree on.
+    pub(crate) lines: usize,
+    /// A ring of eager messages.
+    pub(crate) eager: usize,
 }
 
 #[derive(Debug)]
@@ -27,6 +37,8 @@ struct Slab {
     pages: Arc<Pages>,
     /// A bit per unit.
     free: u64,
+    /// The same for eager messages, which lie behind the others.
+    free_eager: u64,
 }
 
 /// One connection's share of a slab: a ring of lines, and one place more. Give it back with [`Slabs::release`].
@@ -37,12 +49,12 @@ pub(crate) struct Unit {
     line_words: usize,
     slab: u16,
     index: u32,
+    eager: bool,
 }
 
 impl Slabs {
-    /// `unit_bytes` holds the largest ring that a connection of this endpoint may agree on.
-    pub(crate) fn new(rails: Vec<Arc<Endpoint<Control>>>, unit_bytes: usize) -> Self {
-        Self { slabs: Vec::new(), rails, unit_bytes }
+    pub(crate) fn new(rails: Vec<Arc<Endpoint<Control>>>, sizes: Sizes) -> Self {
+        Self { slabs: Vec::new(), rails, sizes }
     }
 
     /// A unit for a ring of lines of `line_words` 64-bit words.
@@ -54,6 +66,27 @@ impl Slabs {
     /// pages stay untouched: a page of memory less for each connection.
     pub(crate) fn take_quiet(&mut self, line_words: usize) -> Result<Unit, FabricError> {
         self.take_by(line_words, |free| free.ilog2())
+    }
+
+    /// A unit for a ring of eager messages, with places of `line_words`. They lie side by side, and most stay untouched.
+    pub(crate) fn take_eager(&mut self, line_words: usize) -> Result<Unit, FabricError> {
+        if self.slabs.iter().all(|slab| slab.free_eager == 0) {
+            self.grow()?;
+        }
+        let has_room = |(_, slab): &(usize, &mut Slab)| slab.free_eager != 0;
+        let (number, slab) =
+            self.slabs.iter_mut().enumerate().find(has_room).expect("one has room now");
+        let index = slab.free_eager.trailing_zeros();
+        slab.free_eager &= !(1 << index);
+        let start = UNITS_PER_SLAB as usize * self.sizes.lines + index as usize * self.sizes.eager;
+        Ok(Unit {
+            pages: Arc::clone(&slab.pages),
+            first_word: start / 8,
+            line_words,
+            slab: u16::try_from(number).expect("slabs are bounded by comm ids"),
+            index,
+            eager: true,
+        })
     }
 
     fn take_by(
@@ -74,17 +107,19 @@ impl Slabs {
         slab.free &= !(1 << index);
         Ok(Unit {
             pages: Arc::clone(&slab.pages),
-            first_word: index as usize * self.unit_bytes / 8,
+            first_word: index as usize * self.sizes.lines / 8,
             line_words,
             slab: u16::try_from(number).expect("slabs are bounded by comm ids"),
             index,
+            eager: false,
         })
     }
 
     /// Takes a unit back: nobody may write to it any more.
     pub(crate) fn release(&mut self, unit: &Unit) {
         if let Some(slab) = self.slabs.get_mut(usize::from(unit.slab)) {
-            slab.free |= 1 << unit.index;
+            let free = if unit.eager { &mut slab.free_eager } else { &mut slab.free };
+            *free |= 1 << unit.index;
         }
     }
 
@@ -106,7 +141,31 @@ impl Slabs {
             .local(offset, lines as usize * line_bytes)
     }
 
+    /// The first `words` words of line `place` of `unit`, as a post on control rail `rail` names them.
+    pub(crate) fn local_words(
+        &self,
+        rail: usize,
+        unit: &Unit,
+        place: u32,
+        words: usize,
+    ) -> Option<LocalBytes<'_, Control>> {
+        let region = self.slabs.get(usize::from(unit.slab))?.regions.get(rail)?;
+        region.local(unit.at(place, 0) * 8, words * 8)
+    }
+
     /// The same for a post that copies them.
+    pub(crate) fn host_words(
+        &self,
+        unit: &Unit,
+        place: u32,
+        words: usize,
+    ) -> Option<HostBytes<'_>> {
+        let region = self.slabs.get(usize::from(unit.slab))?.regions.first()?;
+        let address = unit.pages.address() + unit.at(place, 0) as u64 * 8;
+        region.host_bytes(address, words * 8)
+    }
+
+    /// Whole lines for a post that copies them.
     #[inline]
     pub(crate) fn host_bytes(&self, unit: &Unit, place: u32, lines: u32) -> Option<HostBytes<'_>> {
         let line_bytes = unit.line_words * 8;
@@ -159,10 +218,11 @@ impl Slabs {
     }
 
     fn grow(&mut self) -> Result<(), FabricError> {
-        let pages = Arc::new(pages(UNITS_PER_SLAB as usize * self.unit_bytes)?);
+        let Sizes { lines, eager } = self.sizes;
+        let pages = Arc::new(pages(UNITS_PER_SLAB as usize * (lines + eager))?);
         let register = |rail| Region::register_pages(rail, Arc::clone(&pages));
         let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
-        self.slabs.push(Slab { regions, pages, free: u64::MAX });
+        self.slabs.push(Slab { regions, pages, free: u64::MAX, free_eager: u64::MAX });
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod close;
 pub(crate) mod counters;
+mod eager;
 mod early;
 mod fence;
 mod flush;
@@ -45,7 +46,7 @@ use crate::rail::{RegionCache, UserRegion};
 use counters::Counters;
 use fence::Leaving;
 use flush::Flush;
-use memory::{Slabs, Unit};
+use memory::{Sizes, Slabs, Unit};
 use nics::Nic;
 use notices::Notices;
 use receiver::{Incoming, Receiver};
@@ -84,6 +85,8 @@ pub(crate) struct Endpoint {
     /// What an empty message is sent from and received into.
     landing: Arc<UserRegion>,
     slabs: Slabs,
+    /// What eager messages that the provider copies are written from.
+    eager_scratch: Option<Unit>,
     /// Registrations that are held.
     cache: RegionCache,
     /// Registrations that NCCL gives back, and that peers may still use.
@@ -148,9 +151,11 @@ impl Endpoint {
         if settings.largest_write != 0 {
             capabilities.largest_write = capabilities.largest_write.min(settings.largest_write);
         }
-        let controls = nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
+        let controls: Vec<_> =
+            nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
         let line_bytes = LineFormat::for_rails(nics.len()).bytes();
-        let unit_bytes = setup::LENT.places() as usize * line_bytes;
+        let sizes =
+            Sizes { lines: setup::LENT.places() as usize * line_bytes, eager: eager::RING_BYTES };
         let landing = memory::pages(fabric::page_bytes()).map(Arc::new).and_then(|pages| {
             UserRegion::register_pages(nics.iter().map(|nic| nic.data.endpoint()), &pages)
                 .map(Arc::new)
@@ -183,7 +188,8 @@ impl Endpoint {
             counters: Counters::default(),
             acquaintances: Acquaintances::default(),
             landing,
-            slabs: Slabs::new(controls, unit_bytes),
+            slabs: Slabs::new(controls, sizes),
+            eager_scratch: None,
             cache: RegionCache::default(),
             leaving: Vec::new(),
             unheard: Unheard::default(),
@@ -222,7 +228,10 @@ impl Endpoint {
         region: Option<Handle>,
     ) -> Result<Option<Handle>> {
         self.progress();
-        self.try_send(comm, address, len, tag, region)
+        match self.try_send(comm, address, len, tag, region) {
+            Ok(None) => self.send_eagerly(comm, address, len, tag, region),
+            sent => sent,
+        }
     }
 
     #[inline(always)]
@@ -356,6 +365,8 @@ impl Endpoint {
             self.test_flush(request)
         } else if request.is(HandleKind::OptionalReceiveRequest) {
             self.test_optional(request, sizes, look)
+        } else if request.is(HandleKind::EagerSendRequest) {
+            self.test_eager(request, sizes, look)
         } else {
             Err(Error::stale("request"))
         }
@@ -392,6 +403,10 @@ impl Endpoint {
         let mut count = receiver.report(line, sizes);
         if count == 0 {
             receiver.read_fins(look);
+            if receiver.has_eager(look) {
+                self.take_eager(slot);
+                return self.test_receive(request, sizes, Look::Known);
+            }
             enqueue(receiver, &mut self.working, slot);
             count = receiver.report(line, sizes);
             if count == 0 {

@@ -164,7 +164,8 @@ impl Endpoint {
         // A message too long for immediates comes with a fin, whatever the path of the others.
         receiver.read_fins(Look::Memory);
         enqueue(receiver, working, comm.slot());
-        if receiver.waits_plainly(line) { Tested::Pending } else { Tested::Otherwise }
+        let waits = receiver.waits_plainly(line) && !receiver.has_eager(Look::Memory);
+        if waits { Tested::Pending } else { Tested::Otherwise }
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.

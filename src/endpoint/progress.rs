@@ -226,6 +226,14 @@ impl Endpoint {
                 }
                 self.try_release_sender(sender);
             }
+            Purpose::Eager { sender, number } => {
+                if let Some(SenderState::Connected(connected)) =
+                    self.senders.at_mut(sender).map(|state| &mut **state)
+                {
+                    connected.eager_written(number);
+                }
+                self.try_release_sender(sender);
+            }
             other => self.completed_rarely(nic, other, len),
         }
     }
@@ -264,6 +272,7 @@ impl Endpoint {
             Purpose::Part { .. }
             | Purpose::Advert { .. }
             | Purpose::LoneDone { .. }
+            | Purpose::Eager { .. }
             | Purpose::Fin { .. } => {}
         }
     }
@@ -401,9 +410,14 @@ impl Endpoint {
                 failed.push(slot);
             }
         }
+        let mut closing = false;
         for (slot, generation, receiver) in receivers.iter_mut() {
             let mut means = receiver::Means { nics, slabs, slot, generation };
             receiver.sweep(&mut means, elapsed, bound);
+            closing |= receiver.ending.closing && receiver.is_eager_due();
+        }
+        if closing {
+            self.release_receivers();
         }
         for notice in self.notices.sweep(elapsed, bound) {
             self.counters.unsent_notices += 1;
@@ -444,6 +458,9 @@ impl Endpoint {
         match purpose {
             Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
             Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
+            Purpose::Eager { sender, .. } => {
+                self.sender_failed(sender, remote("a write of a short message"));
+            }
             Purpose::SenderPulse { sender } => {
                 self.sender_failed(sender, remote("a sign of life"));
             }

@@ -12,6 +12,7 @@ use proto::{
     ProtocolError, ReceiveFlow, ReceivePoll,
 };
 
+use super::eager::Inlet;
 use super::fence::{Fence, Refusal};
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
@@ -27,12 +28,14 @@ use crate::rail::{Purpose, UserRegion};
 /// One direction of one connection, at the side that called accept.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    flow: ReceiveFlow,
+    pub(super) flow: ReceiveFlow,
     /// What adverts and lone dones are written from.
-    shadow: Unit,
+    pub(super) shadow: Unit,
     /// Where fins land, when the connection has any.
     fins: Option<Unit>,
-    lanes: Box<[Lane]>,
+    /// Where eager messages land, where there may be any.
+    pub(super) inlet: Option<Inlet>,
+    pub(super) lanes: Box<[Lane]>,
     lanes_in_order: bool,
     /// The NICs of the first lanes, for the plain form; none where there is no such lane.
     plain_nics: [usize; PLAIN_LANES],
@@ -57,7 +60,7 @@ pub(super) struct Receiver {
     pub(super) ending: Ending,
     pub(super) fence: Fence,
     pub(super) refusal: Refusal,
-    failure: Option<Error>,
+    pub(super) failure: Option<Error>,
 }
 
 /// More lanes have longer adverts, and no plain form.
@@ -81,6 +84,8 @@ pub(super) struct Rings {
     pub(super) shadow: Unit,
     /// Where fins land, when the connection has any.
     pub(super) fins: Option<Unit>,
+    /// Where eager messages land, where there may be any.
+    pub(super) inlet: Option<Inlet>,
     pub(super) control: ControlLane,
     /// Writes up to this are injected.
     pub(super) inject_bytes: usize,
@@ -106,11 +111,12 @@ impl Receiver {
     ) -> Self {
         let format = flow.parameters().format();
         let (line_bytes, wide) = (format.bytes(), format == LineFormat::Words8);
-        let Rings { shadow, fins, control, inject_bytes } = rings;
+        let Rings { shadow, fins, inlet, control, inject_bytes } = rings;
         Self {
             flow,
             shadow,
             fins,
+            inlet,
             lanes_in_order: lanes::in_order(&lanes),
             plain_nics: array::from_fn(|index| lanes.get(index).map_or(NO_NIC, |lane| lane.nic)),
             wide,
@@ -569,7 +575,9 @@ impl Receiver {
     /// Fails the connection once its sender has closed it and all that it has begun is here: what is still posted, or will be,
     /// gets nothing.
     pub(super) fn fail_if_left(&mut self) {
-        if self.ending.heard_bye && !self.ending.closing && !self.exposes_any() {
+        // What came eagerly may be for receives that are yet to be posted.
+        let expects = self.exposes_any() || self.flow.is_eager_due() || self.flow.keeps_eager();
+        if self.ending.heard_bye && !self.ending.closing && !expects {
             self.learn_rank();
             let sentence = format!("receiving from {}: it has closed the connection", self.peer);
             self.fail(Error::new(Kind::Remote, sentence));
@@ -644,6 +652,9 @@ impl Receiver {
 
     /// Gives its units back.
     pub(super) fn release(&mut self, slabs: &mut Slabs) {
+        if let Some(inlet) = self.inlet.take() {
+            slabs.release(&inlet.ring);
+        }
         slabs.release(&self.shadow);
         if let Some(unit) = self.fins.take() {
             slabs.release(&unit);

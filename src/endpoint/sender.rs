@@ -13,6 +13,7 @@ use proto::{
     ProtocolError, RailPlan, SendFlow, SendPoll, Submit,
 };
 
+use super::eager::Outlet;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
@@ -27,8 +28,10 @@ use crate::rail::{PartWrite, Purpose, UserRegion};
 /// One direction of one connection, at the side that called connect.
 #[derive(Debug)]
 pub(super) struct Sender {
-    flow: SendFlow,
+    pub(super) flow: SendFlow,
     pub(super) mailbox: Unit,
+    /// Where eager messages go, where there may be any.
+    pub(super) outlet: Option<Outlet>,
     lanes: Box<[Lane]>,
     /// Which lane the next message in the plain form takes, its bit, and that lane.
     plain_rail: u32,
@@ -37,7 +40,7 @@ pub(super) struct Sender {
     several: bool,
     /// Adverts have room for more than two keys.
     wide: bool,
-    control: ControlLane,
+    pub(super) control: ControlLane,
     /// What fins are written from; made with the first of them.
     fin_lines: Option<Unit>,
     pub(super) peer: Peer,
@@ -53,8 +56,8 @@ pub(super) struct Sender {
     /// Fins whose post was refused.
     unsent_fins: VecDeque<Line>,
     /// Operations of this connection that have not completed.
-    in_flight: u32,
-    pulse: Pulse,
+    pub(super) in_flight: u32,
+    pub(super) pulse: Pulse,
     /// An operation to the peer has failed: it is gone, as far as this end can see.
     pub(super) is_broken: bool,
     /// A message found no receive since the last sweep.
@@ -63,7 +66,7 @@ pub(super) struct Sender {
     /// That messages are cut to their receives is said once.
     cut_warned: bool,
     /// Set once, with the first cause.
-    failure: Option<Error>,
+    pub(super) failure: Option<Error>,
 }
 
 /// A message on the fin path whose parts are still being posted.
@@ -121,6 +124,7 @@ impl Sender {
         let inject_below = if injects { u64::from(inject_bytes) + 1 } else { 0 };
         Self {
             mailbox,
+            outlet: None,
             plain_rail: turn,
             plain_bit: 1 << turn,
             plain_lane: lanes[turn as usize],
@@ -146,6 +150,11 @@ impl Sender {
             cut_warned: false,
             failure: None,
         }
+    }
+
+    /// The same, with what eager messages need.
+    pub(super) fn with(self, outlet: Option<Outlet>) -> Self {
+        Self { outlet, ..self }
     }
 
     /// Submits a message and posts its parts. `None`: not now, and nothing has changed.
@@ -482,7 +491,8 @@ impl Sender {
         }
         let parameters = self.flow.parameters();
         let owed = !parameters.sends_arrive_when_complete
-            && self.flow.submitted() != self.flow.peer_done();
+            && self.flow.submitted() != self.flow.peer_done()
+            || self.flow.awaits_eager();
         let wanting = std::mem::take(&mut self.wanting);
         let waits = (owed || wanting) && !(self.ending.closing || self.ending.heard_bye);
         let (submitted, done) = (self.flow.submitted().number(), self.flow.peer_done().number());
@@ -574,7 +584,9 @@ impl Sender {
     /// Nothing can be sent any more. What the receiver has is not lost: its completion is on its way.
     fn receiver_gone(&mut self, done: Line, why: &str) {
         self.flow.told(done);
-        if self.flow.peer_done() != self.flow.submitted() {
+        // Eager messages find out which of the receiver's lines were theirs.
+        self.flow.observe(&self.mailbox);
+        if !self.flow.is_all_done() {
             self.flow.fail(ProtocolError::Withdrawn);
         }
         self.ending.blocked = true;
@@ -603,6 +615,9 @@ impl Sender {
 
     /// Gives its units back.
     pub(super) fn release(&mut self, slabs: &mut Slabs) {
+        if let Some(outlet) = self.outlet.take() {
+            slabs.release(&outlet.staging);
+        }
         slabs.release(&self.mailbox);
         if let Some(unit) = self.fin_lines.take() {
             slabs.release(&unit);
@@ -684,7 +699,7 @@ impl Sender {
 
     /// The error for what the flow failed of; the transport's cause was kept when it came.
     #[cold]
-    fn sticky(&mut self, cause: ProtocolError) -> Error {
+    pub(super) fn sticky(&mut self, cause: ProtocolError) -> Error {
         let peer = &self.peer;
         let failure = self.failure.get_or_insert_with(|| {
             Error::new(kind_of(cause), format!("sending to {peer}: {cause}"))
@@ -791,7 +806,7 @@ fn write_part(
     posted
 }
 
-fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
+pub(super) fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
     Error::new(Kind::Remote, format!("sending to {peer}: {error}"))
 }
 

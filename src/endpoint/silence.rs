@@ -29,6 +29,10 @@ impl Endpoint {
         let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         if !receiver.is_complete(line) {
             receiver.read_fins(look);
+            if receiver.has_eager(look) {
+                self.take_eager(slot);
+                return self.test_last_receive(request, sizes, Look::Known);
+            }
             enqueue(receiver, &mut self.working, slot);
             if !receiver.is_complete(line) {
                 if !receiver.holds(line) {

@@ -124,6 +124,12 @@ impl<T> Slots<T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
+    /// Slot and value of each.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u16, &T)> {
+        let numbered = (0..=u16::MAX).zip(&self.entries);
+        numbered.filter_map(|(slot, entry)| Some((slot, entry.value.as_ref()?)))
+    }
+
     /// Slot, generation and value of each.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u16, u16, &mut T)> {
         let numbered = (0..=u16::MAX).zip(&mut self.entries);

@@ -104,6 +104,8 @@ settings! {
     lone_done_turns: u32 = "LONE_DONE_TURNS", Takes::Number { min: 0, max: 1 << 20, zero: Zero::Refused }, "128", shared false;
     /// Adverts may wait for one another, to travel in one write. Off: each goes at once.
     advert_batching: bool = "ADVERT_BATCHING", Takes::Switch, "1", shared true;
+    /// Messages up to this length are sent at once, into memory that the receiver lends, where their receive is not known yet. 40 is the most there is room for; a larger value says the same.
+    eager_bytes_max: u64 = "EAGER_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "0", shared false;
     /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", Takes::Path, "", shared false;
     /// The name of the job. Peers of a job with another name are refused.
@@ -117,6 +119,7 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_MIN_STRIPE_SIZE", "STRIPE_MIN"),
     ("OFI_NCCL_FORCE_NUM_RAILS", "MAX_RAILS"),
     ("OFI_NCCL_CQ_SIZE", "CQ_ENTRIES"),
+    ("OFI_NCCL_EAGER_MAX_SIZE", "EAGER_MAX_SIZE"),
 ];
 
 /// NCCL's own, which protocols its kernels may use (NCCL src/graph/tuning.cc:453).
@@ -303,6 +306,8 @@ fn take_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes: 
             continue;
         };
         let setting = setting(ours).expect("every alias names a setting, as a test shows");
+        // How the peer's users switch it off.
+        let value = if value == "-1" && setting.name == "EAGER_MAX_SIZE" { "0" } else { value };
         let note = if texts.0.contains_key(ours) {
             format!("{name} is ignored: {PREFIX}{ours} is set")
         } else if setting.takes.parse(value).is_some() {

@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     LoneDone { receiver: u16, generation: u16 },
     /// The record that stands in for immediates, by the sender in this slot.
     Fin { sender: u16, line: Line },
+    /// A message that was sent before its receive was known, by the sender in this slot.
+    Eager { sender: u16, number: u32 },
     /// A read of our own memory, for the flush in this slot.
     Flush { flush: u16 },
     /// A sign of life asked for by the sender in this slot.

@@ -72,6 +72,13 @@ impl UserRegion {
         self.rails.first()?.host_bytes(address, len)
     }
 
+    /// Puts bytes where a peer would name `target`. False, and nothing happens, out of bounds or where the memory is not the
+    /// host's.
+    pub(crate) fn store(&self, target: u64, bytes: &[u8]) -> bool {
+        let address = target.wrapping_sub(self.to_target);
+        self.rails.first().is_some_and(|region| region.store(address, bytes))
+    }
+
     /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.
     #[inline]
     pub(crate) fn target(&self, address: u64) -> u64 {

@@ -92,6 +92,7 @@ impl Door {
             mailbox: Ring { address: 0, keys: vec![1, 2] },
             window: Window::SINGLE,
             max_group: 1,
+            eager_bytes: 128,
             identity: Identity::default(),
         }
     }
@@ -220,8 +221,15 @@ fn answers_that_nobody_asked_for_are_counted_and_dropped() {
             for comm in [0, 1, 2, CommId::COUNT - 1].map(|id| CommId::new(id).expect("in range")) {
                 for from in [Side::Sender, Side::Receiver] {
                     let begun = proto::Begun::NOTHING;
-                    let bye =
-                        Bye { connection, comm, nonce: 3, from, begun, done: proto::Line::FIRST };
+                    let bye = Bye {
+                        connection,
+                        comm,
+                        nonce: 3,
+                        from,
+                        begun,
+                        eager_end: 7,
+                        done: proto::Line::FIRST,
+                    };
                     assert!(door.throw(&bye.encode().expect("it fits")));
                 }
                 let reply = Reply {
@@ -237,6 +245,7 @@ fn answers_that_nobody_asked_for_are_counted_and_dropped() {
                     fins: Ring { address: u64::MAX, keys: vec![u64::MAX] },
                     window: Window::GROUPED,
                     fin_only: true,
+                    eager: Some(Ring { address: u64::MAX, keys: vec![1] }),
                     identity: Identity::default(),
                 };
                 assert!(door.throw(&reply.encode().expect("it fits")));

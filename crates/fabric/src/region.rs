@@ -171,6 +171,15 @@ impl<K: RailKind> Region<K> {
         inside.then_some(HostBytes { address, len, memory: PhantomData })
     }
 
+    /// Copies `bytes` to our `address`, as a peer's write would. False, and nothing happens, if they do not all fit inside,
+    /// or the memory is not the host's.
+    pub fn store(&self, address: u64, bytes: &[u8]) -> bool {
+        let Some(place) = self.host_bytes(address, bytes.len()) else { return false };
+        // SAFETY: inside memory that was promised to stay, to be writable and to be written by peers; `bytes` are ours.
+        unsafe { ptr::copy(bytes.as_ptr(), place.buffer().cast::<u8>(), bytes.len()) };
+        true
+    }
+
     /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
     #[inline]
     pub fn local_at(&self, address: u64, len: usize) -> Option<LocalBytes<'_, K>> {
@@ -363,6 +372,13 @@ impl HostBytes<'_> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Copies as many of them as `bytes` has room for.
+    pub fn copy_to(&self, bytes: &mut [u8]) {
+        let len = self.len.min(bytes.len());
+        // SAFETY: registered memory of the host's, promised to stay and to be readable; `bytes` are ours.
+        unsafe { ptr::copy(self.buffer().cast::<u8>(), bytes.as_mut_ptr(), len) };
     }
 
     #[inline]

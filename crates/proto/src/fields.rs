@@ -4,10 +4,11 @@
 
 use crate::capabilities::Capabilities;
 use crate::codec::{Address, Field, Name, Reader};
+use crate::eager::FIRST_EAGER;
 use crate::fence::Begun;
 use crate::handshake::{
-    Bye, HandshakeError, Identity, Refusal, RefusalReason, Reply, Request, Ring, Side, Withdraw,
-    Withdrawn,
+    Bye, Cease, Ceased, HandshakeError, Identity, Refusal, RefusalReason, Reply, Request, Ring,
+    Side, Withdraw, Withdrawn,
 };
 use crate::ids::{CommId, ConnectionId, Line};
 use crate::limits::{
@@ -42,6 +43,9 @@ pub(crate) const SETTINGS: u16 = 22;
 pub(crate) const BEGUN: u16 = 23;
 pub(crate) const DONE: u16 = 24;
 pub(crate) const PROVIDER_VERSION: u16 = 26;
+pub(crate) const EAGER_BYTES: u16 = 27;
+pub(crate) const EAGER_RING: u16 = 28;
+pub(crate) const EAGER_END: u16 = 29;
 
 /// Every field there is, as far as a message has it.
 #[derive(Default)]
@@ -71,6 +75,9 @@ pub(crate) struct Fields {
     provider_version: Option<u32>,
     begun: Option<Begun>,
     done: Option<Line>,
+    eager_bytes: Option<u32>,
+    eager_ring: Option<Ring>,
+    eager_end: Option<u32>,
 }
 
 impl Fields {
@@ -130,6 +137,9 @@ impl Fields {
             PROVIDER_VERSION => field.once(&mut self.provider_version, |field| field.u32()),
             BEGUN => field.once(&mut self.begun, |field| field.array().map(decode_begun)),
             DONE => field.once(&mut self.done, |field| field.u32().map(Line::new)),
+            EAGER_BYTES => field.once(&mut self.eager_bytes, |field| field.u32()),
+            EAGER_RING => field.once(&mut self.eager_ring, |field| Ring::decode(field.value)),
+            EAGER_END => field.once(&mut self.eager_end, |field| field.u32()),
             _ => Ok(()),
         }
     }
@@ -145,6 +155,7 @@ impl Fields {
             mailbox: have(self.ring.take(), "mailbox")?,
             window: have(self.window, "window")?,
             max_group: have(self.max_group, "largest group")?,
+            eager_bytes: self.eager_bytes.unwrap_or(0),
             identity: self.identity()?,
             rails: self.rails()?,
         })
@@ -163,6 +174,7 @@ impl Fields {
             fins: have(self.ring.take(), "fin ring")?,
             window: have(self.window, "window")?,
             fin_only: have(self.fin_only, "fin path")?,
+            eager: self.eager_ring.take(),
             identity: self.identity()?,
             rails: self.rails()?,
         })
@@ -183,6 +195,7 @@ impl Fields {
             nonce: have(self.nonce, "nonce")?,
             from: have(self.from, "side")?,
             begun: have(self.begun, "lines begun")?,
+            eager_end: self.eager_end.unwrap_or(FIRST_EAGER),
             done: have(self.done, "done")?,
         })
     }
@@ -203,6 +216,24 @@ impl Fields {
             comm: have(self.comm, "comm id")?,
             nonce: have(self.nonce, "nonce")?,
             begun: have(self.begun, "lines begun")?,
+            eager_end: self.eager_end.unwrap_or(FIRST_EAGER),
+        })
+    }
+
+    pub(crate) fn cease(self) -> Result<Cease, HandshakeError> {
+        Ok(Cease {
+            connection: self.connection()?,
+            comm: have(self.comm, "comm id")?,
+            nonce: have(self.nonce, "nonce")?,
+        })
+    }
+
+    pub(crate) fn ceased(self) -> Result<Ceased, HandshakeError> {
+        Ok(Ceased {
+            connection: self.connection()?,
+            comm: have(self.comm, "comm id")?,
+            nonce: have(self.nonce, "nonce")?,
+            eager_end: have(self.eager_end, "end of eager messages")?,
         })
     }
 

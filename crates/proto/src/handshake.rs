@@ -9,9 +9,10 @@ use crate::capabilities::Capabilities;
 use crate::codec::{Address, FloorCharBoundary, Name, VERSION, Writer, open};
 use crate::fence::Begun;
 use crate::fields::{
-    BEGUN, CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, DONE, FIN_ONLY, FROM, Fields,
-    HOST, LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER,
-    PROVIDER_VERSION, RAIL, REASON, REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
+    BEGUN, CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, DONE, EAGER_BYTES, EAGER_END,
+    EAGER_RING, FIN_ONLY, FROM, Fields, HOST, LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD,
+    NONCE, PROCESS, PROVIDER, PROVIDER_VERSION, RAIL, REASON, REPLY_TO, RING, SETTINGS, TEXT,
+    WINDOW,
 };
 use crate::ids::{CommId, ConnectionId, Line};
 use crate::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_TEXT_BYTES};
@@ -36,6 +37,8 @@ pub struct Request {
     pub mailbox: Ring,
     pub window: Window,
     pub max_group: u8,
+    /// The longest message that the sender would send eagerly; 0: none.
+    pub eager_bytes: u32,
     pub identity: Identity,
 }
 
@@ -58,6 +61,8 @@ pub struct Reply {
     pub window: Window,
     /// Whether every message takes the fin path, by a setting of the receiver's.
     pub fin_only: bool,
+    /// Where eager messages go, if there may be any: places for [`Window::eager`].
+    pub eager: Option<Ring>,
     pub identity: Identity,
 }
 
@@ -93,6 +98,8 @@ pub struct Bye {
     pub from: Side,
     /// The sender's: what it has begun, for a receiver that still has receives posted.
     pub begun: Begun,
+    /// The sender's: the number from which on it has sent no eager message.
+    pub eager_end: u32,
     /// The receiver's: how far it is. This message may overtake the done that was written.
     pub done: Line,
 }
@@ -117,6 +124,27 @@ pub struct Withdrawn {
     pub comm: CommId,
     pub nonce: u64,
     pub begun: Begun,
+    /// The number from which on no eager message was sent.
+    pub eager_end: u32,
+}
+
+/// The receiver's: send no eager messages any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cease {
+    pub connection: ConnectionId,
+    pub comm: CommId,
+    /// The connection's nonce.
+    pub nonce: u64,
+}
+
+/// The sender's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceased {
+    pub connection: ConnectionId,
+    pub comm: CommId,
+    pub nonce: u64,
+    /// The number from which on none was sent, and none will be.
+    pub eager_end: u32,
 }
 
 /// An end of a connection.
@@ -158,10 +186,12 @@ pub enum Message {
     Bye(Bye),
     Withdraw(Withdraw),
     Withdrawn(Withdrawn),
+    Cease(Cease),
+    Ceased(Ceased),
 }
 
 /// Message kinds from here on are reserved for fences of rails.
-pub const FIRST_RESERVED_KIND: u16 = 18;
+pub const FIRST_RESERVED_KIND: u16 = 20;
 
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
@@ -169,6 +199,8 @@ const REFUSAL: u16 = 3;
 const BYE: u16 = 4;
 const WITHDRAW: u16 = 16;
 const WITHDRAWN: u16 = 17;
+const CEASE: u16 = 18;
+const CEASED: u16 = 19;
 
 /// The connection's nonce, of the sender's part and the receiver's.
 pub fn mix_nonces(sender: u64, receiver: u64) -> u64 {
@@ -191,6 +223,8 @@ impl Message {
             BYE => fields.bye().map(Self::Bye),
             WITHDRAW => fields.withdraw().map(Self::Withdraw),
             WITHDRAWN => fields.withdrawn().map(Self::Withdrawn),
+            CEASE => fields.cease().map(Self::Cease),
+            CEASED => fields.ceased().map(Self::Ceased),
             kind => Err(HandshakeError::Kind(kind)),
         }
     }
@@ -206,9 +240,10 @@ impl Request {
         writer.field(NONCE, &self.nonce.to_le_bytes());
         writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
         encode_rails(&mut writer, &self.rails)?;
-        self.mailbox.encode(&mut writer);
+        self.mailbox.encode(&mut writer, RING);
         encode_window(&mut writer, self.window);
         writer.field(MAX_GROUP_FIELD, &[self.max_group]);
+        writer.field(EAGER_BYTES, &self.eager_bytes.to_le_bytes());
         self.identity.encode(&mut writer);
         writer.seal(REQUEST)
     }
@@ -223,9 +258,12 @@ impl Reply {
         writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
         encode_rails(&mut writer, &self.rails)?;
         self.pairing.encode(&mut writer, DATA_PAIRS, CONTROL_PAIRS);
-        self.fins.encode(&mut writer);
+        self.fins.encode(&mut writer, RING);
         encode_window(&mut writer, self.window);
         writer.field(FIN_ONLY, &[u8::from(self.fin_only)]);
+        if let Some(eager) = &self.eager {
+            eager.encode(&mut writer, EAGER_RING);
+        }
         self.identity.encode(&mut writer);
         writer.seal(REPLY)
     }
@@ -249,6 +287,7 @@ impl Bye {
         writer.field(COMM, &self.comm.get().to_le_bytes());
         writer.field(NONCE, &self.nonce.to_le_bytes());
         writer.field(FROM, &[self.from as u8]);
+        writer.field(EAGER_END, &self.eager_end.to_le_bytes());
         encode_begun(&mut writer, self.begun);
         writer.field(DONE, &self.done.number().to_le_bytes());
         writer.seal(BYE)
@@ -273,16 +312,38 @@ impl Withdrawn {
         writer.field(CONNECTION, &self.connection.0.to_le_bytes());
         writer.field(COMM, &self.comm.get().to_le_bytes());
         writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.field(EAGER_END, &self.eager_end.to_le_bytes());
         encode_begun(&mut writer, self.begun);
         writer.seal(WITHDRAWN)
     }
 }
 
+impl Cease {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(COMM, &self.comm.get().to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.seal(CEASE)
+    }
+}
+
+impl Ceased {
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::default();
+        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
+        writer.field(COMM, &self.comm.get().to_le_bytes());
+        writer.field(NONCE, &self.nonce.to_le_bytes());
+        writer.field(EAGER_END, &self.eager_end.to_le_bytes());
+        writer.seal(CEASED)
+    }
+}
+
 impl Ring {
-    fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut Writer, field: u16) {
         let mut value = self.address.to_le_bytes().to_vec();
         value.extend(self.keys.iter().flat_map(|key| key.to_le_bytes()));
-        writer.field(RING, &value);
+        writer.field(field, &value);
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {

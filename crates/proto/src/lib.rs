@@ -7,6 +7,7 @@
 //!  SendFlow::written  ─── or part, then fin line ──▶  ReceiveFlow::read_fins
 //!  SendFlow::observe  ◀── done, in adverts or alone   ReceiveFlow::lone_done
 //!  SendFlow::poll                                     ReceiveFlow::poll
+//!  SendFlow::pack_eagerly ── eager ring ──────────▶  ReceiveFlow::next_eager, eager_arrived
 //!  SendFlow::begun    ◀── withdraw, withdrawn ──────▶  ReceiveFlow::withdraw, exposed
 //! ```
 //!
@@ -43,14 +44,17 @@ pub use fence::Begun;
 pub use flow::{FlowParameters, LineSink, LineSource, Path};
 pub use handle::Handle;
 pub use handshake::{
-    Bye, HandshakeError, Message as HandshakeMessage, Refusal, Reply, Request, Withdraw, Withdrawn,
+    Bye, Cease, Ceased, HandshakeError, Message as HandshakeMessage, Refusal, Reply, Request,
+    Withdraw, Withdrawn,
 };
 pub use ids::{CommId, ConnectionId, Line};
 pub use immediate::Immediate;
 pub use parts::{Cut, Part, RailPlan};
 pub use receive::{
-    AdvertWrite, Arrival, LoneDone, PlainReceive, Receive, ReceiveFlow, ReceivePoll,
+    AdvertWrite, Arrival, EagerArrival, LoneDone, PlainReceive, Receive, ReceiveFlow, ReceivePoll,
 };
-pub use send::{FailedFin, Message, PlainMessage, SendFlow, SendPoll, Submit, WriteOutcome};
+pub use send::{
+    EagerWrite, FailedFin, Message, PlainMessage, SendFlow, SendPoll, Submit, WriteOutcome,
+};
 pub use window::Window;
 pub use wire::LineFormat;

@@ -1,5 +1,6 @@
 //! Every bound of the protocol, by name.
 
+use crate::eager::Unplaced;
 use crate::ids::RESIDUES;
 use crate::window::Window;
 
@@ -36,6 +37,8 @@ pub const NCCL_MAX_REQUESTS: u32 = 32;
 
 const _: () = {
     assert!(Window::SINGLE.outstanding() + Window::SINGLE.eager() <= Window::SINGLE.lines());
+    assert!(Window::SINGLE.eager_places() as usize == Unplaced::MAX);
+    assert!(Window::GROUPED.eager_places() as usize == Unplaced::MAX);
     assert!(Window::GROUPED.outstanding() + Window::GROUPED.eager() <= Window::GROUPED.lines());
     assert!(
         Window::SINGLE.outstanding() >= NCCL_MAX_REQUESTS,

@@ -12,6 +12,7 @@
 
 mod adverts;
 mod arrivals;
+mod eager;
 mod early;
 mod exposed;
 mod plain;
@@ -29,6 +30,8 @@ use crate::wire::{Form, LineFormat, body};
 
 pub use adverts::AdvertWrite;
 pub use arrivals::Arrival;
+use eager::Eager;
+pub use eager::EagerArrival;
 pub use plain::PlainReceive;
 use slot::Slot;
 pub use told::LoneDone;
@@ -59,6 +62,7 @@ pub struct ReceiveFlow {
     counters: ReceiveCounters,
     /// What the sender has begun, once it begins no more.
     begun: Option<Begun>,
+    eager: Option<Box<Eager>>,
     /// Receives may be posted by [`post_plainly`](Self::post_plainly).
     plain: bool,
     /// As long as the longest ring, so that a masked line is always inside.
@@ -129,6 +133,7 @@ impl ReceiveFlow {
             failed: None,
             counters: ReceiveCounters::default(),
             begun: None,
+            eager: None,
             plain: parameters.rails <= LineFormat::Words8.keys(),
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
@@ -311,7 +316,8 @@ impl ReceiveFlow {
 
     /// The memory of the flow, all in all.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.slots)
+        let eager = self.eager.as_ref().map_or(0, |eager| size_of_val(&**eager));
+        size_of::<Self>() + size_of_val(&*self.slots) + eager
     }
 
     /// Whether a receive holds the place of `line`: it was posted, and not yet said to be done.

@@ -9,6 +9,7 @@
 //! Laws: messages match receives in posting order; tags choose only inside the first unfinished group. A done is
 //! believed only as far as messages were submitted. The first cause of failure sticks.
 
+mod eager;
 mod group;
 mod plain;
 mod told;
@@ -24,6 +25,8 @@ use crate::parts::Part;
 use crate::window::Window;
 use crate::wire::{Form, SHORT_LINE_WORDS, short_line};
 
+use eager::Eager;
+pub use eager::EagerWrite;
 use group::Group;
 pub use plain::PlainMessage;
 
@@ -48,6 +51,9 @@ pub struct SendFlow {
     /// The line of a message that was refused: taken, and not written to.
     refused: Option<Line>,
     counters: SendCounters,
+    /// Some eager message has no line yet.
+    behind: bool,
+    eager: Option<Box<Eager>>,
     /// What the common case needs to know, when it applies at all.
     plain: plain::Terms,
     /// As long as the longest ring, so that a masked line is always inside.
@@ -164,6 +170,8 @@ impl SendFlow {
             failed_fin: None,
             refused: None,
             counters: SendCounters::default(),
+            behind: false,
+            eager: None,
             plain: plain::Terms::of(&parameters),
             slots: Box::new([Slot::default(); MAX_RING as usize]),
         })
@@ -180,6 +188,12 @@ impl SendFlow {
     ) -> Result<Submit<'_>, ProtocolError> {
         if let Some(cause) = self.failed {
             return Err(cause);
+        }
+        if self.behind {
+            self.place_eager(mailbox)?;
+            if self.behind && self.group.count == 0 {
+                return Ok(Submit::NotYet);
+            }
         }
         let mut line = self.first;
         let alone = self.group.count == 0;
@@ -358,7 +372,8 @@ impl SendFlow {
 
     /// The memory of the flow, all in all.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.slots)
+        let eager = self.eager.as_ref().map_or(0, |eager| size_of_val(&**eager));
+        size_of::<Self>() + size_of_val(&*self.slots) + eager
     }
 
     /// The oldest line that no message has taken.

@@ -58,6 +58,14 @@ impl Window {
         self.eager
     }
 
+    /// How many places an eager ring has. None where their numbers could not wrap.
+    #[inline]
+    pub const fn eager_places(self) -> u32 {
+        const MOST: u32 = 8;
+        let places = if self.eager < MOST { self.eager } else { MOST };
+        if places.is_power_of_two() { places } else { 0 }
+    }
+
     #[inline]
     pub const fn outstanding(self) -> u32 {
         self.outstanding

@@ -72,6 +72,8 @@ pub enum Kind {
     Advert = 1,
     LoneDone = 2,
     Fin = 3,
+    /// A message in the eager ring: see [`eager`](crate::eager).
+    Eager = 4,
 }
 
 /// Word 1 of a line: done, the place in the group, kind and flags, tag.
@@ -118,6 +120,19 @@ impl Form {
 
     pub fn fin(failed: bool) -> Self {
         Self((Kind::Fin as u64) << KIND_SHIFT | u64::from(failed) << STATUS_SHIFT)
+    }
+
+    /// Of an eager message: its length stands where a line has its done.
+    pub(crate) fn eager(len: u16, tag: i32) -> Self {
+        Self(
+            u64::from(len)
+                | (Kind::Eager as u64) << KIND_SHIFT
+                | u64::from(tag.cast_unsigned()) << TAG_SHIFT,
+        )
+    }
+
+    pub(crate) const fn eager_len(self) -> u16 {
+        low16(self.0)
     }
 
     #[inline]

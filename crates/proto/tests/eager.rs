@@ -213,10 +213,11 @@ fn both_ends_find_the_same_receive_for_every_eager_message() {
 #[test]
 fn no_more_messages_wait_than_the_window_allows_for() {
     let mut unplaced = Unplaced::new(false);
-    for number in 0..proto::Window::GROUPED.eager() {
+    assert!(Unplaced::MAX <= proto::Window::GROUPED.eager() as usize);
+    for number in 0..Unplaced::MAX as u32 {
         assert_eq!(unplaced.push(Line::FIRST, 0), Some(number));
     }
     assert_eq!(unplaced.push(Line::FIRST, 0), None);
     assert_eq!(unplaced.take(Line::FIRST, 0), Some(0));
-    assert_eq!(unplaced.push(Line::FIRST, 0), Some(16));
+    assert_eq!(unplaced.push(Line::FIRST, 0), Some(Unplaced::MAX as u32));
 }

@@ -8,8 +8,8 @@ use proto::handshake::{HandshakeError, Identity, Message, RefusalReason, Ring, S
 use proto::limits::{MAX_DATA_RAILS, MAX_MESSAGE_BYTES};
 use proto::rails::{Pairing, Rail, RailPair};
 use proto::{
-    Begun, Bye, Capabilities, CommId, ConnectionId, Handle, ImmediateWidth, Line, Refusal, Reply,
-    Request, Window, Withdraw, Withdrawn,
+    Begun, Bye, Capabilities, Cease, Ceased, CommId, ConnectionId, Handle, ImmediateWidth, Line,
+    Refusal, Reply, Request, Window, Withdraw, Withdrawn,
 };
 
 fn capabilities() -> Capabilities {
@@ -53,6 +53,7 @@ fn request(rails: usize) -> Request {
         mailbox: Ring { address: 0x7fff_0000_1000, keys: vec![1, u64::MAX, 3, 4] },
         window: Window::GROUPED,
         max_group: 8,
+        eager_bytes: 128,
         identity: identity(),
     }
 }
@@ -69,6 +70,7 @@ fn reply() -> Reply {
         fins: Ring { address: 64, keys: vec![8] },
         window: Window::SINGLE,
         fin_only: true,
+        eager: Some(Ring { address: 4096, keys: vec![1, 2] }),
         identity: identity(),
     }
 }
@@ -85,6 +87,7 @@ fn bye() -> Bye {
         nonce: 2,
         from: Side::Receiver,
         begun: Begun::NOTHING,
+        eager_end: 3,
         done: Line::new(9),
     }
 }
@@ -102,7 +105,16 @@ fn withdraw() -> Withdraw {
 
 fn withdrawn() -> Withdrawn {
     let begun = Begun { base: Line::new(0xfffe_fdfc), more: 0x8005 };
-    Withdrawn { connection: ConnectionId(1), comm: CommId::default(), nonce: 2, begun }
+    let (connection, comm) = (ConnectionId(1), CommId::default());
+    Withdrawn { connection, comm, nonce: 2, begun, eager_end: u32::MAX }
+}
+
+fn cease() -> Cease {
+    Cease { connection: ConnectionId(1), comm: CommId::default(), nonce: 2 }
+}
+
+fn ceased() -> Ceased {
+    Ceased { connection: ConnectionId(1), comm: CommId::default(), nonce: 2, eager_end: 77 }
 }
 
 fn samples() -> Vec<(Vec<u8>, Message)> {
@@ -114,6 +126,8 @@ fn samples() -> Vec<(Vec<u8>, Message)> {
         (bye().encode().unwrap(), Message::Bye(bye())),
         (withdraw().encode().unwrap(), Message::Withdraw(withdraw())),
         (withdrawn().encode().unwrap(), Message::Withdrawn(withdrawn())),
+        (cease().encode().unwrap(), Message::Cease(cease())),
+        (ceased().encode().unwrap(), Message::Ceased(ceased())),
     ]
 }
 
@@ -255,10 +269,14 @@ fn unknown_fields_are_skipped_and_missing_ones_refused() {
             let removed = fewer.remove(at);
             let mut bytes = [envelope.clone(), fewer.concat()].concat();
             reseal(&mut bytes);
-            // One rail of several may go: the message is then another, not an incomplete one.
-            let is_rail = removed[..2] == [7, 0];
+            // One rail of several may go, and what is said of eager messages: the message is then another.
+            let kind = u16::from_le_bytes([removed[0], removed[1]]);
+            let optional = match message {
+                Message::Ceased(_) => false,
+                _ => [7, 27, 28, 29].contains(&kind),
+            };
             let decoded = Message::decode(&bytes);
-            assert!(is_rail || matches!(decoded, Err(HandshakeError::Missing(_))), "{removed:?}");
+            assert!(optional || matches!(decoded, Err(HandshakeError::Missing(_))), "{removed:?}");
         }
         let repeats = fields.iter().filter(|field| field[..2] != [7, 0]);
         for repeated in repeats.filter(|field| bytes.len() + field.len() <= MAX_MESSAGE_BYTES) {
@@ -281,7 +299,7 @@ fn a_request_of_another_version_says_whom_to_refuse() {
 
 #[test]
 fn kinds_that_are_reserved_are_refused() {
-    for kind in [0_u16, 5, 15, 18, 19, 65535] {
+    for kind in [0_u16, 5, 15, 20, 21, 65535] {
         let mut bytes = bye().encode().unwrap();
         bytes[6..8].copy_from_slice(&kind.to_le_bytes());
         reseal(&mut bytes);

@@ -11,6 +11,7 @@ use super::{FRONT_DOOR, control_pair, id, names, unreachable_peer};
 use crate::comm::listener::Listener;
 use crate::comm::peer::Peer;
 use crate::comm::setup;
+use crate::endpoint::eager::Inlet;
 use crate::endpoint::receiver::{Receiver, Rings};
 use crate::endpoint::{Endpoint, random};
 use crate::error::{Error, Kind, Result};
@@ -155,7 +156,7 @@ impl Endpoint {
             |comm| setup::settle(&ours, &theirs, window, rail_count, nonces, comm, false);
         // What can be refused is looked at before anything is taken.
         parameters(CommId::default()).map_err(local)?;
-        let (slot, generation, fins) =
+        let (slot, generation, fins, eager) =
             self.insert_receiver(request, &pairing, parameters, peer.clone()).map_err(local)?;
         let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(|error| {
             self.discard_receiver(slot, generation);
@@ -173,6 +174,7 @@ impl Endpoint {
             fins,
             window,
             fin_only: false,
+            eager,
             identity: self.identity(),
         };
         let reply = reply.encode().map_err(|error| (RefusalReason::Feature, error.to_string()))?;
@@ -186,7 +188,7 @@ impl Endpoint {
         pairing: &Pairing,
         parameters: impl Fn(CommId) -> Result<FlowParameters>,
         peer: Peer,
-    ) -> Result<(u16, u16, Ring)> {
+    ) -> Result<(u16, u16, Ring, Option<Ring>)> {
         let full = || {
             Error::new(
                 Kind::System,
@@ -222,14 +224,19 @@ impl Endpoint {
             self.slabs.release(&fins);
         })?;
         let ring = Ring { address: self.slabs.target(&fins), keys: self.slabs.keys(&fins) };
-        let rings = Rings { shadow, fins: Some(fins), control, inject_bytes };
+        let (inlet, eager) = self.lend_eager_ring(request.eager_bytes).unzip();
+        let inlet = inlet.map(|ring| {
+            flow.allow_eager();
+            Inlet::new(ring)
+        });
+        let rings = Rings { shadow, fins: Some(fins), inlet, control, inject_bytes };
         let receiver = Receiver::new(flow, rings, lanes, peer, request.connection);
         let mut generation = 0;
         let slot = self.receivers.insert_with(|_, current| {
             generation = current;
             Box::new(receiver)
         });
-        Ok((slot.ok_or_else(full)?, generation, ring))
+        Ok((slot.ok_or_else(full)?, generation, ring, eager))
     }
 
     /// An accept that could not be committed, or whose listener closed before: nobody knows of it.

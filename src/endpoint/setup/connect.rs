@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use fabric::Post;
 use proto::handshake::{HandshakeError, Ring};
-use proto::{ConnectionId, Line, RailPlan, Reply, Request, SendFlow};
+use proto::{Ceased, ConnectionId, Line, RailPlan, Reply, Request, SendFlow};
 
-use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, unreachable_peer};
+use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, ring_of, unreachable_peer};
 use crate::comm::setup;
 use crate::comm::setup::{Asking, Step};
 use crate::endpoint::sender::Sender;
@@ -71,6 +71,7 @@ impl Endpoint {
             mailbox: Ring { address: self.slabs.target(&mailbox), keys: self.slabs.keys(&mailbox) },
             window: LENT,
             max_group: MAX_GROUP,
+            eager_bytes: u32::try_from(self.settings.eager_bytes_max).unwrap_or(u32::MAX),
             identity: self.identity(),
         };
         let bytes = request
@@ -164,7 +165,7 @@ impl Endpoint {
         }
         let peer = self.acquaintances.meet(&reply.identity);
         self.compare(&peer, &reply.identity);
-        let flow = SendFlow::new(parameters)
+        let mut flow = SendFlow::new(parameters)
             .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
         let rails = reply.pairing.data.len();
         let plan = RailPlan::equal(rails, self.settings.stripe_bytes_min as u64)
@@ -175,6 +176,17 @@ impl Endpoint {
         let (lanes, control) = self.join_all(data, control, &reply.rails, &reply.fins)?;
         log::debug!("connected to {peer} over {} data rails, {:?}", lanes.len(), parameters.path);
         let inject_bytes = self.capabilities.rma_inject_bytes;
+        let ceased = self.asking(slot, generation)?.has_ceased(parameters.nonce);
+        let outlet = match &reply.eager {
+            Some(ring) if !ceased => {
+                let (target, key) = ring_of(pair.receiver.into(), &reply.rails, ring)?;
+                self.eager_outlet(target, key)
+            }
+            _ => None,
+        };
+        if outlet.is_some() {
+            flow.allow_eager(self.settings.eager_bytes_max);
+        }
         let Some(state) = self.senders.get_mut(slot, generation) else {
             return Err(Error::stale("connection"));
         };
@@ -187,12 +199,18 @@ impl Endpoint {
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?
             // It was taken for as many rails as we have; the peer writes lines for the common ones.
             .with_lines_of(parameters.format().bytes() / 8);
-        let mut sender = Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer);
+        let mut sender =
+            Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer).with(outlet);
         if let Some(closed) = left {
             sender.withdrawn(Line::FIRST);
             sender.ending.heard_bye = closed;
         }
+        let (comm, nonce, eager_end) = (sender.comm(), sender.nonce(), sender.eager_end());
         **state = SenderState::Connected(sender);
+        if ceased {
+            let connection = ConnectionId(id(slot, generation));
+            self.say_ceased(control, &Ceased { connection, comm, nonce, eager_end });
+        }
         self.nics[FRONT_DOOR].peers.leave(front_door);
         Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
     }

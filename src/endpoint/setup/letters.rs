@@ -19,6 +19,8 @@ impl Endpoint {
             Ok(Message::Bye(bye)) => self.heard_bye(&bye),
             Ok(Message::Withdraw(withdraw)) => self.heard_withdraw(&withdraw),
             Ok(Message::Withdrawn(withdrawn)) => self.heard_withdrawn(&withdrawn),
+            Ok(Message::Cease(cease)) => self.heard_cease(&cease),
+            Ok(Message::Ceased(ceased)) => self.heard_ceased(&ceased),
             Ok(Message::Reply(reply)) => {
                 let connection = reply.connection;
                 self.heard_answer(connection, Message::Reply(reply));

@@ -93,17 +93,10 @@ impl Endpoint {
         rails: &[Rail],
         ring: &Ring,
     ) -> Result<ControlLane> {
-        let wrong =
-            || Error::new(Kind::Remote, "the peer named a control rail that it does not have");
-        let rail = rails.get(theirs).and_then(|rail| rail.control).ok_or_else(wrong)?;
-        // Keys come in the order of the owner's control rails, which are its first NICs.
-        let index = rails[..theirs].iter().filter(|rail| rail.control.is_some()).count();
-        let key = *ring.keys.get(index).ok_or_else(wrong)?;
-        if ring.address.checked_add(RING_BYTES_MAX).is_none() {
-            return Err(Error::new(Kind::Remote, "the peer named a ring past the address space"));
-        }
+        let (target, key) = ring_of(theirs, rails, ring)?;
+        let rail = rails.get(theirs).and_then(|rail| rail.control).ok_or_else(wrong_rail)?;
         let peer = self.join(ours, rail.as_bytes())?;
-        Ok(ControlLane { nic: ours, peer, target: ring.address, key })
+        Ok(ControlLane { nic: ours, peer, target, key })
     }
 
     /// Joins the peer's rails, each given as our number and the peer's: for data, then the one for control. All of them, or
@@ -179,6 +172,22 @@ impl Endpoint {
             format!("no control memory for a connection on device {}: {error}", self.label()),
         )
     }
+}
+
+/// Where a ring of the peer's is, and its key for the peer's rail `theirs`.
+fn ring_of(theirs: usize, rails: &[Rail], ring: &Ring) -> Result<(u64, u64)> {
+    // Keys come in the order of the owner's control rails, which are its first NICs.
+    let before = rails.get(..theirs).ok_or_else(wrong_rail)?;
+    let index = before.iter().filter(|rail| rail.control.is_some()).count();
+    let key = *ring.keys.get(index).ok_or_else(wrong_rail)?;
+    if ring.address.checked_add(RING_BYTES_MAX).is_none() {
+        return Err(Error::new(Kind::Remote, "the peer named a ring past the address space"));
+    }
+    Ok((ring.address, key))
+}
+
+fn wrong_rail() -> Error {
+    Error::new(Kind::Remote, "the peer named a control rail that it does not have")
 }
 
 /// Whether the log does not have this difference yet. What comes past the bound is left out: there is enough to mend.

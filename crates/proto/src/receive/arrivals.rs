@@ -71,7 +71,7 @@ impl ReceiveFlow {
 
     /// All bytes of a line are there.
     #[inline]
-    fn complete(&mut self, line: Line, size: u64, carried: u16) -> Arrival {
+    pub(super) fn complete(&mut self, line: Line, size: u64, carried: u16) -> Arrival {
         let slot = self.slot_mut(line);
         if size > slot.len {
             let violation = Violation::Size { said: size, posted: slot.len };
@@ -169,7 +169,7 @@ impl ReceiveFlow {
     }
 
     #[cold]
-    fn violation(&mut self) -> Arrival {
+    pub(super) fn violation(&mut self) -> Arrival {
         self.counters.violations += 1;
         Arrival::Violation
     }

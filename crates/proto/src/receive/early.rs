@@ -2,7 +2,7 @@
 //!
 //! That is told early where nobody has to be heard of again for the bytes to land: the advert is on its way, and the
 //! sender's completions prove arrival, so that it waits for no done. The line stays in the window until its bytes are
-//! there, as any other.
+//! there, as any other. An eager message needs a call to get there: none may be told early while one may come.
 
 use super::ReceiveFlow;
 use crate::ids::Line;
@@ -20,6 +20,9 @@ impl ReceiveFlow {
     pub fn poll_early(&mut self, line: Line) -> bool {
         let outstanding = line.distance(self.done) < self.advertised.distance(self.done);
         if !outstanding || !self.parameters.sends_arrive_when_complete || self.failed.is_some() {
+            return false;
+        }
+        if self.may_get_eager() {
             return false;
         }
         let slot = self.slot_mut(line);

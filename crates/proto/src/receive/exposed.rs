@@ -24,7 +24,9 @@ impl ReceiveFlow {
         let advertised =
             (0..self.advertised.distance(self.done)).map(|ahead| self.done.plus(ahead));
         advertised.filter(|line| {
-            self.slot(*line).is_incomplete() && self.begun.is_none_or(|begun| begun.has(*line))
+            self.slot(*line).is_incomplete()
+                && self.begun.is_none_or(|begun| begun.has(*line))
+                && !self.is_misfit(*line)
         })
     }
 }

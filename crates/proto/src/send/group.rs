@@ -34,16 +34,24 @@ impl SendFlow {
             return Ok(None);
         }
         self.group.taken |= 1 << index;
-        if self.group.taken == (1 << count) - 1 {
-            self.group = Group::default();
-            self.first = self.first.plus(count);
-            self.plain.resume();
-        }
+        self.end_group();
         Ok(Some(line))
     }
 
-    /// Reads the group that begins at the first line; false while one of its adverts is missing.
-    fn open_group<S: LineSource>(&mut self, mailbox: &S) -> Result<bool, ProtocolError> {
+    /// Goes on to the next group when all lines of this one are taken.
+    pub(super) fn end_group(&mut self) {
+        let Group { count, taken, .. } = self.group;
+        if taken == (1 << count) - 1 {
+            self.group = Group::default();
+            self.first = self.first.plus(count);
+            if !self.behind {
+                self.plain.resume();
+            }
+        }
+    }
+
+    /// Reads the group that begins at the first line, which was copied; false while one of its adverts is missing.
+    pub(super) fn open_group<S: LineSource>(&mut self, mailbox: &S) -> Result<bool, ProtocolError> {
         let mut count = self.mailbox.form().count();
         let mut tags = [0; MAX_GROUP];
         let mut index = 0;

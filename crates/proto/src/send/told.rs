@@ -9,6 +9,10 @@ impl SendFlow {
     /// Takes the dones that have come: alone, and in adverts not yet sent to.
     #[inline]
     pub fn observe<S: LineSource>(&mut self, mailbox: &S) {
+        if self.behind {
+            // What it fails of sticks.
+            let _ = self.place_eager(mailbox);
+        }
         if self.parameters.sends_arrive_when_complete || self.peer_done == self.submitted() {
             return;
         }
@@ -42,7 +46,7 @@ impl SendFlow {
         }
         if !self.seen.is_after(line) {
             self.seen = line.plus(1);
-            if !self.parameters.sends_arrive_when_complete {
+            if !self.parameters.sends_arrive_when_complete || self.eager.is_some() {
                 let ahead =
                     self.mailbox.form().done().wrapping_sub(low16(self.peer_done.number().into()));
                 self.accept_done(self.peer_done.plus(u32::from(ahead)));
@@ -56,7 +60,7 @@ impl SendFlow {
         let ahead = done.distance(self.peer_done);
         if ahead <= self.submitted().distance(self.peer_done) {
             self.peer_done = done;
-        } else {
+        } else if !self.tell_eager(done) {
             self.drop_done(ahead);
         }
     }

@@ -40,10 +40,18 @@ pub(crate) enum Fault {
     ReportedEarly,
     Withdrawn,
     WithdrawnInFlight,
+    Eager,
+    RefusedEager,
+    EagerFull,
+    EagerTooLong,
+    AfterEager,
+    EagerInGroup,
+    EagerAtWrap,
+    Ceased,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 33] = [
+    pub(crate) const ALL: [Self; 41] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::Rested,
@@ -77,6 +85,14 @@ impl Fault {
         Self::ReportedEarly,
         Self::Withdrawn,
         Self::WithdrawnInFlight,
+        Self::Eager,
+        Self::RefusedEager,
+        Self::EagerFull,
+        Self::EagerTooLong,
+        Self::AfterEager,
+        Self::EagerInGroup,
+        Self::EagerAtWrap,
+        Self::Ceased,
     ];
 }
 

@@ -68,3 +68,15 @@ pub(crate) fn earlier_tenant(
         }
     }
 }
+
+/// The same in the eager ring: messages with the very numbers that are to come.
+pub(crate) fn earlier_eager(random: &mut Random, parameters: &FlowParameters, eager: &mut Ring) {
+    let parameters = FlowParameters { nonce: random.next(), ..*parameters };
+    let mut sender = SendFlow::new(parameters).unwrap();
+    sender.allow_eager(40);
+    let mailbox = Ring::new(parameters.window.places(), parameters.format().words());
+    for byte in 0..16 {
+        let Some(write) = sender.pack_eagerly(&mailbox, eager, 0, &[byte; 30]) else { return };
+        sender.eager_posted(write, false);
+    }
+}

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use proto::wire::SHORT_LINE_WORDS;
-use proto::{AdvertWrite, Begun, Immediate, LineSource, LoneDone, Part};
+use proto::{AdvertWrite, Begun, EagerWrite, Immediate, LineSource, LoneDone, Part};
 
 use crate::faults::{Fault, Faults};
 use crate::memory::Ring;
@@ -19,6 +19,12 @@ pub(crate) struct Network {
     pub(crate) mailbox: Ring,
     /// The receiver's memory: fins, and the failure behind them.
     pub(crate) fins: Ring,
+    /// The receiver's memory: eager messages.
+    pub(crate) eager: Ring,
+    /// The sender's memory from which they are read, at the moment they land.
+    pub(crate) eager_staging: Ring,
+    /// The entry that took each place of the eager ring last.
+    eager_entries: Vec<Option<usize>>,
     /// The receiver's memory from which adverts are read, at the moment they land.
     pub(crate) staging: Ring,
     pub(crate) sender_queue: VecDeque<SenderEvent>,
@@ -32,13 +38,22 @@ pub(crate) enum SenderEvent {
     Written(usize),
     FinWritten(usize),
     Withdraw,
+    EagerWritten(u32),
+    Cease,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReceiverEvent {
-    Arrived { rail: u32, immediate: Immediate, completion_len: u64, extra: bool },
+    Arrived {
+        rail: u32,
+        immediate: Immediate,
+        completion_len: u64,
+        extra: bool,
+    },
     LoneDoneWritten,
-    Withdrawn(Begun),
+    /// With the end of eager messages.
+    Withdrawn(Begun, u32),
+    Ceased(u32),
 }
 
 #[derive(Debug)]
@@ -57,12 +72,18 @@ enum Kind {
     LoneDone { pieces: Vec<(u32, usize)>, words: [u64; SHORT_LINE_WORDS], after: Vec<u64> },
     Fin { pieces: Vec<(u32, usize)>, words: [u64; SHORT_LINE_WORDS], entry: Option<usize> },
     Withdraw,
-    Withdrawn(Begun),
+    Withdrawn(Begun, u32),
+    Eager { pieces: Vec<(u32, usize)>, injected: Option<Vec<u64>>, entry: usize, number: u32 },
+    Cease,
+    Ceased(u32),
 }
 
 impl Network {
-    pub(crate) fn new(mailbox: Ring, fins: Ring, staging: Ring) -> Self {
+    pub(crate) fn new(mailbox: Ring, fins: Ring, staging: Ring, eager: Ring) -> Self {
         Self {
+            eager_staging: eager.clone(),
+            eager,
+            eager_entries: vec![None; 16],
             mailbox,
             fins,
             staging,
@@ -117,8 +138,37 @@ impl Network {
         self.post(Kind::Withdraw);
     }
 
-    pub(crate) fn post_withdrawn(&mut self, begun: Begun) {
-        self.post(Kind::Withdrawn(begun));
+    pub(crate) fn post_withdrawn(&mut self, begun: Begun, eager_end: u32) {
+        self.post(Kind::Withdrawn(begun, eager_end));
+    }
+
+    pub(crate) fn post_cease(&mut self) {
+        self.post(Kind::Cease);
+    }
+
+    pub(crate) fn post_ceased(&mut self, eager_end: u32) {
+        self.post(Kind::Ceased(eager_end));
+    }
+
+    /// Whether the write completes, or is injected.
+    pub(crate) fn post_eager(
+        &mut self,
+        random: &mut Random,
+        oracle: &Oracle,
+        write: &EagerWrite,
+        entry: usize,
+        completes: bool,
+    ) {
+        let before = self.eager_entries[write.place as usize].replace(entry);
+        let free = before.is_none_or(|before| oracle.has_landed(before));
+        assert!(free, "entry {entry} overwrites an eager message that was not taken");
+        let words = 0..write.words;
+        let injected = (!completes)
+            .then(|| words.clone().map(|index| self.eager_staging.word(write.place, index)));
+        let injected = injected.map(Iterator::collect);
+        let pieces = shuffled(random, words.map(|index| (write.place, index)).collect());
+        self.post(Kind::Eager { pieces, injected, entry, number: write.number });
+        self.in_flight.last_mut().expect("just posted").completed = !completes;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -199,9 +249,40 @@ impl Network {
                 self.sender_queue.push_back(SenderEvent::Withdraw);
                 true
             }
-            Kind::Withdrawn(begun) => {
-                self.receiver_queue.push_back(ReceiverEvent::Withdrawn(*begun));
+            Kind::Withdrawn(begun, eager_end) => {
+                self.receiver_queue.push_back(ReceiverEvent::Withdrawn(*begun, *eager_end));
                 true
+            }
+            Kind::Cease => {
+                self.sender_queue.push_back(SenderEvent::Cease);
+                true
+            }
+            Kind::Ceased(eager_end) => {
+                self.receiver_queue.push_back(ReceiverEvent::Ceased(*eager_end));
+                true
+            }
+            Kind::Eager { pieces, injected, entry, number } => {
+                if may_complete && random.percent(30) {
+                    operation.completed = true;
+                    self.sender_queue.push_back(SenderEvent::EagerWritten(*number));
+                } else if !was_landed {
+                    let count = if tear { 1 } else { pieces.len() };
+                    for _ in 0..count {
+                        let (place, index) = pieces.pop().expect("counted");
+                        let word = match injected {
+                            Some(words) => words[index],
+                            None => self.eager_staging.word(place, index),
+                        };
+                        self.eager.put(place, index, word);
+                    }
+                    if pieces.is_empty() {
+                        operation.landed = true;
+                        oracle.wait(*entry);
+                    } else {
+                        faults.fire(Fault::TornLine);
+                    }
+                }
+                operation.landed && operation.completed
             }
             Kind::Adverts { pieces } => {
                 let count = if tear { random.between(1, 4) as usize } else { pieces.len() };

@@ -15,6 +15,8 @@ struct Fate {
     sent: bool,
     received: bool,
     early: bool,
+    /// It lies whole in the eager ring, and may wait there for its receive.
+    waits: bool,
     /// Its memory was given back.
     gone: bool,
 }
@@ -40,6 +42,31 @@ impl Oracle {
         assert!(!fate.taken, "entry {entry} is sent twice");
         fate.taken = true;
         fate.parts = parts.len() as u32;
+        self.events += 1;
+    }
+
+    /// A message that is sent eagerly.
+    pub(crate) fn take_eagerly(&mut self, entry: usize) {
+        let fate = &mut self.fates[entry];
+        assert!(!fate.taken, "entry {entry} is sent twice");
+        (fate.taken, fate.parts) = (true, 1);
+        self.events += 1;
+    }
+
+    pub(crate) fn wait(&mut self, entry: usize) {
+        self.fates[entry].waits = true;
+        self.events += 1;
+    }
+
+    /// It is copied to its receive.
+    pub(crate) fn land_eagerly(&mut self, script: &Script, entry: usize, len: u64) {
+        assert_eq!(len, script.size(entry), "entry {entry} is copied with a wrong length");
+        let fate = &mut self.fates[entry];
+        assert!(fate.taken, "entry {entry} is taken before it is sent");
+        assert!(!fate.received, "entry {entry} is written to after it was reported");
+        assert!(!fate.gone, "entry {entry} is written to after its memory has gone");
+        assert_eq!(fate.landed, 0, "entry {entry} is copied twice");
+        (fate.landed, fate.bytes) = (1, len);
         self.events += 1;
     }
 
@@ -92,7 +119,9 @@ impl Oracle {
 
     /// The sender reports a message done.
     pub(crate) fn send(&mut self, script: &Script, entry: usize, len: u64) {
-        assert!(self.has_landed(entry), "send {entry} is done before its bytes are there");
+        let there = self.has_landed(entry)
+            || script.parameters.sends_arrive_when_complete && self.fates[entry].waits;
+        assert!(there, "send {entry} is done before its bytes are there");
         assert_eq!(len, script.size(entry), "send {entry} has a wrong length");
         let sent = std::mem::replace(&mut self.fates[entry].sent, true);
         assert!(!sent, "send {entry} is done twice");

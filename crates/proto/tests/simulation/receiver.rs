@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use proto::eager::{EAGER_PLACE_WORDS, FIRST_PAYLOAD};
 use proto::receive::Pace;
 use proto::{
-    Arrival, Immediate, Line, LineFormat, Path, ProtocolError, Receive, ReceiveFlow, ReceivePoll,
+    Arrival, Immediate, Line, LineFormat, LineSource, Path, ProtocolError, Receive, ReceiveFlow,
+    ReceivePoll,
 };
 
 use crate::faults::{Fault, Faults};
@@ -35,6 +37,9 @@ impl Receiver {
     pub(crate) fn new(random: &mut Random, script: &Script) -> Self {
         let mut flow = ReceiveFlow::new(script.parameters).unwrap();
         let adverts_wait = random.percent(80);
+        if script.eager_limit.is_some() {
+            assert!(flow.allow_eager());
+        }
         flow.set_pace(Pace { adverts_wait, lone_done_turns: random.pick(&[1, 4, 128]) });
         Self {
             flow,
@@ -71,14 +76,14 @@ impl Receiver {
     ) {
         let refuse = if calm { 0 } else { script.refuse_percent };
         if self.withdrawn {
-            self.progress(random, network, oracle, faults, calm);
+            self.progress(random, script, network, oracle, faults, calm);
             self.let_go(script, oracle);
             return;
         }
         if calm || random.percent(50) {
             self.post(random, script, network, oracle, end);
         }
-        self.progress(random, network, oracle, faults, calm);
+        self.progress(random, script, network, oracle, faults, calm);
         self.write(random, script, network, oracle, faults, refuse);
         self.test(random, script, network, oracle, faults, refuse);
         self.check(script, oracle);
@@ -162,6 +167,7 @@ impl Receiver {
     fn progress(
         &mut self,
         random: &mut Random,
+        script: &Script,
         network: &mut Network,
         oracle: &mut Oracle,
         faults: &mut Faults,
@@ -175,7 +181,13 @@ impl Receiver {
             found += 1;
             match event {
                 ReceiverEvent::LoneDoneWritten => self.flow.lone_done_written(),
-                ReceiverEvent::Withdrawn(begun) => self.flow.fenced(begun),
+                ReceiverEvent::Withdrawn(begun, eager_end) => {
+                    self.flow.fenced(begun);
+                    self.flow.eager_ends(eager_end);
+                    // What nobody can write to any more goes before anything is looked at.
+                    self.let_go(script, oracle);
+                }
+                ReceiverEvent::Ceased(eager_end) => self.flow.eager_ends(eager_end),
                 ReceiverEvent::Arrived { rail, immediate, completion_len, extra } => {
                     self.arrive(rail, immediate, completion_len, extra);
                 }
@@ -186,6 +198,9 @@ impl Receiver {
         } else {
             self.flow.read_fins(&network.fins)
         };
+        if calm || random.percent(70) {
+            found += self.take_eager(script, network, oracle);
+        }
         if found == 0 {
             self.idle_turn(random, network, faults);
         }
@@ -209,6 +224,26 @@ impl Receiver {
             let due = lone || write.is_some() || self.flow.lone_done(true).is_none();
             assert!(due, "a turn does not rest, and nothing is due");
         }
+    }
+
+    /// Copies the eager messages that are there to their receives.
+    fn take_eager(&mut self, script: &Script, network: &Network, oracle: &mut Oracle) -> u32 {
+        let mut taken = 0;
+        let expected = self.flow.has_eager(&network.eager);
+        while let Some(arrival) = self.flow.next_eager(&network.eager) {
+            assert!(expected, "an eager message comes out of nothing");
+            let entry = script.entry_of(arrival.line);
+            let bytes: Vec<u8> = (FIRST_PAYLOAD..EAGER_PLACE_WORDS)
+                .flat_map(|index| network.eager.word(arrival.place, index).to_le_bytes())
+                .take(arrival.len as usize)
+                .collect();
+            let sent = script.payload(entry);
+            assert_eq!(Some(&bytes[..]), sent.get(..bytes.len()), "entry {entry} has other bytes");
+            oracle.land_eagerly(script, entry, arrival.len);
+            self.flow.eager_arrived(arrival.line, arrival.len);
+            taken += 1;
+        }
+        taken
     }
 
     /// deregMr of all that is posted.
@@ -351,7 +386,7 @@ impl Receiver {
                 let parts = script.parameters.path != Path::Fin;
                 let plain = parts && group.count == 1 && script.parameters.rails <= 4;
                 assert_eq!(self.flow.waits_plainly(first.number() as u16), plain);
-                self.test_early(random, script, oracle, faults, index);
+                self.test_early(random, script, network, oracle, faults, index);
             }
             ReceivePoll::Done { count } => {
                 assert_eq!(count as usize, group.count);
@@ -380,12 +415,17 @@ impl Receiver {
         &mut self,
         random: &mut Random,
         script: &Script,
+        network: &mut Network,
         oracle: &mut Oracle,
         faults: &mut Faults,
         index: usize,
     ) {
         let (group, first) = self.requests[index];
         let wanted = random.percent(script.optional_percent);
+        if wanted && script.parameters.sends_arrive_when_complete && self.flow.refuse_eager() {
+            network.post_cease();
+            faults.fire(Fault::Ceased);
+        }
         if !wanted || !self.flow.poll_early(first) {
             return;
         }

@@ -38,6 +38,8 @@ pub(crate) struct Script {
     pub(crate) tear_percent: u32,
     /// How often a receive that stands alone is one whose completion is optional.
     pub(crate) optional_percent: u32,
+    /// Up to how many bytes messages may travel eagerly.
+    pub(crate) eager_limit: Option<u64>,
     /// How many receives the application keeps posted at most.
     pub(crate) depth: usize,
 }
@@ -66,6 +68,7 @@ impl Script {
             inject_percent: random.pick(&[0, 50, 100]),
             tear_percent: random.pick(&[0, 10, 60]),
             optional_percent: random.pick(&[0, 0, 50, 100]),
+            eager_limit: random.pick(&[None, None, Some(0), Some(8), Some(40), Some(128)]),
             depth: random.pick(&[1, 2, 8, 32, 200]),
         };
         let lens = Lens::of(random, parameters.largest_write);
@@ -85,10 +88,20 @@ impl Script {
                 script.entries.push(Entry { tag, posted, sent });
             }
         }
+        // Tags choose where receives come in groups, and the window says whether they do.
+        if !script.parameters.window.is_grouped()
+            && script.groups.iter().any(|group| group.count > 1)
+        {
+            script.eager_limit = None;
+        }
         if too_long && !cut {
             let victim = random.below(script.entries.len());
             let entry = &mut script.entries[victim];
-            entry.sent = entry.posted + random.between(1, 1000);
+            if random.percent(30) {
+                entry.posted = 8;
+            }
+            let most = random.pick(&[20, 1000]);
+            entry.sent = entry.posted + random.between(1, most);
             // Who has been told of everything does not ask, and would not hear of it.
             script.optional_percent = 0;
         }
@@ -111,6 +124,12 @@ impl Script {
 
     pub(crate) fn is_too_long(&self, entry: usize) -> bool {
         !self.cut && self.entries[entry].sent > self.entries[entry].posted
+    }
+
+    /// The bytes of an entry's message, where somebody looks at them.
+    pub(crate) fn payload(&self, entry: usize) -> Vec<u8> {
+        let byte = |index| (entry * 31 + index) as u8;
+        (0..self.entries[entry].sent as usize).map(byte).collect()
     }
 
     pub(crate) fn address(entry: usize) -> u64 {
@@ -194,8 +213,9 @@ impl Lens {
                 _ => random.between(0, self.largest_write * 6),
             };
         }
-        match random.below(5) {
+        match random.below(6) {
             0 => 0,
+            5 => random.between(0, 41),
             1 => 8,
             2 => random.pick(&[1, 127, 128, 129]),
             _ => random.between(0, 2000.min(self.largest_write * 4)),

@@ -18,7 +18,7 @@ use crate::script::Script;
 pub(crate) struct Sender {
     pub(crate) flow: SendFlow,
     backlog: VecDeque<Post>,
-    requests: Vec<(usize, Line)>,
+    requests: Vec<(usize, Request)>,
     /// The first group with an entry that is not taken.
     group: usize,
     turn: u32,
@@ -26,6 +26,13 @@ pub(crate) struct Sender {
     /// The receiver has withdrawn its receives: nothing more is begun.
     pub(crate) withdrawn: bool,
     done: usize,
+}
+
+/// What a message is asked for by.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    Line(Line),
+    Eager(u32),
 }
 
 #[derive(Debug)]
@@ -36,8 +43,12 @@ enum Post {
 
 impl Sender {
     pub(crate) fn new(script: &Script) -> Self {
+        let mut flow = SendFlow::new(script.parameters).unwrap();
+        if let Some(limit) = script.eager_limit {
+            flow.allow_eager(limit);
+        }
         Self {
-            flow: SendFlow::new(script.parameters).unwrap(),
+            flow,
             backlog: VecDeque::new(),
             requests: Vec::new(),
             group: 0,
@@ -82,7 +93,7 @@ impl Sender {
         if calm || random.percent(60) {
             self.flow.observe(&network.mailbox);
         }
-        self.poll(random, script, network, oracle);
+        self.poll(random, script, network, oracle, faults);
     }
 
     fn on_event(&mut self, event: SenderEvent, network: &mut Network, oracle: &mut Oracle) {
@@ -97,7 +108,12 @@ impl Sender {
             SenderEvent::Withdraw => {
                 self.flow.fail(ProtocolError::Withdrawn);
                 self.withdrawn = true;
-                network.post_withdrawn(self.flow.begun());
+                network.post_withdrawn(self.flow.begun(), self.flow.eager_next());
+            }
+            SenderEvent::EagerWritten(number) => self.flow.eager_written(number),
+            SenderEvent::Cease => {
+                let end = self.flow.cease_eager();
+                network.post_ceased(end);
             }
         }
     }
@@ -175,6 +191,15 @@ impl Sender {
         }
         let message = match self.flow.submit(&network.mailbox, tag, len) {
             Ok(Submit::NotYet) => {
+                if let Some(entry) = entry
+                    && random.percent(70)
+                    && self.submit_eagerly(random, script, network, oracle, faults, (entry, tag))
+                {
+                    if free.len() == 1 {
+                        self.group += 1;
+                    }
+                    return;
+                }
                 faults.fire(match entry {
                     None => Fault::TagNotInGroup,
                     Some(_) => Fault::LateAdvert,
@@ -182,6 +207,13 @@ impl Sender {
                 return;
             }
             Ok(Submit::Accepted(message)) => message,
+            Err(ProtocolError::TooLong { line, sent, posted })
+                if oracle.is_taken(script.entry_of(line)) =>
+            {
+                self.eager_too_long(script, faults, line, (sent, posted));
+                oracle.events += 1;
+                return;
+            }
             Err(ProtocolError::TooLong { line, sent, posted }) => {
                 let entry = entry.expect("a tag that is not in the group cannot be too long");
                 assert!(script.is_too_long(entry));
@@ -244,7 +276,9 @@ impl Sender {
                 _ => self.backlog.push_back(Post::Part { entry, part, immediate }),
             }
         }
-        self.requests.push((entry, line));
+        let eager = |(_, request): &(usize, Request)| matches!(request, Request::Eager(_));
+        faults.fire_many(Fault::AfterEager, u64::from(self.requests.iter().any(eager)));
+        self.requests.push((entry, Request::Line(line)));
         if free.len() == 1 {
             self.group += 1;
         }
@@ -298,9 +332,61 @@ impl Sender {
             let immediate = Some(message.immediate);
             self.backlog.push_back(Post::Part { entry, part, immediate });
         }
-        self.requests.push((entry, message.line));
+        self.requests.push((entry, Request::Line(message.line)));
         self.group += 1;
         true
+    }
+
+    /// A message that found no receive goes into the eager ring, if it may.
+    fn submit_eagerly(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        (entry, tag): (usize, i32),
+    ) -> bool {
+        let len = script.entries[entry].sent;
+        if !self.flow.may_send_eagerly(len) {
+            return false;
+        }
+        let payload = script.payload(entry);
+        let Network { mailbox, eager_staging, .. } = network;
+        let Some(write) = self.flow.pack_eagerly(mailbox, eager_staging, tag, &payload) else {
+            faults.fire(Fault::EagerFull);
+            return false;
+        };
+        if random.percent(script.refuse_percent) {
+            faults.fire(Fault::RefusedEager);
+            return false;
+        }
+        let proves = script.parameters.sends_arrive_when_complete;
+        let completes = proves || !random.percent(script.inject_percent);
+        oracle.take_eagerly(entry);
+        network.post_eager(random, oracle, &write, entry, completes);
+        self.flow.eager_posted(write, completes);
+        self.requests.push((entry, Request::Eager(write.number)));
+        faults.fire(Fault::Eager);
+        let count = script.groups[self.group].count;
+        faults.fire_many(Fault::EagerInGroup, u64::from(count > 1));
+        faults.fire_many(Fault::EagerAtWrap, u64::from(write.number == u32::MAX));
+        true
+    }
+
+    fn eager_too_long(
+        &mut self,
+        script: &Script,
+        faults: &mut Faults,
+        line: Line,
+        (sent, posted): (u64, u64),
+    ) {
+        let entry = script.entry_of(line);
+        assert!(script.is_too_long(entry));
+        let expected = script.entries[entry];
+        assert_eq!((sent, posted), (expected.sent, expected.posted));
+        faults.fire(Fault::EagerTooLong);
+        self.failed = true;
     }
 
     fn poll(
@@ -309,49 +395,66 @@ impl Sender {
         script: &Script,
         network: &Network,
         oracle: &mut Oracle,
+        faults: &mut Faults,
     ) {
         if self.requests.is_empty() {
             return;
         }
         let index = if script.any_order { random.below(self.requests.len()) } else { 0 };
-        let (entry, line) = self.requests[index];
-        let request = line.number() as u16;
-        let plain = match random.below(3) {
-            0 => None,
-            1 => self.flow.poll_plainly(request),
-            _ => {
-                let looked = self.flow.look_plainly(&network.mailbox, request);
-                // Whoever is told to wait is not asked in general.
-                let waits = looked.is_none() && self.flow.waits_plainly(request);
-                assert!(
-                    !waits || self.flow.poll(line) == SendPoll::Pending,
-                    "entry {entry} is done"
-                );
-                looked
+        let (entry, request) = self.requests[index];
+        let poll = match request {
+            Request::Line(line) => {
+                let low = line.number() as u16;
+                let plain = match random.below(3) {
+                    0 => None,
+                    1 => self.flow.poll_plainly(low),
+                    _ => {
+                        let looked = self.flow.look_plainly(&network.mailbox, low);
+                        // Whoever is told to wait is not asked in general.
+                        let waits = looked.is_none() && self.flow.waits_plainly(low);
+                        assert!(
+                            !waits || self.flow.poll(line) == SendPoll::Pending,
+                            "entry {entry} is done"
+                        );
+                        looked
+                    }
+                };
+                let plain = plain.map(|len| SendPoll::Done { len });
+                plain.unwrap_or_else(|| self.flow.poll(line))
+            }
+            Request::Eager(number) => {
+                self.flow.poll_eager(number as u16).expect("it was sent, and not yet reported")
             }
         };
-        let poll = plain.map(|len| SendPoll::Done { len });
-        match poll.unwrap_or_else(|| self.flow.poll(line)) {
+        let waits = match request {
+            Request::Line(line) => Some(self.flow.waits_plainly(line.number() as u16)),
+            Request::Eager(_) => None,
+        };
+        match poll {
             SendPoll::Pending => {
                 // Of a group that is not full, it may be said later.
-                let waits = self.flow.waits_plainly(request);
                 let grouped = script.groups.iter().any(|group| group.count > 1);
-                assert!(waits || grouped, "entry {entry} waits");
+                assert!(waits != Some(false) || grouped, "entry {entry} waits");
             }
             SendPoll::Done { len } => {
-                assert!(!self.flow.waits_plainly(request), "entry {entry} is done");
+                assert_ne!(waits, Some(true), "entry {entry} is done");
                 self.requests.remove(index);
                 self.done += 1;
                 oracle.send(script, entry, len);
             }
             SendPoll::Failed(cause) => {
                 let known = match cause {
-                    ProtocolError::TooLong { .. } => self.failed,
+                    ProtocolError::TooLong { line, sent, posted } if !self.failed => {
+                        self.eager_too_long(script, faults, line, (sent, posted));
+                        oracle.events += 1;
+                        true
+                    }
+                    ProtocolError::TooLong { .. } => true,
                     ProtocolError::Withdrawn => self.withdrawn,
                     _ => false,
                 };
                 assert!(known, "the flow failed without a cause: {cause}");
-                assert!(!self.flow.waits_plainly(request), "entry {entry} has failed");
+                assert_ne!(waits, Some(true), "entry {entry} has failed");
             }
         }
     }

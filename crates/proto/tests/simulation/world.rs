@@ -4,7 +4,7 @@ use proto::wire::FIN_PLACE_BYTES;
 use proto::{Immediate, Path};
 
 use crate::faults::{Fault, Faults};
-use crate::memory::{Ring, earlier_tenant};
+use crate::memory::{Ring, earlier_eager, earlier_tenant};
 use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::random::Random;
@@ -49,8 +49,13 @@ impl World {
         if random.percent(50) {
             earlier_tenant(&mut random, parameters, &mut mailbox, &mut fins);
         }
+        let eager_words = proto::eager::EAGER_PLACE_WORDS;
+        let mut eager = Ring::new(parameters.window.eager_places(), eager_words);
+        if script.eager_limit.is_some() && random.percent(50) {
+            earlier_eager(&mut random, parameters, &mut eager);
+        }
         Self {
-            network: Network::new(mailbox, fins, Ring::new(places, words)),
+            network: Network::new(mailbox, fins, Ring::new(places, words), eager),
             oracle: Oracle::new(&script),
             sender: Sender::new(&script),
             receiver: Receiver::new(&mut random, &script),
@@ -75,7 +80,10 @@ impl World {
     fn is_over(&mut self) -> bool {
         let end = self.end();
         if self.receiver.withdrawn {
-            return self.receiver.is_quiet() && self.sender.withdrawn && self.network.is_empty();
+            return self.receiver.is_quiet()
+                && self.sender.withdrawn
+                && self.network.is_empty()
+                && !self.receiver.flow.is_eager_due();
         }
         if self.sender.failed && self.receiver.failed {
             return true;
