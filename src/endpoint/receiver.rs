@@ -1,5 +1,7 @@
 //! The receiving side of a connection: irecv, the adverts it makes, and the done it owes.
 
+mod plain;
+
 use std::array;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +19,6 @@ use super::fence::{Fence, Refusal};
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
-use super::plain::Plain;
 use super::pulse::{self, Pulse, Verdict};
 use super::sender::{kind_of, repeated};
 use super::{Ending, Look};
@@ -166,34 +167,6 @@ impl Receiver {
         Ok(line)
     }
 
-    /// [`Receiver::receive`], where the case is the common one; no advert is written yet. None: nothing has been posted.
-    #[inline(always)]
-    pub(super) fn receive_plainly(
-        &mut self,
-        region: &UserRegion,
-        receive: &Plain,
-        cut: bool,
-    ) -> Option<Line> {
-        if self.ending.blocked || receive.len == 0 || !region.holds(receive.address, receive.len) {
-            return None;
-        }
-        if self.wide {
-            return self.receive_wide(region, receive, cut);
-        }
-        let (address, len) = (region.target(receive.address), receive.len as u64);
-        let [first, second, ..] = self.plain_nics;
-        let words = [address, len, region.key(first), region.key(second)];
-        self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
-    }
-
-    #[inline(never)]
-    fn receive_wide(&mut self, region: &UserRegion, receive: &Plain, cut: bool) -> Option<Line> {
-        let (address, len) = (region.target(receive.address), receive.len as u64);
-        let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
-        let words = [address, len, first, second, third, fourth];
-        self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
-    }
-
     /// Whether the sender is dry: see [`ReceiveFlow::is_urgent`].
     #[inline(always)]
     pub(super) fn is_urgent(&self) -> bool {
@@ -210,29 +183,6 @@ impl Receiver {
     #[inline]
     pub(super) fn awaits(&self, request: u16) -> bool {
         self.flow.awaits(request)
-    }
-
-    /// Whether the receive of `request` is not complete, and its parts would announce themselves.
-    #[inline(always)]
-    pub(super) fn awaits_parts(&self, request: u16) -> bool {
-        self.awaits(request) && !self.awaits_fins()
-    }
-
-    /// Whether there is nothing to do for the receive of `request` but to wait.
-    #[inline(always)]
-    pub(super) fn waits_plainly(&self, request: u16) -> bool {
-        !self.ending.blocked && self.flow.waits_plainly(request)
-    }
-
-    /// Reports the receive of `request`, if it is complete and alone.
-    #[inline(always)]
-    pub(super) fn test_plainly(&mut self, request: u16) -> Option<u64> {
-        if self.ending.blocked {
-            return None;
-        }
-        let done = self.flow.poll_plainly(request)?;
-        self.carried |= done.carried;
-        Some(done.size)
     }
 
     /// The general case: groups, and lanes that are not our NICs in order.
@@ -356,13 +306,6 @@ impl Receiver {
     pub(super) fn arrived(&mut self, nic: usize, immediate: Immediate, len: u64) -> Arrival {
         let lane = self.lane_bits.get(nic).map_or(0, |bit| bit.trailing_zeros());
         self.flow.arrived(lane, immediate, len)
-    }
-
-    /// [`Receiver::arrived`], where the case is the common one, and the message complete. False: ask that.
-    #[inline(always)]
-    pub(super) fn arrived_plainly(&mut self, nic: usize, immediate: Immediate) -> bool {
-        let Some(bit) = self.lane_bits.get(nic) else { return false };
-        !self.ending.closing && self.flow.arrived_plainly(*bit, immediate)
     }
 
     /// An advert, or several, have completed.

@@ -1,5 +1,8 @@
 //! The sending side of a connection: isend, what becomes of its parts, and the fins that stand in for immediates.
 
+mod fins;
+mod plain;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +12,14 @@ use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_PARTS};
 use proto::parts::DetachedCut;
 use proto::parts::{cut, cut_unbounded, uncut};
 use proto::{
-    Begun, Cut, Immediate, Line, LineFormat, LineSink, Message, Part, Path, PlainMessage,
-    ProtocolError, RailPlan, SendFlow, SendPoll, Submit,
+    Begun, Cut, Immediate, Line, LineFormat, Message, Part, Path, ProtocolError, RailPlan,
+    SendFlow, SendPoll, Submit,
 };
 
 use super::eager::Outlet;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Slabs, Unit};
 use super::nics::Nic;
-use super::plain::Plain;
 use super::pulse::{self, Pulse, Verdict};
 use super::receiver::{gone, note};
 use super::{Ending, Look};
@@ -241,118 +243,6 @@ impl Sender {
         self.wanting = true;
     }
 
-    /// [`Sender::send`], where the case is the common one: `told` is told the line. None: nothing has changed. False: the
-    /// post was refused, and the line is free again.
-    #[inline(always)]
-    pub(super) fn send_plainly(
-        &mut self,
-        nics: &mut [Nic],
-        slot: u16,
-        region: &Arc<UserRegion>,
-        outgoing: &Plain,
-        told: impl FnOnce(Line),
-    ) -> Option<bool> {
-        // What NCCL names as the region of an empty message may be of another buffer.
-        if self.ending.blocked || outgoing.len == 0 {
-            return None;
-        }
-        let len = outgoing.len as u64;
-        let message = if self.wide {
-            self.match_wide(outgoing.tag, len)?
-        } else {
-            self.flow.match_plainly::<_, 6>(&self.mailbox, outgoing.tag, len, self.plain_rail)?
-        };
-        let Lane { nic, peer } = self.plain_lane;
-        let remote =
-            RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let rail = nics.get_mut(nic)?;
-        if len >= self.inject_below {
-            return self.write_plainly(rail, slot, region, outgoing, &message, told);
-        }
-        let rail = &mut rail.data;
-        let local = region.host_bytes(outgoing.address, outgoing.len)?;
-        // Submitted and told of before the post, so that little has to be kept meanwhile.
-        self.flow.injected_plainly(message.line, len, self.plain_bit);
-        told(message.line);
-        let posted = rail.inject_first(local, remote, peer, message.immediate.bits());
-        if !posted {
-            self.flow.take_back();
-        } else if self.several {
-            self.take_next_lane();
-        }
-        Some(posted)
-    }
-
-    #[inline(never)]
-    fn match_wide(&mut self, tag: i32, len: u64) -> Option<PlainMessage> {
-        self.flow.match_plainly::<_, 8>(&self.mailbox, tag, len, self.plain_rail)
-    }
-
-    /// Messages in the plain form take the lanes in turn.
-    #[inline]
-    fn take_next_lane(&mut self) {
-        let next = self.plain_rail + 1;
-        self.plain_rail = if (next as usize) < self.lanes.len() { next } else { 0 };
-        self.plain_bit = 1 << self.plain_rail;
-        self.plain_lane = self.lanes[self.plain_rail as usize];
-    }
-
-    /// The same for a message that is too long to be injected.
-    #[inline(never)]
-    fn write_plainly(
-        &mut self,
-        rail: &mut Nic,
-        slot: u16,
-        region: &Arc<UserRegion>,
-        outgoing: &Plain,
-        message: &PlainMessage,
-        told: impl FnOnce(Line),
-    ) -> Option<bool> {
-        let Lane { nic, peer } = self.plain_lane;
-        let (line, len) = (message.line, outgoing.len);
-        if len as u64 > self.largest_plain {
-            return None;
-        }
-        let local = region.local(nic, outgoing.address, len)?;
-        let remote =
-            RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let held = Arc::clone(region);
-        let purpose = Purpose::Part { sender: slot, line, bytes: len as u64, region: held };
-        let operation = rail.operations.begin(purpose)?;
-        self.flow.posted_plainly(line, len as u64, self.plain_bit);
-        self.in_flight += 1;
-        told(line);
-        let context = rail.operations.context(operation);
-        let immediate = message.immediate.bits();
-        let posted = rail.data.write_first(local, remote, peer, immediate, context);
-        if !posted {
-            rail.operations.end_at(operation);
-            self.in_flight -= 1;
-            self.flow.take_back();
-        } else if self.several {
-            self.take_next_lane();
-        }
-        Some(posted)
-    }
-
-    /// [`Sender::test`], for a message that is done.
-    #[inline(always)]
-    pub(super) fn test_plainly(&mut self, request: u16) -> Option<u64> {
-        if self.ending.closing { None } else { self.flow.poll_plainly(request) }
-    }
-
-    /// The same after a look into the mailbox.
-    #[inline(always)]
-    pub(super) fn look_plainly(&mut self, request: u16) -> Option<u64> {
-        self.flow.look_plainly(&self.mailbox, request)
-    }
-
-    /// Whether there is nothing to do for a message but to wait.
-    #[inline(always)]
-    pub(super) fn waits_plainly(&self, request: u16) -> bool {
-        !self.ending.closing && self.flow.waits_plainly(request)
-    }
-
     /// Begins a message on the fin path.
     #[inline(never)]
     fn begin_feed(
@@ -424,12 +314,6 @@ impl Sender {
         if self.flow.needs_fin(line) && !self.write_fin(means, line) {
             self.unsent_fins.push_back(line);
         }
-    }
-
-    /// The fin of `line` has completed.
-    pub(super) fn fin_written(&mut self, line: Line) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.flow.fin_written(line);
     }
 
     /// An operation of this connection has failed.
@@ -621,73 +505,6 @@ impl Sender {
         slabs.release(&self.mailbox);
         if let Some(unit) = self.fin_lines.take() {
             slabs.release(&unit);
-        }
-    }
-
-    /// Writes the fin of `line`; false when it must be tried again.
-    fn write_fin(&mut self, means: &mut Means<'_>, line: Line) -> bool {
-        let words = self.flow.fin_words(line);
-        let place = self.flow.parameters().window.place(line);
-        self.write_fin_words(means, place, line, &words)
-    }
-
-    /// Tells the receiver of a message that was longer than its receive.
-    fn write_failed_fin(&mut self, means: &mut Means<'_>) {
-        let Some(fin) = self.flow.failed_fin() else { return };
-        let line = self.flow.submitted();
-        if !self.flow.parameters().fins || self.write_fin_words(means, fin.place, line, &fin.words)
-        {
-            self.flow.failed_fin_posted();
-        }
-    }
-
-    fn write_fin_words(
-        &mut self,
-        means: &mut Means<'_>,
-        place: u32,
-        line: Line,
-        words: &[u64],
-    ) -> bool {
-        let ControlLane { nic, peer, target, key } = self.control;
-        if self.fin_lines.is_none() {
-            match means.slabs.take(FIN_WORDS) {
-                Ok(unit) => self.fin_lines = Some(unit),
-                Err(error) => {
-                    self.fail(rail_failed(&self.peer, &error));
-                    return true;
-                }
-            }
-        }
-        let unit = self.fin_lines.as_mut().expect("it was just made");
-        for (index, word) in words.iter().enumerate() {
-            unit.store(place, index, *word);
-        }
-        let Some(local) = means.slabs.local(nic, unit, place, 1) else { return false };
-        let remote = RemoteBytes {
-            address: target + u64::from(place) * FIN_BYTES,
-            key: RemoteKey::from_wire(key),
-        };
-        let rail = &mut means.nics[nic];
-        let Some(operation) = rail.operations.begin(Purpose::Fin { sender: means.slot, line })
-        else {
-            return false;
-        };
-        let context = rail.operations.context(operation);
-        let control = rail.control().expect("control lanes lie on control rails");
-        let posted = control.write(local, remote, peer, fabric::Delivery::Default, context);
-        note(&mut self.pulse, &posted);
-        match posted {
-            Ok(Post::Accepted) => {
-                self.in_flight += 1;
-                true
-            }
-            refused => {
-                rail.operations.end_at(operation);
-                if let Err(error) = refused {
-                    self.fail(rail_failed(&self.peer, &error));
-                }
-                refused.is_err()
-            }
         }
     }
 
