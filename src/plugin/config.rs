@@ -95,7 +95,7 @@ settings! {
     /// After how long the log says whom connect or accept is waiting for.
     connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer's endpoint may refuse every control write, while we poll, before its connections fail; of data alone thirty times as long. A peer that is merely silent is waited for.
-    peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "20000", shared false;
+    peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "15000", shared false;
     /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// Entries of each completion queue.
