@@ -79,12 +79,17 @@ fn the_first_cause_of_a_failure_stays() {
         world.fabric.configure("profile=efa nics=16");
         let ends = world.nets.map(End::open);
         let link = Link::open(world, &ends);
-        world.fabric.fault(&format!("reject={}", world.fabric.number("counter.posts") + 1));
+        // Its second part is refused for good. The first is under way then, and fails later.
+        let [posts, operations] =
+            ["counter.posts", "counter.operations"].map(|name| world.fabric.number(name));
+        world.fabric.fault(&format!("reject={},fail={}", posts + 2, operations + 1));
         let sent = link.send();
         let failed = (0..TURNS).find_map(|_| link.net.test(sent).err()).expect("it was not posted");
         assert_eq!(failed.said.len(), 1);
+        assert!(failed.said[0].contains("fi_writedata"), "{failed:?}");
         link.net.close_recv(link.receive).expect("closeRecv");
         (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        assert_eq!(world.fabric.number("counter.faults.fail"), 1, "the first part has failed, too");
         // By now the sender has heard that the receiver is closed.
         let again = link.net.isend(link.send, link.out.address(), 8, 0, link.region).unwrap_err();
         assert_eq!(again.code, failed.code);

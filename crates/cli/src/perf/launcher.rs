@@ -64,6 +64,7 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
         let causes = threads(benchmark, options, &library, say);
         if !causes.is_empty() {
             if !place.report(&causes) {
+                rails::abandon();
                 causes.iter().for_each(output::complain);
             }
             return Ok(false);
@@ -71,6 +72,8 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
     } else if let Err(error) = rank(benchmark, options, &mut place, &mut say) {
         // The launcher says it, in its order among what the other ranks have to say.
         if !place.give_up(&error) {
+            // What the plugin has left when it was finalized, too.
+            rails::abandon();
             return Err(error.of_rank(meeting.rank));
         }
         return Ok(false);

@@ -16,7 +16,7 @@ pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
 /// Names the directory to the ranks, who remove it when their launcher no longer can.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
-/// In a rank whose launcher is gone.
+/// In a rank whose launcher is gone, or cannot be told of its end.
 pub(super) fn abandon() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let _ = fs::remove_dir_all(folder);

@@ -196,6 +196,11 @@ impl Engine {
         self.posts
     }
 
+    /// Accepted posts that complete, without receives: what faults of operations are numbered by.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
     /// Stalls a NIC, kills it, or brings it back.
     pub(crate) fn change_nic(&mut self, nic: usize, action: NicAction) -> Outcome {
         let Some(state) = self.nics.get_mut(nic) else { return Err(Errno(sys::FI_EINVAL)) };
