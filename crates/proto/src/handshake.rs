@@ -251,10 +251,7 @@ impl Request {
 
 impl Reply {
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
-        writer.field(COMM, &self.comm.get().to_le_bytes());
-        writer.field(NONCE, &self.nonce.to_le_bytes());
+        let mut writer = about(self.connection, self.comm, self.nonce);
         writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
         encode_rails(&mut writer, &self.rails)?;
         self.pairing.encode(&mut writer, DATA_PAIRS, CONTROL_PAIRS);
@@ -282,10 +279,7 @@ impl Refusal {
 
 impl Bye {
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
-        writer.field(COMM, &self.comm.get().to_le_bytes());
-        writer.field(NONCE, &self.nonce.to_le_bytes());
+        let mut writer = about(self.connection, self.comm, self.nonce);
         writer.field(FROM, &[self.from as u8]);
         writer.field(EAGER_END, &self.eager_end.to_le_bytes());
         encode_begun(&mut writer, self.begun);
@@ -294,12 +288,18 @@ impl Bye {
     }
 }
 
+/// Begins a message about a connection that both ends know.
+fn about(connection: ConnectionId, comm: CommId, nonce: u64) -> Writer {
+    let mut writer = Writer::default();
+    writer.field(CONNECTION, &connection.0.to_le_bytes());
+    writer.field(COMM, &comm.get().to_le_bytes());
+    writer.field(NONCE, &nonce.to_le_bytes());
+    writer
+}
+
 impl Withdraw {
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
-        writer.field(COMM, &self.comm.get().to_le_bytes());
-        writer.field(NONCE, &self.nonce.to_le_bytes());
+        let mut writer = about(self.connection, self.comm, self.nonce);
         writer.field(REPLY_TO, self.reply_to.as_bytes());
         writer.field(DONE, &self.done.number().to_le_bytes());
         writer.seal(WITHDRAW)
@@ -308,10 +308,7 @@ impl Withdraw {
 
 impl Withdrawn {
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
-        writer.field(COMM, &self.comm.get().to_le_bytes());
-        writer.field(NONCE, &self.nonce.to_le_bytes());
+        let mut writer = about(self.connection, self.comm, self.nonce);
         writer.field(EAGER_END, &self.eager_end.to_le_bytes());
         encode_begun(&mut writer, self.begun);
         writer.seal(WITHDRAWN)
@@ -320,20 +317,13 @@ impl Withdrawn {
 
 impl Cease {
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
-        writer.field(COMM, &self.comm.get().to_le_bytes());
-        writer.field(NONCE, &self.nonce.to_le_bytes());
-        writer.seal(CEASE)
+        about(self.connection, self.comm, self.nonce).seal(CEASE)
     }
 }
 
 impl Ceased {
     pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
-        writer.field(CONNECTION, &self.connection.0.to_le_bytes());
-        writer.field(COMM, &self.comm.get().to_le_bytes());
-        writer.field(NONCE, &self.nonce.to_le_bytes());
+        let mut writer = about(self.connection, self.comm, self.nonce);
         writer.field(EAGER_END, &self.eager_end.to_le_bytes());
         writer.seal(CEASED)
     }
