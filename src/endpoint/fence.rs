@@ -153,8 +153,7 @@ impl Endpoint {
         }
         let Some(index) = self.leaving_at(handle) else { return Ok(true) };
         let region = Arc::clone(&self.leaving[index].region);
-        let touching = self.touching(&region);
-        if touching.is_empty() {
+        if !self.touches(&region) {
             drop(self.leaving.swap_remove(index));
             self.patience = self.settings.close_timeout;
             return Ok(true);
@@ -167,6 +166,7 @@ impl Endpoint {
         }
         let touching = self.touching(&region);
         let gone = touching.iter().all(|touch| touch.writes && self.is_gone(touch.lane));
+        let gone = gone && !self.is_read(&region);
         let peers: Vec<Lane> = touching.iter().map(|touch| touch.lane).collect();
         self.waited_in_vain(&peers, gone);
         if gone {
@@ -217,12 +217,18 @@ impl Endpoint {
 
     /// Whether a post of ours reads the region, or a peer may write to it.
     fn touches(&self, region: &Arc<UserRegion>) -> bool {
-        !self.touching(region).is_empty()
+        !self.touching(region).is_empty() || self.is_read(region)
+    }
+
+    /// Whether an operation of ours names the region: it may not close before that has ended, whoever has posted it.
+    fn is_read(&self, region: &UserRegion) -> bool {
+        self.nics.iter().any(|nic| nic.operations.reads(region.id()))
     }
 
     /// By which connections that is.
     fn touching(&self, region: &Arc<UserRegion>) -> Vec<Touch<'_>> {
-        let posted = |slot: u16| self.nics.iter().any(|nic| nic.operations.reads_for(slot, region));
+        let posted =
+            |slot: u16| self.nics.iter().any(|nic| nic.operations.reads_for(slot, region.id()));
         let mut found = Vec::new();
         for (slot, generation) in self.senders.keys() {
             if let Some(SenderState::Connected(sender)) =
@@ -476,7 +482,7 @@ impl Endpoint {
     fn give_up_sending_from(&mut self, region: &Arc<UserRegion>) {
         for nic in 0..self.nics.len() {
             let rail = &mut self.nics[nic];
-            for write in rail.data.give_up(&rail.operations, region) {
+            for write in rail.data.give_up(region) {
                 self.part_given_up(nic, &write, gone());
             }
         }

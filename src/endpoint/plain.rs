@@ -152,20 +152,22 @@ impl Endpoint {
     #[inline(never)]
     fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
-        if !self.receivers.of(comm).is_some_and(|receiver| receiver.awaits_parts(line)) {
+        if !self.receivers.of(comm).is_some_and(|receiver| receiver.waits_plainly(line)) {
             return Tested::Otherwise;
         }
-        self.progress_data();
-        if let Some(size) = self.report_plainly(comm, request) {
+        let busy = self.progress_data();
+        if busy && let Some(size) = self.report_plainly(comm, request) {
             return Tested::Done(size);
         }
         let Self { receivers, working, .. } = self;
         let Some(receiver) = receivers.of_mut(comm) else { return Tested::Otherwise };
         // A message too long for immediates comes with a fin, whatever the path of the others.
-        receiver.read_fins(Look::Memory);
-        enqueue(receiver, working, comm.slot());
-        let waits = receiver.waits_plainly(line) && !receiver.has_eager(Look::Memory);
-        if waits { Tested::Pending } else { Tested::Otherwise }
+        let heard = receiver.read_fins(Look::Memory);
+        if heard {
+            enqueue(receiver, working, comm.slot());
+        }
+        let waits = !(busy || heard) || receiver.waits_plainly(line);
+        if waits && !receiver.has_eager(Look::Memory) { Tested::Pending } else { Tested::Otherwise }
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.

@@ -20,6 +20,15 @@ const CONTROL_TURNS: u32 = 8;
 /// How often peers are looked after, unless the bound on their silence is short.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
+/// What is left to do for a completion that is no plain case.
+#[derive(Clone, Copy, Debug)]
+enum Rare<'batch> {
+    /// All.
+    Other(&'batch Completion),
+    /// It was the last part of a message of the sender in this slot.
+    Written(u16, Line),
+}
+
 impl Endpoint {
     /// Every call that answers "not yet", and every `test`, has made one of these.
     #[inline(never)]
@@ -29,31 +38,38 @@ impl Endpoint {
 
     /// A turn for who waits for data: control queues have their turn now and then. What comes there, adverts and dones, is
     /// waited for by senders, and they look themselves.
+    /// False: nothing has happened.
     #[inline(always)]
-    pub(super) fn progress_data(&mut self) {
-        self.turn(self.watch.is_each(CONTROL_TURNS));
+    pub(super) fn progress_data(&mut self) -> bool {
+        self.turn(self.watch.is_each(CONTROL_TURNS))
     }
 
     #[inline(always)]
-    fn turn(&mut self, control: bool) {
+    fn turn(&mut self, control: bool) -> bool {
+        let mut busy = false;
         for nic in 0..self.nics.len() {
-            self.poll(nic, false);
+            busy |= self.poll(nic, false);
             if control {
-                self.poll(nic, true);
+                busy |= self.poll(nic, true);
             }
             if !self.nics[nic].data.is_clear() {
                 self.flush(nic);
+                busy = true;
             }
         }
         if self.has_work() {
             self.work();
+            busy = true;
         }
         if self.has_chores() {
             self.do_chores();
+            busy = true;
         }
         if self.watch.turn() {
             self.look_at_the_clock();
+            busy = true;
         }
+        busy
     }
 
     /// Whether anything is due for a receiver on the list.
@@ -91,15 +107,77 @@ impl Endpoint {
         }
     }
 
-    /// Mostly a queue is empty, and that is all there is to a poll.
+    /// Mostly a queue is empty, and that is all there is to a poll: false.
     #[inline(always)]
-    pub(super) fn poll(&mut self, nic: usize, control: bool) {
-        let Some(batch) = &mut self.batch else { return self.fail_broken() };
-        let Some(queue) = self.nics[nic].queue(control) else { return };
+    pub(super) fn poll(&mut self, nic: usize, control: bool) -> bool {
+        let Self { batch: Some(batch), nics, .. } = self else {
+            self.fail_broken();
+            return true;
+        };
+        let Some(queue) = nics[nic].queue(control) else { return false };
         let polled = queue.poll(batch);
-        if !polled.is_empty() {
-            self.polled(nic, control, polled);
+        if polled.is_empty() {
+            return false;
         }
+        if control {
+            self.polled(nic, true, polled);
+        } else {
+            self.polled_data(nic, polled);
+        }
+        true
+    }
+
+    /// The batch holds what a poll of a data queue has found: mostly a few arrivals, and parts that have ended.
+    #[inline(never)]
+    fn polled_data(&mut self, nic: usize, polled: Polled) {
+        let Some(batch) = self.batch.take() else { return };
+        let Some(few) = polled.all_in(&batch) else {
+            self.batch = Some(batch);
+            return self.polled(nic, false, polled);
+        };
+        let mut rest = few.iter();
+        while let Some(rare) = self.completed_plainly(nic, &mut rest) {
+            match rare {
+                Rare::Written(sender, line) => self.message_written(sender, line),
+                Rare::Other(completion) => self.completed(nic, completion),
+            }
+        }
+        self.batch = Some(batch);
+    }
+
+    /// Takes what is plain, up to what is not. Straight code over what it borrows, so that all of that stays in registers.
+    #[inline(always)]
+    fn completed_plainly<'batch>(
+        &mut self,
+        nic: usize,
+        rest: &mut std::slice::Iter<'batch, Completion>,
+    ) -> Option<Rare<'batch>> {
+        let Self { nics, senders, receivers, .. } = self;
+        let rail = nics.get_mut(nic)?;
+        for completion in rest {
+            // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
+            if completion.is_remote_write() {
+                let immediate = Immediate::from_bits(completion.immediate());
+                if let Some(receiver) = receivers.at_mut(immediate.comm().get())
+                    && receiver.queued
+                    && receiver.arrived_plainly(nic, immediate)
+                {
+                    continue;
+                }
+            } else if let Some(part) = rail.operations.end_part(completion.context()) {
+                rail.data.bytes += part.bytes;
+                rail.data.writes += 1;
+                if let Some(state) = senders.at_mut(part.sender)
+                    && let SenderState::Connected(sender) = &mut **state
+                    && !sender.part_written(part.line)
+                {
+                    continue;
+                }
+                return Some(Rare::Written(part.sender, part.line));
+            }
+            return Some(Rare::Other(completion));
+        }
+        None
     }
 
     /// The batch holds what a poll has found. Others follow as long as they fill it.
@@ -141,9 +219,9 @@ impl Endpoint {
         self.fail_all(&Error::new(Kind::System, sentence));
     }
 
-    #[inline(always)]
+    /// What is no plain case of a data queue, or comes from a control queue.
+    #[inline(never)]
     fn completed(&mut self, nic: usize, completion: &Completion) {
-        // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
         if completion.is_remote_write() {
             self.arrived(nic, completion);
         } else {
@@ -151,17 +229,15 @@ impl Endpoint {
         }
     }
 
-    /// An operation of ours has ended well. Apart from the loop that calls it, so that the loop finds room in registers.
-    #[inline(never)]
+    /// An operation of ours has ended well.
     fn ended(&mut self, nic: usize, completion: &Completion) {
         let Some(rail) = self.nics.get_mut(nic) else { return };
         let Some(purpose) = rail.operations.end(completion.context()) else {
             return self.completed_nothing(nic);
         };
-        let Purpose::Part { sender, line, bytes, region } = purpose else {
+        let Purpose::Part { sender, line, bytes, .. } = purpose else {
             return self.completed_control(nic, purpose, completion.len());
         };
-        drop(region);
         rail.data.bytes += bytes;
         rail.data.writes += 1;
         match self.senders.at_mut(sender).map(|state| &mut **state) {
@@ -372,7 +448,7 @@ impl Endpoint {
     fn flush(&mut self, nic: usize) {
         let mut failures = Vec::new();
         let rail = &mut self.nics[nic];
-        rail.data.flush(nic, &rail.operations, |write, error| failures.push((write, error)));
+        rail.data.flush(nic, |write, error| failures.push((write, error)));
         for (write, error) in failures {
             let sentence =
                 format!("{}: {error}; the peer is gone or unreachable", self.nics[nic].label);

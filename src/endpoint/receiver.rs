@@ -446,11 +446,15 @@ impl Receiver {
         self.in_flight == 0 && self.flow.poll_early(line)
     }
 
-    /// Takes what fins have come, for a connection that has any.
+    /// Takes what fins have come, for a connection that has any. True: there were some.
     #[inline]
-    pub(super) fn read_fins(&mut self, look: Look) {
-        if let (Some(fins), Look::Memory) = (&self.fins, look) {
-            self.flow.read_fins(fins);
+    pub(super) fn read_fins(&mut self, look: Look) -> bool {
+        match &self.fins {
+            Some(fins) if look == Look::Memory && self.flow.has_fin(fins) => {
+                self.flow.read_fins(fins);
+                true
+            }
+            _ => false,
         }
     }
 

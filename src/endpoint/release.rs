@@ -49,10 +49,10 @@ impl Endpoint {
         let Self { mut nics, slabs, landing, mut regions, senders, leaving, .. } = *self;
         // Messages that were yet to be posted hold shares, too.
         drop(senders);
+        nics.iter_mut().for_each(|nic| nic.data.give_up_all());
         let mut shares = vec![landing];
         shares.extend(leaving.into_iter().map(Leaving::into_region));
         shares.extend(regions.keys().iter().filter_map(|key| regions.remove(key.0, key.1)));
-        shares.extend(nics.iter_mut().flat_map(|nic| nic.operations.take_regions()));
         for share in shares {
             // The last share of each.
             if let Some(region) = Arc::into_inner(share) {

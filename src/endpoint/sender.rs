@@ -305,8 +305,10 @@ impl Sender {
     /// A part has completed. True: there is more to do, by [`Sender::finish`].
     #[inline(always)]
     pub(super) fn part_written(&mut self, line: Line) -> bool {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.flow.written(line) == proto::WriteOutcome::NeedsFin || self.ending.closing
+        self.in_flight -= 1;
+        let more = !self.flow.written_plainly(line)
+            && self.flow.written(line) == proto::WriteOutcome::NeedsFin;
+        more || self.ending.closing
     }
 
     /// All parts of a message have completed: its fin is written where it needs one.
@@ -610,13 +612,13 @@ fn write_part(
         return Err(OUT_OF_BOUNDS);
     };
     let nic = &mut means.nics[lane.nic];
-    let region = Arc::clone(source.region);
+    let region = source.region.id();
     let purpose = Purpose::Part { sender: means.slot, line, bytes: part.len, region };
     let operation = nic.operations.begin(purpose).expect("room was made sure of");
     let context = nic.operations.context(operation);
     let immediate = immediate.map(Immediate::bits);
     let write = PartWrite { operation, context, address, len, remote, peer: lane.peer, immediate };
-    let posted = nic.data.post(&write, local);
+    let posted = nic.data.post(&write, local, source.region);
     if posted.is_err() {
         nic.operations.end_at(operation);
     }

@@ -12,7 +12,7 @@ use super::UserRegion;
 use super::backlog::Backlog;
 use super::operations::Operations;
 
-/// One write of a part. Its operation holds the region.
+/// One write of a part. Its operation names the region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartWrite {
     pub(crate) operation: u16,
@@ -25,17 +25,24 @@ pub(crate) struct PartWrite {
     pub(crate) immediate: Option<u64>,
 }
 
+/// A write that was refused, with a share of what it reads.
+#[derive(Debug)]
+struct Waiting {
+    write: PartWrite,
+    region: Arc<UserRegion>,
+}
+
 /// An endpoint for data, its backlog and its counters.
 #[derive(Debug)]
 pub(crate) struct DataRail {
-    backlog: Backlog<PeerAddress, PartWrite>,
+    backlog: Backlog<PeerAddress, Waiting>,
     endpoint: Arc<Endpoint<Data>>,
-    /// Bytes of completed writes.
+    /// Bytes of completed writes. Not beside their number: the two would be summed as a vector, which is longer.
     pub(crate) bytes: u64,
-    /// Completed writes.
-    pub(crate) writes: u64,
     /// Posts that libfabric refused for the moment.
     pub(crate) refused: u64,
+    /// Completed writes.
+    pub(crate) writes: u64,
 }
 
 impl DataRail {
@@ -53,26 +60,27 @@ impl DataRail {
         &self.endpoint
     }
 
-    /// Posts `write` of `local`, or queues it behind others that wait. An error means that it was not posted and never
-    /// will be.
+    /// Posts `write` of `local`, which lies in `region`, or queues it behind others that wait. An error means that it was not
+    /// posted and never will be.
     #[inline]
     pub(crate) fn post(
         &mut self,
         write: &PartWrite,
         local: LocalBytes<'_, Data>,
+        region: &Arc<UserRegion>,
     ) -> Result<(), FabricError> {
         let first = self.backlog.is_empty() || !self.backlog.holds(write.peer);
         if first && try_post(&self.endpoint, write, local)? == Post::Accepted {
             return Ok(());
         }
-        self.queue(write);
+        self.queue(write, region);
         Ok(())
     }
 
     #[cold]
-    fn queue(&mut self, write: &PartWrite) {
+    fn queue(&mut self, write: &PartWrite, region: &Arc<UserRegion>) {
         self.refused += 1;
-        self.backlog.push(write.peer, *write);
+        self.backlog.push(write.peer, Waiting { write: *write, region: Arc::clone(region) });
     }
 
     /// Posts a write that the provider copies, which has no completion. False: it was refused, or others wait before it.
@@ -156,43 +164,40 @@ impl DataRail {
     }
 
     /// Tries what waits on data rail `rail`. `failed` gets the writes that will never be posted.
-    pub(crate) fn flush(
-        &mut self,
-        rail: usize,
-        operations: &Operations,
-        failed: impl FnMut(PartWrite, FabricError),
-    ) {
+    pub(crate) fn flush(&mut self, rail: usize, mut failed: impl FnMut(PartWrite, FabricError)) {
         let endpoint = &self.endpoint;
-        let post = |write: &PartWrite| {
-            let region = operations.region(write.operation);
-            let local = region.and_then(|region| region.local(rail, write.address, write.len));
-            let gone = FabricError { call: "a part whose region is gone", code: -22 };
-            try_post(endpoint, write, local.ok_or(gone)?)
+        let post = |Waiting { write, region }: &Waiting| {
+            let local = region.local(rail, write.address, write.len);
+            let outside = FabricError { call: "a part outside of its region", code: -22 };
+            try_post(endpoint, write, local.ok_or(outside)?)
         };
-        self.backlog.flush(post, failed);
+        self.backlog.flush(post, |waiting, error| failed(waiting.write, error));
     }
 
     /// Takes out the writes of a region that wait.
-    pub(crate) fn give_up(
-        &mut self,
-        operations: &Operations,
-        region: &Arc<UserRegion>,
-    ) -> Vec<PartWrite> {
-        let of_region = |write: &PartWrite| {
-            operations.region(write.operation).is_some_and(|held| Arc::ptr_eq(held, region))
-        };
-        self.backlog.give_up(of_region)
+    pub(crate) fn give_up(&mut self, region: &Arc<UserRegion>) -> Vec<PartWrite> {
+        writes(self.backlog.give_up(|waiting| Arc::ptr_eq(&waiting.region, region)))
+    }
+
+    /// Takes out everything that waits, and with it the shares of what it would have read.
+    pub(crate) fn give_up_all(&mut self) {
+        drop(self.backlog.give_up(|_| true));
     }
 
     /// Takes out the writes of the sender in this slot that wait.
     pub(crate) fn give_up_sender(&mut self, operations: &Operations, slot: u16) -> Vec<PartWrite> {
-        self.backlog.give_up(|write| operations.is_part_of(write.operation, slot))
+        let of_sender = |waiting: &Waiting| operations.is_part_of(waiting.write.operation, slot);
+        writes(self.backlog.give_up(of_sender))
     }
 
     /// `elapsed` has passed: takes out what peers have refused for more than `bound`.
     pub(crate) fn tick(&mut self, elapsed: Duration, bound: Duration) -> Vec<PartWrite> {
-        self.backlog.tick(elapsed, bound)
+        writes(self.backlog.tick(elapsed, bound))
     }
+}
+
+fn writes(waiting: Vec<Waiting>) -> Vec<PartWrite> {
+    waiting.into_iter().map(|waiting| waiting.write).collect()
 }
 
 #[inline]

@@ -1,20 +1,19 @@
 //! What is in flight on one NIC: a fixed table of operations, each with the context that libfabric gives back.
 //!
-//! An entry holds a share of the region that the NIC may touch; the completion gives it up. Contexts never move,
-//! and the table never grows, so posting allocates nothing.
-
-use std::sync::Arc;
+//! An entry names the region that the NIC may touch, until the completion: whoever owns regions asks here before one goes
+//! ([`Operations::reads`]). A share per operation would say the same by its type, and cost two locked instructions a
+//! message. Contexts never move, and the table never grows, so posting allocates nothing.
 
 use fabric::{Context, Contexts, PeerAddress};
 use proto::Line;
 
-use super::UserRegion;
+use super::region::RegionId;
 
 /// Why an operation was posted, and so what its completion means.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
-    /// A part of a message, posted on a data rail by the sender in this slot.
-    Part { sender: u16, line: Line, bytes: u64, region: Arc<UserRegion> },
+    /// A part of a message, posted on a data rail by the sender in this slot, out of this region.
+    Part { sender: u16, line: Line, bytes: u64, region: RegionId },
     /// Adverts, by the receiver in this slot.
     Advert { receiver: u16, generation: u16 },
     /// A done that no advert carries, by the receiver in this slot.
@@ -39,58 +38,79 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) struct Operations {
     contexts: Contexts,
-    entries: Box<[Option<Purpose>]>,
-    free: Vec<u16>,
+    entries: Box<[Entry]>,
+    /// The first of the entries that are free; past the table when none is.
+    free: u16,
+    taken: u16,
+}
+
+#[derive(Debug)]
+struct Entry {
+    purpose: Option<Purpose>,
+    /// Of a free entry: the next one that is free.
+    next: u16,
+}
+
+/// A part that has completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedPart {
+    pub(crate) sender: u16,
+    pub(crate) line: Line,
+    pub(crate) bytes: u64,
 }
 
 impl Operations {
     pub(crate) fn new(count: u16) -> Self {
         Self {
             contexts: Contexts::new(usize::from(count)),
-            entries: (0..count).map(|_| None).collect(),
-            free: (0..count).rev().collect(),
+            entries: (0..count).map(|index| Entry { purpose: None, next: index + 1 }).collect(),
+            free: 0,
+            taken: 0,
         }
     }
 
     /// How many more operations can be posted now.
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        self.free.len()
+        self.entries.len() - usize::from(self.taken)
+    }
+
+    fn purposes(&self) -> impl Iterator<Item = &Purpose> {
+        self.entries.iter().filter_map(|entry| entry.purpose.as_ref())
     }
 
     /// How many are in flight, of those that end by themselves: a posted receive waits for the peer, and is not
     /// counted.
     pub(crate) fn in_flight(&self) -> usize {
-        self.entries
-            .iter()
-            .flatten()
-            .filter(|purpose| !matches!(purpose, Purpose::Inbox { .. }))
-            .count()
+        self.purposes().filter(|purpose| !matches!(purpose, Purpose::Inbox { .. })).count()
     }
 
     /// Whether nothing is in flight, posted receives included.
     pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.entries.len()
+        self.taken == 0
     }
 
     /// Whether a posted receive has not ended.
     pub(crate) fn has_inboxes(&self) -> bool {
-        self.entries.iter().flatten().any(|purpose| matches!(purpose, Purpose::Inbox { .. }))
+        self.purposes().any(|purpose| matches!(purpose, Purpose::Inbox { .. }))
     }
 
     /// The contexts of posted receives, to cancel them.
     pub(crate) fn inboxes(&self) -> Vec<Context> {
-        let inbox = |(index, entry): (usize, &Option<Purpose>)| {
-            matches!(entry, Some(Purpose::Inbox { .. })).then(|| self.contexts.at(index))
+        let inbox = |(index, entry): (usize, &Entry)| {
+            matches!(entry.purpose, Some(Purpose::Inbox { .. })).then(|| self.contexts.at(index))
         };
         self.entries.iter().enumerate().filter_map(inbox).collect()
     }
 
     /// Takes an entry; `None` when the table is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, purpose: Purpose) -> Option<u16> {
-        let index = self.free.pop()?;
-        self.entries[usize::from(index)] = Some(purpose);
+        let index = self.free;
+        let entry = self.entries.get_mut(usize::from(index))?;
+        entry.purpose = Some(purpose);
+        self.free = entry.next;
+        self.taken += 1;
         Some(index)
     }
 
@@ -107,45 +127,101 @@ impl Operations {
         self.end_at(u16::try_from(index).ok()?)
     }
 
+    /// [`Operations::end`] for a part. None: it is something else, or nothing, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn end_part(&mut self, raw_context: usize) -> Option<EndedPart> {
+        let index = self.contexts.index_of(raw_context)?;
+        let entry = self.entries.get_mut(index)?;
+        let Some(Purpose::Part { sender, line, bytes, .. }) = entry.purpose else { return None };
+        entry.purpose = None;
+        entry.next = std::mem::replace(&mut self.free, number(index));
+        self.taken -= 1;
+        Some(EndedPart { sender, line, bytes })
+    }
+
     /// Gives an entry back that was never posted, or whose completion named it.
     #[inline]
     pub(crate) fn end_at(&mut self, index: u16) -> Option<Purpose> {
-        let purpose = self.entries.get_mut(usize::from(index))?.take()?;
-        self.free.push(index);
+        let entry = self.entries.get_mut(usize::from(index))?;
+        let purpose = entry.purpose.take()?;
+        entry.next = std::mem::replace(&mut self.free, index);
+        self.taken -= 1;
         Some(purpose)
-    }
-
-    /// The region of the part in entry `index`.
-    #[inline]
-    pub(crate) fn region(&self, index: u16) -> Option<&Arc<UserRegion>> {
-        match self.entries.get(usize::from(index))? {
-            Some(Purpose::Part { region, .. }) => Some(region),
-            _ => None,
-        }
     }
 
     /// Whether entry `index` is a part of the sender in this slot.
     pub(crate) fn is_part_of(&self, index: u16, slot: u16) -> bool {
-        let entry = self.entries.get(usize::from(index)).and_then(Option::as_ref);
+        let entry = self.entries.get(usize::from(index)).and_then(|entry| entry.purpose.as_ref());
         entry.is_some_and(
             |purpose| matches!(purpose, Purpose::Part { sender, .. } if *sender == slot),
         )
     }
 
-    /// Takes the regions of all parts out, and leaves the operations in flight: for whoever knows what may be closed.
-    pub(crate) fn take_regions(&mut self) -> Vec<Arc<UserRegion>> {
-        let region = |entry: &mut Option<Purpose>| match entry
-            .take_if(|purpose| matches!(purpose, Purpose::Part { .. }))
-        {
-            Some(Purpose::Part { region, .. }) => Some(region),
-            _ => None,
-        };
-        self.entries.iter_mut().filter_map(region).collect()
+    /// Whether a part of anybody's, in flight or waiting to be posted, reads `region`.
+    pub(crate) fn reads(&self, region: RegionId) -> bool {
+        self.purposes()
+            .any(|purpose| matches!(purpose, Purpose::Part { region: read, .. } if *read == region))
     }
 
-    /// Whether a part of this sender's, in flight or waiting to be posted, reads `region`.
-    pub(crate) fn reads_for(&self, sender: u16, region: &Arc<UserRegion>) -> bool {
-        let holds = |purpose: &Purpose| matches!(purpose, Purpose::Part { sender: by, region: held, .. } if *by == sender && Arc::ptr_eq(held, region));
-        self.entries.iter().flatten().any(holds)
+    /// The same for the parts of one sender.
+    pub(crate) fn reads_for(&self, sender: u16, region: RegionId) -> bool {
+        let reads = |purpose: &Purpose| matches!(purpose, Purpose::Part { sender: by, region: read, .. } if *by == sender && *read == region);
+        self.purposes().any(reads)
+    }
+}
+
+/// Of an index inside the table, which is no longer than that.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the table is made of a u16 of entries")]
+fn number(index: usize) -> u16 {
+    index as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(region: RegionId) -> Purpose {
+        Purpose::Part { sender: 1, line: Line::FIRST, bytes: 8, region }
+    }
+
+    #[test]
+    fn a_region_is_read_until_the_last_operation_that_names_it_has_ended() {
+        let mut operations = Operations::new(4);
+        let [ours, other] = [RegionId::next(), RegionId::next()];
+        let begun = [ours, other, ours].map(|region| operations.begin(part(region)).unwrap());
+        for (ended, reads) in begun.into_iter().zip([[true, true], [true, false], [false, false]]) {
+            assert!(operations.end_at(ended).is_some());
+            assert_eq!([ours, other].map(|region| operations.reads(region)), reads);
+            assert_eq!([ours, other].map(|region| operations.reads_for(1, region)), reads);
+            assert!(!operations.reads_for(2, ours));
+        }
+    }
+
+    #[test]
+    fn a_full_table_takes_nothing_more_until_an_operation_ends() {
+        let mut operations = Operations::new(3);
+        let region = RegionId::next();
+        let begun: Vec<u16> = std::iter::from_fn(|| operations.begin(part(region))).collect();
+        assert_eq!((begun.len(), operations.room()), (3, 0));
+        for (ended, room) in begun.into_iter().rev().zip(1..) {
+            assert!(operations.end_at(ended).is_some());
+            assert!(operations.end_at(ended).is_none(), "an operation ends once");
+            assert_eq!(operations.room(), room);
+        }
+        assert!(operations.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_part_is_no_end_of_anything_else() {
+        let mut operations = Operations::new(2);
+        let (flush, region) = (Purpose::Flush { flush: 7 }, RegionId::next());
+        let begun = [flush, part(region)].map(|purpose| operations.begin(purpose).unwrap());
+        let [flush, part] = begun.map(|index| operations.context(index).number());
+        assert!(operations.end_part(flush).is_none() && operations.end_part(1).is_none());
+        assert!(operations.end_part(part).is_some_and(|part| part.sender == 1 && part.bytes == 8));
+        assert!(operations.end_part(part).is_none() && !operations.reads(region));
+        assert!(matches!(operations.end(flush), Some(Purpose::Flush { flush: 7 })));
+        assert!(operations.is_empty());
     }
 }

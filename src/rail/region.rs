@@ -2,18 +2,31 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::{Data, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, UserMemory};
 
 /// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
 #[derive(Debug)]
 pub(crate) struct UserRegion {
+    id: RegionId,
     rails: Box<[Region<Data>]>,
     /// The rails' keys, as they travel.
     keys: Box<[u64]>,
     /// What is added to an address of ours to name it to a peer.
     to_target: u64,
     memory: UserMemory,
+}
+
+/// Tells a registration from all others of the process, those that are gone included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionId(u64);
+
+impl RegionId {
+    pub(super) fn next() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        Self(MADE.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl UserRegion {
@@ -42,7 +55,12 @@ impl UserRegion {
         let memory = first.memory();
         let to_target = first.remote_base().wrapping_sub(memory.address());
         let keys = rails.iter().map(|region| region.key().to_wire()).collect();
-        Ok(Self { rails, keys, to_target, memory })
+        Ok(Self { id: RegionId::next(), rails, keys, to_target, memory })
+    }
+
+    #[inline(always)]
+    pub(crate) fn id(&self) -> RegionId {
+        self.id
     }
 
     /// Whether `len` bytes from `address` lie inside.

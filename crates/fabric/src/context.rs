@@ -60,6 +60,12 @@ impl Contexts {
 }
 
 impl Context {
+    /// As a completion names it: see [`Contexts::index_of`].
+    #[inline]
+    pub fn number(self) -> usize {
+        self.0
+    }
+
     #[inline]
     pub(crate) fn as_ptr(self) -> *mut c_void {
         std::ptr::with_exposed_provenance_mut(self.0)

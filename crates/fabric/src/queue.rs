@@ -162,6 +162,13 @@ impl Polled {
     pub fn is_empty(self) -> bool {
         self.0 == EMPTY || self.0 == 0
     }
+
+    /// What has ended well, where that is all there is: no failure, and no batch so full that more may wait behind it.
+    #[inline(always)]
+    pub fn all_in(self, batch: &Batch) -> Option<&[Completion]> {
+        let count = usize::try_from(self.0).ok()?;
+        if count < Batch::CAPACITY { batch.completions.get(..count) } else { None }
+    }
 }
 
 /// What one poll found.

@@ -35,12 +35,6 @@ impl Receiver {
         self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
     }
 
-    /// Whether the receive of `request` is not complete, and its parts would announce themselves.
-    #[inline(always)]
-    pub(in crate::endpoint) fn awaits_parts(&self, request: u16) -> bool {
-        self.awaits(request) && !self.awaits_fins()
-    }
-
     /// Whether there is nothing to do for the receive of `request` but to wait.
     #[inline(always)]
     pub(in crate::endpoint) fn waits_plainly(&self, request: u16) -> bool {

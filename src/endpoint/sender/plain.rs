@@ -87,8 +87,8 @@ impl Sender {
         let local = region.local(nic, outgoing.address, len)?;
         let remote =
             RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let held = Arc::clone(region);
-        let purpose = Purpose::Part { sender: slot, line, bytes: len as u64, region: held };
+        let bytes = len as u64;
+        let purpose = Purpose::Part { sender: slot, line, bytes, region: region.id() };
         let operation = rail.operations.begin(purpose)?;
         self.flow.posted_plainly(line, len as u64, self.plain_bit);
         self.in_flight += 1;

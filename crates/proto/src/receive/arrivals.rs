@@ -96,9 +96,16 @@ impl ReceiveFlow {
         }
     }
 
+    /// Whether [`read_fins`](Self::read_fins) may find something.
+    #[inline(always)]
+    pub fn has_fin<S: LineSource>(&self, fins: &S) -> bool {
+        let next = fins.word(self.window().place(self.done), 0);
+        let failure = fins.word(self.window().lone_place(), 0);
+        failure != self.failure_head || self.done != self.advertised && head_line(next) == self.done
+    }
+
     /// Reads the fin ring: the place for failures, then the oldest incomplete line and on, up to the first fin that is
     /// not there. Answers how many lines it completed.
-    #[inline]
     pub fn read_fins<S: LineSource>(&mut self, fins: &S) -> u32 {
         let failure = self.window().lone_place();
         if fins.word(failure, 0) != self.failure_head {

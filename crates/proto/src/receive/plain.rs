@@ -72,7 +72,7 @@ impl ReceiveFlow {
     pub fn waits_plainly(&self, request: u16) -> bool {
         let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
         let slot = self.slot(Line::new(request.into()));
-        self.plain
+        self.failed.is_none()
             && behind.wrapping_sub(1) < self.window().lines()
             && slot.is_incomplete()
             && slot.is_alone()

@@ -136,6 +136,18 @@ impl SendFlow {
         self.first = line.plus(1);
     }
 
+    /// [`written`](Self::written) for a message that is one write, and needs no fin: all of it has completed. False: nothing
+    /// has changed.
+    #[inline(always)]
+    pub fn written_plainly(&mut self, line: Line) -> bool {
+        let slot = self.slot_mut(line);
+        let plain = slot.state == State::Posting { fin: false } && slot.operations == 1;
+        if plain {
+            (slot.operations, slot.state) = (0, State::Written);
+        }
+        plain
+    }
+
     /// [`poll`](Self::poll) for the line whose low bits a request carries: the length of a message that is done. None:
     /// find the line, and ask for it.
     #[inline(always)]

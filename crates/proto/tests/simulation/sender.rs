@@ -98,8 +98,12 @@ impl Sender {
 
     fn on_event(&mut self, event: SenderEvent, network: &mut Network, oracle: &mut Oracle) {
         oracle.events += 1;
-        let line_of = |entry: usize| self.flow.parameters().first_line.plus(entry as u32);
+        let first = self.flow.parameters().first_line;
+        let line_of = |entry: usize| first.plus(entry as u32);
         match event {
+            // In the plain form all of it has completed, or nothing has changed.
+            SenderEvent::Written(entry)
+                if entry % 2 == 0 && self.flow.written_plainly(line_of(entry)) => {}
             SenderEvent::Written(entry) => match self.flow.written(line_of(entry)) {
                 WriteOutcome::NeedsFin => self.backlog.push_back(Post::Fin { entry }),
                 WriteOutcome::Pending | WriteOutcome::Written => {}
