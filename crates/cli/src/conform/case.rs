@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ pub(super) struct Case {
     plugin: String,
     version: u32,
     role: usize,
-    other: Option<Channel>,
+    other: Option<Mutex<Channel>>,
     deadline: Instant,
     /// Gigabytes may be used.
     pub(super) is_large: bool,
@@ -89,7 +89,7 @@ impl Case {
         other: Option<UnixStream>,
         limit: Duration,
     ) -> Outcome<Self> {
-        let other = other.map(Channel::new).transpose()?;
+        let other = other.map(Channel::new).transpose()?.map(Mutex::new);
         Ok(Self {
             plugin,
             version,
@@ -173,21 +173,23 @@ impl Case {
         }
     }
 
-    fn other(&mut self) -> Outcome<&mut Channel> {
-        self.other.as_mut().ok_or_else(|| Stop::Fail("this behaviour has one process".to_owned()))
+    fn other(&self) -> Outcome<MutexGuard<'_, Channel>> {
+        let other = self.other.as_ref();
+        let other = other.ok_or_else(|| Stop::Fail("this behaviour has one process".to_owned()))?;
+        Ok(other.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn tell(&mut self, words: &[u8]) -> Outcome {
+    pub(super) fn tell(&self, words: &[u8]) -> Outcome {
         self.other()?.tell(words)
     }
 
     /// What the other process told, if it has.
-    pub(super) fn heard(&mut self) -> Outcome<Option<Vec<u8>>> {
+    pub(super) fn heard(&self) -> Outcome<Option<Vec<u8>>> {
         self.other()?.heard()
     }
 
     /// Waits for a word, without calling the plugin.
-    pub(super) fn hear(&mut self, what: &str) -> Outcome<Vec<u8>> {
+    pub(super) fn hear(&self, what: &str) -> Outcome<Vec<u8>> {
         self.stage(what);
         loop {
             if let Some(words) = self.heard()? {
@@ -199,7 +201,7 @@ impl Case {
     }
 
     /// Waits until both are here, without calling the plugin, as NCCL's proxies do between operations.
-    pub(super) fn meet(&mut self, what: &str) -> Outcome {
+    pub(super) fn meet(&self, what: &str) -> Outcome {
         if !self.is_pair() {
             return Ok(());
         }
@@ -214,7 +216,7 @@ impl Case {
     }
 
     /// The same, with turns of what else is going on.
-    pub(super) fn meet_while(&mut self, what: &str, mut turn: impl FnMut() -> Outcome) -> Outcome {
+    pub(super) fn meet_while(&self, what: &str, mut turn: impl FnMut() -> Outcome) -> Outcome {
         self.tell(what.as_bytes())?;
         self.stage(what);
         while self.heard()?.is_none() {
@@ -225,8 +227,30 @@ impl Case {
         Ok(())
     }
 
+    /// Takes turns until both sides have seen enough: a busy machine may let one of them see it later, and neither is to
+    /// take a turn alone.
+    pub(super) fn together(
+        &self,
+        mut turn: impl FnMut() -> Outcome,
+        enough: impl Fn() -> bool,
+    ) -> Outcome {
+        for _ in 0..TURNS_MOST {
+            turn()?;
+            let ours = enough();
+            let theirs = if self.is_pair() {
+                self.swap("agree on another turn", &[u8::from(ours)])? == [1]
+            } else {
+                ours
+            };
+            if ours && theirs {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the other what it needs and takes the same from it.
-    pub(super) fn swap(&mut self, what: &str, words: &[u8]) -> Outcome<Vec<u8>> {
+    pub(super) fn swap(&self, what: &str, words: &[u8]) -> Outcome<Vec<u8>> {
         self.tell(words)?;
         self.hear(what)
     }
@@ -234,6 +258,9 @@ impl Case {
 
 /// Begins a line of a worker's standard output that says what it is doing.
 pub(super) const STAGE: &str = "conform-stage ";
+
+/// Turns that two sides take together at most.
+const TURNS_MOST: usize = 100;
 
 pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
 
@@ -295,5 +322,40 @@ impl Channel {
         let words = rest.get(..len)?.to_vec();
         self.pending.drain(..4 + len);
         Some(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Turns that both sides took, of which each saw enough after as many as it is given.
+    fn turns(enough: [usize; 2]) -> [usize; 2] {
+        let (one, other) = UnixStream::pair().expect("sockets");
+        let side = |role: usize, end: UnixStream| {
+            let limit = Duration::from_secs(60);
+            let case = Case::new(String::new(), 12, role, Some(end), limit).expect("a case");
+            let taken = Cell::new(0);
+            let turn = || {
+                taken.set(taken.get() + 1);
+                Ok(())
+            };
+            case.together(turn, || taken.get() >= enough[role]).expect("both sides are there");
+            taken.get()
+        };
+        thread::scope(|scope| {
+            let other = scope.spawn(move || side(1, other));
+            [side(0, one), other.join().expect("it does not panic")]
+        })
+    }
+
+    #[test]
+    fn two_sides_take_as_many_turns_as_the_one_that_needs_more() {
+        assert_eq!(turns([1, 1]), [1; 2]);
+        assert_eq!(turns([1, 4]), [4; 2]);
+        assert_eq!(turns([3, 2]), [3; 2]);
+        assert_eq!(turns([1, usize::MAX]), [TURNS_MOST; 2]);
     }
 }

@@ -1,6 +1,6 @@
 //! regMr and deregMr.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -232,29 +232,31 @@ fn whole_allocation(case: &mut Case, bytes: usize) -> Outcome {
 fn register_during_traffic(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    let over = AtomicBool::new(false);
+    let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let messages = vec![Message::of(40_000).in_room(50_000); 400];
     let shared = &*case;
     thread::scope(|scope| -> Outcome {
-        let service = scope.spawn(|| -> Outcome<usize> {
+        let service = scope.spawn(|| -> Outcome {
             let memory = arena(1 << 20)?;
-            let mut count = 0;
             while !over.load(Ordering::Relaxed) {
+                let count = rounds.load(Ordering::Relaxed);
                 let at = count * 4096 % (1 << 19);
                 let out = link.send.register(memory, at, 4096 + count % 9999)?;
                 let into = link.receive.register(memory, at, 4096 + count % 9999)?;
                 out.deregister()?;
                 into.deregister()?;
-                count += 1;
+                rounds.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(count)
+            Ok(())
         });
-        let moved = talk_alone(shared, &link, &messages, Manner::PLAIN);
+        let served = || service.is_finished() || rounds.load(Ordering::Relaxed) > 0;
+        let talk = || talk_alone(shared, &link, &messages, Manner::PLAIN);
+        let moved = shared.together(talk, served);
         over.store(true, Ordering::Relaxed);
-        let count =
-            service.join().map_err(|_| Stop::Fail("conform's thread died".to_owned()))??;
+        service.join().map_err(|_| Stop::Fail("conform's thread died".to_owned()))??;
         moved?;
-        hold!(count > 0, "nothing was registered while messages moved");
+        let registered = rounds.load(Ordering::Relaxed) > 0;
+        hold!(registered, "nothing was registered while messages moved");
         Ok(())
     })?;
     case.meet("all messages are done")?;

@@ -49,9 +49,6 @@ fn died<T>(_: T) -> Stop {
     Stop::Fail("conform's thread died".to_owned())
 }
 
-/// Turns that the messages take until a busy machine lets the service thread finish a round.
-const TALKS_MOST: usize = 100;
-
 /// What a service thread does until it is told to stop. Counts its rounds.
 fn serve(case: &Case, net: &Net, link: &Link, over: &AtomicBool, rounds: &AtomicUsize) -> Outcome {
     let memory = arena(1 << 18)?;
@@ -77,11 +74,9 @@ fn threads_service_beside_progress(case: &mut Case) -> Outcome {
     let shared = &*case;
     thread::scope(|scope| -> Outcome {
         let service = scope.spawn(|| serve(shared, &net, &link, &over, &rounds));
-        let talk = |_| {
-            let moved = talk_alone(shared, &link, &messages, Manner::PLAIN);
-            (moved.is_err() || rounds.load(Ordering::Relaxed) > 0).then_some(moved)
-        };
-        let moved = (0..TALKS_MOST).find_map(talk).unwrap_or(Ok(()));
+        let served = || service.is_finished() || rounds.load(Ordering::Relaxed) > 0;
+        let talk = || talk_alone(shared, &link, &messages, Manner::PLAIN);
+        let moved = shared.together(talk, served);
         over.store(true, Ordering::Relaxed);
         service.join().map_err(died)??;
         moved?;
