@@ -26,6 +26,11 @@ pub(super) fn name(pointer: *mut c_void) -> Name {
     Name::new(pointer.addr() as u64)
 }
 
+/// An address as NCCL gave it.
+pub(super) fn numbered(address: u64) -> *mut c_void {
+    ptr::without_provenance_mut(usize::from_ne_bytes(address.to_ne_bytes()))
+}
+
 /// What NCCL holds for a name that we have read.
 #[inline(always)]
 pub(super) fn named(name: Name) -> *mut c_void {

@@ -29,7 +29,7 @@ impl Endpoint {
         let sender =
             open_sender(self.senders.get_mut(comm.slot(), comm.generation()), "send comm")?;
         sender.ending.closing = true;
-        sender.ending.blocked = true;
+        sender.block();
         self.progress();
         self.try_release_sender(comm.slot());
         self.part();

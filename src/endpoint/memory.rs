@@ -8,7 +8,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fabric::{Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region};
+use fabric::{Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, Ring};
 use proto::{LineSink, LineSource};
 
 /// Units of one slab: what one registration serves. A word has a bit for each.
@@ -251,7 +251,47 @@ impl LineSink for Unit {
     }
 }
 
+/// The places of a unit whose lines are a cache line long, for who knows that: the plain form.
+#[derive(Debug)]
+pub(crate) struct Places(Ring);
+
+impl LineSource for Places {
+    #[inline]
+    fn word(&self, place: u32, index: usize) -> u64 {
+        let words: [u64; 8] = self.0.load_words(place);
+        words[index]
+    }
+
+    #[inline(always)]
+    fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
+        self.0.load_words(place)
+    }
+}
+
+impl LineSink for Places {
+    #[inline]
+    fn store(&mut self, place: u32, index: usize, word: u64) {
+        self.0.store_words(place, index, [word]);
+    }
+
+    #[inline(always)]
+    fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
+        self.0.store_words(place, first, words);
+    }
+
+    #[inline(always)]
+    fn store_line<const COUNT: usize>(&mut self, place: u32, head: [u64; 2], rest: [u64; COUNT]) {
+        self.0.store_line(place, head, rest);
+    }
+}
+
 impl Unit {
+    /// The same memory as so many places, a power of two.
+    pub(crate) fn places(&self, count: u32) -> Places {
+        let ring = Ring::new(&self.pages, self.first_word, count);
+        Places(ring.expect("a unit has a cache line for each of its lines, and one more"))
+    }
+
     /// The unit, cut anew into lines of `line_words` words: no longer ones than it was taken for.
     pub(crate) fn with_lines_of(self, line_words: usize) -> Self {
         debug_assert!(line_words <= self.line_words, "the unit holds as many lines as before");

@@ -31,19 +31,33 @@ pub(crate) enum Tested {
 }
 
 impl Endpoint {
-    /// As [`Endpoint::isend`]: `posted` is told the request. False: the post was refused, and the message taken back. Tags
-    /// choose inside a group alone, and have no say here.
+    /// As [`Endpoint::isend`], for a short message: `posted` is told the request. False: the post was refused, and the message
+    /// taken back. Tags choose inside a group alone, and have no say here.
+    #[inline(always)]
+    pub(crate) fn send_shortly(
+        &mut self,
+        comm: Name,
+        outgoing: Plain,
+        posted: impl FnOnce(Name),
+    ) -> Option<bool> {
+        let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
+        let region = &**self.regions.of(outgoing.region)?;
+        sender.send_shortly(&mut self.nics, region, outgoing, move |line| {
+            posted(comm.request(sender::low16(line.number())));
+        })
+    }
+
+    /// The same for other messages.
     #[inline(always)]
     pub(crate) fn send_plainly(
         &mut self,
         comm: Name,
-        outgoing: &Plain,
+        outgoing: Plain,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
-        let Self { senders, regions, nics, .. } = self;
-        let SenderState::Connected(sender) = &mut **senders.of_mut(comm)? else { return None };
-        let region = regions.of(outgoing.region)?;
-        sender.send_plainly(nics, comm.slot(), region, outgoing, move |line| {
+        let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
+        let region = self.regions.of(outgoing.region)?;
+        sender.send_plainly(&mut self.nics, comm.slot(), region, outgoing, move |line| {
             posted(comm.request(sender::low16(line.number())));
         })
     }
@@ -56,27 +70,49 @@ impl Endpoint {
         Ok(())
     }
 
-    /// As [`Endpoint::irecv`]: `posted` is told the request.
+    /// As [`Endpoint::irecv`], where adverts have room for two keys: `posted` is told the request. True:
+    /// [`Endpoint::receive_posted`] is to be called.
+    #[inline(always)]
+    pub(crate) fn receive_shortly(
+        &mut self,
+        comm: Name,
+        receive: Plain,
+        cut: bool,
+        posted: impl FnOnce(Name),
+    ) -> Option<bool> {
+        let receiver = &mut **self.receivers.of_mut(comm)?;
+        let region = &**self.regions.of(receive.region)?;
+        let line = receiver.receive_shortly(region, receive, cut)?;
+        self.outstanding += 1;
+        posted(comm.request(sender::low16(line.number())));
+        Some(receiver.is_urgent() || !receiver.queued)
+    }
+
+    /// The same where they have more.
     #[inline(always)]
     pub(crate) fn receive_plainly(
         &mut self,
         comm: Name,
-        receive: &Plain,
+        receive: Plain,
         cut: bool,
         posted: impl FnOnce(Name),
-    ) -> Option<()> {
-        let receiver = self.receivers.of_mut(comm)?;
-        let region = self.regions.of(receive.region)?;
+    ) -> Option<bool> {
+        let receiver = &mut **self.receivers.of_mut(comm)?;
+        let region = &**self.regions.of(receive.region)?;
         let line = receiver.receive_plainly(region, receive, cut)?;
         self.outstanding += 1;
-        // Told before anything is called, so that little has to be kept meanwhile.
         posted(comm.request(sender::low16(line.number())));
+        Some(receiver.is_urgent() || !receiver.queued)
+    }
+
+    /// A receive was posted: its advert is written now, or with the next turn.
+    pub(crate) fn receive_posted(&mut self, comm: Name) {
+        let Some(receiver) = self.receivers.of_mut(comm) else { return };
         if receiver.is_urgent() {
             self.write_adverts(comm.slot());
-        } else if !receiver.queued {
-            self.enqueue_late(comm.slot());
+        } else {
+            enqueue(receiver, &mut self.working, comm.slot());
         }
-        Some(())
     }
 
     /// Puts a receiver that has work on the list.
@@ -87,7 +123,7 @@ impl Endpoint {
         }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn write_adverts(&mut self, slot: u16) {
         let Self { receivers, nics, slabs, working, .. } = self;
         let generation = receivers.generation(slot);
@@ -110,22 +146,25 @@ impl Endpoint {
         receives && self.receivers.of(comm).is_some_and(|receiver| !receiver.awaits_fins())
     }
 
-    /// As [`Endpoint::test`].
+    /// As [`Endpoint::test`] for what is known to be done: the size of the message.
     #[inline(always)]
-    pub(crate) fn test_plainly(&mut self, request: Name) -> Tested {
+    pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {
         let (comm, receives) = request.comm();
         if receives {
-            match self.report_plainly(comm, request) {
-                Some(size) => Tested::Done(size),
-                None => self.receive_in_a_turn(comm, request),
-            }
-        } else if let Some(sender) = self.open_plainly(comm) {
-            match sender.test_plainly(request.line()) {
-                Some(size) => Tested::Done(size),
-                None => self.send_in_a_turn(comm, request),
-            }
+            self.report_plainly(comm, request)
         } else {
-            Tested::Otherwise
+            self.open_plainly(comm)?.test_plainly(request.line())
+        }
+    }
+
+    /// The same after a turn of progress.
+    #[inline(always)]
+    pub(crate) fn test_in_a_turn(&mut self, request: Name) -> Tested {
+        let (comm, receives) = request.comm();
+        if receives {
+            self.receive_in_a_turn(comm, request)
+        } else {
+            self.send_in_a_turn(comm, request)
         }
     }
 
@@ -149,7 +188,7 @@ impl Endpoint {
     }
 
     /// A turn of progress for a receive that waits.
-    #[inline(never)]
+    #[inline(always)]
     fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
         if !self.receivers.of(comm).is_some_and(|receiver| receiver.waits_plainly(line)) {
@@ -171,7 +210,7 @@ impl Endpoint {
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.
-    #[inline(never)]
+    #[inline(always)]
     fn send_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
         if !self.open_plainly(comm).is_some_and(|sender| sender.waits_plainly(line)) {

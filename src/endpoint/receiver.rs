@@ -17,7 +17,7 @@ use proto::{
 use super::eager::Inlet;
 use super::fence::{Fence, Refusal};
 use super::lanes::{self, ControlLane, Lane};
-use super::memory::{Slabs, Unit};
+use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{self, Pulse, Verdict};
 use super::sender::{kind_of, repeated};
@@ -32,6 +32,8 @@ pub(super) struct Receiver {
     pub(super) flow: ReceiveFlow,
     /// What adverts and lone dones are written from.
     pub(super) shadow: Unit,
+    /// The same for the plain form.
+    places: Places,
     /// Where fins land, when the connection has any.
     fins: Option<Unit>,
     /// Where eager messages land, where there may be any.
@@ -40,8 +42,12 @@ pub(super) struct Receiver {
     lanes_in_order: bool,
     /// The NICs of the first lanes, for the plain form; none where there is no such lane.
     plain_nics: [usize; PLAIN_LANES],
+    /// The lanes are our first NICs, in order, and not more than two.
+    narrow: bool,
     /// Adverts have room for more than two keys.
     wide: bool,
+    /// All bits where there is a second lane, else none.
+    second_lane: u64,
     /// Which lane each of our NICs is, as a bit.
     lane_bits: [u16; MAX_DATA_RAILS],
     control: ControlLane,
@@ -114,13 +120,16 @@ impl Receiver {
         let (line_bytes, wide) = (format.bytes(), format == LineFormat::Words8);
         let Rings { shadow, fins, inlet, control, inject_bytes } = rings;
         Self {
+            places: shadow.places(flow.parameters().window.lines()),
             flow,
             shadow,
             fins,
             inlet,
             lanes_in_order: lanes::in_order(&lanes),
             plain_nics: array::from_fn(|index| lanes.get(index).map_or(NO_NIC, |lane| lane.nic)),
+            narrow: lanes::in_order(&lanes) && !wide && lanes.len() <= 2,
             wide,
+            second_lane: if lanes.len() > 1 { u64::MAX } else { 0 },
             lane_bits: lanes::by_nic(&lanes),
             lanes,
             control,

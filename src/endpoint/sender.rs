@@ -18,7 +18,7 @@ use proto::{
 
 use super::eager::Outlet;
 use super::lanes::{ControlLane, Lane};
-use super::memory::{Slabs, Unit};
+use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{self, Pulse, Verdict};
 use super::receiver::{gone, note};
@@ -32,12 +32,13 @@ use crate::rail::{PartWrite, Purpose, UserRegion};
 pub(super) struct Sender {
     pub(super) flow: SendFlow,
     pub(super) mailbox: Unit,
+    /// The same for the plain form.
+    places: Places,
     /// Where eager messages go, where there may be any.
     pub(super) outlet: Option<Outlet>,
     lanes: Box<[Lane]>,
-    /// Which lane the next message in the plain form takes, its bit, and that lane.
+    /// Which lane the next message in the plain form takes, and that lane.
     plain_rail: u32,
-    plain_bit: u16,
     plain_lane: Lane,
     several: bool,
     /// Adverts have room for more than two keys.
@@ -124,11 +125,14 @@ impl Sender {
         // Where the completion is what proves the arrival, a message must have one.
         let injects = inject_bytes > 0 && !flow.parameters().sends_arrive_when_complete;
         let inject_below = if injects { u64::from(inject_bytes) + 1 } else { 0 };
+        let inject_below = inject_below.min(plan.shared_from());
+        let mut flow = flow;
+        flow.set_short(inject_below.saturating_sub(1));
         Self {
+            places: mailbox.places(flow.parameters().window.lines()),
             mailbox,
             outlet: None,
             plain_rail: turn,
-            plain_bit: 1 << turn,
             plain_lane: lanes[turn as usize],
             several: lanes.len() > 1,
             wide: flow.parameters().format() == LineFormat::Words8,
@@ -141,7 +145,7 @@ impl Sender {
             turn,
             largest_write,
             largest_plain: proto::parts::aligned(largest_write).min(plan.shared_from() - 1),
-            inject_below: inject_below.min(plan.shared_from()),
+            inject_below,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
             in_flight: 0,
@@ -475,9 +479,15 @@ impl Sender {
         if !self.flow.is_all_done() {
             self.flow.fail(ProtocolError::Withdrawn);
         }
-        self.ending.blocked = true;
+        self.block();
         let sentence = format!("sending to {}: {why}", self.peer);
         self.failure.get_or_insert_with(|| Error::new(Kind::Remote, sentence));
+    }
+
+    /// NCCL may post nothing here any more.
+    pub(super) fn block(&mut self) {
+        self.ending.blocked = true;
+        self.flow.end_plainly();
     }
 
     /// What this end has begun: it begins nothing more.

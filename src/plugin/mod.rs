@@ -17,8 +17,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
-pub(crate) use crate::endpoint::plain::Plain;
-use crate::endpoint::plain::Tested;
+pub(crate) use crate::endpoint::plain::{Plain, Tested};
+
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, Name};
 
@@ -175,63 +175,105 @@ pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
 }
 
 /// What became of a call in its common case.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plainly {
     /// It was that, and what it was asked for has been told.
     Done,
-    /// It was not, and the endpoint is locked: to be asked in general.
-    Otherwise(Unasked),
-    /// Another thread has the endpoint, or there is none: to be asked in general.
-    Unlocked,
+    /// The same, and more is due: [`Unasked::receive_posted`].
+    Due,
     /// A message could not be posted now, and is taken back.
-    Refused(Unasked),
+    Refused,
+    /// It was not, and nothing has changed: to be asked in general.
+    Otherwise,
 }
 
-/// An endpoint that is locked, and to be asked in general.
+/// An endpoint that is locked, and to be asked: first in the common case, where no error is worded, then in general.
 #[derive(Debug)]
 pub(crate) struct Unasked(registry::Locked);
 
-/// [`Unasked::isend`] in its common case: `posted` is told the request.
+/// The endpoint that a name leads to, when no other thread has it any more.
 #[inline(always)]
-pub(crate) fn isend_plainly(comm: Name, outgoing: &Plain, posted: impl FnOnce(Name)) -> Plainly {
-    let Some(mut cell) = registry::try_lock(comm) else { return Plainly::Unlocked };
-    match cell.as_deref_mut().map(|endpoint| endpoint.send_plainly(comm, outgoing, posted)) {
-        Some(Some(true)) => Plainly::Done,
-        Some(Some(false)) => Plainly::Refused(Unasked(cell)),
-        _ => Plainly::Otherwise(Unasked(cell)),
-    }
+pub(crate) fn locked(name: Name) -> Unasked {
+    Unasked(registry::lock(name))
 }
 
-/// [`Unasked::irecv`] in its common case: `posted` is told the request.
+/// The same; none while another thread has it.
 #[inline(always)]
-pub(crate) fn irecv_plainly(
-    comm: Name,
-    receive: &Plain,
-    cut: bool,
-    posted: impl FnOnce(Name),
-) -> Plainly {
-    let Some(mut cell) = registry::try_lock(comm) else { return Plainly::Unlocked };
-    let Some(endpoint) = cell.as_deref_mut() else { return Plainly::Otherwise(Unasked(cell)) };
-    match endpoint.receive_plainly(comm, receive, cut, posted) {
-        Some(()) => Plainly::Done,
-        None => Plainly::Otherwise(Unasked(cell)),
-    }
-}
-
-/// [`Unasked::test`] in its common case: `told` is told the size of a message that is done and stands alone, or none.
-#[inline(always)]
-pub(crate) fn test_plainly(request: Name, told: impl FnOnce(Option<u64>)) -> Plainly {
-    let Some(mut cell) = registry::try_lock(request) else { return Plainly::Unlocked };
-    let Some(endpoint) = cell.as_deref_mut() else { return Plainly::Otherwise(Unasked(cell)) };
-    match endpoint.test_plainly(request) {
-        Tested::Done(size) => told(Some(size)),
-        Tested::Pending => told(None),
-        Tested::Otherwise => return Plainly::Otherwise(Unasked(cell)),
-    }
-    Plainly::Done
+pub(crate) fn try_locked(name: Name) -> Option<Unasked> {
+    registry::try_lock(name).map(Unasked)
 }
 
 impl Unasked {
+    /// [`Unasked::isend`] for a short message in the common case: `posted` is told the request.
+    #[inline(always)]
+    pub(crate) fn isend_shortly(
+        &mut self,
+        comm: Name,
+        outgoing: Plain,
+        posted: impl FnOnce(Name),
+    ) -> Plainly {
+        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
+        sent(endpoint.send_shortly(comm, outgoing, posted))
+    }
+
+    /// The same for other messages.
+    #[inline(always)]
+    pub(crate) fn isend_plainly(
+        &mut self,
+        comm: Name,
+        outgoing: Plain,
+        posted: impl FnOnce(Name),
+    ) -> Plainly {
+        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
+        sent(endpoint.send_plainly(comm, outgoing, posted))
+    }
+
+    /// [`Unasked::irecv`] on a connection of one or two rails in the common case: `posted` is told the request.
+    #[inline(always)]
+    pub(crate) fn irecv_shortly(
+        &mut self,
+        comm: Name,
+        receive: Plain,
+        cut: bool,
+        posted: impl FnOnce(Name),
+    ) -> Plainly {
+        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
+        received(endpoint.receive_shortly(comm, receive, cut, posted))
+    }
+
+    /// The same on others.
+    #[inline(always)]
+    pub(crate) fn irecv_plainly(
+        &mut self,
+        comm: Name,
+        receive: Plain,
+        cut: bool,
+        posted: impl FnOnce(Name),
+    ) -> Plainly {
+        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
+        received(endpoint.receive_plainly(comm, receive, cut, posted))
+    }
+
+    /// A receive was posted in the common case, and more is due.
+    #[inline(always)]
+    pub(crate) fn receive_posted(&mut self, comm: Name) {
+        if let Some(endpoint) = self.0.as_deref_mut() {
+            endpoint.receive_posted(comm);
+        }
+    }
+
+    /// [`Unasked::test`] of a message that stands alone and is known to be done: its size.
+    #[inline(always)]
+    pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {
+        self.0.as_deref_mut()?.test_plainly(request)
+    }
+
+    /// The same after a turn of progress.
+    #[inline(always)]
+    pub(crate) fn test_in_a_turn(&mut self, request: Name) -> Tested {
+        self.0.as_deref_mut().map_or(Tested::Otherwise, |endpoint| endpoint.test_in_a_turn(request))
+    }
+
     #[inline(always)]
     fn with<R>(mut self, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
         match self.0.as_deref_mut() {
@@ -273,9 +315,22 @@ impl Unasked {
     }
 }
 
-/// The endpoint that a handle names, when no other thread has it any more.
-pub(crate) fn locked(handle: Handle) -> Unasked {
-    Unasked(registry::lock(handle.name()))
+#[inline(always)]
+fn sent(posted: Option<bool>) -> Plainly {
+    match posted {
+        Some(true) => Plainly::Done,
+        Some(false) => Plainly::Refused,
+        None => Plainly::Otherwise,
+    }
+}
+
+#[inline(always)]
+fn received(is_due: Option<bool>) -> Plainly {
+    match is_due {
+        Some(true) => Plainly::Due,
+        Some(false) => Plainly::Done,
+        None => Plainly::Otherwise,
+    }
 }
 
 /// NCCL has marked the completion of this receive as optional: the request to give out for it.

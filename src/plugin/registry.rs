@@ -104,6 +104,7 @@ pub(super) fn with_owned<R>(
 }
 
 /// The cell that `name` leads to, if it names anything.
+#[inline(always)]
 pub(super) fn lock(name: Name) -> Locked {
     CELL[name.endpoint() % CELLS].lock()
 }

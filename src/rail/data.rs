@@ -96,34 +96,32 @@ impl DataRail {
             && self.inject_now(local, remote, peer, immediate)
     }
 
-    /// [`DataRail::inject`], where no post at all waits.
+    /// [`DataRail::inject`], for who has seen that no post at all waits.
     #[inline(always)]
-    pub(crate) fn inject_first(
+    pub(crate) fn inject_now(
         &mut self,
         local: HostBytes<'_>,
         remote: RemoteBytes<Data>,
         peer: PeerAddress,
         immediate: u64,
     ) -> bool {
-        self.backlog.is_empty() && self.inject_now(local, remote, peer, immediate)
-    }
-
-    #[inline(always)]
-    fn inject_now(
-        &mut self,
-        local: HostBytes<'_>,
-        remote: RemoteBytes<Data>,
-        peer: PeerAddress,
-        immediate: u64,
-    ) -> bool {
+        // Counted before, so that nothing has to be kept meanwhile.
         let len = local.len() as u64;
+        self.bytes += len;
+        self.writes += 1;
         let posted = self.endpoint.inject_write_with_immediate(local, remote, peer, immediate);
         let posted = matches!(posted, Ok(Post::Accepted));
-        if posted {
-            self.bytes += len;
-            self.writes += 1;
+        if !posted {
+            self.count_out(len);
         }
         posted
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_out(&mut self, len: u64) {
+        self.bytes -= len;
+        self.writes -= 1;
     }
 
     /// Posts a write of a part, where no post at all waits. False: it was refused; why is for [`DataRail::post`] to say.

@@ -1,5 +1,6 @@
 //! A buffer of NCCL's, registered once on each data rail that may use it.
 
+use std::iter;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +11,18 @@ use fabric::{Data, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, 
 #[derive(Debug)]
 pub(crate) struct UserRegion {
     id: RegionId,
-    rails: Box<[Region<Data>]>,
+    first: Region<Data>,
+    /// Those of the rails behind the first.
+    others: Box<[Region<Data>]>,
     /// The rails' keys, as they travel.
     keys: Box<[u64]>,
+    /// The first two of them, 0 where there is none.
+    first_keys: [u64; 2],
     /// What is added to an address of ours to name it to a peer.
     to_target: u64,
     memory: UserMemory,
+    /// Behind its last byte.
+    end: u64,
 }
 
 /// Tells a registration from all others of the process, those that are gone included.
@@ -49,13 +56,17 @@ impl UserRegion {
     fn of(
         rails: impl Iterator<Item = Result<Region<Data>, FabricError>>,
     ) -> Result<Self, FabricError> {
-        let rails: Box<[_]> = rails.collect::<Result<_, _>>()?;
-        let first =
-            rails.first().ok_or(FabricError { call: "fi_mr_regattr without rails", code: -22 })?;
+        let mut rails = rails;
+        const NONE: FabricError = FabricError { call: "fi_mr_regattr without rails", code: -22 };
+        let first = rails.next().ok_or(NONE)??;
+        let others: Box<[_]> = rails.collect::<Result<_, _>>()?;
         let memory = first.memory();
         let to_target = first.remote_base().wrapping_sub(memory.address());
-        let keys = rails.iter().map(|region| region.key().to_wire()).collect();
-        Ok(Self { id: RegionId::next(), rails, keys, to_target, memory })
+        let all = iter::once(&first).chain(&others);
+        let keys: Box<[_]> = all.map(|region| region.key().to_wire()).collect();
+        let first_keys = [0, 1].map(|rail: usize| keys.get(rail).copied().unwrap_or(0));
+        let end = memory.address().saturating_add(memory.len() as u64);
+        Ok(Self { id: RegionId::next(), first, others, keys, first_keys, to_target, memory, end })
     }
 
     #[inline(always)]
@@ -66,11 +77,8 @@ impl UserRegion {
     /// Whether `len` bytes from `address` lie inside.
     #[inline]
     pub(crate) fn holds(&self, address: u64, len: usize) -> bool {
-        let start = self.memory.address();
-        address
-            .checked_sub(start)
-            .and_then(|offset| offset.checked_add(len as u64))
-            .is_some_and(|end| end <= self.memory.len() as u64)
+        let end = address.checked_add(len as u64);
+        address >= self.memory.address() && end.is_some_and(|end| end <= self.end)
     }
 
     /// Bytes of the buffer as a post on data rail `rail` names them; `None` out of bounds.
@@ -81,20 +89,25 @@ impl UserRegion {
         address: u64,
         len: usize,
     ) -> Option<LocalBytes<'_, Data>> {
-        self.rails.get(rail)?.local_at(address, len)
+        self.rail(rail)?.local_at(address, len)
     }
 
     /// Bytes of the buffer for a post that copies them; `None` out of bounds.
     #[inline(always)]
     pub(crate) fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
-        self.rails.first()?.host_bytes(address, len)
+        self.first.host_bytes(address, len)
+    }
+
+    #[inline]
+    fn rail(&self, rail: usize) -> Option<&Region<Data>> {
+        if rail == 0 { Some(&self.first) } else { self.others.get(rail - 1) }
     }
 
     /// Puts bytes where a peer would name `target`. False, and nothing happens, out of bounds or where the memory is not the
     /// host's.
     pub(crate) fn store(&self, target: u64, bytes: &[u8]) -> bool {
         let address = target.wrapping_sub(self.to_target);
-        self.rails.first().is_some_and(|region| region.store(address, bytes))
+        self.first.store(address, bytes)
     }
 
     /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.
@@ -109,6 +122,12 @@ impl UserRegion {
         self.keys.get(..rails).unwrap_or(&[])
     }
 
+    /// Those of the first two data rails.
+    #[inline(always)]
+    pub(crate) fn first_keys(&self) -> [u64; 2] {
+        self.first_keys
+    }
+
     /// The key that lets the peer write through data rail `rail`.
     pub(crate) fn key(&self, rail: usize) -> u64 {
         self.keys.get(rail).copied().unwrap_or(0)
@@ -116,7 +135,7 @@ impl UserRegion {
 
     /// Closes it, but for the rails for which `leaks` says so: there it stays registered for ever.
     pub(crate) fn release_except(self, leaks: impl Fn(usize) -> bool) {
-        for (rail, region) in self.rails.into_iter().enumerate() {
+        for (rail, region) in iter::once(self.first).chain(self.others).enumerate() {
             if leaks(rail) {
                 let _leaked = ManuallyDrop::new(region);
             }

@@ -39,6 +39,7 @@ mod post;
 mod query;
 mod queue;
 mod region;
+mod ring;
 mod scope;
 
 /// What `lockless` is made of.
@@ -65,3 +66,4 @@ pub use post::{Delivery, Post};
 pub use query::Query;
 pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll, Polled};
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
+pub use ring::Ring;

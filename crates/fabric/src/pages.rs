@@ -187,6 +187,12 @@ impl Pages {
         store_words(self.places(first), words);
     }
 
+    /// Where a word is; none beyond the pages.
+    pub(crate) fn place_of_word(&self, word: usize) -> Option<NonNull<AtomicU64>> {
+        // SAFETY: within the mapping, since the word is.
+        (word < self.words).then(|| unsafe { self.base.cast::<AtomicU64>().add(word) })
+    }
+
     #[inline(always)]
     fn places<const COUNT: usize>(&self, first: usize) -> &[AtomicU64; COUNT] {
         const { assert!(COUNT <= PAGE_WORDS_MIN) };

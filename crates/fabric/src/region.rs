@@ -50,6 +50,8 @@ pub struct Region<K: RailKind> {
     descriptor: Descriptor,
     key: RemoteKey<K>,
     wire_base: u64,
+    /// Where host memory ends; 0 where it is a device's.
+    host_end: u64,
 }
 
 /// What must stay until a region has closed, and for ever if it cannot be closed.
@@ -112,6 +114,7 @@ impl<K: RailKind> Region<K> {
             descriptor: Descriptor(ptr::null_mut()),
             key: RemoteKey::from_wire(sys::FI_KEY_NOTAVAIL),
             wire_base: if mode.virtual_addresses { memory.address() } else { 0 },
+            host_end: end.filter(|_| memory.kind() == MemoryKind::Host).unwrap_or(0),
         };
         if mode.bind_to_endpoint {
             region.bind_and_enable(endpoint)?;
@@ -166,8 +169,8 @@ impl<K: RailKind> Region<K> {
     /// host's.
     #[inline(always)]
     pub fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
-        let end = address.checked_sub(self.memory.address())?.checked_add(len as u64)?;
-        let inside = end <= self.memory.len() as u64 && self.memory.kind() == MemoryKind::Host;
+        let end = address.checked_add(len as u64)?;
+        let inside = address >= self.memory.address() && end <= self.host_end;
         inside.then_some(HostBytes { address, len, memory: PhantomData })
     }
 

@@ -30,6 +30,13 @@ pub trait LineSink {
             self.store(place, first + index, word);
         }
     }
+
+    /// Stores a line: its first two words, and the others.
+    #[inline]
+    fn store_line<const COUNT: usize>(&mut self, place: u32, head: [u64; 2], rest: [u64; COUNT]) {
+        self.store_words(place, 0, head);
+        self.store_words(place, 2, rest);
+    }
 }
 
 /// How the bytes of a message are told to the receiver.

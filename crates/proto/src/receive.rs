@@ -26,7 +26,7 @@ use crate::flow::{FlowParameters, LineSink};
 use crate::ids::Line;
 use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP, MAX_RING};
 use crate::window::Window;
-use crate::wire::{Form, LineFormat, body};
+use crate::wire::{Form, LineFormat, body, sealed};
 
 pub use adverts::AdvertWrite;
 pub use arrivals::Arrival;
@@ -49,6 +49,8 @@ pub struct ReceiveFlow {
     flush_to: Line,
     /// The newest done that a post has taken along.
     told: Line,
+    /// The done that the newest line was sealed with.
+    stamped: Line,
     parameters: FlowParameters,
     format: LineFormat,
     /// Turns of progress that brought nothing while a done is owed.
@@ -125,6 +127,7 @@ impl ReceiveFlow {
             next: first,
             flush_to: first,
             told: first,
+            stamped: first,
             idle_turns: 0,
             pace: Pace::default(),
             lone_in_flight: false,
@@ -142,7 +145,8 @@ impl ReceiveFlow {
     }
 
     /// Posts a receive, or a group of them, and answers its first line; none while the window has no room. `cut` says
-    /// that longer messages are to be truncated. The adverts are put into `sink`, still unsealed.
+    /// that longer messages are to be truncated. The adverts are put into `sink`, sealed with the done of
+    /// this moment.
     #[inline(always)]
     pub fn post<S: LineSink>(
         &mut self,
@@ -221,10 +225,15 @@ impl ReceiveFlow {
         len: u64,
         words: [u64; WORDS],
     ) {
-        let line = self.next;
-        sink.store_words(self.window().place(line), 2, words);
-        *self.slot_mut(line) = Slot::posted(form, len, body(self.parameters.nonce, &words));
+        let (line, done) = (self.next, self.done);
+        let place = self.window().place(line);
+        // All that is looked up comes before what is stored: whose memory that is, no compiler knows.
+        let slot = &mut self.slots[(place % MAX_RING) as usize];
+        let body = body(self.parameters.nonce, &words);
+        *slot = Slot::posted(form, len, body);
+        self.stamped = done;
         self.next = line.plus(1);
+        sink.store_line(place, sealed(body, line, form, done), words);
     }
 
     /// Sets when adverts and dones are written.
@@ -341,7 +350,7 @@ impl ReceiveFlow {
         self.parameters.window
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, line: Line) -> &Slot {
         &self.slots[(self.window().place(line) % MAX_RING) as usize]
     }

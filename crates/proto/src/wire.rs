@@ -243,6 +243,13 @@ pub(crate) const fn seal(body: u64, line: Line, form: Form) -> u64 {
     head | fold(mix(body, head, form.word())) as u64
 }
 
+/// Words 0 and 1 of an advert whose other words were mixed to `body`.
+#[inline(always)]
+pub(crate) const fn sealed(body: u64, line: Line, form: Form, done: Line) -> [u64; 2] {
+    let form = form.with_done(done);
+    [seal(body, line, form), form.word()]
+}
+
 /// Mixes the words from the second on, in pairs, on top of the nonce.
 #[inline(always)]
 pub(crate) fn body(nonce: u64, words: &[u64]) -> u64 {
@@ -261,8 +268,14 @@ pub(crate) fn validates<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) ->
     const { assert!(WORDS >= SHORT_LINE_WORDS && WORDS.is_multiple_of(2)) };
     let form = Form::from_word(words[1]);
     // Kind 0 is none: without it, memory that was never written would be line 0 once in 2^32 nonces.
-    form.word() & KIND_BITS != 0
-        && seal(body(nonce, &words[2..]), head_line(words[0]), form) == words[0]
+    form.word() & KIND_BITS != 0 && is_sealed(nonce, words)
+}
+
+/// The same for words that are known to be of some kind.
+#[inline(always)]
+pub(crate) fn is_sealed<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) -> bool {
+    let form = Form::from_word(words[1]);
+    seal(body(nonce, &words[2..]), head_line(words[0]), form) == words[0]
 }
 
 /// Makes a line whole, whatever it says: what a peer that knows the nonce can do. For tests and fuzzers.

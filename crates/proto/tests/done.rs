@@ -148,7 +148,7 @@ fn done_goes_neither_backwards_nor_past_the_messages_submitted() {
 }
 
 #[test]
-fn the_common_case_leaves_a_done_that_is_out_of_bounds_to_the_general_one() {
+fn the_common_case_drops_an_old_done_and_leaves_one_that_cannot_be_to_the_general_one() {
     let mut ahead = Pair::new(FlowParameters { rails: 1, ..parameters() });
     for _ in 0..3 {
         let line = ahead.exchange();
@@ -160,9 +160,14 @@ fn the_common_case_leaves_a_done_that_is_out_of_bounds_to_the_general_one() {
     let first_line = Line::new(5);
     let mut pair = Pair::new(FlowParameters { rails: 1, first_line, ..parameters() });
     pair.mailbox = ahead.mailbox;
-    assert!(pair.sender.match_plainly::<_, 6>(&pair.mailbox, 0, 8, 0).is_none());
-    assert_eq!(pair.sender.peer_done(), first_line);
-    assert!(pair.send(0, 8).is_some());
+    let advert = pair.mailbox.words.clone();
+    pair.mailbox.words[5 * pair.mailbox.stride + 1] += 3;
+    let place = 5 * pair.mailbox.stride;
+    proto::wire::seal_line(pair.parameters.nonce, &mut pair.mailbox.words[place..place + 6]);
+    assert!(pair.sender.match_plainly::<_, 6>(&pair.mailbox, 0, 8, &0).is_none());
+    assert_eq!(pair.sender.counters().stale_dones, 0);
+    pair.mailbox.words = advert;
+    assert!(pair.sender.match_plainly::<_, 6>(&pair.mailbox, 0, 8, &0).is_some());
     assert_eq!(pair.sender.peer_done(), first_line);
     assert_eq!(pair.sender.counters().stale_dones, 1);
 }

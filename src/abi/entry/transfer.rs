@@ -9,7 +9,8 @@ use crate::abi::argument::{self, Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::{guard, plainly};
 use crate::abi::object;
 use crate::abi::place::{is_marked, optional_place, place};
-use crate::plugin::{self, Plain, Plainly, Poll, Unasked};
+use crate::handle::Name;
+use crate::plugin::{self, Plain, Plainly, Poll, Tested, Unasked};
 
 pub(in crate::abi) unsafe extern "C" fn isend(
     comm: *mut c_void,
@@ -36,26 +37,61 @@ pub(in crate::abi) unsafe fn send(
     region: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let outcome = plainly(|| {
-        let (false, Ok(len)) = (request.is_null(), size.bytes()) else { return Plainly::Unlocked };
-        let region = object::name(region);
-        let outgoing = Plain { address: data.addr() as u64, len, tag, region };
-        let posted = move |name| {
-            // SAFETY: the caller's place, which is not null.
-            unsafe { request.write(object::named(name)) };
-        };
-        plugin::isend_plainly(object::name(comm), &outgoing, posted)
-    });
-    let unasked = match outcome {
-        Some(Plainly::Done) => return ResultCode::SUCCESS,
-        Some(Plainly::Otherwise(unasked)) => Some(unasked),
-        Some(Plainly::Unlocked) => None,
+    let (false, Ok(len)) = (request.is_null(), size.bytes()) else {
         // SAFETY: passed on.
-        Some(Plainly::Refused(unasked)) => return unsafe { send_refused(unasked, comm, request) },
-        None => return ResultCode::INTERNAL_ERROR,
+        return unsafe { send_generally(None, comm, data, size, tag, region, request) };
     };
-    // SAFETY: passed on.
-    unsafe { send_generally(unasked, comm, data, size, tag, region, request) }
+    let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
+    let posted = move |name| {
+        // SAFETY: the caller's place, which is not null.
+        unsafe { request.write(object::named(name)) };
+    };
+    let mut endpoint = plugin::locked(object::name(comm));
+    match plainly(|| endpoint.isend_shortly(object::name(comm), outgoing, posted)) {
+        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
+        // SAFETY: passed on.
+        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
+        // SAFETY: passed on, and the place for the request is not null.
+        Some(Plainly::Otherwise) => unsafe {
+            send_otherwise(comm, data, size, tag, region, request, endpoint)
+        },
+        None => ResultCode::INTERNAL_ERROR,
+    }
+}
+
+/// # Safety
+///
+/// As for `send`; and `request` is not null.
+#[inline(never)]
+unsafe fn send_otherwise(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: impl Bytes,
+    tag: c_int,
+    region: *mut c_void,
+    request: *mut *mut c_void,
+    mut endpoint: Unasked,
+) -> ResultCode {
+    let posted = move |name| {
+        // SAFETY: the caller's place, which is not null.
+        unsafe { request.write(object::named(name)) };
+    };
+    let outcome = plainly(|| {
+        let Ok(len) = size.bytes() else { return Plainly::Otherwise };
+        let outgoing =
+            Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
+        endpoint.isend_plainly(object::name(comm), outgoing, posted)
+    });
+    match outcome {
+        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
+        // SAFETY: passed on.
+        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
+        // SAFETY: passed on.
+        Some(Plainly::Otherwise) => unsafe {
+            send_generally(Some(endpoint), comm, data, size, tag, region, request)
+        },
+        None => ResultCode::INTERNAL_ERROR,
+    }
 }
 
 /// # Safety
@@ -77,7 +113,7 @@ unsafe fn send_generally(
         let len = size.bytes()?;
         let (address, region) = (argument::address(data, len)?, object::optional_region(region)?);
         let comm = object::sender(comm)?;
-        let unasked = unasked.unwrap_or_else(|| plugin::locked(comm));
+        let unasked = unasked.unwrap_or_else(|| plugin::locked(comm.name()));
         *request = object::pointer_or_null(unasked.isend(comm, address, len, tag, region)?);
         Ok(())
     })
@@ -134,24 +170,70 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
     cut: bool,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let outcome = plainly(|| {
-        // SAFETY: the caller vouches for it.
-        let only = unsafe { lists.only(count) };
-        let (Some(only), false) = (only, request.is_null()) else { return Plainly::Unlocked };
-        let posted = move |name| {
-            // SAFETY: the caller's place, which is not null.
-            unsafe { request.write(object::named(name)) };
-        };
-        plugin::irecv_plainly(object::name(comm), &only, cut, posted)
-    });
-    let unasked = match outcome {
-        Some(Plainly::Done) => return ResultCode::SUCCESS,
-        Some(Plainly::Otherwise(unasked) | Plainly::Refused(unasked)) => Some(unasked),
-        Some(Plainly::Unlocked) => None,
-        None => return ResultCode::INTERNAL_ERROR,
+    // SAFETY: the caller vouches for it.
+    let only = unsafe { lists.only(count) };
+    let (Some(only), false) = (only, request.is_null()) else {
+        // SAFETY: passed on.
+        return unsafe { receive_generally(None, comm, count, most, lists, cut, request) };
     };
-    // SAFETY: passed on.
-    unsafe { receive_generally(unasked, comm, count, most, lists, cut, request) }
+    let posted = move |name| {
+        // SAFETY: the caller's place, which is not null.
+        unsafe { request.write(object::named(name)) };
+    };
+    let mut endpoint = plugin::locked(object::name(comm));
+    match plainly(|| endpoint.irecv_shortly(object::name(comm), only, cut, posted)) {
+        Some(Plainly::Done) => ResultCode::SUCCESS,
+        Some(Plainly::Due) => receive_posted(endpoint, comm),
+        Some(Plainly::Otherwise | Plainly::Refused) => {
+            let Plain { address, len, tag, region } = only;
+            // SAFETY: passed on, and the place for the request is not null.
+            unsafe { receive_one(endpoint, comm, (address, len), (tag, region), cut, request) }
+        }
+        None => ResultCode::INTERNAL_ERROR,
+    }
+}
+
+/// A group of one, read already.
+///
+/// # Safety
+///
+/// As for `receive`; and `request` is not null.
+#[inline(never)]
+unsafe fn receive_one(
+    mut endpoint: Unasked,
+    comm: *mut c_void,
+    (address, mut len): (u64, usize),
+    (mut tag, region): (c_int, Name),
+    cut: bool,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    let posted = move |name| {
+        // SAFETY: the caller's place, which is not null.
+        unsafe { request.write(object::named(name)) };
+    };
+    let only = Plain { address, len, tag, region };
+    match plainly(|| endpoint.irecv_plainly(object::name(comm), only, cut, posted)) {
+        Some(Plainly::Done) => return ResultCode::SUCCESS,
+        Some(Plainly::Due) => return receive_posted(endpoint, comm),
+        Some(Plainly::Otherwise | Plainly::Refused) => {}
+        None => return ResultCode::INTERNAL_ERROR,
+    }
+    let (mut data, mut region) = (object::numbered(address), object::named(region));
+    let lists = Lists {
+        data: &raw mut data,
+        sizes: &raw mut len,
+        tags: &raw mut tag,
+        regions: &raw mut region,
+    };
+    // SAFETY: passed on, and the lists have one entry.
+    unsafe { receive_generally(Some(endpoint), comm, 1, GROUP_MAX, lists, cut, request) }
+}
+
+/// The first receives of several: adverts travel now, or with the next turn.
+#[inline(never)]
+fn receive_posted(mut endpoint: Unasked, comm: *mut c_void) -> ResultCode {
+    let outcome = plainly(|| endpoint.receive_posted(object::name(comm)));
+    outcome.map_or(ResultCode::INTERNAL_ERROR, |()| ResultCode::SUCCESS)
 }
 
 /// # Safety
@@ -174,7 +256,7 @@ unsafe fn receive_generally<B: Bytes>(
         let group = unsafe { Group::read(count, most, lists) }?;
         let comm = object::receiver(comm)?;
         let posted = group.parsed(|receives| {
-            unasked.unwrap_or_else(|| plugin::locked(comm)).irecv(comm, receives, cut)
+            unasked.unwrap_or_else(|| plugin::locked(comm.name())).irecv(comm, receives, cut)
         })?;
         *request = object::pointer_or_null(posted);
         Ok(())
@@ -239,28 +321,64 @@ pub(in crate::abi) unsafe extern "C" fn test(
     done: *mut c_int,
     sizes: *mut c_int,
 ) -> ResultCode {
-    let outcome = plainly(|| {
-        if done.is_null() {
-            return Plainly::Unlocked;
+    if done.is_null() {
+        // SAFETY: passed on.
+        return unsafe { test_generally(None, request, done, sizes) };
+    }
+    // Whoever would wait for it here had to keep everything meanwhile.
+    let Some(mut endpoint) = plugin::try_locked(object::name(request)) else {
+        // SAFETY: passed on.
+        return unsafe { test_generally(None, request, done, sizes) };
+    };
+    match plainly(|| endpoint.test_plainly(object::name(request))) {
+        Some(Some(size)) => {
+            // SAFETY: NCCL's own places: one entry for the sizes is always there.
+            unsafe { write_size(done, sizes, Some(size)) };
+            ResultCode::SUCCESS
         }
-        let tell = move |size: Option<u64>| {
-            // SAFETY: NCCL's place for the sizes, or null: one entry is always there.
-            if let Some(first) = unsafe { sizes.as_mut() } {
-                *first = size.map_or(0, told);
-            }
-            // SAFETY: NCCL's place for the answer, which is not null.
-            unsafe { done.write(size.is_some().into()) };
-        };
-        plugin::test_plainly(object::name(request), tell)
-    });
-    let unasked = match outcome {
-        Some(Plainly::Done) => return ResultCode::SUCCESS,
-        Some(Plainly::Otherwise(unasked) | Plainly::Refused(unasked)) => Some(unasked),
-        Some(Plainly::Unlocked) => None,
+        // SAFETY: passed on, and the place for the answer is not null.
+        Some(None) => unsafe { test_in_a_turn(request, done, sizes, endpoint) },
+        None => ResultCode::INTERNAL_ERROR,
+    }
+}
+
+/// # Safety
+///
+/// As for `test`; and `done` is not null.
+#[inline(never)]
+unsafe fn test_in_a_turn(
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+    mut endpoint: Unasked,
+) -> ResultCode {
+    let size = match plainly(|| endpoint.test_in_a_turn(object::name(request))) {
+        Some(Tested::Done(size)) => Some(size),
+        Some(Tested::Pending) => None,
+        Some(Tested::Otherwise) => {
+            // SAFETY: passed on.
+            return unsafe { test_generally(Some(endpoint), request, done, sizes) };
+        }
         None => return ResultCode::INTERNAL_ERROR,
     };
-    // SAFETY: passed on.
-    unsafe { test_generally(unasked, request, done, sizes) }
+    // SAFETY: NCCL's own places: one entry for the sizes is always there.
+    unsafe { write_size(done, sizes, size) };
+    ResultCode::SUCCESS
+}
+
+/// Answers a test of one message: its size, or "not yet".
+///
+/// # Safety
+///
+/// `done` is NCCL's place for the answer, and `sizes` null or one for a size.
+#[inline(always)]
+unsafe fn write_size(done: *mut c_int, sizes: *mut c_int, size: Option<u64>) {
+    if !sizes.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { sizes.write(size.map_or(0, told)) };
+    }
+    // SAFETY: as above.
+    unsafe { done.write(size.is_some().into()) };
 }
 
 /// # Safety
@@ -281,7 +399,7 @@ unsafe fn test_generally(
         let first = unsafe { optional_place(sizes, 0) };
         let done = done?;
         let request = object::request(request)?;
-        let unasked = unasked.unwrap_or_else(|| plugin::locked(request));
+        let unasked = unasked.unwrap_or_else(|| plugin::locked(request.name()));
         let mut found = [0; GROUP_MAX];
         if let Poll::Done { sizes: count } = unasked.test(request, &mut found)? {
             if first.is_some() {

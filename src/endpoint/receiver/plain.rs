@@ -7,32 +7,43 @@ use crate::endpoint::plain::Plain;
 use crate::rail::UserRegion;
 
 impl Receiver {
-    /// [`Receiver::receive`], where the case is the common one; no advert is written yet. None: nothing has been posted.
+    /// [`Receiver::receive`], where the case is the common one, and lanes are our first NICs in order and not more than two; no
+    /// advert is written yet. None: nothing has been posted.
+    #[inline(always)]
+    pub(in crate::endpoint) fn receive_shortly(
+        &mut self,
+        region: &UserRegion,
+        receive: Plain,
+        cut: bool,
+    ) -> Option<Line> {
+        let Plain { address, len, tag, .. } = receive;
+        if self.ending.blocked || len == 0 || !self.narrow || !region.holds(address, len) {
+            return None;
+        }
+        let [first, second] = region.first_keys();
+        let words = [region.target(address), len as u64, first, second & self.second_lane];
+        self.flow.post_plainly(&mut self.places, words, tag, cut)
+    }
+
+    /// The same for other lanes.
     #[inline(always)]
     pub(in crate::endpoint) fn receive_plainly(
         &mut self,
         region: &UserRegion,
-        receive: &Plain,
+        receive: Plain,
         cut: bool,
     ) -> Option<Line> {
-        if self.ending.blocked || receive.len == 0 || !region.holds(receive.address, receive.len) {
+        let Plain { address, len, tag, .. } = receive;
+        if self.ending.blocked || len == 0 || !region.holds(address, len) {
             return None;
         }
-        if self.wide {
-            return self.receive_wide(region, receive, cut);
-        }
-        let (address, len) = (region.target(receive.address), receive.len as u64);
-        let [first, second, ..] = self.plain_nics;
-        let words = [address, len, region.key(first), region.key(second)];
-        self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
-    }
-
-    #[inline(never)]
-    fn receive_wide(&mut self, region: &UserRegion, receive: &Plain, cut: bool) -> Option<Line> {
-        let (address, len) = (region.target(receive.address), receive.len as u64);
+        let (address, len) = (region.target(address), len as u64);
         let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
-        let words = [address, len, first, second, third, fourth];
-        self.flow.post_plainly(&mut self.shadow, words, receive.tag, cut)
+        if self.wide {
+            let words = [address, len, first, second, third, fourth];
+            return self.flow.post_plainly(&mut self.places, words, tag, cut);
+        }
+        self.flow.post_plainly(&mut self.places, [address, len, first, second], tag, cut)
     }
 
     /// Whether there is nothing to do for the receive of `request` but to wait.

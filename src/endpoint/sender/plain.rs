@@ -2,80 +2,112 @@
 
 use std::sync::Arc;
 
-use fabric::{RemoteBytes, RemoteKey};
+use fabric::{HostBytes, RemoteBytes, RemoteKey};
 use proto::{Line, PlainMessage};
 
 use super::Sender;
 use crate::endpoint::lanes::Lane;
 use crate::endpoint::nics::Nic;
 use crate::endpoint::plain::Plain;
-use crate::rail::{Purpose, UserRegion};
+use crate::rail::{DataRail, Purpose, UserRegion};
 
 impl Sender {
-    /// [`Sender::send`], where the case is the common one: `told` is told the line. None: nothing has changed. False: the
-    /// post was refused, and the line is free again.
+    /// [`Sender::send`], where the case is the common one, and the message short: `told` is told the line. None: nothing has
+    /// changed. False: the post was refused, and the line is free again.
+    #[inline(always)]
+    pub(in crate::endpoint) fn send_shortly(
+        &mut self,
+        nics: &mut [Nic],
+        region: &UserRegion,
+        outgoing: Plain,
+        told: impl FnOnce(Line),
+    ) -> Option<bool> {
+        let Plain { address, len, tag, .. } = outgoing;
+        if !self.flow.is_short(len as u64) {
+            return None;
+        }
+        let local = region.host_bytes(address, len)?;
+        let rail = &mut nics.get_mut(self.plain_lane.nic)?.data;
+        if !rail.is_clear() {
+            return Some(false);
+        }
+        let message = self.flow.match_short(&self.places, tag, len as u64, &self.plain_rail)?;
+        Some(self.inject_plainly(rail, local, &message, told))
+    }
+
+    /// The message is submitted and told of before it is posted, so that little has to be kept meanwhile.
+    #[inline(always)]
+    fn inject_plainly(
+        &mut self,
+        rail: &mut DataRail,
+        local: HostBytes<'_>,
+        message: &PlainMessage,
+        told: impl FnOnce(Line),
+    ) -> bool {
+        let peer = self.plain_lane.peer;
+        let remote =
+            RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
+        self.flow.injected_plainly(message);
+        told(message.line);
+        if self.several {
+            self.take_next_lane();
+        }
+        let posted = rail.inject_now(local, remote, peer, message.immediate.bits());
+        if !posted {
+            self.flow.take_back();
+        }
+        posted
+    }
+
+    /// The same for messages that are not short, or that go where adverts are long.
     #[inline(always)]
     pub(in crate::endpoint) fn send_plainly(
         &mut self,
         nics: &mut [Nic],
         slot: u16,
         region: &Arc<UserRegion>,
-        outgoing: &Plain,
+        outgoing: Plain,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
+        let Plain { address, len, tag, .. } = outgoing;
         // What NCCL names as the region of an empty message may be of another buffer.
-        if self.ending.blocked || outgoing.len == 0 {
+        if self.ending.blocked || len == 0 {
             return None;
         }
-        let len = outgoing.len as u64;
+        let injects = (len as u64) < self.inject_below;
+        let local = if injects { Some(region.host_bytes(address, len)?) } else { None };
+        let (flow, places, rail) = (&mut self.flow, &self.places, &self.plain_rail);
         let message = if self.wide {
-            self.match_wide(outgoing.tag, len)?
+            flow.match_plainly::<_, 8>(places, tag, len as u64, rail)?
         } else {
-            self.flow.match_plainly::<_, 6>(&self.mailbox, outgoing.tag, len, self.plain_rail)?
+            flow.match_plainly::<_, 6>(places, tag, len as u64, rail)?
         };
-        let Lane { nic, peer } = self.plain_lane;
-        let remote =
-            RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let rail = nics.get_mut(nic)?;
-        if len >= self.inject_below {
-            return self.write_plainly(rail, slot, region, outgoing, &message, told);
+        let rail = nics.get_mut(self.plain_lane.nic)?;
+        match local {
+            Some(_) if !rail.data.is_clear() => Some(false),
+            Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
+            None => self.write_plainly(rail, slot, region, outgoing, &message, told),
         }
-        let rail = &mut rail.data;
-        let local = region.host_bytes(outgoing.address, outgoing.len)?;
-        // Submitted and told of before the post, so that little has to be kept meanwhile.
-        self.flow.injected_plainly(message.line, len, self.plain_bit);
-        told(message.line);
-        let posted = rail.inject_first(local, remote, peer, message.immediate.bits());
-        if !posted {
-            self.flow.take_back();
-        } else if self.several {
-            self.take_next_lane();
-        }
-        Some(posted)
-    }
-
-    #[inline(never)]
-    fn match_wide(&mut self, tag: i32, len: u64) -> Option<PlainMessage> {
-        self.flow.match_plainly::<_, 8>(&self.mailbox, tag, len, self.plain_rail)
     }
 
     /// Messages in the plain form take the lanes in turn.
-    #[inline]
+    #[inline(never)]
     fn take_next_lane(&mut self) {
         let next = self.plain_rail + 1;
         self.plain_rail = if (next as usize) < self.lanes.len() { next } else { 0 };
-        self.plain_bit = 1 << self.plain_rail;
-        self.plain_lane = self.lanes[self.plain_rail as usize];
+        if let Some(lane) = self.lanes.get(self.plain_rail as usize) {
+            self.plain_lane = *lane;
+        }
     }
 
     /// The same for a message that is too long to be injected.
-    #[inline(never)]
+    #[inline(always)]
     fn write_plainly(
         &mut self,
         rail: &mut Nic,
         slot: u16,
         region: &Arc<UserRegion>,
-        outgoing: &Plain,
+        outgoing: Plain,
         message: &PlainMessage,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
@@ -90,7 +122,7 @@ impl Sender {
         let bytes = len as u64;
         let purpose = Purpose::Part { sender: slot, line, bytes, region: region.id() };
         let operation = rail.operations.begin(purpose)?;
-        self.flow.posted_plainly(line, len as u64, self.plain_bit);
+        self.flow.posted_plainly(message);
         self.in_flight += 1;
         told(line);
         let context = rail.operations.context(operation);

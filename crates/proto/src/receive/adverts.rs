@@ -1,12 +1,13 @@
 //! When adverts travel, and how they are sealed.
 //!
 //! They wait for one another while the sender cannot run dry: until there are as many unsent as are advertised and
-//! incomplete. Once begun, a flush goes through to its end.
+//! incomplete. Once begun, a flush goes through to its end. Each is sealed when it is posted, and the last of a write once
+//! more if done has moved on meanwhile: one that carries the newest done is enough.
 
 use super::ReceiveFlow;
 use crate::flow::LineSink;
 use crate::ids::Line;
-use crate::wire::seal;
+use crate::wire::sealed;
 
 /// Adverts that travel in one write: `count` places from `place` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl ReceiveFlow {
         self.advertised == self.done
     }
 
-    /// The adverts to write now, sealed with the newest done; none while the sender cannot run dry.
+    /// The adverts to write now, the last of them sealed with the newest done; none while the sender cannot run dry.
     ///
     /// Ask until there is none: a run ends where the ring does. A post that is refused is asked for again.
     #[inline(always)]
@@ -36,8 +37,10 @@ impl ReceiveFlow {
         self.flush_to = self.next;
         let first = self.advertised;
         let (place, done) = (self.window().place(first), self.done);
-        self.seal_line(sink, place, first);
-        let count = if unsent == 1 { 1 } else { self.seal_more(sink, place, unsent) };
+        let count = unsent.min(self.window().run(first));
+        if done != self.stamped || count < unsent {
+            self.seal_line(sink, place + count - 1, first.plus(count - 1));
+        }
         Some(AdvertWrite { place, count, done })
     }
 
@@ -50,19 +53,9 @@ impl ReceiveFlow {
     }
 
     #[inline(never)]
-    fn seal_more<S: LineSink>(&self, sink: &mut S, place: u32, unsent: u32) -> u32 {
-        let count = unsent.min(self.window().run(self.advertised));
-        for index in 1..count {
-            self.seal_line(sink, place + index, self.advertised.plus(index));
-        }
-        count
-    }
-
-    #[inline]
     fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
         let slot = self.slot(line);
-        let form = slot.form().with_done(self.done);
-        sink.store_words(place, 0, [seal(slot.size, line, form), form.word()]);
+        sink.store_words(place, 0, sealed(slot.size, line, slot.form(), self.done));
     }
 
     /// The post of these adverts was accepted.

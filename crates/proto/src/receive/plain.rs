@@ -35,8 +35,8 @@ impl ReceiveFlow {
         if !self.plain || !has_room || !self.slot(line).is_free() {
             return None;
         }
-        self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words);
         self.unretired += 1;
+        self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words);
         Some(line)
     }
 

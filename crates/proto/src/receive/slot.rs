@@ -8,7 +8,7 @@ pub(super) struct Slot {
     pub(super) len: u64,
     /// A bit per part that is there.
     pub(super) parts: u64,
-    /// Until the advert is written, the check so far, over all but words 0 and 1, which are known only when it travels.
+    /// Until the advert is written, the check so far, over all but words 0 and 1, which may change until it travels.
     /// Then the sum of the parts' lengths; of a complete line, its size.
     pub(super) size: u64,
     tag: i32,

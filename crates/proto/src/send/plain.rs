@@ -9,13 +9,16 @@ use crate::bits::low16;
 use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::Line;
 use crate::immediate::Immediate;
-use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, head_line, validates};
+use crate::limits::MAX_RING;
+use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, head_line, is_sealed};
 
 /// Where such a message goes. It is submitted when [`SendFlow::injected_plainly`] or [`SendFlow::posted_plainly`] says
 /// so.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainMessage {
     pub line: Line,
+    pub len: u64,
+    place: u32,
     /// As in [`Message`](super::Message).
     pub address: u64,
     /// Of the rail that it takes.
@@ -26,10 +29,9 @@ pub struct PlainMessage {
 /// What of a connection's terms the common case needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// Messages below this length are plain; 0 while none is.
-    end: u64,
+    span: Span,
     /// The same, for when a group has ended.
-    terms_end: u64,
+    whole_span: Span,
     pub(super) form: PlainForm,
     /// The immediate of line 0, without a length.
     immediate: Immediate,
@@ -37,14 +39,24 @@ pub(super) struct Terms {
     length_mask: u64,
 }
 
+/// Which messages are plain, while any is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    /// Those below this length.
+    end: u64,
+    /// And those of 1 to so many bytes are short.
+    short: u64,
+}
+
 impl Terms {
     pub(super) fn of(parameters: &FlowParameters) -> Self {
         let plain = parameters.rails <= MOST_RAILS;
         let end = if plain { parameters.immediates_end(true) } else { 0 };
+        let span = Span { end, short: 0 };
         let eight = parameters.path == Path::Immediate { eight: true };
         Self {
-            end,
-            terms_end: end,
+            span,
+            whole_span: span,
             form: PlainForm::new(parameters.window.is_grouped()),
             immediate: Immediate::new(parameters.comm, Line::FIRST, 0, true, true, 0),
             length_mask: if eight { u64::MAX } else { 0 },
@@ -53,22 +65,55 @@ impl Terms {
 
     /// A group has begun: its tags choose.
     pub(super) fn pause(&mut self) {
-        self.end = 0;
+        self.span = Span::default();
     }
 
     /// The group has ended.
     pub(super) fn resume(&mut self) {
-        self.end = self.terms_end;
+        self.span = self.whole_span;
     }
 
-    /// The flow has failed.
+    /// The flow has failed, or ends.
     pub(super) fn end(&mut self) {
-        (self.end, self.terms_end) = (0, 0);
+        (self.span, self.whole_span) = (Span::default(), Span::default());
     }
 }
 
 impl SendFlow {
-    /// The receive for a message of `len` bytes that takes `rail`, if both are plain, where adverts have `WORDS` words: 6 or 8
+    /// Messages of 1 to `bytes` bytes are short, where adverts have 6 words and messages are plain at all.
+    pub fn set_short(&mut self, bytes: u64) {
+        let span = &mut self.plain.whole_span;
+        let is_narrow = self.parameters.format() == LineFormat::Words6;
+        span.short = if is_narrow { bytes.min(span.end.saturating_sub(1)) } else { 0 };
+        if self.plain.span.end > 0 {
+            self.plain.span = self.plain.whole_span;
+        }
+    }
+
+    /// Whether [`match_short`](Self::match_short) may find the receive for a message of `len` bytes.
+    #[inline(always)]
+    pub fn is_short(&self, len: u64) -> bool {
+        len.wrapping_sub(1) < self.plain.span.short
+    }
+
+    /// No message is plain any more.
+    pub fn end_plainly(&mut self) {
+        self.plain.end();
+    }
+
+    /// [`match_plainly`](Self::match_plainly) for a message that is short.
+    #[inline(always)]
+    pub fn match_short<S: LineSource>(
+        &mut self,
+        mailbox: &S,
+        tag: i32,
+        len: u64,
+        rail: &u32,
+    ) -> Option<PlainMessage> {
+        if self.is_short(len) { self.match_head::<S, 6>(mailbox, tag, len, rail) } else { None }
+    }
+
+    /// The receive for a message of `len` bytes that takes `rail`, looked up late, if both are plain, where adverts have `WORDS` words: 6 or 8
     /// ([`LineFormat`]). Nothing is submitted yet.
     #[inline(always)]
     pub fn match_plainly<S: LineSource, const WORDS: usize>(
@@ -76,44 +121,75 @@ impl SendFlow {
         mailbox: &S,
         tag: i32,
         len: u64,
-        rail: u32,
+        rail: &u32,
     ) -> Option<PlainMessage> {
-        let line = self.first;
-        if len >= self.plain.end || self.slot(line).state != State::Free {
+        if len >= self.plain.span.end {
             return None;
         }
-        let words = mailbox.words::<WORDS>(self.window().place(line));
+        self.match_head::<S, WORDS>(mailbox, tag, len, rail)
+    }
+
+    #[inline(always)]
+    fn match_head<S: LineSource, const WORDS: usize>(
+        &mut self,
+        mailbox: &S,
+        tag: i32,
+        len: u64,
+        rail: &u32,
+    ) -> Option<PlainMessage> {
+        let line = self.first;
+        let place = self.window().place(line);
+        if self.slots[(place % MAX_RING) as usize].state != State::Free {
+            return None;
+        }
+        let words = mailbox.words::<WORDS>(place);
+        // What fits is an advert, which validates looks for otherwise.
         if head_line(words[0]) != line
             || words[3] != len
             || !self.plain.form.fits(words[1], tag)
-            || !validates(self.parameters.nonce, &words)
+            || !is_sealed(self.parameters.nonce, &words)
         {
             return None;
         }
-        let known = low16(self.peer_done.number().into());
-        let ahead = u32::from(Form::from_word(words[1]).done().wrapping_sub(known));
-        if !self.seen.is_after(line) {
-            // One that is late or wrong is the general form's to judge.
-            if ahead > line.distance(self.peer_done) {
-                return None;
-            }
-            self.peer_done = self.peer_done.plus(ahead);
-            self.seen = line.plus(1);
+        // Mostly the adverts of a write say the same.
+        let ahead =
+            Form::from_word(words[1]).done().wrapping_sub(low16(self.peer_done.number().into()));
+        if ahead != 0 && !self.hear(line, ahead.into()) {
+            return None;
         }
         let Terms { immediate, length_mask, .. } = self.plain;
         Some(PlainMessage {
             line,
+            len,
+            place,
             address: words[2],
-            key: key_of(&words, rail),
+            key: key_of(&words, *rail),
             immediate: immediate.of_line(line, len & length_mask),
         })
     }
 
-    /// The message of [`match_plainly`](Self::match_plainly) has left in one write that has no completion. `carried` is the bit
-    /// of its rail.
+    /// The advert of `line` says that so many lines more are done. False: that cannot be.
     #[inline(always)]
-    pub fn injected_plainly(&mut self, line: Line, len: u64, carried: u16) {
-        self.take_plainly(line, Slot { len, operations: 0, carried, state: State::Written });
+    fn hear(&mut self, line: Line, ahead: u32) -> bool {
+        if self.seen.is_after(line) {
+            return true;
+        }
+        if ahead <= line.distance(self.peer_done) {
+            self.peer_done = self.peer_done.plus(ahead);
+        } else if self.is_behind(ahead) {
+            // Sealed before a done that travelled alone.
+            self.counters.stale_dones += 1;
+        } else {
+            return false;
+        }
+        self.seen = line.plus(1);
+        true
+    }
+
+    /// The message of [`match_plainly`](Self::match_plainly) has left in one write that has no completion.
+    #[inline(always)]
+    pub fn injected_plainly(&mut self, message: &PlainMessage) {
+        self.take_plainly(message, 0, State::Written);
     }
 
     /// The message that was submitted last could not be posted: as if it had not been submitted.
@@ -125,15 +201,16 @@ impl SendFlow {
 
     /// It is under way in one write that completes.
     #[inline(always)]
-    pub fn posted_plainly(&mut self, line: Line, len: u64, carried: u16) {
-        let state = State::Posting { fin: false };
-        self.take_plainly(line, Slot { len, operations: 1, carried, state });
+    pub fn posted_plainly(&mut self, message: &PlainMessage) {
+        self.take_plainly(message, 1, State::Posting { fin: false });
     }
 
+    /// Which rail it takes is told by fins alone, and it needs none.
     #[inline(always)]
-    fn take_plainly(&mut self, line: Line, slot: Slot) {
-        *self.slot_mut(line) = slot;
-        self.first = line.plus(1);
+    fn take_plainly(&mut self, message: &PlainMessage, operations: u32, state: State) {
+        let slot = &mut self.slots[(message.place % MAX_RING) as usize];
+        *slot = Slot { len: message.len, operations, carried: 0, state };
+        self.first = message.line.plus(1);
     }
 
     /// [`written`](Self::written) for a message that is one write, and needs no fin: all of it has completed. False: nothing
@@ -197,6 +274,6 @@ const MOST_RAILS: usize = LineFormat::Words8.keys();
 /// The key of `rail`, without an index that would keep the words in memory.
 #[inline(always)]
 fn key_of<const WORDS: usize>(words: &[u64; WORDS], rail: u32) -> u64 {
-    let rails = (0..).zip(&words[FIRST_KEY..]);
-    rails.fold(0, |key, (index, word)| if index == rail { *word } else { key })
+    let (last, others) = (words[WORDS - 1], (0..).zip(&words[FIRST_KEY..WORDS - 1]));
+    others.fold(last, |key, (index, word)| if index == rail { *word } else { key })
 }

@@ -13,6 +13,10 @@ impl SendFlow {
             // What it fails of sticks.
             let _ = self.place_eager(mailbox);
         }
+        if self.first.is_after(self.seen) {
+            // Those that told nothing new were not remembered.
+            self.seen = self.first;
+        }
         if self.parameters.sends_arrive_when_complete || self.peer_done == self.submitted() {
             return;
         }
@@ -22,7 +26,7 @@ impl SendFlow {
                 return;
             }
         }
-        let first = if self.first.is_after(self.seen) { self.first } else { self.seen };
+        let first = self.seen;
         // Lines are written in order, mostly, and the newest has the newest done: it is enough to validate that one. One
         // that does not hold yet is in nobody's way: those before it are.
         let present = (0..self.window().lines())
@@ -67,11 +71,17 @@ impl SendFlow {
 
     #[cold]
     fn drop_done(&mut self, ahead: u32) {
-        // A done of 16 bits that lies behind looks up to 65535 ahead; an honest one is within the ring.
-        if ahead > u32::from(u16::MAX) - self.window().lines() {
+        if self.is_behind(ahead) {
             self.counters.stale_dones += 1;
         } else {
             self.counters.violations += 1;
         }
+    }
+
+    /// Whether a done that looks so far ahead is an old one.
+    #[inline(always)]
+    pub(super) fn is_behind(&self, ahead: u32) -> bool {
+        // A done of 16 bits that lies behind looks up to 65535 ahead; an honest one is within the ring.
+        ahead > u32::from(u16::MAX) - self.window().lines()
     }
 }

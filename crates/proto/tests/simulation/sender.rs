@@ -44,6 +44,7 @@ enum Post {
 impl Sender {
     pub(crate) fn new(script: &Script) -> Self {
         let mut flow = SendFlow::new(script.parameters).unwrap();
+        flow.set_short(u64::MAX);
         if let Some(limit) = script.eager_limit {
             flow.allow_eager(limit);
         }
@@ -304,20 +305,22 @@ impl Sender {
         let Some(part) = part else { return false };
         let (flow, rail) = (&mut self.flow, part.rail);
         let message = match script.parameters.format() {
-            LineFormat::Words6 => flow.match_plainly::<_, 6>(&network.mailbox, tag, len, rail),
-            LineFormat::Words8 => flow.match_plainly::<_, 8>(&network.mailbox, tag, len, rail),
+            LineFormat::Words6 if flow.is_short(len) && random.percent(50) => {
+                flow.match_short(&network.mailbox, tag, len, &rail)
+            }
+            LineFormat::Words6 => flow.match_plainly::<_, 6>(&network.mailbox, tag, len, &rail),
+            LineFormat::Words8 => flow.match_plainly::<_, 8>(&network.mailbox, tag, len, &rail),
             _ => None,
         };
         let Some(message) = message else { return false };
         self.turn = turn;
-        let carried = 1 << rail;
         let entry = entry.expect("a plain message was matched with a tag that is not in the group");
         assert_eq!(message.line, script.line(entry), "entry {entry} is matched out of order");
         assert_eq!(message.address, Script::address(entry));
         assert_eq!(message.key, Script::key(entry, rail as usize));
         assert_eq!(len, script.entries[entry].posted);
         if random.percent(script.refuse_percent) {
-            self.flow.injected_plainly(message.line, len, carried);
+            self.flow.injected_plainly(&message);
             self.flow.take_back();
             faults.fire(Fault::RefusedData);
             return false;
@@ -328,11 +331,11 @@ impl Sender {
         faults.fire_many(Fault::PlainOfSeveral, u64::from(script.parameters.rails > 1));
         faults.fire_many(Fault::EmptyMessage, u64::from(len == 0));
         if !proves && random.percent(script.inject_percent) {
-            self.flow.injected_plainly(message.line, len, carried);
+            self.flow.injected_plainly(&message);
             faults.fire(Fault::Injected);
             network.inject_part(entry, part, message.immediate);
         } else {
-            self.flow.posted_plainly(message.line, len, carried);
+            self.flow.posted_plainly(&message);
             let immediate = Some(message.immediate);
             self.backlog.push_back(Post::Part { entry, part, immediate });
         }
