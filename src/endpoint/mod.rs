@@ -21,6 +21,7 @@ mod pulse;
 mod receiver;
 mod regions;
 mod release;
+mod rests;
 mod sender;
 mod setup;
 mod silence;

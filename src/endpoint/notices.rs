@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fabric::{FabricError, PeerAddress, Post};
 
+use super::rests::Rests;
 use crate::rail::Backlog;
 
 /// Notices that may wait. Past that a refusal is not sent: the peer's own deadline tells it.
@@ -22,11 +23,12 @@ pub(super) struct Notice {
 #[derive(Debug)]
 pub(super) struct Notices {
     waiting: Backlog<(usize, PeerAddress), Notice>,
+    rests: Rests<(usize, PeerAddress)>,
 }
 
 impl Default for Notices {
     fn default() -> Self {
-        Self { waiting: Backlog::new(0) }
+        Self { waiting: Backlog::new(0), rests: Rests::default() }
     }
 }
 
@@ -50,13 +52,20 @@ impl Notices {
         self.waiting.holds((nic, peer))
     }
 
-    /// Tries what waits. One that cannot be posted at all is dropped.
-    pub(super) fn flush(&mut self, post: impl FnMut(&Notice) -> Result<Post, FabricError>) {
-        self.waiting.flush(post, |_, error| log::debug!("a notice was not sent: {error}"));
+    /// A turn: tries what waits, but for peers that rest. One that cannot be posted at all is dropped.
+    pub(super) fn flush(&mut self, mut post: impl FnMut(&Notice) -> Result<Post, FabricError>) {
+        let Self { waiting, rests } = self;
+        waiting.flush(
+            |notice| rests.turn((notice.nic, notice.peer), || post(notice)),
+            |_, error| log::debug!("a notice was not sent: {error}"),
+        );
     }
 
     /// `elapsed` has passed: takes out what peers have refused for more than `bound`.
     pub(super) fn sweep(&mut self, elapsed: Duration, bound: Duration) -> Vec<Notice> {
-        self.waiting.tick(elapsed, bound)
+        let Self { waiting, rests } = self;
+        let given_up = waiting.tick(elapsed, bound);
+        rests.retain(|peer| waiting.holds(*peer));
+        given_up
     }
 }
