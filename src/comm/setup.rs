@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use proto::handshake::{Message, RefusalReason};
-use proto::{Capabilities, FlowParameters, Refusal, Reply, Request, Window};
+use proto::handshake::{Message, RefusalReason, mix_nonces};
+use proto::{Capabilities, CommId, FlowParameters, Refusal, Reply, Request, Window};
 
 use crate::error::{Error, Kind};
 
@@ -112,6 +112,12 @@ impl Asking {
         self.left.filter(|(of, _)| *of == nonce).map(|(_, closed)| closed)
     }
 
+    /// By whom and for which connection it was accepted, as far as is known: the receiver's number, and the nonce.
+    pub(crate) fn accepted(&self) -> Option<(CommId, u64)> {
+        let AskingState::Answered(reply) = &self.state else { return None };
+        Some((reply.comm, mix_nonces(self.request.nonce, reply.nonce)))
+    }
+
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
         match &self.state {
@@ -150,10 +156,10 @@ pub(crate) fn settle(
     window: Window,
     rails: usize,
     nonces: (u64, u64),
-    comm: proto::CommId,
+    comm: CommId,
     fin_only: bool,
 ) -> Result<FlowParameters, Error> {
-    let nonce = proto::handshake::mix_nonces(nonces.0, nonces.1);
+    let nonce = mix_nonces(nonces.0, nonces.1);
     FlowParameters::settle(&ours.agree(theirs), window, rails, nonce, comm, fin_only).map_err(
         |error| Error::new(Kind::InvalidUsage, format!("no protocol serves both ends: {error}")),
     )

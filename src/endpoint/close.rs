@@ -21,6 +21,10 @@ use crate::handle::{Handle, HandleKind};
 /// what it has sent, and a peer may still be reading that its last message is done.
 const BYE_WAIT: Duration = Duration::from_millis(250);
 
+/// The same once a peer was waited for in vain: all in all an abort takes less than two seconds, of which `deregMr` has had
+/// most.
+const BYE_WAIT_IMPATIENT: Duration = Duration::from_millis(100);
+
 /// Turns in which cancelled receives end, at least: on a busy machine the clock alone says little.
 const CANCEL_TURNS: u32 = 64;
 
@@ -38,7 +42,7 @@ impl Endpoint {
 
     pub(crate) fn close_receive(&mut self, comm: Handle) -> Result<()> {
         let (slot, generation) = (comm.slot(), comm.generation());
-        let Self { receivers, nics, slabs, outstanding, .. } = self;
+        let Self { receivers, nics, slabs, outstanding, working, .. } = self;
         let receiver = receivers.get_mut(slot, generation);
         let receiver = receiver.filter(|receiver| !receiver.ending.closing);
         let receiver = receiver.ok_or_else(|| Error::stale("receive comm"))?;
@@ -47,6 +51,11 @@ impl Endpoint {
             *outstanding -= receiver.outstanding();
         }
         receiver.write_lone_done(&mut receiver::Means { nics, slabs, slot, generation }, true);
+        // Adverts that are yet to be written never will be: the connection may have had no other work.
+        if receiver.queued && !receiver.has_work() {
+            receiver.queued = false;
+            working.retain(|other| *other != slot);
+        }
         if receiver.exposes_any() {
             self.withdraw_closed(slot);
         }
@@ -86,14 +95,17 @@ impl Endpoint {
     pub(crate) fn close(mut self: Box<Self>) -> Report {
         let start = Instant::now();
         self.close_comms();
-        let bound = if self.is_impatient() { BYE_WAIT } else { self.settings.close_timeout };
+        let (bound, bye_wait) = match self.is_impatient() {
+            true => (BYE_WAIT_IMPATIENT, BYE_WAIT_IMPATIENT),
+            false => (self.settings.close_timeout, BYE_WAIT),
+        };
         while start.elapsed() < bound {
             self.progress();
             self.release_all();
             let quiet =
                 self.nics.iter().all(|nic| nic.operations.in_flight() == 0 && nic.data.is_clear());
             let awaits_bye = !(self.senders.is_empty() && self.receivers.is_empty())
-                && start.elapsed() < BYE_WAIT;
+                && start.elapsed() < bye_wait;
             let fenced = !self.receivers.keys().iter().any(|(slot, _)| self.awaits_fence(*slot));
             if quiet && fenced && self.notices.is_empty() && !awaits_bye {
                 break;
@@ -126,15 +138,9 @@ impl Endpoint {
     /// What NCCL left open: an abort, or a finalize that frees what is left.
     fn close_comms(&mut self) {
         for (slot, generation) in self.senders.keys() {
-            if matches!(
-                self.senders.get(slot, generation).map(|state| &**state),
-                Some(SenderState::Asking { .. })
-            ) {
-                self.senders.remove(slot, generation);
-            } else {
-                let handle = Handle::new(HandleKind::Sender, self.number, generation, slot, 0);
-                drop(self.close_send(handle));
-            }
+            self.abandon_connect(slot, generation);
+            let handle = Handle::new(HandleKind::Sender, self.number, generation, slot, 0);
+            drop(self.close_send(handle));
         }
         for (slot, generation) in self.receivers.keys() {
             drop(self.close_receive(Handle::new(
@@ -179,7 +185,7 @@ impl Endpoint {
                 eager_end: sender.eager_end(),
                 done: Line::FIRST,
             };
-            self.say_bye(lane, &bye);
+            self.say_bye(lane.nic, lane.peer, &bye);
         }
         if heard_bye
             && let Some(mut state) = self.senders.remove(slot, generation)
@@ -211,7 +217,8 @@ impl Endpoint {
             let (connection, nonce) = (receiver.connection, receiver.nonce());
             let (from, begun, done) = (Side::Receiver, Begun::NOTHING, receiver.done());
             let eager_end = FIRST_EAGER;
-            self.say_bye(lane, &Bye { connection, comm, nonce, from, begun, eager_end, done });
+            let bye = Bye { connection, comm, nonce, from, begun, eager_end, done };
+            self.say_bye(lane.nic, lane.peer, &bye);
         }
         if is_due && self.awaits_eager(slot) {
             return;
@@ -260,12 +267,17 @@ impl Endpoint {
     fn receiver_left(&mut self, bye: &Bye) -> bool {
         let (slot, generation) = parts(bye.connection.0);
         match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
+            Some(SenderState::Asking { asking, control, .. }) => {
+                asking.left(bye.nonce, true);
+                // NCCL may never ask for this connection again.
+                let control = *control;
+                self.decline(control, bye.connection, bye.comm, bye.nonce);
+            }
             Some(SenderState::Connected(sender)) if sender.nonce() == bye.nonce => {
                 sender.ending.heard_bye = true;
                 self.unheard.end_of(sender.lanes());
                 sender.left(bye.done);
             }
-            Some(SenderState::Asking { asking, .. }) => asking.left(bye.nonce, true),
             _ => return false,
         }
         self.try_release_sender(slot);
@@ -285,7 +297,7 @@ impl Endpoint {
         // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
         let bound = self.nics.iter().any(Nic::binds_regions);
         let most = match bound {
-            true if self.is_impatient() => BYE_WAIT,
+            true if self.is_impatient() => BYE_WAIT_IMPATIENT,
             true => self.settings.close_timeout.max(BYE_WAIT),
             false => BYE_WAIT / 5,
         };

@@ -401,7 +401,7 @@ impl Receiver {
     /// anything still waits.
     #[inline]
     pub(super) fn turn(&mut self, means: &mut Means<'_>) -> bool {
-        if self.failure.is_none() {
+        if self.failure.is_none() && !self.ending.closing {
             self.write_adverts(means);
         }
         if self.flow.owes_done() {
@@ -417,10 +417,11 @@ impl Receiver {
         self.flow.rests()
     }
 
-    /// Whether adverts wait or a done is owed.
+    /// Whether adverts wait or a done is owed. An end that is closed advertises nothing more.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.failure.is_none() && (self.flow.has_unsent() || self.flow.owes_done())
+        self.failure.is_none()
+            && (self.flow.has_unsent() && !self.ending.closing || self.flow.owes_done())
     }
 
     /// The line that the 16 bits of a request name; none for one that is long finished.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::support::calls::Buffer;
 use crate::support::stage::play;
+use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -79,7 +80,7 @@ fn an_accept_that_is_given_up_leaves_nothing() {
         let ends @ [end, other] = nets.map(End::open);
         let regions = fabric.number("opened.regions");
         // A receiver takes two units of a slab of 64, a sender one that may be written to and is not handed on.
-        for _ in 0..40 {
+        for _ in 0..ROUNDS {
             let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
             for _ in 0..TURNS / 10 {
                 let asked = other.net.connect(other.context, 0, &mut handle).expect("connect");
@@ -99,5 +100,87 @@ fn an_accept_that_is_given_up_leaves_nothing() {
     });
 }
 
+/// Its connect is never called again, as when NCCL aborts: the receiver need not wait for the end of the endpoint.
+#[test]
+fn a_connection_that_one_end_has_leaves_nothing() {
+    play(&[provider()], BOUND, |part| {
+        let World { nets, fabric } = World::open(part, "cxi", [1, 1]);
+        fabric.configure("profile=cxi nics=16");
+        let ends @ [end, other] = nets.map(End::open);
+        let regions = fabric.number("opened.regions");
+        for _ in 0..ROUNDS {
+            let (mut handle, listener) = end.net.listen(end.context, 0).expect("listen");
+            let accepted = (0..TURNS).find_map(|_| {
+                let asked = other.net.connect(other.context, 0, &mut handle).expect("connect");
+                assert_eq!(asked, None, "nobody has accepted");
+                end.net.accept(listener).expect("accept")
+            });
+            end.net.close_recv(accepted.expect("it was asked")).expect("closeRecv");
+            end.net.close_listen(listener).expect("closeListen");
+            (0..TURNS / 10).for_each(|_| ends.iter().for_each(End::turn));
+        }
+        assert_eq!(fabric.number("opened.regions"), regions + 2, "a slab at either end");
+        ends.into_iter().for_each(End::close);
+        fabric.is_clean();
+    });
+}
+
+/// The farewell overtakes the message before it, and adverts that wait for others are for nobody.
+#[test]
+fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STRIPE_MIN", "16K");
+        let World { nets, fabric } = World::open(part, "tcp", [2, 2]);
+        fabric.configure("profile=tcp nics=16");
+        let ends @ [sender, receiver] = nets.map(End::open);
+        let turns = || (0..TURNS / 10).for_each(|_| ends.iter().for_each(End::turn));
+        let mut turn = false;
+        let mut next = || {
+            turn = !turn;
+            turn
+        };
+        let lasting = connect(&sender, &receiver, &mut next);
+        let (net, memory) = (receiver.net, Buffer::new(64 << 10));
+        let (at, len) = (memory.address(), memory.len);
+        let from = net.register(lasting.0, memory).expect("regMr");
+        let to = net.register(lasting.1, memory).expect("regMr");
+        let regions = fabric.number("opened.regions");
+        // Connections take the rails for control in turn, and half of the messages stand still on the one that has no control.
+        for round in 0..2 * ROUNDS {
+            let (send, receive) = connect(&sender, &receiver, &mut next);
+            let posted = [(); 6].map(|()| {
+                let posted = net.irecv(receive, at, len, 0, to).expect("irecv");
+                turns();
+                posted.expect("the window has room")
+            });
+            let nic = u32::try_from(round % 2).expect("small");
+            fabric.change(nic, "stall");
+            let sent = (0..TURNS).any(|_| {
+                receiver.turn();
+                net.isend(send, at, len, 0, from).expect("isend").is_some()
+            });
+            assert!(sent, "its receive is advertised");
+            turns();
+            net.close_send(send).expect("closeSend");
+            turns();
+            fabric.change(nic, "resume");
+            let received = (0..TURNS).any(|_| net.test(posted[0]).expect("test").is_some());
+            assert!(received, "the message moves on");
+            net.close_recv(receive).expect("closeRecv");
+            turns();
+        }
+        assert_eq!(fabric.number("opened.regions"), regions, "a slab is used up");
+        net.deregister(lasting.0, from).expect("deregMr");
+        net.deregister(lasting.1, to).expect("deregMr");
+        net.close_send(lasting.0).expect("closeSend");
+        net.close_recv(lasting.1).expect("closeRecv");
+        turns();
+        ends.into_iter().for_each(End::close);
+        fabric.is_clean();
+    });
+}
+
+/// More than one slab has room for.
+const ROUNDS: usize = 40;
 /// Enough for the ends to hear each other's farewells.
 const TURNS: u32 = 500;

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use fabric::Post;
-use proto::handshake::{HandshakeError, Ring};
-use proto::{Ceased, ConnectionId, Line, RailPlan, Reply, Request, SendFlow};
+use fabric::{PeerAddress, Post};
+use proto::eager::FIRST_EAGER;
+use proto::handshake::{HandshakeError, Ring, Side};
+use proto::{Begun, Bye, Ceased, CommId, ConnectionId, Line, RailPlan, Reply, Request, SendFlow};
 
 use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, ring_of, unreachable_peer};
 use crate::comm::setup;
@@ -203,7 +204,9 @@ impl Endpoint {
             Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer).with(outlet);
         if let Some(closed) = left {
             sender.withdrawn(Line::FIRST);
+            // It was answered when it came.
             sender.ending.heard_bye = closed;
+            sender.ending.said_bye = closed;
         }
         let (comm, nonce, eager_end) = (sender.comm(), sender.nonce(), sender.eager_end());
         **state = SenderState::Connected(sender);
@@ -215,18 +218,36 @@ impl Endpoint {
         Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
     }
 
-    pub(super) fn abandon_connect(&mut self, slot: u16, generation: u16) {
-        let asking = self
-            .senders
-            .get(slot, generation)
-            .is_some_and(|state| matches!(**state, SenderState::Asking { .. }));
-        // The peer may have been given the mailbox, and write there: its memory is not handed on.
-        if asking
-            && let Some(state) = self.senders.remove(slot, generation)
-            && let SenderState::Asking { control, .. } = *state
-        {
-            self.nics[FRONT_DOOR].peers.leave(control);
+    /// Gives up a connect that is under way. Who has accepted it is told.
+    pub(in crate::endpoint) fn abandon_connect(&mut self, slot: u16, generation: u16) {
+        let Some(SenderState::Asking { asking, control, .. }) =
+            self.senders.get(slot, generation).map(|state| &**state)
+        else {
+            return;
+        };
+        let (control, accepted) = (*control, asking.accepted());
+        let told = accepted.filter(|(_, nonce)| asking.has_left(*nonce) != Some(true));
+        if let Some((comm, nonce)) = told {
+            self.decline(control, ConnectionId(id(slot, generation)), comm, nonce);
         }
+        // The peer may have been given the mailbox, and write there: its memory is not handed on.
+        self.senders.remove(slot, generation);
+        self.nics[FRONT_DOOR].peers.leave(control);
+    }
+
+    /// Tells a receiver, at the front door of its endpoint, that nothing was begun, and nothing will be, on a connection that
+    /// this end has not opened: its memory waits for that.
+    pub(in crate::endpoint) fn decline(
+        &mut self,
+        peer: PeerAddress,
+        connection: ConnectionId,
+        comm: CommId,
+        nonce: u64,
+    ) {
+        let (from, begun, eager_end, done) =
+            (Side::Sender, Begun::NOTHING, FIRST_EAGER, Line::FIRST);
+        let bye = Bye { connection, comm, nonce, from, begun, eager_end, done };
+        self.say_bye(FRONT_DOOR, peer, &bye);
     }
 
     fn scratch(&self, (slot, generation): (u16, u16)) -> [u8; 16] {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use fabric::PeerAddress;
 use proto::codec::Address;
 use proto::handshake::{HandshakeError, Message, RefusalReason};
 use proto::{Bye, ConnectionId, Refusal, Request};
@@ -109,16 +110,20 @@ impl Endpoint {
 
     /// Sends a message to the peer of a connection.
     pub(in crate::endpoint) fn say(&mut self, lane: ControlLane, bytes: Vec<u8>) {
-        let ControlLane { nic, peer, .. } = lane;
+        self.say_to(lane.nic, lane.peer, bytes);
+    }
+
+    /// The same, to whom this address of a NIC's names.
+    fn say_to(&mut self, nic: usize, peer: PeerAddress, bytes: Vec<u8>) {
         if self.notices.push(Notice { nic, peer, bytes }) {
             self.nics[nic].peers.hold(peer);
         }
     }
 
     /// Tells the peer that this end of the connection is closed.
-    pub(in crate::endpoint) fn say_bye(&mut self, lane: ControlLane, bye: &Bye) {
+    pub(in crate::endpoint) fn say_bye(&mut self, nic: usize, peer: PeerAddress, bye: &Bye) {
         match bye.encode() {
-            Ok(bytes) => self.say(lane, bytes),
+            Ok(bytes) => self.say_to(nic, peer, bytes),
             Err(error) => log::debug!("a bye was not made: {error}"),
         }
     }
