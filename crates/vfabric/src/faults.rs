@@ -1,6 +1,7 @@
-//! Faults by script: which post is refused, which operation fails or is late, when a NIC stalls, dies and comes back.
+//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when a NIC stalls, dies and comes back.
 //!
-//! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) likewise.
+//! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) and two-sided
+//! messages likewise.
 
 use std::ops::RangeInclusive;
 
@@ -17,6 +18,10 @@ pub(crate) enum Fault {
     FailLate(u64),
     /// `delay=5:200`: this operation lands so much later (turns of progress, or ns in virtual time).
     Delay(u64, u64),
+    /// `lose=2`: this message never arrives, though its completion says that it was sent.
+    Lose(u64),
+    /// `double=2` or `double=2:200`: this message arrives twice, the second time so much later.
+    Double(u64, u64),
     /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`: NIC 1, at these posts.
     Nic(NicAction, usize, u64),
 }
@@ -67,6 +72,11 @@ fn one(word: &str) -> Option<Fault> {
         "reject" => Fault::Reject(value.parse().ok()?),
         "fail" => Fault::Fail(value.parse().ok()?),
         "fail_late" => Fault::FailLate(value.parse().ok()?),
+        "lose" => Fault::Lose(value.parse().ok()?),
+        "double" => {
+            let (number, later) = value.split_once(':').unwrap_or((value, "0"));
+            Fault::Double(number.parse().ok()?, later.parse().ok()?)
+        }
         "delay" => {
             let (number, by) = value.split_once(':')?;
             Fault::Delay(number.parse().ok()?, by.parse().ok()?)
@@ -84,8 +94,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script =
-            "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -95,10 +104,13 @@ mod tests {
             Fault::Delay(5, 200),
             Fault::Nic(NicAction::Stall, 1, 40),
             Fault::Nic(NicAction::Revive, 15, 3),
+            Fault::Lose(4),
+            Fault::Double(5, 0),
+            Fault::Double(6, 70),
         ];
         assert_eq!(parse(script), Ok(expected));
         assert_eq!(parse(""), Ok(vec![]));
-        for wrong in ["refuse", "refuse=x", "kill=1", "melt=1@2", "delay=5"] {
+        for wrong in ["refuse", "refuse=x", "kill=1", "melt=1@2", "delay=5", "double=:5"] {
             assert!(parse(wrong).unwrap_err().contains(wrong));
         }
     }

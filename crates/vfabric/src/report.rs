@@ -66,6 +66,7 @@ pub(crate) fn numbers(engine: &Engine) -> Vec<(String, u64)> {
     numbers.push(("counter.calls".to_owned(), calls()));
     numbers.push(("counter.posts".to_owned(), engine.posts()));
     numbers.push(("counter.operations".to_owned(), engine.accepted()));
+    numbers.push(("counter.messages".to_owned(), engine.messages()));
     numbers.push(("counter.tolerated".to_owned(), engine.ledger.tolerated()));
     numbers.extend(engine.counters.all().map(|(name, value)| (format!("counter.{name}"), value)));
     numbers

@@ -34,6 +34,8 @@ settings! {
     "nics", "1 to 16", "4", "Virtual NICs: domains vnic0, vnic1 and so on.";
     "seed", "a number", "1", "Where all chance starts.";
     "eagain", "0 to 999", "0", "So many of a thousand posts are refused with -FI_EAGAIN.";
+    "lose", "0 to 999", "0", "So many of a thousand two-sided messages never arrive, though their completions say that they were sent.";
+    "double", "0 to 1000", "0", "So many of a thousand two-sided messages arrive twice.";
     "faults", "a script", "", "Faults by post and by operation; see below.";
     "immediates", "0, 1 or variable", "the profile's",
         "Whether writes with immediates work; without, they answer -FI_ENOSYS, whatever `cq_data_size` says. By the variable: if the process had FI_CXI_ENABLE_WRITEDATA=1 when libfabric loaded the provider, as on cxi.";
@@ -66,6 +68,8 @@ pub(crate) struct Settings {
     pub(crate) nics: usize,
     pub(crate) seed: u64,
     pub(crate) eagain_permille: u64,
+    pub(crate) lose_permille: u64,
+    pub(crate) double_permille: u64,
     pub(crate) faults: Vec<Fault>,
     pub(crate) linger_permille: u64,
     pub(crate) is_virtual: bool,
@@ -95,6 +99,8 @@ impl Settings {
             nics: 4,
             seed: 1,
             eagain_permille: 0,
+            lose_permille: 0,
+            double_permille: 0,
             faults: Vec::new(),
             linger_permille: 1000,
             is_virtual: false,
@@ -164,6 +170,8 @@ impl Settings {
             "nics" => self.nics = number(value, 1, NICS_MAX as u64)?.try_into().ok()?,
             "seed" => self.seed = value.parse().ok()?,
             "eagain" => self.eagain_permille = number(value, 0, 999)?,
+            "lose" => self.lose_permille = number(value, 0, 999)?,
+            "double" => self.double_permille = number(value, 0, 1000)?,
             "faults" => self.faults = faults::parse(value).ok()?,
             "immediates" if value == "variable" => {
                 profile.immediates =

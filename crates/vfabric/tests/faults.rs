@@ -110,6 +110,73 @@ fn a_late_operation_is_overtaken() {
     assert_eq!(rig.number("counter.faults.delay"), 1);
 }
 
+/// Whether something has ended, which is well.
+fn well(polled: Polled) -> bool {
+    match polled {
+        Polled::Nothing => false,
+        Polled::Done(_) => true,
+        Polled::Failed(error) => panic!("{}", error.err),
+    }
+}
+
+/// Messages of one byte from `a` to `b`, each sent when the one before it was told sent. What has come after many polls.
+fn messages(rig: &Rig, count: u8) -> Vec<u8> {
+    let sides = sides(rig);
+    let peer = sides.a.know(&sides.b);
+    let rooms = usize::from(count) * 2;
+    for room in 0..rooms {
+        let pointer = sides.target.bare(1).pointer.wrapping_byte_add(room);
+        assert_eq!(sides.b.receive(From { pointer, ..sides.target.bare(1) }), 0);
+    }
+    for number in 1..=count {
+        let one = Buffer::of(1, &[number]);
+        while sides.a.send(one.bare(1), peer) == AGAIN {
+            sides.a.idle(1);
+            sides.b.idle(1);
+        }
+        while !well(sides.a.poll()) {
+            well(sides.b.poll());
+        }
+    }
+    for _ in 0..5000 {
+        well(sides.a.poll());
+        well(sides.b.poll());
+    }
+    sides.target.bytes(0, rooms).into_iter().filter(|byte| *byte != 0).collect()
+}
+
+#[test]
+fn a_message_is_lost_or_comes_twice_and_was_sent_all_the_same() {
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        let rig = Rig::new(&format!(
+            "profile={profile} regions=none faults='lose=1 double=2 lose=4 double=5:500'"
+        ));
+        let mut came = messages(&rig, 6);
+        came.sort_unstable();
+        assert_eq!(came, [2, 2, 3, 5, 5, 6], "{profile}");
+        assert_eq!(rig.number("counter.messages"), 6);
+        assert_eq!(rig.number("counter.faults.lose"), 2);
+        assert_eq!(rig.number("counter.faults.double"), 2);
+        assert_eq!(rig.number("open.operations"), 0);
+        assert_eq!(rig.count(), 0, "{:?}", rig.violations());
+    }
+}
+
+#[test]
+fn messages_are_lost_and_doubled_as_often_as_asked_and_alike_for_the_same_seed() {
+    let run = |seed| {
+        let rig = Rig::new(&format!("profile=cxi regions=none lose=300 double=300 seed={seed}"));
+        let came = messages(&rig, 100);
+        let fired = |name: &str| rig.number(&format!("counter.faults.{name}"));
+        let (lost, doubled) = (fired("lose"), fired("double"));
+        assert_eq!(came.len() as u64, 100 - lost + doubled);
+        assert!((20..=40).contains(&lost) && (10..=32).contains(&doubled), "{lost} {doubled}");
+        came
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
+
 #[test]
 fn a_stalled_nic_moves_nothing_and_fails_nothing() {
     let rig = Rig::new("profile=cxi");

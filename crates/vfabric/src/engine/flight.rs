@@ -2,6 +2,7 @@
 
 use libfabric_sys as sys;
 
+use super::fate::Fate;
 use super::post::{Kind, Local, Remote};
 use super::{Engine, Entry, Errno, Outcome};
 use crate::faults::Fault;
@@ -34,6 +35,7 @@ pub(crate) struct Operation {
     /// The user has read that.
     pub(super) told: bool,
     pub(super) fails_late: bool,
+    pub(super) fate: Fate,
     /// So much later it lands.
     pub(super) delay: u64,
     /// Where its landed bytes wait to be seen.
@@ -91,6 +93,7 @@ impl Engine {
             }
             operation.delay = self.delay_of(number);
         }
+        operation.fate = self.fate(operation.kind);
         if let Some(region) = operation.region.and_then(|region| self.regions.get_mut(region)) {
             region.uses += 1;
         }

@@ -2,6 +2,7 @@
 
 use libfabric_sys as sys;
 
+use super::fate::Fate;
 use super::flight::{Event, Message, Source};
 use super::post::{Kind, Receive, Remote};
 use super::{Engine, Entry, Errno};
@@ -40,6 +41,11 @@ impl Engine {
                 Kind::Write => self.land_write(&mut operation),
                 Kind::Read => self.land_read(&mut operation),
                 Kind::Send => {
+                    match operation.fate {
+                        Fate::Lost => operation.source = Source::Memory,
+                        Fate::Doubled(later) => self.double(&operation, later),
+                        Fate::Arrives => {}
+                    }
                     self.land_message(&mut operation);
                     Ok(())
                 }

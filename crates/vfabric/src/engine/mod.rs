@@ -5,6 +5,7 @@
 //! events happen (`progress`). Landed bytes may stay unseen for a while (`sight`). All chance comes from one generator, drawn in
 //! the order of calls, so that one thread that drives all ranks sees the same run for the same seed.
 
+mod fate;
 mod flight;
 mod landing;
 mod objects;
@@ -51,9 +52,10 @@ pub(crate) struct Engine {
     pub(crate) misconfigured: Option<String>,
     random: Random,
     faults: Vec<Fault>,
-    /// Posts, and accepted operations, for the script.
+    /// Posts, and of the accepted ones operations and two-sided messages, for the script.
     posts: u64,
     accepted: u64,
+    messages: u64,
     /// Turns of progress, or nanoseconds.
     clock: u64,
     nics: Vec<Nic>,
@@ -131,6 +133,7 @@ impl Engine {
             faults: settings.faults.clone(),
             posts: 0,
             accepted: 0,
+            messages: 0,
             clock: 0,
             nics: (0..settings.nics).map(|_| Nic::default()).collect(),
             fabrics: 0,

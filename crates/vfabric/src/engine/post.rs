@@ -2,6 +2,7 @@
 
 use libfabric_sys as sys;
 
+use super::fate::Fate;
 use super::flight::Source;
 use super::{Connecting, Engine, Errno, Operation, Outcome};
 use crate::faults::{Fault, NicAction};
@@ -148,6 +149,7 @@ impl Engine {
             reported: false,
             told: false,
             fails_late: false,
+            fate: Fate::default(),
             delay: 0,
             held: None,
             result: Ok(()),
