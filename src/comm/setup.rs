@@ -144,7 +144,10 @@ fn refused(refusal: &Refusal) -> Error {
         RefusalReason::Version | RefusalReason::Feature | RefusalReason::Rails => {
             Kind::InvalidUsage
         }
-        RefusalReason::Check | RefusalReason::Nonce | RefusalReason::Busy => Kind::Remote,
+        RefusalReason::Check
+        | RefusalReason::Nonce
+        | RefusalReason::Busy
+        | RefusalReason::Closed => Kind::Remote,
     };
     Error::new(kind, format!("the peer refused the connection: {}", refusal.text))
 }

@@ -86,6 +86,8 @@ pub enum RefusalReason {
     Rails = 5,
     /// The listener's queue is full: ask again, it is only deferred.
     Busy = 6,
+    /// The connection was accepted, and is closed by now.
+    Closed = 7,
 }
 
 /// Each end's last word on a connection.
@@ -382,10 +384,16 @@ fn encode_window(writer: &mut Writer, window: Window) {
 
 impl RefusalReason {
     pub(crate) fn from_u8(value: u8) -> Result<Self, HandshakeError> {
-        [Self::Version, Self::Check, Self::Feature, Self::Nonce, Self::Rails, Self::Busy]
-            .into_iter()
-            .find(|reason| *reason as u8 == value)
-            .ok_or(HandshakeError::Value("reason"))
+        let all = [
+            Self::Version,
+            Self::Check,
+            Self::Feature,
+            Self::Nonce,
+            Self::Rails,
+            Self::Busy,
+            Self::Closed,
+        ];
+        all.into_iter().find(|reason| *reason as u8 == value).ok_or(HandshakeError::Value("reason"))
     }
 }
 

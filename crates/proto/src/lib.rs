@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answered;
+pub mod asking;
 pub mod capabilities;
 pub mod codec;
 pub mod eager;
@@ -38,6 +40,8 @@ pub mod wire;
 mod bits;
 mod fields;
 
+pub use answered::{Answered, RequestMark, Standing};
+pub use asking::Asking;
 pub use capabilities::{Capabilities, ImmediateWidth};
 pub use error::{ProtocolError, Violation};
 pub use fence::Begun;

@@ -1,5 +1,7 @@
 //! Every bound of the protocol, by name.
 
+use std::time::Duration;
+
 use crate::eager::Unplaced;
 use crate::ids::RESIDUES;
 use crate::window::Window;
@@ -29,6 +31,18 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const FINGERPRINT_BYTES: usize = 32;
 /// The longest sentence of a refusal; longer ones are cut.
 pub const MAX_TEXT_BYTES: usize = 256;
+
+/// How long an answer to a request is waited for before that is sent again, at first and at most. It doubles each time.
+pub const ASK_AGAIN: Duration = Duration::from_millis(200);
+pub const ASK_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// How long a request waits that could not be sent, or that the listener had no room for, at first and at most.
+pub const ASK_SOON: Duration = Duration::from_millis(1);
+pub const ASK_SOON_MAX: Duration = Duration::from_millis(100);
+/// More time than this between two calls of the asking side was nobody's wait.
+pub const ASKING_TURN_MAX: Duration = Duration::from_millis(50);
+/// Requests whose connections are closed that an endpoint remembers: as many must close before one that was underway all that
+/// time is taken for new.
+pub const CLOSED_REQUESTS: usize = 1024;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub const HANDLE_BYTES: usize = 128;
