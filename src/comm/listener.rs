@@ -48,4 +48,9 @@ impl<A> Listener<A> {
     pub(crate) fn pop(&mut self) -> Option<Box<Request>> {
         self.requests.pop_front()
     }
+
+    /// What waits.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().map(|request| &**request)
+    }
 }

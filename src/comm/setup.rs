@@ -1,17 +1,14 @@
 //! What connect and accept agree on: pure, over the messages of `proto::handshake`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use proto::asking;
 use proto::handshake::{Message, RefusalReason, mix_nonces};
 use proto::{Capabilities, CommId, FlowParameters, Refusal, Reply, Request, Window};
 
 use crate::error::{Error, Kind};
 
-/// How long a connect that was told "busy" waits before it asks again, at first and at most.
-const BUSY_WAIT: Duration = Duration::from_millis(1);
-const BUSY_WAIT_MAX: Duration = Duration::from_millis(100);
-
-/// A connect on its way: the request is posted, then the answer awaited.
+/// A connect on its way.
 #[derive(Debug)]
 pub(crate) struct Asking {
     pub(crate) request: Box<Request>,
@@ -19,26 +16,13 @@ pub(crate) struct Asking {
     pub(crate) bytes: Vec<u8>,
     pub(crate) started: Instant,
     pub(crate) warned: bool,
+    /// When it was looked at last.
+    looked: Instant,
     /// The receiver has accepted, and left already: the nonce of the connection, and whether it is closed.
     left: Option<(u64, bool)>,
     /// The receiver wants no eager messages: the nonce of the connection.
     ceased: Option<u64>,
-    state: AskingState,
-    busy_wait: Duration,
-}
-
-/// ```text
-/// ToPost ──posted──▶ Posted ──reply──▶ Answered
-///   ▲                  │ busy
-///   └──── time ── Deferred
-/// ```
-#[derive(Debug)]
-enum AskingState {
-    ToPost,
-    Posted,
-    Deferred { until: Instant },
-    Answered(Box<Reply>),
-    Refused(Refusal),
+    state: proto::Asking,
 }
 
 /// What connect has to do next.
@@ -57,39 +41,31 @@ impl Asking {
             bytes,
             started: now,
             warned: false,
+            looked: now,
             left: None,
             ceased: None,
-            state: AskingState::ToPost,
-            busy_wait: BUSY_WAIT,
+            state: proto::Asking::default(),
         }
     }
 
-    /// The request was posted.
-    pub(crate) fn posted(&mut self) {
-        self.state = AskingState::Posted;
+    /// The request was posted. True: not for the first time.
+    pub(crate) fn posted(&mut self) -> bool {
+        self.state.posted();
+        self.state.repeats() > 0
     }
 
-    /// Takes the answer. One that was not asked for is dropped: false.
-    pub(crate) fn answered(&mut self, answer: Message, now: Instant) -> bool {
-        if !matches!(self.state, AskingState::Posted) {
-            return false;
+    /// That post has ended; well, as far as the provider can tell.
+    pub(crate) fn sent(&mut self, well: bool) {
+        if well {
+            self.state.sent();
+        } else {
+            self.state.failed();
         }
-        self.state = match answer {
-            Message::Reply(reply) => AskingState::Answered(reply),
-            Message::Refusal(refusal) if refusal.reason == RefusalReason::Busy => {
-                let until = now + self.busy_wait;
-                self.busy_wait = (self.busy_wait * 2).min(BUSY_WAIT_MAX);
-                AskingState::Deferred { until }
-            }
-            Message::Refusal(refusal) => AskingState::Refused(refusal),
-            Message::Request(_)
-            | Message::Bye(_)
-            | Message::Withdraw(_)
-            | Message::Withdrawn(_)
-            | Message::Cease(_)
-            | Message::Ceased(_) => return false,
-        };
-        true
+    }
+
+    /// Takes the answer. One that nobody waits for is dropped: false.
+    pub(crate) fn answered(&mut self, answer: Message) -> bool {
+        self.state.heard(answer)
     }
 
     /// The receiver has withdrawn its receives, or closed its end, before its reply was read.
@@ -114,27 +90,19 @@ impl Asking {
 
     /// By whom and for which connection it was accepted, as far as is known: the receiver's number, and the nonce.
     pub(crate) fn accepted(&self) -> Option<(CommId, u64)> {
-        let AskingState::Answered(reply) = &self.state else { return None };
+        let reply = self.state.reply()?;
         Some((reply.comm, mix_nonces(self.request.nonce, reply.nonce)))
     }
 
     /// What to do now.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
-        match &self.state {
-            AskingState::ToPost => Step::Post,
-            AskingState::Posted => Step::Wait,
-            AskingState::Deferred { until } if now < *until => Step::Wait,
-            AskingState::Deferred { .. } => {
-                self.state = AskingState::ToPost;
-                Step::Post
-            }
-            AskingState::Answered(_) => {
-                match std::mem::replace(&mut self.state, AskingState::Posted) {
-                    AskingState::Answered(reply) => Step::Open(reply),
-                    _ => Step::Wait,
-                }
-            }
-            AskingState::Refused(refusal) => Step::Fail(refused(refusal)),
+        let elapsed = now.duration_since(self.looked);
+        self.looked = now;
+        match self.state.step(elapsed) {
+            asking::Step::Post => Step::Post,
+            asking::Step::Wait => Step::Wait,
+            asking::Step::Open(reply) => Step::Open(reply),
+            asking::Step::Fail(refusal) => Step::Fail(refused(&refusal)),
         }
     }
 }
@@ -208,33 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_listener_is_asked_again_after_a_growing_wait() {
-        let start = Instant::now();
-        let mut asking = asking(start);
-        let mut now = start;
-        for round in 0..10 {
-            assert!(matches!(asking.step(now), Step::Post), "round {round}");
-            asking.posted();
-            assert!(asking.answered(refusal(RefusalReason::Busy), now));
-            assert!(matches!(asking.step(now), Step::Wait));
-            now += BUSY_WAIT_MAX;
-        }
-    }
-
-    #[test]
-    fn an_answer_that_was_not_asked_for_is_dropped() {
-        let now = Instant::now();
-        let mut asking = asking(now);
-        assert!(!asking.answered(refusal(RefusalReason::Nonce), now));
-        assert!(matches!(asking.step(now), Step::Post));
-    }
-
-    #[test]
     fn a_refusal_is_an_error_with_the_peers_sentence() {
         let now = Instant::now();
         let mut asking = asking(now);
-        asking.posted();
-        assert!(asking.answered(refusal(RefusalReason::Version), now));
+        assert!(!asking.posted(), "for the first time");
+        assert!(asking.answered(refusal(RefusalReason::Version)));
         match asking.step(now) {
             Step::Fail(error) => assert!(error.sentence.ends_with("no"), "{error}"),
             step => panic!("{step:?}"),

@@ -77,6 +77,7 @@ impl Endpoint {
     pub(crate) fn close_listen(&mut self, listener: Handle) -> Result<()> {
         let taken = self.listeners.remove(listener.slot(), listener.generation());
         let listener = taken.ok_or_else(|| Error::stale("listen comm"))?;
+        listener.requests().for_each(|request| self.answered.forget(request.mark()));
         if let Some(accepting) = listener.accepting {
             self.forget(&accepting);
         }
@@ -225,6 +226,7 @@ impl Endpoint {
         }
         if heard_bye && let Some(mut receiver) = self.receivers.remove(slot, generation) {
             self.counters.add_receives(&receiver.counters());
+            self.answered.close(receiver.mark);
             self.leave(receiver.lanes(), receiver.control());
             receiver.release(&mut self.slabs);
         }

@@ -7,8 +7,12 @@ use proto::receive::ReceiveCounters;
 pub(crate) struct Counters {
     /// Messages on a control rail that are none of ours.
     pub(super) garbage: u64,
-    /// Requests for listeners that are closed, answers nobody waits for, byes for connections long gone.
+    /// Requests for listeners that are closed, answers nobody waits for (or waits for any more), byes for connections long gone.
     pub(super) late_messages: u64,
+    /// Requests of ours that were sent again, since no answer came.
+    pub(super) repeated_requests: u64,
+    /// Requests that were heard again: of connections that wait, are made or are closed.
+    pub(super) requests_heard_again: u64,
     /// Refusals and byes that their peers' endpoints did not take.
     pub(super) unsent_notices: u64,
     /// Immediates that name no connection.
@@ -25,6 +29,8 @@ impl Counters {
     pub(crate) const NONE: Self = Self {
         garbage: 0,
         late_messages: 0,
+        repeated_requests: 0,
+        requests_heard_again: 0,
         unsent_notices: 0,
         stray_immediates: 0,
         early_receives: 0,
@@ -36,6 +42,8 @@ impl Counters {
     pub(crate) fn add(&mut self, other: &Self) {
         self.garbage += other.garbage;
         self.late_messages += other.late_messages;
+        self.repeated_requests += other.repeated_requests;
+        self.requests_heard_again += other.requests_heard_again;
         self.unsent_notices += other.unsent_notices;
         self.stray_immediates += other.stray_immediates;
         self.early_receives += other.early_receives;
@@ -52,10 +60,12 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 10] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 12] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
+            ("repeated_requests", self.repeated_requests),
+            ("requests_heard_again", self.requests_heard_again),
             ("unsent_notices", self.unsent_notices),
             ("stray_immediates", self.stray_immediates),
             ("early_receives", self.early_receives),

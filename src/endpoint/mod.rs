@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use proto::{Capabilities, CommId, LineFormat};
+use proto::{Answered, Capabilities, CommId, LineFormat};
 
 use crate::comm::listener::Listener;
 use crate::comm::peer::Acquaintances;
@@ -66,6 +66,8 @@ pub(crate) struct Endpoint {
     device: &'static Device,
     capabilities: Capabilities,
     listeners: Slots<Listener<setup::Accepting>>,
+    /// The requests that have come, by what became of them.
+    answered: Answered,
     senders: Slots<Box<SenderState>>,
     receivers: Slots<Box<Receiver>>,
     regions: Slots<Arc<UserRegion>>,
@@ -172,6 +174,7 @@ impl Endpoint {
             device,
             capabilities,
             listeners: Slots::new(u16::MAX).beginning_at(first),
+            answered: Answered::default(),
             senders: Slots::new(u16::MAX).beginning_at(first).named(HandleKind::Sender, number),
             receivers: Slots::new(CommId::COUNT)
                 .beginning_at(first)

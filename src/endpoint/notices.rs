@@ -1,4 +1,4 @@
-//! Messages that nobody waits for: refusals and byes, in order for each peer, until their post is accepted or the peer
+//! Messages whose post nobody waits for: refusals, byes and replies that are said again, in order for each peer, until their post is accepted or the peer
 //! has refused for too long.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric::{FabricError, PeerAddress, Post};
 
 use super::rests::Rests;
-use crate::rail::Backlog;
+use crate::rail::{Backlog, Letter};
 
 /// Notices that may wait. Past that a refusal is not sent: the peer's own deadline tells it.
 const WAITING_MAX: usize = 1024;
@@ -17,6 +17,7 @@ pub(super) struct Notice {
     pub(super) nic: usize,
     pub(super) peer: PeerAddress,
     pub(super) bytes: Vec<u8>,
+    pub(super) letter: Letter,
 }
 
 /// What waits to be posted.

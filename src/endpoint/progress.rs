@@ -9,7 +9,7 @@ use super::nics::Nic;
 use super::receiver::gone;
 use super::{Endpoint, SenderState, enqueue, receiver, remember, sender};
 use crate::error::{Error, Kind};
-use crate::rail::{PartWrite, Purpose};
+use crate::rail::{Letter, PartWrite, Purpose};
 
 /// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
 const BATCHES_PER_TURN: usize = 4;
@@ -336,7 +336,10 @@ impl Endpoint {
                     self.try_release_receiver(receiver);
                 }
             }
-            Purpose::Message { buffer, peer } => self.message_ended(nic, buffer, peer),
+            Purpose::Message { buffer, peer, letter } => {
+                self.letter_ended(nic, peer, letter, true);
+                self.message_ended(nic, buffer, peer);
+            }
             Purpose::Inbox { buffer } => {
                 let bytes = self.nics[nic]
                     .control
@@ -557,9 +560,10 @@ impl Endpoint {
                     flush.completed(false);
                 }
             }
-            Purpose::Message { buffer, peer } => {
+            Purpose::Message { buffer, peer, letter } => {
                 log::debug!("{label}: a message was not delivered: {error}");
                 self.undelivered(nic, peer);
+                self.letter_ended(nic, peer, letter, false);
                 self.message_ended(nic, buffer, peer);
             }
             Purpose::Inbox { buffer } => {
@@ -614,7 +618,7 @@ impl Endpoint {
     pub(super) fn send_notices(&mut self) {
         let mut notices = std::mem::take(&mut self.notices);
         notices.flush(|notice| {
-            let posted = self.post_message(notice.nic, notice.peer, &notice.bytes);
+            let posted = self.post_message(notice.nic, notice.peer, &notice.bytes, notice.letter);
             if !matches!(posted, Ok(Post::Again)) {
                 self.nics[notice.nic].peers.leave(notice.peer);
             }
@@ -638,13 +642,15 @@ impl Endpoint {
         nic: usize,
         peer: fabric::PeerAddress,
         bytes: &[u8],
+        letter: Letter,
     ) -> Result<Post, FabricError> {
         let rail = &mut self.nics[nic];
         let Some(control) = &mut rail.control else {
             return Err(FabricError { call: "a message on a NIC without control rail", code: -22 });
         };
         let Some(buffer) = control.messages.write(bytes) else { return Ok(Post::Again) };
-        let Some(operation) = rail.operations.begin(Purpose::Message { buffer, peer }) else {
+        let Some(operation) = rail.operations.begin(Purpose::Message { buffer, peer, letter })
+        else {
             control.messages.release(buffer);
             return Ok(Post::Again);
         };

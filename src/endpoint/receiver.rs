@@ -11,7 +11,7 @@ use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
 use proto::wire::FIRST_KEY;
 use proto::{
     AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineFormat, LineSink, LineSource,
-    ProtocolError, ReceiveFlow, ReceivePoll,
+    ProtocolError, ReceiveFlow, ReceivePoll, Request, RequestMark,
 };
 
 use super::eager::Inlet;
@@ -56,6 +56,11 @@ pub(super) struct Receiver {
     pub(super) peer: Peer,
     /// The sender's name for the connection.
     pub(super) connection: ConnectionId,
+    /// The request that it was made for, and the reply as it travels: it goes out again when the request comes again.
+    pub(super) mark: RequestMark,
+    pub(super) reply: Box<[u8]>,
+    /// How often the provider could not send the reply.
+    pub(super) failed_replies: u8,
     /// Whether the endpoint's list of receivers with work has this one.
     pub(super) queued: bool,
     in_flight: u32,
@@ -114,7 +119,7 @@ impl Receiver {
         rings: Rings,
         lanes: Box<[Lane]>,
         peer: Peer,
-        connection: ConnectionId,
+        request: &Request,
     ) -> Self {
         let format = flow.parameters().format();
         let (line_bytes, wide) = (format.bytes(), format == LineFormat::Words8);
@@ -136,7 +141,10 @@ impl Receiver {
             line_bytes: line_bytes as u64,
             inject_lines: u32::try_from(inject_bytes / line_bytes).unwrap_or(u32::MAX),
             peer,
-            connection,
+            connection: request.connection,
+            mark: request.mark(),
+            reply: Box::default(),
+            failed_replies: 0,
             queued: false,
             in_flight: 0,
             carried: 0,

@@ -29,9 +29,20 @@ pub(crate) enum Purpose {
     /// The same by a receiver.
     ReceiverPulse { receiver: u16, generation: u16 },
     /// A two-sided message, out of this buffer.
-    Message { buffer: u16, peer: PeerAddress },
+    Message { buffer: u16, peer: PeerAddress, letter: Letter },
     /// A posted receive, into this buffer.
     Inbox { buffer: u16 },
+}
+
+/// Who is told how a two-sided message has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Letter {
+    /// The connect in this slot: it is its request.
+    Request { sender: u16, generation: u16 },
+    /// The receiver in this slot: it is its reply.
+    Reply { receiver: u16, generation: u16 },
+    /// Nobody.
+    Notice,
 }
 
 /// The operations of one NIC.

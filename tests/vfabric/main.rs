@@ -6,6 +6,7 @@
 mod census;
 mod classes;
 mod closing;
+mod connecting;
 mod eager;
 mod flush;
 mod lines;

@@ -147,6 +147,14 @@ impl Asking {
         }
     }
 
+    /// The reply that has come, until a step gives it out.
+    pub fn reply(&self) -> Option<&Reply> {
+        match &self.state {
+            State::Answered(reply) => Some(reply),
+            _ => None,
+        }
+    }
+
     /// How often the request was posted beyond the first time.
     pub fn repeats(&self) -> u32 {
         self.repeats

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fabric::{PeerAddress, Post};
+use fabric::{FabricError, PeerAddress, Post};
 use proto::handshake::{RefusalReason, Ring};
 use proto::rails::Pairing;
 use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request, Window};
@@ -17,13 +17,13 @@ use crate::endpoint::{Endpoint, random};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::HANDLE_BYTES;
+use crate::rail::Letter;
 
 /// An accept that has begun: the connection is whole but for its reply, which is yet to be posted.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Accepting {
     slot: u16,
     generation: u16,
-    reply: Vec<u8>,
     peer: PeerAddress,
     since: Instant,
 }
@@ -84,6 +84,7 @@ impl Endpoint {
                     place.accepting = Some(accepting);
                 }
                 Err((reason, text)) => {
+                    self.answered.forget(request.mark());
                     self.refuse(&request.reply_to, request.connection, reason, text)
                 }
             }
@@ -97,11 +98,11 @@ impl Endpoint {
         generation: u16,
         accepting: Accepting,
     ) -> Result<Option<Handle>> {
-        match self.post_message(FRONT_DOOR, accepting.peer, &accepting.reply) {
+        let Accepting { slot: comm, generation: of_comm, peer, .. } = accepting;
+        match self.post_reply(comm, of_comm, peer) {
             Ok(Post::Accepted) => {
                 // Nobody may call again for a while, and the peer waits.
                 self.part();
-                let Accepting { slot: comm, generation: of_comm, peer, .. } = accepting;
                 self.nics[FRONT_DOOR].peers.leave(peer);
                 if let Some(place) = self.listeners.get_mut(slot, generation) {
                     place.waiting_since = None;
@@ -127,6 +128,27 @@ impl Endpoint {
                 Err(unreachable_peer(&error))
             }
         }
+    }
+
+    fn post_reply(
+        &mut self,
+        slot: u16,
+        generation: u16,
+        peer: PeerAddress,
+    ) -> std::result::Result<Post, FabricError> {
+        let Some(receiver) = self.receivers.get_mut(slot, generation) else {
+            return Err(FabricError { call: "a reply of no connection", code: -22 });
+        };
+        let (mark, reply) = (receiver.mark, std::mem::take(&mut receiver.reply));
+        let letter = Letter::Reply { receiver: slot, generation };
+        let posted = self.post_message(FRONT_DOOR, peer, &reply, letter);
+        if let Some(receiver) = self.receivers.get_mut(slot, generation) {
+            receiver.reply = reply;
+        }
+        if let (Ok(Post::Accepted), Some(comm)) = (&posted, CommId::new(slot)) {
+            self.answered.open(mark, comm);
+        }
+        posted
     }
 
     /// Makes the receiving side of the connection that `request` asks for, and its reply.
@@ -178,8 +200,11 @@ impl Endpoint {
             identity: self.identity(),
         };
         let reply = reply.encode().map_err(|error| (RefusalReason::Feature, error.to_string()))?;
+        if let Some(receiver) = self.receivers.get_mut(slot, generation) {
+            receiver.reply = reply.into();
+        }
         self.compare(&peer, &request.identity);
-        Ok(Accepting { slot, generation, reply, peer: reply_to, since: Instant::now() })
+        Ok(Accepting { slot, generation, peer: reply_to, since: Instant::now() })
     }
 
     fn insert_receiver(
@@ -230,7 +255,7 @@ impl Endpoint {
             Inlet::new(ring)
         });
         let rings = Rings { shadow, fins: Some(fins), inlet, control, inject_bytes };
-        let receiver = Receiver::new(flow, rings, lanes, peer, request.connection);
+        let receiver = Receiver::new(flow, rings, lanes, peer, request);
         let mut generation = 0;
         let slot = self.receivers.insert_with(|_, current| {
             generation = current;
@@ -247,6 +272,7 @@ impl Endpoint {
 
     fn discard_receiver(&mut self, slot: u16, generation: u16) {
         if let Some(mut receiver) = self.receivers.remove(slot, generation) {
+            self.answered.forget(receiver.mark);
             self.leave(receiver.lanes(), receiver.control());
             receiver.release(&mut self.slabs);
         }

@@ -15,6 +15,7 @@ use crate::endpoint::{Endpoint, SenderState, random};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::HANDLE_BYTES;
+use crate::rail::Letter;
 
 impl Endpoint {
     /// Begins a connection, or goes on with the one that the handle remembers.
@@ -97,11 +98,15 @@ impl Endpoint {
             Step::Wait => {}
             Step::Post => {
                 let (bytes, control) = (std::mem::take(&mut asking.bytes), *control);
-                let posted = self.post_message(FRONT_DOOR, control, &bytes);
+                let letter = Letter::Request { sender: slot, generation };
+                let posted = self.post_message(FRONT_DOOR, control, &bytes, letter);
                 let asking = self.asking(slot, generation)?;
                 asking.bytes = bytes;
                 match posted {
-                    Ok(Post::Accepted) => asking.posted(),
+                    Ok(Post::Accepted) => {
+                        let again = asking.posted();
+                        self.counters.repeated_requests += u64::from(again);
+                    }
                     Ok(Post::Again) => {}
                     Err(error) => return Err(unreachable_peer(&error)),
                 }

@@ -1,16 +1,15 @@
 //! What arrives on the control rails while connections are made and ended, and the answers that nobody waits for.
 
-use std::time::Instant;
-
 use fabric::PeerAddress;
 use proto::codec::Address;
 use proto::handshake::{HandshakeError, Message, RefusalReason};
-use proto::{Bye, ConnectionId, Refusal, Request};
+use proto::{Bye, ConnectionId, Refusal, Request, Standing};
 
-use super::{FRONT_DOOR, REFUSED_PEERS_MAX, parts};
+use super::{FAILED_REPLIES_MAX, FRONT_DOOR, REFUSED_PEERS_MAX, parts};
 use crate::endpoint::lanes::ControlLane;
 use crate::endpoint::notices::Notice;
 use crate::endpoint::{Endpoint, SenderState};
+use crate::rail::Letter;
 
 impl Endpoint {
     /// A message has arrived on a control rail: bytes of anybody's.
@@ -49,6 +48,38 @@ impl Endpoint {
     }
 
     fn heard_request(&mut self, request: Box<Request>) {
+        let mark = request.mark();
+        match self.answered.standing(mark) {
+            Standing::New => self.heard_new(request),
+            known => {
+                self.counters.requests_heard_again += 1;
+                self.heard_again(&request, known);
+            }
+        }
+    }
+
+    /// It makes no second connection. Its answer may have been lost, and goes out again.
+    fn heard_again(&mut self, request: &Request, known: Standing) {
+        let (to, connection) = (&request.reply_to, request.connection);
+        let receiver = match known {
+            Standing::Open(comm) => self.receivers.at_mut(comm.get()),
+            Standing::Closed => None,
+            Standing::New | Standing::Waiting => return,
+        };
+        match receiver.filter(|receiver| !receiver.ending.closing) {
+            Some(receiver) if receiver.mark == request.mark() => {
+                let bytes = receiver.reply.to_vec();
+                self.answer(to, bytes);
+            }
+            _ => {
+                let text = "it was accepted, and the peer has closed it since";
+                self.refuse(to, connection, RefusalReason::Closed, text.to_owned());
+            }
+        }
+    }
+
+    fn heard_new(&mut self, request: Box<Request>) {
+        let mark = request.mark();
         let (slot, generation) = parts(request.listener);
         let job = self.job();
         let Some(listener) = self.listeners.get_mut(slot, generation) else {
@@ -60,7 +91,9 @@ impl Endpoint {
         if listener.nonce ^ job != request.listener_nonce {
             let text = "the request is for another job or an earlier listener; are IRONRAIL_JOB and the handles of this run?";
             self.refuse(&reply_to, connection, RefusalReason::Nonce, text.to_owned());
-        } else if !listener.push(request) {
+        } else if listener.push(request) {
+            self.answered.wait(mark);
+        } else {
             self.refuse(
                 &reply_to,
                 connection,
@@ -73,7 +106,7 @@ impl Endpoint {
     fn heard_answer(&mut self, connection: ConnectionId, answer: Message) {
         let (slot, generation) = parts(connection.0);
         let taken = match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
-            Some(SenderState::Asking { asking, .. }) => asking.answered(answer, Instant::now()),
+            Some(SenderState::Asking { asking, .. }) => asking.answered(answer),
             _ => false,
         };
         if !taken {
@@ -102,7 +135,8 @@ impl Endpoint {
             return;
         }
         let Ok(peer) = self.join(FRONT_DOOR, to.as_bytes()) else { return };
-        if !self.notices.push(Notice { nic: FRONT_DOOR, peer, bytes }) {
+        let letter = Letter::Notice;
+        if !self.notices.push(Notice { nic: FRONT_DOOR, peer, bytes, letter }) {
             self.nics[FRONT_DOOR].peers.leave(peer);
             self.counters.late_messages += 1;
         }
@@ -110,20 +144,50 @@ impl Endpoint {
 
     /// Sends a message to the peer of a connection.
     pub(in crate::endpoint) fn say(&mut self, lane: ControlLane, bytes: Vec<u8>) {
-        self.say_to(lane.nic, lane.peer, bytes);
+        self.say_to(lane.nic, lane.peer, bytes, Letter::Notice);
     }
 
     /// The same, to whom this address of a NIC's names.
-    fn say_to(&mut self, nic: usize, peer: PeerAddress, bytes: Vec<u8>) {
-        if self.notices.push(Notice { nic, peer, bytes }) {
+    fn say_to(&mut self, nic: usize, peer: PeerAddress, bytes: Vec<u8>, letter: Letter) {
+        if self.notices.push(Notice { nic, peer, bytes, letter }) {
             self.nics[nic].peers.hold(peer);
+        }
+    }
+
+    /// A message has ended: well, as far as the provider can tell, or not.
+    pub(in crate::endpoint) fn letter_ended(
+        &mut self,
+        nic: usize,
+        peer: PeerAddress,
+        letter: Letter,
+        well: bool,
+    ) {
+        match letter {
+            Letter::Request { sender, generation } => {
+                if let Some(SenderState::Asking { asking, .. }) =
+                    self.senders.get_mut(sender, generation).map(|state| &mut **state)
+                {
+                    asking.sent(well);
+                }
+            }
+            Letter::Reply { receiver, generation } if !well => {
+                let receiver = self.receivers.get_mut(receiver, generation);
+                if let Some(receiver) = receiver
+                    && receiver.failed_replies < FAILED_REPLIES_MAX
+                {
+                    receiver.failed_replies += 1;
+                    let bytes = receiver.reply.to_vec();
+                    self.say_to(nic, peer, bytes, letter);
+                }
+            }
+            Letter::Reply { .. } | Letter::Notice => {}
         }
     }
 
     /// Tells the peer that this end of the connection is closed.
     pub(in crate::endpoint) fn say_bye(&mut self, nic: usize, peer: PeerAddress, bye: &Bye) {
         match bye.encode() {
-            Ok(bytes) => self.say_to(nic, peer, bytes),
+            Ok(bytes) => self.say_to(nic, peer, bytes, Letter::Notice),
             Err(error) => log::debug!("a bye was not made: {error}"),
         }
     }

@@ -33,6 +33,8 @@ pub(in crate::endpoint) const LENT: Window = Window::for_groups_of(MAX_GROUP as 
 const DIFFERENCES_MAX: usize = 16;
 /// Past so many peers, one that is not known gets no refusal: addresses in requests are anybody's, and each takes memory.
 const REFUSED_PEERS_MAX: usize = 1 << 14;
+/// A reply that the provider could not send so often is not sent again before it is asked for.
+const FAILED_REPLIES_MAX: u8 = 8;
 /// The longest ring that a peer may lend us.
 const RING_BYTES_MAX: u64 =
     (proto::limits::MAX_RING as u64 + 1) * 8 * proto::wire::MAX_LINE_WORDS as u64;

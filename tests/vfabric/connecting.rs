@@ -1,0 +1,268 @@
+//! Messages that set connections up are lost, doubled and late: each connection comes about, once, and works.
+//!
+//! The two ends connect to each other at the same time, as ranks do. The fabric counts the messages: what is lost or doubled
+//! here is some request, reply or bye.
+
+use std::time::{Duration, Instant};
+
+use crate::support::calls::{Answer, Buffer, Handle, Object};
+use crate::support::stage::{Part, play};
+use crate::support::virtual_fabric::set;
+use crate::world::{End, World, provider};
+
+/// What a play may take on a machine that is busy with others.
+const BOUND: Duration = Duration::from_secs(300);
+/// What connections may take, though several of their messages in turn are lost.
+const WAIT: Duration = Duration::from_secs(60);
+/// Two requests, two replies and four byes.
+const MESSAGES: u64 = 8;
+const REQUESTS_AND_REPLIES: u64 = 4;
+/// So much later a second copy comes: when all is closed.
+const LATE: u64 = 20_000;
+/// In which byes have left and come.
+const TURNS: u32 = 500;
+/// Connections each way where chance has its turn.
+const CROWD: usize = 6;
+const LEN: usize = 4096;
+
+/// One direction of a connection, made half or whole.
+struct Link {
+    handle: Handle,
+    listener: Object,
+    send: Option<Object>,
+    receive: Option<Object>,
+}
+
+#[test]
+fn connections_survive_what_is_lost_or_doubled_over_cxi() {
+    play(&[provider()], BOUND, |part| survive(part, "cxi"));
+}
+
+#[test]
+fn connections_survive_what_is_lost_or_doubled_over_efa() {
+    play(&[provider()], BOUND, |part| survive(part, "efa"));
+}
+
+#[test]
+fn connections_survive_what_is_lost_or_doubled_over_tcp() {
+    play(&[provider()], BOUND, |part| survive(part, "tcp"));
+}
+
+#[test]
+fn connections_survive_what_is_lost_or_doubled_over_the_adversary() {
+    play(&[provider()], BOUND, |part| survive(part, "adversary"));
+}
+
+fn survive(part: &Part, profile: &str) {
+    let world = World::open(part, profile, [1, 1]);
+    for number in 1..=MESSAGES {
+        each_fault(world, profile, "lose", |_| format!("lose={number}"));
+        each_fault(world, profile, "double", |_| format!("double={number}"));
+        each_fault(world, profile, "double", |_| format!("double={number}:{LATE}"));
+    }
+    // What the provider says it could not send is sent again, though it may have come.
+    for number in 1..=REQUESTS_AND_REPLIES {
+        each_fault(world, profile, "fail", |before| format!("fail={}", before + number));
+        each_fault(world, profile, "fail_late", |before| format!("fail_late={}", before + number));
+    }
+    for seed in 1..=2 {
+        let settings =
+            format!("profile={profile} nics=16 seed={seed} lose=100 double=300 eagain=200");
+        world.fabric.configure(&settings);
+        let ends = world.nets.map(End::open);
+        let links = connect(&ends, CROWD);
+        finish(&ends, links);
+        ends.into_iter().for_each(End::close);
+        assert!(world.fabric.number("counter.faults.lose") > 0, "{settings}");
+        assert!(world.fabric.number("counter.faults.double") > 0, "{settings}");
+        world.fabric.is_clean();
+    }
+}
+
+/// The script is given the number of operations before.
+fn each_fault(world: World, profile: &str, fault: &str, script: impl Fn(u64) -> String) {
+    world.fabric.configure(&format!("profile={profile} nics=16"));
+    let ends = world.nets.map(End::open);
+    let script = script(world.fabric.number("counter.operations"));
+    world.fabric.fault(&script);
+    let links = connect(&ends, 1);
+    finish(&ends, links);
+    ends.into_iter().for_each(End::close);
+    assert_eq!(world.fabric.number(&format!("counter.faults.{fault}")), 1, "{script}");
+    world.fabric.is_clean();
+}
+
+/// A request that was lost on its way for so long that its connection is closed makes no other, though its listener is open.
+#[test]
+fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "efa", [1, 1]);
+        world.fabric.configure("profile=efa nics=16");
+        world.fabric.fault(&format!("double=1:{LATE}"));
+        let ends = world.nets.map(End::open);
+        let mut link = Link::new(&ends[1]);
+        within(WAIT, || {
+            link.step(&ends[0], &ends[1]);
+            link.is_whole()
+        });
+        let (send, receive) = (link.send.expect("made"), link.receive.expect("made"));
+        ends[0].net.close_send(send).expect("closeSend");
+        ends[1].net.close_recv(receive).expect("closeRecv");
+        for _ in 0..2 * LATE {
+            ends[0].turn();
+            assert_eq!(ends[1].net.accept(link.listener), Ok(None), "nobody has asked again");
+        }
+        assert_eq!(world.fabric.number("counter.faults.double"), 1);
+        assert_eq!(world.fabric.number("open.operations"), 0, "the copy has come");
+        ends[1].net.close_listen(link.listener).expect("closeListen");
+        ends.into_iter().for_each(End::close);
+        world.fabric.is_clean();
+    });
+}
+
+/// A receiver that has closed its end before its reply was read says so to whoever asks again.
+#[test]
+fn a_reply_that_is_lost_is_a_refusal_once_its_end_is_closed() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "efa", [1, 1]);
+        world.fabric.configure("profile=efa nics=16");
+        world.fabric.fault("lose=2");
+        let ends = world.nets.map(End::open);
+        let mut link = Link::new(&ends[1]);
+        within(WAIT, || {
+            assert_eq!(link.connect(&ends[0]), Ok(None), "its answer is lost");
+            link.receive =
+                link.receive.or_else(|| ends[1].net.accept(link.listener).expect("accept"));
+            link.receive.is_some()
+        });
+        ends[1].net.close_recv(link.receive.expect("accepted")).expect("closeRecv");
+        let mut told = None;
+        within(WAIT, || {
+            ends[1].turn();
+            told = link.connect(&ends[0]).err();
+            told.is_some()
+        });
+        let said = told.expect("just told").said;
+        assert!(said[0].contains("has closed it since"), "{said:?}");
+        ends[1].net.close_listen(link.listener).expect("closeListen");
+        ends.into_iter().for_each(End::close);
+        world.fabric.is_clean();
+    });
+}
+
+/// A known weakness: what is lost is sent again by whoever is polled, and accept has returned its comm already.
+#[test]
+#[ignore = "a reply that is lost is not sent again by a receiver that makes no call"]
+fn a_reply_that_is_lost_comes_though_its_receiver_is_silent() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_CONNECT_TIMEOUT_MS", "2000");
+        let world = World::open(part, "efa", [1, 1]);
+        world.fabric.configure("profile=efa nics=16");
+        world.fabric.fault("lose=2");
+        let ends = world.nets.map(End::open);
+        let mut link = Link::new(&ends[1]);
+        within(WAIT, || {
+            link.connect(&ends[0]).expect("connect");
+            link.receive =
+                link.receive.or_else(|| ends[1].net.accept(link.listener).expect("accept"));
+            link.receive.is_some()
+        });
+        within(WAIT, || link.connect(&ends[0]).expect("the reply comes").is_some());
+    });
+}
+
+impl Link {
+    fn new(receiver: &End) -> Self {
+        let (handle, listener) = receiver.net.listen(receiver.context, 0).expect("listen");
+        Self { handle, listener, send: None, receive: None }
+    }
+
+    fn connect(&mut self, sender: &End) -> Answer<Option<Object>> {
+        sender.net.connect(sender.context, 0, &mut self.handle)
+    }
+
+    /// A call of each side that is not done.
+    fn step(&mut self, sender: &End, receiver: &End) {
+        if self.send.is_none() {
+            self.send = self.connect(sender).expect("connect");
+        }
+        if self.receive.is_none() {
+            self.receive = receiver.net.accept(self.listener).expect("accept");
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.send.is_some() && self.receive.is_some()
+    }
+}
+
+/// So many connections from each end to the other, all at once.
+fn connect(ends: &[End; 2], count: usize) -> Vec<[Link; 2]> {
+    let pair = |_| [Link::new(&ends[1]), Link::new(&ends[0])];
+    let mut links: Vec<[Link; 2]> = (0..count).map(pair).collect();
+    within(WAIT, || {
+        for [there, back] in &mut links {
+            there.step(&ends[0], &ends[1]);
+            back.step(&ends[1], &ends[0]);
+        }
+        // A comm that is made makes no progress for those that are not.
+        ends.iter().for_each(End::turn);
+        links.as_flattened().iter().all(Link::is_whole)
+    });
+    links
+}
+
+/// Moves a message over each connection, closes it, and sees that no listener has another.
+fn finish(ends: &[End; 2], links: Vec<[Link; 2]>) {
+    for [there, back] in links {
+        for (link, sender, receiver) in [(there, &ends[0], &ends[1]), (back, &ends[1], &ends[0])] {
+            link.moves_a_message(sender, receiver);
+            assert_eq!(receiver.net.accept(link.listener), Ok(None), "one was asked for");
+            receiver.net.close_listen(link.listener).expect("closeListen");
+            sender.net.close_send(link.send.expect("whole")).expect("closeSend");
+            receiver.net.close_recv(link.receive.expect("whole")).expect("closeRecv");
+        }
+    }
+    (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+}
+
+impl Link {
+    fn moves_a_message(&self, sender: &End, receiver: &End) {
+        let (send, receive) = (self.send.expect("whole"), self.receive.expect("whole"));
+        let (out, into) = (Buffer::new(LEN), Buffer::new(LEN));
+        out.write(0, &[7; LEN]);
+        let from = sender.net.register(send, out).expect("regMr");
+        let to = receiver.net.register(receive, into).expect("regMr");
+        let received = receiver.net.irecv(receive, into.address(), LEN, 0, to).expect("irecv");
+        let received = received.expect("the window is empty");
+        let (mut sent, mut done) = (None, [false; 2]);
+        within(WAIT, || {
+            match sent {
+                None => {
+                    sent = sender.net.isend(send, out.address(), LEN, 0, from).expect("isend");
+                }
+                Some(request) if !done[0] => {
+                    done[0] = sender.net.test(request).expect("a send").is_some();
+                }
+                Some(_) => sender.turn(),
+            }
+            if done[1] {
+                receiver.turn();
+            } else {
+                done[1] = receiver.net.test(received).expect("a receive").is_some();
+            }
+            done == [true; 2]
+        });
+        assert_eq!(into.read(0, LEN), [7; LEN]);
+        sender.net.deregister(send, from).expect("deregMr");
+        receiver.net.deregister(receive, to).expect("deregMr");
+    }
+}
+
+#[track_caller]
+fn within(bound: Duration, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < bound, "it takes longer than {bound:?}");
+    }
+}
