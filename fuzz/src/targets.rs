@@ -327,7 +327,7 @@ fn eager(input: &[u8]) {
                 receiver.has_eager(&ring);
                 while let Some(arrival) = receiver.next_eager(&ring) {
                     assert!(arrival.place < ring_places && arrival.len <= EAGER_BYTES_MAX);
-                    receiver.eager_arrived(arrival.line, arrival.len);
+                    receiver.copied(arrival.line, arrival.len);
                     heard = heard.plus(1);
                 }
                 if let ReceivePoll::Done { count } = receiver.poll(receiver.done().plus(u32::MAX)) {

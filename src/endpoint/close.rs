@@ -261,6 +261,10 @@ impl Endpoint {
         self.unheard.end_of(receiver.lanes());
         receiver.fenced(bye.begun);
         receiver.eager_ends(bye.eager_end);
+        if receiver.copies() {
+            self.take_copies(slot);
+        }
+        let Some(receiver) = self.receivers.at_mut(slot) else { return false };
         receiver.fail_if_left();
         self.try_release_receiver(slot);
         true

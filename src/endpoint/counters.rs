@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     /// Messages that were sent, and received, without waiting for an advert. As well to know.
     pub(super) eager_sends: u64,
     pub(super) eager_receives: u64,
+    pub(super) bundled_receives: u64,
     receives: ReceiveCounters,
 }
 
@@ -36,6 +37,7 @@ impl Counters {
         early_receives: 0,
         eager_sends: 0,
         eager_receives: 0,
+        bundled_receives: 0,
         receives: ReceiveCounters { late: 0, duplicates: 0, violations: 0 },
     };
 
@@ -49,6 +51,7 @@ impl Counters {
         self.early_receives += other.early_receives;
         self.eager_sends += other.eager_sends;
         self.eager_receives += other.eager_receives;
+        self.bundled_receives += other.bundled_receives;
         self.add_receives(&other.receives);
     }
 
@@ -60,7 +63,7 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 12] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 13] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
@@ -71,6 +74,7 @@ impl Counters {
             ("early_receives", self.early_receives),
             ("eager_sends", self.eager_sends),
             ("eager_receives", self.eager_receives),
+            ("bundled_receives", self.bundled_receives),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),

@@ -4,30 +4,31 @@
 //! A receiver looks into its ring when a receive of the connection was asked for in vain, and when the connection ends. All of it
 //! is beside the common case: a message whose receive is advertised never comes here.
 
-use std::sync::Arc;
+use std::array;
 
 use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
+use proto::bundle::PAYLOAD_WORDS;
 use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_PAYLOAD, words_of as eager_words};
 use proto::handshake::Ring;
-use proto::wire::FIRST_KEY;
-use proto::{Cease, Ceased, CommId, EagerWrite, LineSource, ProtocolError, SendPoll};
+use proto::{Cease, Ceased, CommId, EagerWrite, LineSource, SendPoll};
 
-use super::fence::Leaving;
+use super::copies::Copied;
 use super::lanes::ControlLane;
-use super::memory::Unit;
+use super::memory::{Short, Unit};
 use super::receiver::Receiver;
 use super::sender::{self, Sender, rail_failed, repeated};
 use super::setup::parts;
-use super::slots::Slots;
-use super::{Endpoint, Look, SenderState, enqueue, open_sender, pick};
-use crate::error::{Error, Kind, Result};
+use super::{Endpoint, Look, SenderState, open_sender, pick};
+use crate::error::{Error, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::Poll;
-use crate::rail::{Purpose, UserRegion};
+use crate::rail::Purpose;
 
 /// The longest message, as a place of the ring has room for it.
 const BYTES_MAX: usize = (EAGER_PLACE_WORDS - FIRST_PAYLOAD) * 8;
 const _: () = assert!(BYTES_MAX as u64 >= EAGER_BYTES_MAX);
+const EAGER_PAYLOAD_WORDS: usize = EAGER_PLACE_WORDS - FIRST_PAYLOAD;
+const _: () = assert!(EAGER_PAYLOAD_WORDS <= PAYLOAD_WORDS);
 /// The ring of one connection, at either end.
 pub(super) const RING_BYTES: usize = proto::eager::Unplaced::MAX * EAGER_PLACE_WORDS * 8;
 
@@ -45,28 +46,14 @@ pub(super) struct Outlet {
 #[derive(Debug)]
 pub(super) struct Inlet {
     pub(super) ring: Unit,
-    /// The slot of the region that the last of them went to: most go to one.
-    last_region: u16,
     /// That messages are cut to their receives is said once.
     cut_warned: bool,
 }
 
 impl Inlet {
     pub(super) fn new(ring: Unit) -> Self {
-        Self { ring, last_region: 0, cut_warned: false }
+        Self { ring, cut_warned: false }
     }
-}
-
-/// A message to be copied out of the ring.
-#[derive(Debug)]
-struct Copied {
-    line: proto::Line,
-    len: usize,
-    bytes: [u8; BYTES_MAX],
-    /// Where the receive begins, as it was advertised.
-    target: u64,
-    key: u64,
-    nic: usize,
 }
 
 impl Endpoint {
@@ -117,41 +104,10 @@ impl Endpoint {
         })
     }
 
-    /// Copies the eager messages that have come to the receives that they are for.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_eager(&mut self, slot: u16) {
-        self.take_eager_to(slot, None);
-    }
-
-    /// The same while a registration is being given back, which no handle names any more.
-    pub(super) fn take_eager_to(&mut self, slot: u16, going: Option<&Arc<UserRegion>>) {
-        let Self { receivers, regions, leaving, working, counters, .. } = self;
-        let Some(receiver) = receivers.at_mut(slot) else { return };
-        while let Some(copied) = receiver.next_eager() {
-            let Copied { line, len, bytes, target, key, nic } = copied;
-            let is_its = |region: &UserRegion| region.key(nic) == key;
-            let found = receiver.region_by(regions, is_its).map(|region| &**region);
-            // One that is deregistered is waited for, for this.
-            let going = going.map(|region| &**region).into_iter();
-            let mut awaited = going.chain(leaving.iter().filter_map(Leaving::awaited));
-            let found = found.or_else(|| awaited.find(|region| is_its(region)));
-            let stored =
-                len == 0 || found.is_some_and(|region| region.store(target, &bytes[..len]));
-            if stored {
-                receiver.eager_arrived(line, len as u64);
-                counters.eager_receives += 1;
-            } else {
-                receiver.fail_unregistered();
-            }
-        }
-        enqueue(receiver, working, slot);
-    }
-
     /// Whether eager messages are yet to come to a connection that is over at both ends: its ring is not to be handed on before.
     #[cold]
     pub(super) fn awaits_eager(&mut self, slot: u16) -> bool {
-        self.take_eager(slot);
+        self.take_copies(slot);
         self.receivers.at_mut(slot).is_some_and(|receiver| receiver.is_eager_due())
     }
 
@@ -200,9 +156,9 @@ impl Endpoint {
     pub(super) fn eager_outlet(&mut self, target: u64, key: u64) -> Option<Outlet> {
         let inject_bytes = self.capabilities.rma_inject_bytes as usize;
         if self.eager_scratch.is_none() {
-            self.eager_scratch = self.slabs.take_eager(EAGER_PLACE_WORDS).ok();
+            self.eager_scratch = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS);
         }
-        let staging = self.slabs.take_eager(EAGER_PLACE_WORDS).ok()?;
+        let staging = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS)?;
         Some(Outlet { staging, target, key, inject_bytes })
     }
 
@@ -213,7 +169,7 @@ impl Endpoint {
         if eager_bytes == 0 || self.settings.eager_bytes_max == 0 {
             return None;
         }
-        let unit = self.slabs.take_eager(EAGER_PLACE_WORDS).ok()?;
+        let unit = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS)?;
         let ring = Ring { address: self.slabs.target(&unit), keys: self.slabs.keys(&unit) };
         Some((unit, ring))
     }
@@ -347,7 +303,7 @@ impl Receiver {
     }
 
     /// The next message for a receive that is posted.
-    fn next_eager(&mut self) -> Option<Copied> {
+    pub(super) fn next_eager(&mut self) -> Option<Copied> {
         let inlet = self.inlet.as_mut()?;
         let arrival = self.flow.next_eager(&inlet.ring)?;
         if arrival.sent != arrival.len && !std::mem::replace(&mut inlet.cut_warned, true) {
@@ -358,44 +314,11 @@ impl Receiver {
                 arrival.len
             );
         }
-        let mut bytes = [0; BYTES_MAX];
-        for (index, chunk) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            *chunk = inlet.ring.word(arrival.place, FIRST_PAYLOAD + index).to_le_bytes();
-        }
-        // The advert of a line stays in the shadow as long as the line is there.
-        let place = self.flow.parameters().window.place(arrival.line);
-        let [_, _, target, _, key] = self.shadow.words::<{ FIRST_KEY + 1 }>(place);
-        let nic = self.lanes.first().map_or(0, |lane| lane.nic);
-        let len = usize::try_from(arrival.len).unwrap_or(0).min(BYTES_MAX);
-        Some(Copied { line: arrival.line, len, bytes, target, key, nic })
-    }
-
-    fn eager_arrived(&mut self, line: proto::Line, len: u64) {
-        self.flow.eager_arrived(line, len);
-    }
-
-    /// The registration that `is_its` says is a receive's: tried first where the last one was.
-    fn region_by<'a>(
-        &mut self,
-        regions: &'a Slots<Arc<UserRegion>>,
-        is_its: impl Fn(&UserRegion) -> bool,
-    ) -> Option<&'a Arc<UserRegion>> {
-        let inlet = self.inlet.as_mut()?;
-        let last = regions.get(inlet.last_region, regions.generation(inlet.last_region));
-        if let Some(region) = last.filter(|region| is_its(region)) {
-            return Some(region);
-        }
-        let (slot, region) = regions.entries().find(|(_, region)| is_its(region))?;
-        inlet.last_region = slot;
-        Some(region)
-    }
-
-    /// A message has come for a receive whose buffer is not registered any more.
-    fn fail_unregistered(&mut self) {
-        let sentence =
-            format!("receiving from {}: a buffer of posted receives was deregistered", self.peer);
-        self.flow.fail(ProtocolError::Transport { code: 0 });
-        self.failure.get_or_insert_with(|| Error::new(Kind::InvalidUsage, sentence));
+        let payload: [u64; EAGER_PAYLOAD_WORDS] =
+            array::from_fn(|index| inlet.ring.word(arrival.place, FIRST_PAYLOAD + index));
+        let mut words = [0; PAYLOAD_WORDS];
+        words[..EAGER_PAYLOAD_WORDS].copy_from_slice(&payload);
+        Some(self.copied(arrival.line, arrival.len, words))
     }
 
     /// The sender sends no eager message from this number on.

@@ -202,15 +202,15 @@ impl Endpoint {
             }
             self.progress();
             let Self { receivers, working, .. } = self;
-            let mut eager = Vec::new();
+            let mut copies = Vec::new();
             for (slot, _, receiver) in receivers.iter_mut() {
                 receiver.read_fins(Look::Memory);
-                if receiver.has_eager(Look::Memory) {
-                    eager.push(slot);
+                if receiver.has_copies(Look::Memory) {
+                    copies.push(slot);
                 }
                 enqueue(receiver, working, slot);
             }
-            eager.into_iter().for_each(|slot| self.take_eager_to(slot, Some(region)));
+            copies.into_iter().for_each(|slot| self.take_copies_to(slot, Some(region)));
         }
         self.touches(region)
     }
@@ -355,8 +355,8 @@ impl Endpoint {
     /// Asks the sender when it is time, and takes what has come by fins.
     pub(super) fn drive_fence(&mut self, slot: u16) {
         let Some(receiver) = self.receivers.at_mut(slot) else { return };
-        if receiver.fence != Fence::None && receiver.has_eager(Look::Memory) {
-            self.take_eager(slot);
+        if receiver.fence != Fence::None && receiver.copies() {
+            self.take_copies(slot);
         }
         let Some(receiver) = self.receivers.at_mut(slot) else { return };
         match receiver.fence {

@@ -1,7 +1,7 @@
 //! The plugin's own memory: slabs of control memory, cut into units that hold one connection's rings.
 //!
 //! A slab is registered once per control rail, so a connection costs no registration as long as a slab has room. It has units of
-//! two sizes: for rings of lines, and for eager messages.
+//! three sizes: for rings of lines, for eager messages and for bundles.
 //! Units are handed on from connection to connection: lines of an earlier tenant do not validate against the next
 //! one's nonce (docs/protocol.md §2).
 
@@ -29,6 +29,26 @@ pub(crate) struct Sizes {
     pub(crate) lines: usize,
     /// A ring of eager messages.
     pub(crate) eager: usize,
+    /// A ring of bundles; 0 where there are none.
+    pub(crate) bundles: usize,
+}
+
+/// What a unit is for that is not a ring of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    Eager,
+    Bundles,
+}
+
+impl Sizes {
+    /// Of the unit, and where in a slab the first of its kind lies.
+    fn of(self, short: Short) -> (usize, usize) {
+        let lines = UNITS_PER_SLAB as usize * self.lines;
+        match short {
+            Short::Eager => (self.eager, lines),
+            Short::Bundles => (self.bundles, lines + UNITS_PER_SLAB as usize * self.eager),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -37,8 +57,8 @@ struct Slab {
     pages: Arc<Pages>,
     /// A bit per unit.
     free: u64,
-    /// The same for eager messages, which lie behind the others.
-    free_eager: u64,
+    /// The same for short messages, which lie behind the others: eager ones, and bundles.
+    free_short: [u64; 2],
 }
 
 /// One connection's share of a slab: a ring of lines, and one place more. Give it back with [`Slabs::release`].
@@ -49,7 +69,7 @@ pub(crate) struct Unit {
     line_words: usize,
     slab: u16,
     index: u32,
-    eager: bool,
+    short: Option<Short>,
 }
 
 impl Slabs {
@@ -68,24 +88,29 @@ impl Slabs {
         self.take_by(line_words, |free| free.ilog2())
     }
 
-    /// A unit for a ring of eager messages, with places of `line_words`. They lie side by side, and most stay untouched.
-    pub(crate) fn take_eager(&mut self, line_words: usize) -> Result<Unit, FabricError> {
-        if self.slabs.iter().all(|slab| slab.free_eager == 0) {
-            self.grow()?;
+    /// A unit for a ring of short messages, with places of `line_words`. They lie side by side, and most stay untouched.
+    /// None where this endpoint has none, or there is no memory.
+    pub(crate) fn take_short(&mut self, short: Short, line_words: usize) -> Option<Unit> {
+        let (size, first) = self.sizes.of(short);
+        let kind = short as usize;
+        if size == 0 {
+            return None;
         }
-        let has_room = |(_, slab): &(usize, &mut Slab)| slab.free_eager != 0;
+        if self.slabs.iter().all(|slab| slab.free_short[kind] == 0) {
+            self.grow().ok()?;
+        }
+        let has_room = |(_, slab): &(usize, &mut Slab)| slab.free_short[kind] != 0;
         let (number, slab) =
             self.slabs.iter_mut().enumerate().find(has_room).expect("one has room now");
-        let index = slab.free_eager.trailing_zeros();
-        slab.free_eager &= !(1 << index);
-        let start = UNITS_PER_SLAB as usize * self.sizes.lines + index as usize * self.sizes.eager;
-        Ok(Unit {
+        let index = slab.free_short[kind].trailing_zeros();
+        slab.free_short[kind] &= !(1 << index);
+        Some(Unit {
             pages: Arc::clone(&slab.pages),
-            first_word: start / 8,
+            first_word: (first + index as usize * size) / 8,
             line_words,
             slab: u16::try_from(number).expect("slabs are bounded by comm ids"),
             index,
-            eager: true,
+            short: Some(short),
         })
     }
 
@@ -111,14 +136,17 @@ impl Slabs {
             line_words,
             slab: u16::try_from(number).expect("slabs are bounded by comm ids"),
             index,
-            eager: false,
+            short: None,
         })
     }
 
     /// Takes a unit back: nobody may write to it any more.
     pub(crate) fn release(&mut self, unit: &Unit) {
         if let Some(slab) = self.slabs.get_mut(usize::from(unit.slab)) {
-            let free = if unit.eager { &mut slab.free_eager } else { &mut slab.free };
+            let free = match unit.short {
+                Some(short) => &mut slab.free_short[short as usize],
+                None => &mut slab.free,
+            };
             *free |= 1 << unit.index;
         }
     }
@@ -218,11 +246,11 @@ impl Slabs {
     }
 
     fn grow(&mut self) -> Result<(), FabricError> {
-        let Sizes { lines, eager } = self.sizes;
-        let pages = Arc::new(pages(UNITS_PER_SLAB as usize * (lines + eager))?);
+        let Sizes { lines, eager, bundles } = self.sizes;
+        let pages = Arc::new(pages(UNITS_PER_SLAB as usize * (lines + eager + bundles))?);
         let register = |rail| Region::register_pages(rail, Arc::clone(&pages));
         let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
-        self.slabs.push(Slab { regions, pages, free: u64::MAX, free_eager: u64::MAX });
+        self.slabs.push(Slab { regions, pages, free: u64::MAX, free_short: [u64::MAX; 2] });
         Ok(())
     }
 }

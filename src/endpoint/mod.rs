@@ -4,7 +4,9 @@
 //! (`plugin::registry`): NCCL's service thread and progress thread take turns. libfabric's objects are used under that
 //! lock alone, which is what FI_THREAD_COMPLETION asks for.
 
+mod bundle;
 pub(crate) mod close;
+mod copies;
 pub(crate) mod counters;
 mod eager;
 mod early;
@@ -76,6 +78,8 @@ pub(crate) struct Endpoint {
     working: Vec<u16>,
     /// Senders with parts or fins that are yet to be posted.
     feeding: Vec<u16>,
+    /// Senders that hold messages back until the next turn.
+    holding: Vec<u16>,
     /// Receives that NCCL has not been told the end of.
     outstanding: u32,
     /// Since when the last receive waits for dones to leave.
@@ -157,8 +161,12 @@ impl Endpoint {
         let controls: Vec<_> =
             nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
         let line_bytes = LineFormat::for_rails(nics.len()).bytes();
-        let sizes =
-            Sizes { lines: setup::LENT.places() as usize * line_bytes, eager: eager::RING_BYTES };
+        let sizes = Sizes {
+            lines: setup::LENT.places() as usize * line_bytes,
+            eager: eager::RING_BYTES,
+            // Where completions prove arrival, nobody waits for done, and writes of a NIC are cheap.
+            bundles: if capabilities.proves_arrival { 0 } else { bundle::RING_BYTES },
+        };
         let landing = memory::pages(fabric::page_bytes()).map(Arc::new).and_then(|pages| {
             UserRegion::register_pages(nics.iter().map(|nic| nic.data.endpoint()), &pages)
                 .map(Arc::new)
@@ -185,6 +193,7 @@ impl Endpoint {
                 .named(HandleKind::Region, number),
             working: Vec::new(),
             feeding: Vec::new(),
+            holding: Vec::new(),
             outstanding: 0,
             departing: None,
             notices: Notices::default(),
@@ -247,12 +256,16 @@ impl Endpoint {
         tag: i32,
         region: Option<Handle>,
     ) -> Result<Option<Handle>> {
-        let Self { senders, regions, landing, nics, slabs, feeding, .. } = self;
+        let Self { senders, regions, landing, nics, slabs, feeding, holding, watch, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
         let sender = open_sender(senders.get_mut(slot, generation), "send comm")?;
         let (region, address) = pick(regions, landing, region, address, len)?;
         let mut means = sender::Means { nics, slabs, slot };
-        let line = sender.send(&mut means, &Outgoing { region, address, len, tag })?;
+        let turn = watch.number();
+        let line = sender.send(&mut means, &Outgoing { region, address, len, tag, turn })?;
+        if sender.holds_back() {
+            remember(holding, slot);
+        }
         if sender.is_feeding() {
             remember(feeding, slot);
         }
@@ -407,8 +420,8 @@ impl Endpoint {
         let mut count = receiver.report(line, sizes);
         if count == 0 {
             receiver.read_fins(look);
-            if receiver.has_eager(look) {
-                self.take_eager(slot);
+            if receiver.has_copies(look) {
+                self.take_copies(slot);
                 return self.test_receive(request, sizes, Look::Known);
             }
             enqueue(receiver, &mut self.working, slot);

@@ -5,6 +5,7 @@
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
 //! interface, and everything rare is a call.
 
+use super::bundle::Turn;
 use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::Result;
@@ -42,7 +43,8 @@ impl Endpoint {
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
         let region = &**self.regions.of(outgoing.region)?;
-        sender.send_shortly(&mut self.nics, region, outgoing, move |line| {
+        let turn = Turn { number: self.watch.number(), holding: &mut self.holding };
+        sender.send_shortly(&mut self.nics, comm.slot(), region, outgoing, turn, move |line| {
             posted(comm.request(sender::low16(line.number())));
         })
     }
@@ -57,7 +59,8 @@ impl Endpoint {
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
         let region = self.regions.of(outgoing.region)?;
-        sender.send_plainly(&mut self.nics, comm.slot(), region, outgoing, move |line| {
+        let turn = Turn { number: self.watch.number(), holding: &mut self.holding };
+        sender.send_plainly(&mut self.nics, comm.slot(), region, outgoing, turn, move |line| {
             posted(comm.request(sender::low16(line.number())));
         })
     }
@@ -191,10 +194,19 @@ impl Endpoint {
     #[inline(always)]
     fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
-        if !self.receivers.of(comm).is_some_and(|receiver| receiver.waits_plainly(line)) {
+        let Some(receiver) = self.receivers.of(comm) else { return Tested::Otherwise };
+        if !receiver.waits_plainly(line) {
             return Tested::Otherwise;
         }
-        let busy = self.progress_data();
+        // What has come already needs no turn.
+        let mut busy = false;
+        if !receiver.has_bundled() {
+            busy = self.progress_for(receiver.awaits_bundles());
+        }
+        if self.receivers.of(comm).is_some_and(|receiver| receiver.has_bundled()) {
+            self.take_copies(comm.slot());
+            busy = true;
+        }
         if busy && let Some(size) = self.report_plainly(comm, request) {
             return Tested::Done(size);
         }
@@ -206,7 +218,11 @@ impl Endpoint {
             enqueue(receiver, working, comm.slot());
         }
         let waits = !(busy || heard) || receiver.waits_plainly(line);
-        if waits && !receiver.has_eager(Look::Memory) { Tested::Pending } else { Tested::Otherwise }
+        if waits && !receiver.has_copies(Look::Memory) {
+            Tested::Pending
+        } else {
+            Tested::Otherwise
+        }
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.

@@ -41,11 +41,20 @@ impl Endpoint {
     /// False: nothing has happened.
     #[inline(always)]
     pub(super) fn progress_data(&mut self) -> bool {
-        self.turn(self.watch.is_each(CONTROL_TURNS))
+        self.progress_for(false)
+    }
+
+    /// The same for who waits for data, and for `control` in every turn.
+    #[inline(always)]
+    pub(super) fn progress_for(&mut self, control: bool) -> bool {
+        self.turn(control || self.watch.is_each(CONTROL_TURNS))
     }
 
     #[inline(always)]
     fn turn(&mut self, control: bool) -> bool {
+        if !self.holding.is_empty() {
+            self.write_bundles();
+        }
         let mut busy = false;
         for nic in 0..self.nics.len() {
             busy |= self.poll(nic, false);
@@ -302,6 +311,14 @@ impl Endpoint {
                 }
                 self.try_release_sender(sender);
             }
+            Purpose::Bundle { sender } => {
+                if let Some(SenderState::Connected(connected)) =
+                    self.senders.at_mut(sender).map(|state| &mut **state)
+                {
+                    connected.bundle_written();
+                }
+                self.try_release_sender(sender);
+            }
             Purpose::Eager { sender, number } => {
                 if let Some(SenderState::Connected(connected)) =
                     self.senders.at_mut(sender).map(|state| &mut **state)
@@ -352,6 +369,7 @@ impl Endpoint {
             | Purpose::Advert { .. }
             | Purpose::LoneDone { .. }
             | Purpose::Eager { .. }
+            | Purpose::Bundle { .. }
             | Purpose::Fin { .. } => {}
         }
     }
@@ -537,7 +555,7 @@ impl Endpoint {
         match purpose {
             Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
             Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
-            Purpose::Eager { sender, .. } => {
+            Purpose::Eager { sender, .. } | Purpose::Bundle { sender } => {
                 self.sender_failed(sender, remote("a write of a short message"));
             }
             Purpose::SenderPulse { sender } => {

@@ -38,6 +38,12 @@ pub(super) struct Receiver {
     fins: Option<Unit>,
     /// Where eager messages land, where there may be any.
     pub(super) inlet: Option<Inlet>,
+    /// Where bundles land, where there may be any.
+    pub(super) bundles: Option<Unit>,
+    /// Whether the last message that was copied came in a bundle, and no part has come since.
+    pub(super) bundled: bool,
+    /// The slot of the region that the last copy went to: most go to one.
+    pub(super) last_region: u16,
     pub(super) lanes: Box<[Lane]>,
     lanes_in_order: bool,
     /// The NICs of the first lanes, for the plain form; none where there is no such lane.
@@ -98,6 +104,8 @@ pub(super) struct Rings {
     pub(super) fins: Option<Unit>,
     /// Where eager messages land, where there may be any.
     pub(super) inlet: Option<Inlet>,
+    /// Where bundles land, where there may be any.
+    pub(super) bundles: Option<Unit>,
     pub(super) control: ControlLane,
     /// Writes up to this are injected.
     pub(super) inject_bytes: usize,
@@ -123,13 +131,16 @@ impl Receiver {
     ) -> Self {
         let format = flow.parameters().format();
         let (line_bytes, wide) = (format.bytes(), format == LineFormat::Words8);
-        let Rings { shadow, fins, inlet, control, inject_bytes } = rings;
+        let Rings { shadow, fins, inlet, bundles, control, inject_bytes } = rings;
         Self {
             places: shadow.places(flow.parameters().window.lines()),
             flow,
             shadow,
             fins,
             inlet,
+            bundles,
+            bundled: false,
+            last_region: 0,
             lanes_in_order: lanes::in_order(&lanes),
             plain_nics: array::from_fn(|index| lanes.get(index).map_or(NO_NIC, |lane| lane.nic)),
             narrow: lanes::in_order(&lanes) && !wide && lanes.len() <= 2,
@@ -621,7 +632,7 @@ impl Receiver {
             slabs.release(&inlet.ring);
         }
         slabs.release(&self.shadow);
-        if let Some(unit) = self.fins.take() {
+        for unit in [self.fins.take(), self.bundles.take()].into_iter().flatten() {
             slabs.release(&unit);
         }
     }

@@ -16,6 +16,7 @@ use proto::{
     SendFlow, SendPoll, Submit,
 };
 
+use super::bundle::Bundler;
 use super::eager::Outlet;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
@@ -36,6 +37,8 @@ pub(super) struct Sender {
     places: Places,
     /// Where eager messages go, where there may be any.
     pub(super) outlet: Option<Outlet>,
+    /// Where bundles go, where there may be any.
+    pub(super) bundler: Option<Bundler>,
     lanes: Box<[Lane]>,
     /// Which lane the next message in the plain form takes, and that lane.
     plain_rail: u32,
@@ -97,6 +100,8 @@ pub(super) struct Outgoing<'a> {
     pub(super) address: u64,
     pub(super) len: usize,
     pub(super) tag: i32,
+    /// The number of the turn of progress.
+    pub(super) turn: u32,
 }
 
 /// What the endpoint lends a sender for the length of one call.
@@ -132,6 +137,7 @@ impl Sender {
             places: mailbox.places(flow.parameters().window.lines()),
             mailbox,
             outlet: None,
+            bundler: None,
             plain_rail: turn,
             plain_lane: lanes[turn as usize],
             several: lanes.len() > 1,
@@ -158,9 +164,9 @@ impl Sender {
         }
     }
 
-    /// The same, with what eager messages need.
-    pub(super) fn with(self, outlet: Option<Outlet>) -> Self {
-        Self { outlet, ..self }
+    /// The same, with what eager messages and bundles need.
+    pub(super) fn with(self, outlet: Option<Outlet>, bundler: Option<Bundler>) -> Self {
+        Self { outlet, bundler, ..self }
     }
 
     /// Submits a message and posts its parts. `None`: not now, and nothing has changed.
@@ -187,6 +193,7 @@ impl Sender {
             inject_below,
             peer,
             cut_warned,
+            bundler,
             ..
         } = self;
         let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
@@ -200,6 +207,15 @@ impl Sender {
         let line = message.line;
         if message.len != outgoing.len as u64 {
             warn_of_cut(cut_warned, peer, outgoing.len, message.len);
+        }
+        if message.may_be_held
+            && let Some(bundler) = bundler
+            && bundler.follows(outgoing.turn)
+            && let Ok(len) = usize::try_from(message.len)
+            && let Some(bytes) = outgoing.region.host_bytes(outgoing.address, len)
+        {
+            self.hold(bytes, line);
+            return Ok(Some(line));
         }
         if message.path == Path::Fin {
             let mut keys = [0; MAX_DATA_RAILS];
@@ -442,7 +458,7 @@ impl Sender {
 
     /// Whether nothing of this connection is in flight.
     pub(super) fn is_drained(&self) -> bool {
-        self.in_flight == 0 && !self.is_feeding()
+        self.in_flight == 0 && !self.is_feeding() && !self.flow.holds_back()
     }
 
     /// Numbers that change with whatever the receiver does.
@@ -513,6 +529,9 @@ impl Sender {
     pub(super) fn release(&mut self, slabs: &mut Slabs) {
         if let Some(outlet) = self.outlet.take() {
             slabs.release(&outlet.staging);
+        }
+        if let Some(bundler) = self.bundler.take() {
+            slabs.release(&bundler.staging);
         }
         slabs.release(&self.mailbox);
         if let Some(unit) = self.fin_lines.take() {

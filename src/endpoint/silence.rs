@@ -29,8 +29,8 @@ impl Endpoint {
         let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
         if !receiver.is_complete(line) {
             receiver.read_fins(look);
-            if receiver.has_eager(look) {
-                self.take_eager(slot);
+            if receiver.has_copies(look) {
+                self.take_copies(slot);
                 return self.test_last_receive(request, sizes, Look::Known);
             }
             enqueue(receiver, &mut self.working, slot);

@@ -21,6 +21,12 @@ impl Watch {
         self.turns.is_multiple_of(TURNS)
     }
 
+    /// The number of the turn.
+    #[inline(always)]
+    pub(super) fn number(&self) -> u32 {
+        self.turns
+    }
+
     /// Whether it is one of every `count` turns.
     #[inline]
     pub(super) fn is_each(&self, count: u32) -> bool {

@@ -22,6 +22,8 @@ pub(crate) enum Purpose {
     Fin { sender: u16, line: Line },
     /// A message that was sent before its receive was known, by the sender in this slot.
     Eager { sender: u16, number: u32 },
+    /// Short messages that travel together, by the sender in this slot.
+    Bundle { sender: u16 },
     /// A read of our own memory, for the flush in this slot.
     Flush { flush: u16 },
     /// A sign of life asked for by the sender in this slot.

@@ -103,11 +103,17 @@ impl UserRegion {
         if rail == 0 { Some(&self.first) } else { self.others.get(rail - 1) }
     }
 
-    /// Puts bytes where a peer would name `target`. False, and nothing happens, out of bounds or where the memory is not the
+    /// Puts the first `len` bytes of `words` where a peer would name `target`. False, and nothing happens, out of bounds or where the memory is not the
     /// host's.
-    pub(crate) fn store(&self, target: u64, bytes: &[u8]) -> bool {
+    #[inline]
+    pub(crate) fn store<const COUNT: usize>(
+        &self,
+        target: u64,
+        words: [u64; COUNT],
+        len: usize,
+    ) -> bool {
         let address = target.wrapping_sub(self.to_target);
-        self.first.store(address, bytes)
+        self.first.store_words(address, words, len)
     }
 
     /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.

@@ -93,6 +93,7 @@ impl Door {
             window: Window::SINGLE,
             max_group: 1,
             eager_bytes: 128,
+            bundle_bytes: 48,
             identity: Identity::default(),
         }
     }
@@ -246,6 +247,7 @@ fn answers_that_nobody_asked_for_are_counted_and_dropped() {
                     window: Window::GROUPED,
                     fin_only: true,
                     eager: Some(Ring { address: u64::MAX, keys: vec![1] }),
+                    bundles: Some(Ring { address: u64::MAX - 8, keys: vec![1] }),
                     identity: Identity::default(),
                 };
                 assert!(door.throw(&reply.encode().expect("it fits")));

@@ -183,6 +183,30 @@ impl<K: RailKind> Region<K> {
         true
     }
 
+    /// The same for the first `len` bytes of `words`, the lowest of each first.
+    #[inline]
+    pub fn store_words<const COUNT: usize>(
+        &self,
+        address: u64,
+        words: [u64; COUNT],
+        len: usize,
+    ) -> bool {
+        let Some(place) = self.host_bytes(address, len) else { return false };
+        let words = words.map(u64::to_le);
+        match words.as_slice() {
+            // SAFETY: inside memory that was promised to stay, to be writable and to be written by peers, of 8 bytes.
+            [first, ..] if len == 8 => unsafe {
+                place.buffer().cast::<u64>().write_unaligned(*first);
+            },
+            _ if len <= COUNT * 8 => {
+                // SAFETY: as above, of `len` bytes, which `words` have.
+                unsafe { ptr::copy(words.as_ptr().cast::<u8>(), place.buffer().cast(), len) };
+            }
+            _ => return false,
+        }
+        true
+    }
+
     /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
     #[inline]
     pub fn local_at(&self, address: u64, len: usize) -> Option<LocalBytes<'_, K>> {
@@ -382,6 +406,22 @@ impl HostBytes<'_> {
         let len = self.len.min(bytes.len());
         // SAFETY: registered memory of the host's, promised to stay and to be readable; `bytes` are ours.
         unsafe { ptr::copy(self.buffer().cast::<u8>(), bytes.as_mut_ptr(), len) };
+    }
+
+    /// They, as so many words as they fill and no more than `COUNT`: the first byte is the lowest of the first word, and what
+    /// is behind the last one is 0.
+    #[inline]
+    pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
+        let mut words = [0; COUNT];
+        if let ([first, ..], 8) = (words.as_mut_slice(), self.len) {
+            // SAFETY: registered memory of the host's, promised to stay and to be readable, of 8 bytes.
+            *first = unsafe { self.buffer().cast::<u64>().read_unaligned() };
+        } else {
+            let len = self.len.min(COUNT * 8);
+            // SAFETY: as above, of `len` bytes, for which `words` have room.
+            unsafe { ptr::copy(self.buffer().cast::<u8>(), words.as_mut_ptr().cast::<u8>(), len) };
+        }
+        words.map(u64::from_le)
     }
 
     #[inline]

@@ -46,6 +46,8 @@ pub(crate) const PROVIDER_VERSION: u16 = 26;
 pub(crate) const EAGER_BYTES: u16 = 27;
 pub(crate) const EAGER_RING: u16 = 28;
 pub(crate) const EAGER_END: u16 = 29;
+pub(crate) const BUNDLE_BYTES: u16 = 30;
+pub(crate) const BUNDLE_RING: u16 = 31;
 
 /// Every field there is, as far as a message has it.
 #[derive(Default)]
@@ -78,6 +80,8 @@ pub(crate) struct Fields {
     eager_bytes: Option<u32>,
     eager_ring: Option<Ring>,
     eager_end: Option<u32>,
+    bundle_bytes: Option<u32>,
+    bundle_ring: Option<Ring>,
 }
 
 impl Fields {
@@ -140,6 +144,8 @@ impl Fields {
             EAGER_BYTES => field.once(&mut self.eager_bytes, |field| field.u32()),
             EAGER_RING => field.once(&mut self.eager_ring, |field| Ring::decode(field.value)),
             EAGER_END => field.once(&mut self.eager_end, |field| field.u32()),
+            BUNDLE_BYTES => field.once(&mut self.bundle_bytes, |field| field.u32()),
+            BUNDLE_RING => field.once(&mut self.bundle_ring, |field| Ring::decode(field.value)),
             _ => Ok(()),
         }
     }
@@ -156,6 +162,7 @@ impl Fields {
             window: have(self.window, "window")?,
             max_group: have(self.max_group, "largest group")?,
             eager_bytes: self.eager_bytes.unwrap_or(0),
+            bundle_bytes: self.bundle_bytes.unwrap_or(0),
             identity: self.identity()?,
             rails: self.rails()?,
         })
@@ -175,6 +182,7 @@ impl Fields {
             window: have(self.window, "window")?,
             fin_only: have(self.fin_only, "fin path")?,
             eager: self.eager_ring.take(),
+            bundles: self.bundle_ring.take(),
             identity: self.identity()?,
             rails: self.rails()?,
         })

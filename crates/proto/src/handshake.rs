@@ -9,10 +9,10 @@ use crate::capabilities::Capabilities;
 use crate::codec::{Address, FloorCharBoundary, Name, VERSION, Writer, open};
 use crate::fence::Begun;
 use crate::fields::{
-    BEGUN, CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS, DONE, EAGER_BYTES, EAGER_END,
-    EAGER_RING, FIN_ONLY, FROM, Fields, HOST, LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD,
-    NONCE, PROCESS, PROVIDER, PROVIDER_VERSION, RAIL, REASON, REPLY_TO, RING, SETTINGS, TEXT,
-    WINDOW,
+    BEGUN, BUNDLE_BYTES, BUNDLE_RING, CAPABILITIES, COMM, CONNECTION, CONTROL_PAIRS, DATA_PAIRS,
+    DONE, EAGER_BYTES, EAGER_END, EAGER_RING, FIN_ONLY, FROM, Fields, HOST, LIBFABRIC, LISTENER,
+    LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER, PROVIDER_VERSION, RAIL, REASON,
+    REPLY_TO, RING, SETTINGS, TEXT, WINDOW,
 };
 use crate::ids::{CommId, ConnectionId, Line};
 use crate::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_TEXT_BYTES};
@@ -39,6 +39,8 @@ pub struct Request {
     pub max_group: u8,
     /// The longest message that the sender would send eagerly; 0: none.
     pub eager_bytes: u32,
+    /// The longest message that the sender would send in a bundle; 0: none.
+    pub bundle_bytes: u32,
     pub identity: Identity,
 }
 
@@ -63,6 +65,8 @@ pub struct Reply {
     pub fin_only: bool,
     /// Where eager messages go, if there may be any: places for [`Window::eager`].
     pub eager: Option<Ring>,
+    /// Where bundles go, if there may be any: [`BUNDLE_PLACES`](crate::bundle::BUNDLE_PLACES) places.
+    pub bundles: Option<Ring>,
     pub identity: Identity,
 }
 
@@ -246,6 +250,7 @@ impl Request {
         encode_window(&mut writer, self.window);
         writer.field(MAX_GROUP_FIELD, &[self.max_group]);
         writer.field(EAGER_BYTES, &self.eager_bytes.to_le_bytes());
+        writer.field(BUNDLE_BYTES, &self.bundle_bytes.to_le_bytes());
         self.identity.encode(&mut writer);
         writer.seal(REQUEST)
     }
@@ -262,6 +267,9 @@ impl Reply {
         writer.field(FIN_ONLY, &[u8::from(self.fin_only)]);
         if let Some(eager) = &self.eager {
             eager.encode(&mut writer, EAGER_RING);
+        }
+        if let Some(bundles) = &self.bundles {
+            bundles.encode(&mut writer, BUNDLE_RING);
         }
         self.identity.encode(&mut writer);
         writer.seal(REPLY)

@@ -7,7 +7,8 @@
 //!  SendFlow::written  ─── or part, then fin line ──▶  ReceiveFlow::read_fins
 //!  SendFlow::observe  ◀── done, in adverts or alone   ReceiveFlow::lone_done
 //!  SendFlow::poll                                     ReceiveFlow::poll
-//!  SendFlow::pack_eagerly ── eager ring ──────────▶  ReceiveFlow::next_eager, eager_arrived
+//!  SendFlow::pack_eagerly ── eager ring ──────────▶  ReceiveFlow::next_eager, copied
+//!  SendFlow::hold, next_bundle ── bundle ring ────▶  ReceiveFlow::next_bundled, copied
 //!  SendFlow::begun    ◀── withdraw, withdrawn ──────▶  ReceiveFlow::withdraw, exposed
 //! ```
 //!
@@ -18,6 +19,7 @@
 
 pub mod answered;
 pub mod asking;
+pub mod bundle;
 pub mod capabilities;
 pub mod codec;
 pub mod eager;
@@ -55,10 +57,12 @@ pub use ids::{CommId, ConnectionId, Line};
 pub use immediate::Immediate;
 pub use parts::{Cut, Part, RailPlan};
 pub use receive::{
-    AdvertWrite, Arrival, EagerArrival, LoneDone, PlainReceive, Receive, ReceiveFlow, ReceivePoll,
+    AdvertWrite, Arrival, Bundled, EagerArrival, LoneDone, PlainReceive, Receive, ReceiveFlow,
+    ReceivePoll,
 };
 pub use send::{
-    EagerWrite, FailedFin, Message, PlainMessage, SendFlow, SendPoll, Submit, WriteOutcome,
+    BundleWrite, EagerWrite, FailedFin, Message, PlainMessage, SendFlow, SendPoll, Submit,
+    WriteOutcome,
 };
 pub use window::Window;
 pub use wire::LineFormat;

@@ -12,6 +12,7 @@
 
 mod adverts;
 mod arrivals;
+mod bundle;
 mod eager;
 mod early;
 mod exposed;
@@ -30,6 +31,7 @@ use crate::wire::{Form, LineFormat, body, sealed};
 
 pub use adverts::AdvertWrite;
 pub use arrivals::Arrival;
+pub use bundle::Bundled;
 use eager::Eager;
 pub use eager::EagerArrival;
 pub use plain::PlainReceive;
@@ -65,6 +67,10 @@ pub struct ReceiveFlow {
     /// What the sender has begun, once it begins no more.
     begun: Option<Begun>,
     eager: Option<Box<Eager>>,
+    /// The sender has a ring for bundles.
+    bundles: bool,
+    /// The flag of adverts whose receives may be filled by a copy; 0 once one is posted that may not.
+    copies: u64,
     /// Receives may be posted by [`post_plainly`](Self::post_plainly).
     plain: bool,
     /// As long as the longest ring, so that a masked line is always inside.
@@ -137,6 +143,8 @@ impl ReceiveFlow {
             counters: ReceiveCounters::default(),
             begun: None,
             eager: None,
+            bundles: false,
+            copies: 0,
             plain: parameters.rails <= LineFormat::Words8.keys(),
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
@@ -233,7 +241,7 @@ impl ReceiveFlow {
         *slot = Slot::posted(form, len, body);
         self.stamped = done;
         self.next = line.plus(1);
-        sink.store_line(place, sealed(body, line, form, done), words);
+        sink.store_line(place, sealed(body, line, form.with_flags(self.copies), done), words);
     }
 
     /// Sets when adverts and dones are written.

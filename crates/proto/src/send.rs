@@ -9,6 +9,7 @@
 //! Laws: messages match receives in posting order; tags choose only inside the first unfinished group. A done is
 //! believed only as far as messages were submitted. The first cause of failure sticks.
 
+mod bundle;
 mod eager;
 mod group;
 mod plain;
@@ -25,6 +26,8 @@ use crate::parts::Part;
 use crate::window::Window;
 use crate::wire::{Form, SHORT_LINE_WORDS, short_line};
 
+pub use bundle::BundleWrite;
+use bundle::Bundles;
 use eager::Eager;
 pub use eager::EagerWrite;
 use group::Group;
@@ -54,6 +57,7 @@ pub struct SendFlow {
     /// Some eager message has no line yet.
     behind: bool,
     eager: Option<Box<Eager>>,
+    bundles: Bundles,
     /// What the common case needs to know, when it applies at all.
     plain: plain::Terms,
     /// As long as the longest ring, so that a masked line is always inside.
@@ -90,6 +94,8 @@ pub struct Message<'a> {
     pub path: Path,
     /// The message fills its receive.
     pub whole: bool,
+    /// It may be held back, to travel in a bundle: see [`SendFlow::hold`].
+    pub may_be_held: bool,
     pub comm: CommId,
 }
 
@@ -172,6 +178,7 @@ impl SendFlow {
             counters: SendCounters::default(),
             behind: false,
             eager: None,
+            bundles: Bundles::default(),
             plain: plain::Terms::of(&parameters),
             slots: Box::new([Slot::default(); MAX_RING as usize]),
         })
@@ -241,6 +248,7 @@ impl SendFlow {
             len,
             path,
             whole,
+            may_be_held: self.mailbox.form().copies() && self.may_hold(line, len),
             comm: self.parameters.comm,
         }))
     }
@@ -395,6 +403,7 @@ impl SendFlow {
     #[cold]
     fn stick(&mut self, cause: ProtocolError) -> ProtocolError {
         self.plain.end();
+        self.bundles.end();
         *self.failed.get_or_insert(cause)
     }
 

@@ -74,6 +74,8 @@ pub enum Kind {
     Fin = 3,
     /// A message in the eager ring: see [`eager`](crate::eager).
     Eager = 4,
+    /// A message in the bundle ring: see [`bundle`](crate::bundle).
+    Bundled = 5,
 }
 
 /// Word 1 of a line: done, the place in the group, kind and flags, tag.
@@ -133,6 +135,28 @@ impl Form {
 
     pub(crate) const fn eager_len(self) -> u16 {
         low16(self.0)
+    }
+
+    /// Of a message in a bundle: its length stands where a line has its done.
+    pub(crate) const fn bundled(len: u16) -> Self {
+        Self(len as u64 | (Kind::Bundled as u64) << KIND_SHIFT)
+    }
+
+    pub(crate) const fn bundled_len(self) -> u16 {
+        low16(self.0)
+    }
+
+    /// The flag of an advert whose receive may be filled by a copy.
+    pub(crate) const COPIES: u64 = 1 << STATUS_SHIFT;
+
+    #[inline(always)]
+    pub(crate) const fn copies(self) -> bool {
+        self.0 & Self::COPIES != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn with_flags(self, flags: u64) -> Self {
+        Self(self.0 | flags)
     }
 
     #[inline]

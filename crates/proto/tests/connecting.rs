@@ -40,6 +40,7 @@ fn request(connection: u64) -> Request {
         window: Window::SINGLE,
         max_group: 1,
         eager_bytes: 0,
+        bundle_bytes: 0,
         identity: Identity::default(),
     }
 }
@@ -59,6 +60,7 @@ fn reply(comm: u16) -> Message {
         window: Window::SINGLE,
         fin_only: false,
         eager: None,
+        bundles: None,
         identity: Identity::default(),
     }))
 }

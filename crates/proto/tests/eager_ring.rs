@@ -41,7 +41,7 @@ impl Eager {
     fn take(&mut self) -> Option<(Line, u8)> {
         let arrival = self.pair.receiver.next_eager(&self.ring)?;
         let [first, ..] = self.ring.word(arrival.place, FIRST_PAYLOAD).to_le_bytes();
-        self.pair.receiver.eager_arrived(arrival.line, arrival.len);
+        self.pair.receiver.copied(arrival.line, arrival.len);
         Some((arrival.line, first))
     }
 

@@ -54,6 +54,7 @@ fn request(rails: usize) -> Request {
         window: Window::GROUPED,
         max_group: 8,
         eager_bytes: 128,
+        bundle_bytes: 48,
         identity: identity(),
     }
 }
@@ -71,6 +72,7 @@ fn reply() -> Reply {
         window: Window::SINGLE,
         fin_only: true,
         eager: Some(Ring { address: 4096, keys: vec![1, 2] }),
+        bundles: Some(Ring { address: 8192, keys: vec![3, 4] }),
         identity: identity(),
     }
 }
@@ -269,11 +271,11 @@ fn unknown_fields_are_skipped_and_missing_ones_refused() {
             let removed = fewer.remove(at);
             let mut bytes = [envelope.clone(), fewer.concat()].concat();
             reseal(&mut bytes);
-            // One rail of several may go, and what is said of eager messages: the message is then another.
+            // One rail of several may go, and what is said of short messages: the message is then another.
             let kind = u16::from_le_bytes([removed[0], removed[1]]);
             let optional = match message {
                 Message::Ceased(_) => false,
-                _ => [7, 27, 28, 29].contains(&kind),
+                _ => [7, 27, 28, 29, 30, 31].contains(&kind),
             };
             let decoded = Message::decode(&bytes);
             assert!(optional || matches!(decoded, Err(HandshakeError::Missing(_))), "{removed:?}");

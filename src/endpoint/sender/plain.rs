@@ -6,6 +6,7 @@ use fabric::{HostBytes, RemoteBytes, RemoteKey};
 use proto::{Line, PlainMessage};
 
 use super::Sender;
+use crate::endpoint::bundle::Turn;
 use crate::endpoint::lanes::Lane;
 use crate::endpoint::nics::Nic;
 use crate::endpoint::plain::Plain;
@@ -18,8 +19,10 @@ impl Sender {
     pub(in crate::endpoint) fn send_shortly(
         &mut self,
         nics: &mut [Nic],
+        slot: u16,
         region: &UserRegion,
         outgoing: Plain,
+        turn: Turn<'_>,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         let Plain { address, len, tag, .. } = outgoing;
@@ -32,6 +35,11 @@ impl Sender {
             return Some(false);
         }
         let message = self.flow.match_short(&self.places, tag, len as u64, &self.plain_rail)?;
+        if self.is_to_hold(turn.number, &message) {
+            told(message.line);
+            self.hold_plainly(turn.holding, slot, local, &message);
+            return Some(true);
+        }
         Some(self.inject_plainly(rail, local, &message, told))
     }
 
@@ -67,6 +75,7 @@ impl Sender {
         slot: u16,
         region: &Arc<UserRegion>,
         outgoing: Plain,
+        turn: Turn<'_>,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         let Plain { address, len, tag, .. } = outgoing;
@@ -84,6 +93,11 @@ impl Sender {
         };
         let rail = nics.get_mut(self.plain_lane.nic)?;
         match local {
+            Some(local) if self.is_to_hold(turn.number, &message) => {
+                told(message.line);
+                self.hold_plainly(turn.holding, slot, local, &message);
+                Some(true)
+            }
             Some(_) if !rail.data.is_clear() => Some(false),
             Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
             None => self.write_plainly(rail, slot, region, outgoing, &message, told),

@@ -28,6 +28,14 @@ pub(in crate::endpoint) struct Accepting {
     since: Instant,
 }
 
+/// The memory that a sender may write to.
+#[derive(Debug)]
+struct Lent {
+    fins: Ring,
+    eager: Option<Ring>,
+    bundles: Option<Ring>,
+}
+
 impl Endpoint {
     /// Opens a listener, and writes the handle that lets a peer find it.
     ///
@@ -178,7 +186,7 @@ impl Endpoint {
             |comm| setup::settle(&ours, &theirs, window, rail_count, nonces, comm, false);
         // What can be refused is looked at before anything is taken.
         parameters(CommId::default()).map_err(local)?;
-        let (slot, generation, fins, eager) =
+        let (slot, generation, lent) =
             self.insert_receiver(request, &pairing, parameters, peer.clone()).map_err(local)?;
         let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(|error| {
             self.discard_receiver(slot, generation);
@@ -193,10 +201,11 @@ impl Endpoint {
             capabilities: self.capabilities,
             rails,
             pairing,
-            fins,
+            fins: lent.fins,
             window,
             fin_only: false,
-            eager,
+            eager: lent.eager,
+            bundles: lent.bundles,
             identity: self.identity(),
         };
         let reply = reply.encode().map_err(|error| (RefusalReason::Feature, error.to_string()))?;
@@ -213,7 +222,7 @@ impl Endpoint {
         pairing: &Pairing,
         parameters: impl Fn(CommId) -> Result<FlowParameters>,
         peer: Peer,
-    ) -> Result<(u16, u16, Ring, Option<Ring>)> {
+    ) -> Result<(u16, u16, Lent)> {
         let full = || {
             Error::new(
                 Kind::System,
@@ -254,14 +263,20 @@ impl Endpoint {
             flow.allow_eager();
             Inlet::new(ring)
         });
-        let rings = Rings { shadow, fins: Some(fins), inlet, control, inject_bytes };
+        let may_bundle = !parameters.sends_arrive_when_complete;
+        let bundle_bytes = if may_bundle { request.bundle_bytes } else { 0 };
+        let (bundles, bundle_ring) = self.lend_bundle_ring(bundle_bytes).unzip();
+        if bundles.is_some() {
+            flow.allow_bundles();
+        }
+        let rings = Rings { shadow, fins: Some(fins), inlet, bundles, control, inject_bytes };
         let receiver = Receiver::new(flow, rings, lanes, peer, request);
         let mut generation = 0;
         let slot = self.receivers.insert_with(|_, current| {
             generation = current;
             Box::new(receiver)
         });
-        Ok((slot.ok_or_else(full)?, generation, ring, eager))
+        Ok((slot.ok_or_else(full)?, generation, Lent { fins: ring, eager, bundles: bundle_ring }))
     }
 
     /// An accept that could not be committed, or whose listener closed before: nobody knows of it.

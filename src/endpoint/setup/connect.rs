@@ -74,6 +74,7 @@ impl Endpoint {
             window: LENT,
             max_group: MAX_GROUP,
             eager_bytes: u32::try_from(self.settings.eager_bytes_max).unwrap_or(u32::MAX),
+            bundle_bytes: u32::try_from(self.settings.bundle_bytes_max).unwrap_or(u32::MAX),
             identity: self.identity(),
         };
         let bytes = request
@@ -193,6 +194,16 @@ impl Endpoint {
         if outlet.is_some() {
             flow.allow_eager(self.settings.eager_bytes_max);
         }
+        let bundler = match &reply.bundles {
+            Some(ring) => {
+                let (target, key) = ring_of(pair.receiver.into(), &reply.rails, ring)?;
+                self.bundler(target, key)
+            }
+            None => None,
+        };
+        if bundler.is_some() {
+            flow.allow_bundles(self.settings.bundle_bytes_max);
+        }
         let Some(state) = self.senders.get_mut(slot, generation) else {
             return Err(Error::stale("connection"));
         };
@@ -205,8 +216,8 @@ impl Endpoint {
             .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?
             // It was taken for as many rails as we have; the peer writes lines for the common ones.
             .with_lines_of(parameters.format().bytes() / 8);
-        let mut sender =
-            Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer).with(outlet);
+        let mut sender = Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer)
+            .with(outlet, bundler);
         if let Some(closed) = left {
             sender.withdrawn(Line::FIRST);
             // It was answered when it came.

@@ -63,7 +63,7 @@ impl ReceiveFlow {
         !eager.unplaced.is_empty() || eager::is_there(ring, place, number)
     }
 
-    /// The next message whose receive is advertised. Once it is copied, say [`eager_arrived`](Self::eager_arrived).
+    /// The next message whose receive is advertised. Once it is copied, say [`copied`](Self::copied).
     #[cold]
     pub fn next_eager<S: LineSource>(&mut self, ring: &S) -> Option<EagerArrival> {
         self.hear_eager(ring);
@@ -80,11 +80,6 @@ impl ReceiveFlow {
             line = line.plus(1);
         }
         None
-    }
-
-    /// The bytes of an eager message are where its receive wants them.
-    pub fn eager_arrived(&mut self, line: Line, len: u64) {
-        self.complete(line, len, 0);
     }
 
     /// The sender says that it sends no eager message from this number on.

@@ -24,6 +24,8 @@ pub struct PlainMessage {
     /// Of the rail that it takes.
     pub key: u64,
     pub immediate: Immediate,
+    /// The receive may be filled by a copy.
+    pub copies: bool,
 }
 
 /// What of a connection's terms the common case needs.
@@ -165,6 +167,7 @@ impl SendFlow {
             address: words[2],
             key: key_of(&words, *rail),
             immediate: immediate.of_line(line, len & length_mask),
+            copies: Form::from_word(words[1]).copies(),
         })
     }
 

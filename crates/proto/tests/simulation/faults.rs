@@ -48,10 +48,16 @@ pub(crate) enum Fault {
     EagerInGroup,
     EagerAtWrap,
     Ceased,
+    Bundled,
+    BundleOfSeveral,
+    BundleAtWrap,
+    BundleFull,
+    RefusedBundle,
+    CopiesRefused,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 41] = [
+    pub(crate) const ALL: [Self; 47] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::Rested,
@@ -93,6 +99,12 @@ impl Fault {
         Self::EagerInGroup,
         Self::EagerAtWrap,
         Self::Ceased,
+        Self::Bundled,
+        Self::BundleOfSeveral,
+        Self::BundleAtWrap,
+        Self::BundleFull,
+        Self::RefusedBundle,
+        Self::CopiesRefused,
     ];
 }
 

@@ -1,5 +1,6 @@
 //! Rings of places, and the remains of an earlier tenant in them.
 
+use proto::bundle::BUNDLE_PLACES;
 use proto::{
     CommId, FlowParameters, Line, LineSink, LineSource, Path, Receive, ReceiveFlow, SendFlow,
     Submit,
@@ -78,5 +79,17 @@ pub(crate) fn earlier_eager(random: &mut Random, parameters: &FlowParameters, ea
     for byte in 0..16 {
         let Some(write) = sender.pack_eagerly(&mailbox, eager, 0, &[byte; 30]) else { return };
         sender.eager_posted(write, false);
+    }
+}
+
+/// The same in the bundle ring.
+pub(crate) fn earlier_bundles(random: &mut Random, parameters: &FlowParameters, ring: &mut Ring) {
+    let nonce = random.next();
+    let parameters = FlowParameters { nonce, sends_arrive_when_complete: false, ..*parameters };
+    let mut sender = SendFlow::new(parameters).unwrap();
+    sender.allow_bundles(48);
+    for entry in 0..BUNDLE_PLACES {
+        let line = parameters.first_line.plus(entry);
+        sender.hold(ring, line, 8 * u64::from(entry % 6), [u64::MAX; 6]);
     }
 }

@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 
+use proto::bundle::BUNDLE_PLACES;
 use proto::wire::SHORT_LINE_WORDS;
-use proto::{AdvertWrite, Begun, EagerWrite, Immediate, LineSource, LoneDone, Part};
+use proto::{AdvertWrite, Begun, BundleWrite, EagerWrite, Immediate, LineSource, LoneDone, Part};
 
 use crate::faults::{Fault, Faults};
 use crate::memory::Ring;
@@ -25,6 +26,12 @@ pub(crate) struct Network {
     pub(crate) eager_staging: Ring,
     /// The entry that took each place of the eager ring last.
     eager_entries: Vec<Option<usize>>,
+    /// The receiver's memory: bundles.
+    pub(crate) bundles: Ring,
+    /// The sender's memory from which they are read, at the moment they land.
+    pub(crate) bundle_staging: Ring,
+    /// The entry that took each place of the bundle ring last.
+    bundle_entries: Vec<Option<usize>>,
     /// The receiver's memory from which adverts are read, at the moment they land.
     pub(crate) staging: Ring,
     pub(crate) sender_queue: VecDeque<SenderEvent>,
@@ -39,6 +46,7 @@ pub(crate) enum SenderEvent {
     FinWritten(usize),
     Withdraw,
     EagerWritten(u32),
+    BundleWritten,
     Cease,
 }
 
@@ -74,16 +82,26 @@ enum Kind {
     Withdraw,
     Withdrawn(Begun, u32),
     Eager { pieces: Vec<(u32, usize)>, injected: Option<Vec<u64>>, entry: usize, number: u32 },
+    Bundle { pieces: Vec<(u32, usize)>, injected: Option<Vec<u64>>, place: u32 },
     Cease,
     Ceased(u32),
 }
 
 impl Network {
-    pub(crate) fn new(mailbox: Ring, fins: Ring, staging: Ring, eager: Ring) -> Self {
+    pub(crate) fn new(
+        mailbox: Ring,
+        fins: Ring,
+        staging: Ring,
+        eager: Ring,
+        bundles: Ring,
+    ) -> Self {
         Self {
             eager_staging: eager.clone(),
             eager,
             eager_entries: vec![None; 16],
+            bundle_staging: bundles.clone(),
+            bundles,
+            bundle_entries: vec![None; BUNDLE_PLACES as usize],
             mailbox,
             fins,
             staging,
@@ -168,6 +186,29 @@ impl Network {
         let injected = injected.map(Iterator::collect);
         let pieces = shuffled(random, words.map(|index| (write.place, index)).collect());
         self.post(Kind::Eager { pieces, injected, entry, number: write.number });
+        self.in_flight.last_mut().expect("just posted").completed = !completes;
+    }
+
+    /// The messages of a bundle are the entries from `first` on. Whether the write completes, or is injected.
+    pub(crate) fn post_bundle(
+        &mut self,
+        random: &mut Random,
+        oracle: &Oracle,
+        write: &BundleWrite,
+        first: usize,
+        completes: bool,
+    ) {
+        for (entry, place) in (first..).zip(write.place..write.place + write.count) {
+            let before = self.bundle_entries[place as usize].replace(entry);
+            let free = before.is_none_or(|before| oracle.has_landed(before));
+            assert!(free, "entry {entry} overwrites a bundled message that was not taken");
+        }
+        let at = |word: usize| (write.place + (word / 8) as u32, word % 8);
+        let words = (0..write.words).map(at);
+        let word = |(place, index)| self.bundle_staging.word(place, index);
+        let injected = (!completes).then(|| words.clone().map(word).collect());
+        let pieces = shuffled(random, words.collect());
+        self.post(Kind::Bundle { pieces, injected, place: write.place });
         self.in_flight.last_mut().expect("just posted").completed = !completes;
     }
 
@@ -281,6 +322,25 @@ impl Network {
                     } else {
                         faults.fire(Fault::TornLine);
                     }
+                }
+                operation.landed && operation.completed
+            }
+            Kind::Bundle { pieces, injected, place: first } => {
+                if may_complete && random.percent(30) {
+                    operation.completed = true;
+                    self.sender_queue.push_back(SenderEvent::BundleWritten);
+                } else if !was_landed {
+                    let count = if tear { 1 } else { pieces.len() };
+                    for _ in 0..count {
+                        let (place, index) = pieces.pop().expect("counted");
+                        let word = match injected {
+                            Some(words) => words[(place - *first) as usize * 8 + index],
+                            None => self.bundle_staging.word(place, index),
+                        };
+                        self.bundles.put(place, index, word);
+                    }
+                    operation.landed = pieces.is_empty();
+                    faults.fire_many(Fault::TornLine, u64::from(!operation.landed));
                 }
                 operation.landed && operation.completed
             }

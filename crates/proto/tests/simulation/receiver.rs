@@ -29,6 +29,8 @@ pub(crate) struct Receiver {
     /// Entries whose memory has not gone yet, once they are withdrawn.
     held: Vec<usize>,
     done: usize,
+    /// From this entry on no copy reaches a receive.
+    uncopied: usize,
     /// Parts that were repeated or strayed, as the flow must have counted them.
     extra: u64,
 }
@@ -40,6 +42,9 @@ impl Receiver {
         if script.eager_limit.is_some() {
             assert!(flow.allow_eager());
         }
+        if script.bundle_limit.is_some() {
+            flow.allow_bundles();
+        }
         flow.set_pace(Pace { adverts_wait, lone_done_turns: random.pick(&[1, 4, 128]) });
         Self {
             flow,
@@ -50,6 +55,7 @@ impl Receiver {
             withdrawn: false,
             held: Vec::new(),
             done: 0,
+            uncopied: usize::MAX,
             extra: 0,
         }
     }
@@ -81,7 +87,7 @@ impl Receiver {
             return;
         }
         if calm || random.percent(50) {
-            self.post(random, script, network, oracle, end);
+            self.post(random, script, network, oracle, faults, end);
         }
         self.progress(random, script, network, oracle, faults, calm);
         self.write(random, script, network, oracle, faults, refuse);
@@ -95,6 +101,7 @@ impl Receiver {
         script: &Script,
         network: &mut Network,
         oracle: &mut Oracle,
+        faults: &mut Faults,
         end: usize,
     ) {
         while let Some(group) = script.groups.get(self.group).copied() {
@@ -114,6 +121,11 @@ impl Receiver {
                     Receive { address: Script::address(entry), len, tag, keys }
                 })
                 .collect();
+            if random.below(200) == 0 && self.uncopied == usize::MAX {
+                self.flow.refuse_copies();
+                self.uncopied = group.first;
+                faults.fire(Fault::CopiesRefused);
+            }
             let plain = match receives.as_slice() {
                 [only] if random.percent(50) => self.post_plainly(network, script, only),
                 _ => None,
@@ -204,6 +216,7 @@ impl Receiver {
         };
         if calm || random.percent(70) {
             found += self.take_eager(script, network, oracle);
+            found += self.take_bundled(script, network, oracle);
         }
         if found == 0 {
             self.idle_turn(random, network, faults);
@@ -244,7 +257,24 @@ impl Receiver {
             let sent = script.payload(entry);
             assert_eq!(Some(&bytes[..]), sent.get(..bytes.len()), "entry {entry} has other bytes");
             oracle.land_eagerly(script, entry, arrival.len);
-            self.flow.eager_arrived(arrival.line, arrival.len);
+            self.flow.copied(arrival.line, arrival.len);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Copies what came in bundles to its receives.
+    fn take_bundled(&mut self, script: &Script, network: &Network, oracle: &mut Oracle) -> u32 {
+        let mut taken = 0;
+        let expected = self.flow.has_bundled(&network.bundles);
+        while let Some(bundled) = self.flow.next_bundled(&network.bundles, self.withdrawn) {
+            assert!(expected || self.withdrawn || taken > 0, "a message comes out of nothing");
+            let entry = script.entry_of(bundled.line);
+            assert!(entry < self.uncopied, "a copy goes where none can");
+            let sent = script.payload_words(entry, bundled.len);
+            assert_eq!(bundled.payload, sent, "entry {entry} has other bytes");
+            oracle.land_eagerly(script, entry, bundled.len);
+            self.flow.copied(bundled.line, bundled.len);
             taken += 1;
         }
         taken

@@ -1,5 +1,6 @@
 //! What the two applications mean to do: receives in groups, the messages for them, and the terms of the connection.
 
+use proto::bundle::PAYLOAD_WORDS;
 use proto::{CommId, FlowParameters, Line, Path, RailPlan, Window};
 
 use crate::random::Random;
@@ -40,6 +41,10 @@ pub(crate) struct Script {
     pub(crate) optional_percent: u32,
     /// Up to how many bytes messages may travel eagerly.
     pub(crate) eager_limit: Option<u64>,
+    /// Up to how many bytes messages may travel in bundles.
+    pub(crate) bundle_limit: Option<u64>,
+    /// How often one that may is held back for it.
+    pub(crate) bundle_percent: u32,
     /// How many receives the application keeps posted at most.
     pub(crate) depth: usize,
 }
@@ -70,6 +75,8 @@ impl Script {
             optional_percent: random.pick(&[0, 0, 50, 100]),
             eager_limit: random.pick(&[None, None, Some(0), Some(8), Some(40), Some(128)]),
             depth: random.pick(&[1, 2, 8, 32, 200]),
+            bundle_limit: random.pick(&[None, Some(8), Some(48), Some(1000)]),
+            bundle_percent: random.pick(&[20, 80, 100]),
         };
         let lens = Lens::of(random, parameters.largest_write);
         let largest_group = (parameters.window.outstanding() as usize).min(8);
@@ -128,8 +135,20 @@ impl Script {
 
     /// The bytes of an entry's message, where somebody looks at them.
     pub(crate) fn payload(&self, entry: usize) -> Vec<u8> {
-        let byte = |index| (entry * 31 + index) as u8;
-        (0..self.entries[entry].sent as usize).map(byte).collect()
+        (0..self.entries[entry].sent as usize).map(|index| Self::byte(entry, index)).collect()
+    }
+
+    fn byte(entry: usize, index: usize) -> u8 {
+        (entry * 31 + index) as u8
+    }
+
+    /// The first `len` of them, as words.
+    pub(crate) fn payload_words(&self, entry: usize, len: u64) -> [u64; PAYLOAD_WORDS] {
+        let len = len.min(self.size(entry));
+        let byte = |index: usize| if (index as u64) < len { Self::byte(entry, index) } else { 0 };
+        std::array::from_fn(|word| {
+            u64::from_le_bytes(std::array::from_fn(|index| byte(word * 8 + index)))
+        })
     }
 
     pub(crate) fn address(entry: usize) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use proto::bundle::BUNDLE_PLACES;
 use proto::parts;
 use proto::{
     Immediate, Line, LineFormat, Part, Path, ProtocolError, SendFlow, SendPoll, Submit,
@@ -48,6 +49,9 @@ impl Sender {
         if let Some(limit) = script.eager_limit {
             flow.allow_eager(limit);
         }
+        if let Some(limit) = script.bundle_limit {
+            flow.allow_bundles(limit);
+        }
         Self {
             flow,
             backlog: VecDeque::new(),
@@ -67,7 +71,7 @@ impl Sender {
 
     /// Whether the application would not call now.
     pub(crate) fn is_silent(&self, end: usize) -> bool {
-        let told = self.failed && self.flow.failed_fin().is_none();
+        let told = self.failed && self.flow.failed_fin().is_none() && !self.flow.holds_back();
         told || self.has_finished(end)
     }
 
@@ -88,6 +92,9 @@ impl Sender {
             self.on_event(event, network, oracle);
         }
         self.flush(random, script, network, oracle, faults, refuse);
+        if calm || random.percent(60) {
+            self.write_bundles(random, script, network, oracle, faults, refuse);
+        }
         if calm || random.percent(50) {
             self.submit(random, script, network, oracle, faults, end);
         }
@@ -116,6 +123,7 @@ impl Sender {
                 network.post_withdrawn(self.flow.begun(), self.flow.eager_next());
             }
             SenderEvent::EagerWritten(number) => self.flow.eager_written(number),
+            SenderEvent::BundleWritten => self.flow.bundle_written(),
             SenderEvent::Cease => {
                 let end = self.flow.cease_eager();
                 network.post_ceased(end);
@@ -240,6 +248,18 @@ impl Sender {
         for (rail, key) in message.keys.iter().enumerate() {
             assert_eq!(*key, Script::key(entry, rail));
         }
+        let (line, size) = (message.line, message.len);
+        if message.may_be_held && random.percent(script.bundle_percent) {
+            faults.fire(Fault::Bundled);
+            let words = script.payload_words(entry, size);
+            self.flow.hold(&mut network.bundle_staging, line, size, words);
+            oracle.take_eagerly(entry);
+            self.requests.push((entry, Request::Line(line)));
+            if free.len() == 1 {
+                self.group += 1;
+            }
+            return;
+        }
         let largest = script.parameters.largest_write;
         let parts: Vec<(Part, Option<Immediate>)> = match message.path {
             Path::Immediate { .. } => {
@@ -325,6 +345,14 @@ impl Sender {
             faults.fire(Fault::RefusedData);
             return false;
         }
+        if message.copies && self.may_hold(random, script, faults, (message.line, len)) {
+            let words = script.payload_words(entry, len);
+            self.flow.hold_plainly(&mut network.bundle_staging, message.line, len, words);
+            oracle.take_eagerly(entry);
+            self.requests.push((entry, Request::Line(message.line)));
+            self.group += 1;
+            return true;
+        }
         let proves = script.parameters.sends_arrive_when_complete;
         oracle.take(entry, &[part]);
         faults.fire(Fault::Plain);
@@ -342,6 +370,50 @@ impl Sender {
         self.requests.push((entry, Request::Line(message.line)));
         self.group += 1;
         true
+    }
+
+    /// Whether a message is to travel in a bundle.
+    fn may_hold(
+        &self,
+        random: &mut Random,
+        script: &Script,
+        faults: &mut Faults,
+        (line, len): (Line, u64),
+    ) -> bool {
+        let Some(limit) = script.bundle_limit else { return false };
+        let may = self.flow.may_hold(line, len);
+        let proves = script.parameters.sends_arrive_when_complete;
+        let full = !may && len <= limit.min(48) && !proves && self.flow.holds_back();
+        faults.fire_many(Fault::BundleFull, u64::from(full));
+        let holds = may && random.percent(script.bundle_percent);
+        faults.fire_many(Fault::Bundled, u64::from(holds));
+        holds
+    }
+
+    /// Writes what was held back.
+    fn write_bundles(
+        &mut self,
+        random: &mut Random,
+        script: &Script,
+        network: &mut Network,
+        oracle: &mut Oracle,
+        faults: &mut Faults,
+        refuse: u32,
+    ) {
+        while let Some(write) = self.flow.next_bundle() {
+            if random.percent(refuse) {
+                faults.fire(Fault::RefusedBundle);
+                return;
+            }
+            let first = script.entry_of(write.first);
+            let completes = !random.percent(script.inject_percent);
+            network.post_bundle(random, oracle, &write, first, completes);
+            self.flow.bundle_posted(write, completes);
+            faults.fire_many(Fault::BundleOfSeveral, u64::from(write.count > 1));
+            let wraps = write.place + write.count == BUNDLE_PLACES && self.flow.holds_back();
+            faults.fire_many(Fault::BundleAtWrap, u64::from(wraps));
+            oracle.events += 1;
+        }
     }
 
     /// A message that found no receive goes into the eager ring, if it may.

@@ -1,10 +1,11 @@
 //! One schedule: chaos while the budget lasts, then calm in which everything must come to its end.
 
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::wire::FIN_PLACE_BYTES;
 use proto::{Immediate, Path};
 
 use crate::faults::{Fault, Faults};
-use crate::memory::{Ring, earlier_eager, earlier_tenant};
+use crate::memory::{Ring, earlier_bundles, earlier_eager, earlier_tenant};
 use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::random::Random;
@@ -54,8 +55,12 @@ impl World {
         if script.eager_limit.is_some() && random.percent(50) {
             earlier_eager(&mut random, parameters, &mut eager);
         }
+        let mut bundles = Ring::new(BUNDLE_PLACES, BUNDLE_PLACE_WORDS);
+        if random.percent(50) {
+            earlier_bundles(&mut random, parameters, &mut bundles);
+        }
         Self {
-            network: Network::new(mailbox, fins, Ring::new(places, words), eager),
+            network: Network::new(mailbox, fins, Ring::new(places, words), eager, bundles),
             oracle: Oracle::new(&script),
             sender: Sender::new(&script),
             receiver: Receiver::new(&mut random, &script),

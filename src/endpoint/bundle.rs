@@ -1,0 +1,212 @@
+//! Short messages that travel several to a write: held back until the next turn of progress, written from a staging ring into the
+//! ring that the receiver lent, and copied from there to where their receives begin. docs/protocol.md §11.
+//!
+//! The first message since a turn goes at once, as ever: one alone gains nothing by waiting.
+
+use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
+use proto::handshake::Ring;
+use proto::{BundleWrite, Bundled, Line, PlainMessage};
+
+use super::copies::Copied;
+use super::lanes::ControlLane;
+use super::memory::{Short, Unit};
+use super::receiver::{Receiver, note};
+use super::sender::{self, Sender, rail_failed};
+use super::{Endpoint, SenderState, remember};
+use crate::rail::Purpose;
+
+/// The ring of one connection, at either end.
+pub(super) const RING_BYTES: usize = BUNDLE_PLACES as usize * BUNDLE_PLACE_WORDS * 8;
+
+/// What a sender writes bundles from, and where to.
+#[derive(Debug)]
+pub(super) struct Bundler {
+    pub(super) staging: Unit,
+    target: u64,
+    key: u64,
+    inject_words: usize,
+    /// The turn of progress in which a message was sent last.
+    turn: u32,
+    /// Whether the endpoint's list of senders that hold messages has this one.
+    listed: bool,
+}
+
+/// The turn of progress that was made last, and the list of senders that hold messages for the next.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    pub(super) number: u32,
+    pub(super) holding: &'a mut Vec<u16>,
+}
+
+impl Bundler {
+    /// A message is sent in this turn: whether one was before.
+    #[inline(always)]
+    pub(super) fn follows(&mut self, turn: u32) -> bool {
+        std::mem::replace(&mut self.turn, turn) == turn
+    }
+}
+
+impl Endpoint {
+    /// Writes what senders hold back.
+    #[inline(never)]
+    pub(super) fn write_bundles(&mut self) {
+        let Self { senders, nics, slabs, holding, .. } = self;
+        holding.retain(|slot| match senders.at_mut(*slot).map(|state| &mut **state) {
+            Some(SenderState::Connected(sender)) => {
+                sender.write_bundles(&mut sender::Means { nics, slabs, slot: *slot })
+            }
+            _ => false,
+        });
+    }
+
+    /// What bundles of a new connection are written from, if there may be any.
+    pub(super) fn bundler(&mut self, target: u64, key: u64) -> Option<Bundler> {
+        let staging = self.slabs.take_short(Short::Bundles, BUNDLE_PLACE_WORDS)?;
+        let inject_words = self.capabilities.rma_inject_bytes as usize / 8;
+        // No turn yet.
+        let turn = self.watch.number().wrapping_sub(1);
+        Some(Bundler { staging, target, key, inject_words, turn, listed: false })
+    }
+
+    /// A ring for the bundles of a new connection, and how its sender names it. None where there are none.
+    pub(super) fn lend_bundle_ring(&mut self, bundle_bytes: u32) -> Option<(Unit, Ring)> {
+        if bundle_bytes == 0 || self.settings.bundle_bytes_max == 0 {
+            return None;
+        }
+        let unit = self.slabs.take_short(Short::Bundles, BUNDLE_PLACE_WORDS)?;
+        let ring = Ring { address: self.slabs.target(&unit), keys: self.slabs.keys(&unit) };
+        Some((unit, ring))
+    }
+}
+
+impl Sender {
+    /// Whether a message of this line is to be held back: something was sent since the last turn of progress, and there is
+    /// room.
+    #[inline(always)]
+    pub(super) fn is_to_hold(&mut self, turn: u32, message: &PlainMessage) -> bool {
+        if !message.copies {
+            return false;
+        }
+        let Some(bundler) = &mut self.bundler else { return false };
+        bundler.follows(turn) && self.flow.may_hold(message.line, message.len)
+    }
+
+    /// Puts a message that was matched plainly where bundles are written from.
+    #[inline(never)]
+    pub(super) fn hold_plainly(
+        &mut self,
+        holding: &mut Vec<u16>,
+        slot: u16,
+        bytes: HostBytes<'_>,
+        message: &PlainMessage,
+    ) {
+        let Some(bundler) = &mut self.bundler else { return };
+        let (line, payload) = (message.line, bytes.words());
+        self.flow.hold_plainly(&mut bundler.staging, line, message.len, payload);
+        if !std::mem::replace(&mut bundler.listed, true) {
+            remember(holding, slot);
+        }
+    }
+
+    /// The same for one that was submitted.
+    pub(super) fn hold(&mut self, bytes: HostBytes<'_>, line: Line) {
+        let Some(bundler) = &mut self.bundler else { return };
+        let payload = bytes.words();
+        self.flow.hold(&mut bundler.staging, line, bytes.len() as u64, payload);
+        bundler.listed = true;
+    }
+
+    /// Whether messages wait for the next turn.
+    #[inline]
+    pub(super) fn holds_back(&self) -> bool {
+        self.flow.holds_back()
+    }
+
+    /// Writes what is held back. False: nothing is any more.
+    fn write_bundles(&mut self, means: &mut sender::Means<'_>) -> bool {
+        while let Some(write) = self.flow.next_bundle() {
+            if !self.write_bundle(means, write) {
+                break;
+            }
+        }
+        let stays = self.flow.holds_back();
+        if let Some(bundler) = &mut self.bundler {
+            bundler.listed = stays;
+        }
+        stays
+    }
+
+    /// False: it was refused, and is to be tried again.
+    fn write_bundle(&mut self, means: &mut sender::Means<'_>, write: BundleWrite) -> bool {
+        let Some(bundler) = &self.bundler else { return false };
+        let ControlLane { nic, peer, .. } = self.control;
+        let address = bundler.target + u64::from(write.place) * (BUNDLE_PLACE_WORDS as u64 * 8);
+        let remote = RemoteBytes { address, key: RemoteKey::from_wire(bundler.key) };
+        let rail = &mut means.nics[nic];
+        let completes = write.words > bundler.inject_words;
+        let posted = if completes {
+            let local = means.slabs.local_words(nic, &bundler.staging, write.place, write.words);
+            let Some(local) = local else { return false };
+            let purpose = Purpose::Bundle { sender: means.slot };
+            let Some(operation) = rail.operations.begin(purpose) else { return false };
+            let context = rail.operations.context(operation);
+            let control = rail.control().expect("control lanes lie on control rails");
+            let posted = control.write(local, remote, peer, Delivery::Default, context);
+            if matches!(posted, Ok(Post::Accepted)) {
+                self.in_flight += 1;
+            } else {
+                rail.operations.end_at(operation);
+            }
+            posted
+        } else {
+            let local = means.slabs.host_words(&bundler.staging, write.place, write.words);
+            let Some(local) = local else { return false };
+            let control = rail.control().expect("control lanes lie on control rails");
+            control.inject_write(local, remote, peer)
+        };
+        note(&mut self.pulse, &posted);
+        match posted {
+            Ok(Post::Accepted) => {
+                self.flow.bundle_posted(write, completes);
+                true
+            }
+            Ok(Post::Again) => false,
+            Err(error) => {
+                self.flow.drop_held();
+                self.fail(rail_failed(&self.peer, &error));
+                false
+            }
+        }
+    }
+
+    /// The write of a bundle has completed.
+    pub(super) fn bundle_written(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.flow.bundle_written();
+    }
+}
+
+impl Receiver {
+    /// Whether a message has come in a bundle.
+    #[inline(always)]
+    pub(super) fn has_bundled(&self) -> bool {
+        self.bundles.as_ref().is_some_and(|ring| self.flow.has_bundled(ring))
+    }
+
+    /// Whether the last message came so: the next may be waited for where control is.
+    #[inline(always)]
+    pub(super) fn awaits_bundles(&self) -> bool {
+        self.bundled
+    }
+
+    /// The next message that came so, for a receive that is posted.
+    pub(super) fn next_bundled(&mut self) -> Option<Copied> {
+        let ring = self.bundles.as_ref()?;
+        // Lines before it may never come.
+        let every = self.failure.is_some() || self.ending.heard_bye || self.is_ending();
+        let Bundled { line, len, payload } = self.flow.next_bundled(ring, every)?;
+        self.bundled = true;
+        Some(self.copied(line, len, payload))
+    }
+}
