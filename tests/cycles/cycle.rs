@@ -4,13 +4,17 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
+use crate::Cycles;
 use crate::support::calls::{Buffer, Handle, Net, Object};
 use crate::world;
 
 /// The two ends, in one process. Their contexts last for some cycles.
 pub(crate) struct Ends {
     ends: [End; 2],
+    /// Ends that are new are connected before anything else.
+    meet: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -37,14 +41,73 @@ struct Comm {
 impl Ends {
     pub(crate) fn new(nets: [Net; 2]) -> Self {
         let end = |net| End { net, open: None, buffer: Buffer::new(BUFFER) };
-        Self { ends: nets.map(end) }
+        Self { ends: nets.map(end), meet: false }
     }
 
-    /// Answers what it did.
-    pub(crate) fn cycle(&mut self, random: &mut Random) -> String {
+    /// The same, for a provider that loses what ends say to each other first at the same time (docs/testing.md, known weaknesses).
+    pub(crate) fn that_meet(nets: [Net; 2]) -> Self {
+        Self { meet: true, ..Self::new(nets) }
+    }
+
+    /// One connection after the other, each with a message: one on each rail.
+    fn meet(&self) {
+        let ends = self.ends.map(|end| end.open.expect("a cycle has its contexts open"));
+        let mut turn = false;
+        let links = [(); 2].map(|()| {
+            let (send, receive) = world::connect(&ends[0], &ends[1], || {
+                turn = !turn;
+                turn
+            });
+            let [(net, out), (_, into)] = self.ends.map(|end| (end.net, end.buffer));
+            let from = net.register(send, out).expect("regMr");
+            let to = net.register(receive, into).expect("regMr");
+            let received = net.irecv(receive, into.address(), 8, 0, to).expect("irecv");
+            let mut sent = None;
+            let done = (0..CALLS_MAX).any(|_| {
+                if sent.is_none() {
+                    sent = net.isend(send, out.address(), 8, 0, from).expect("isend");
+                }
+                ends[0].turn();
+                net.test(received.expect("the window is empty")).expect("test").is_some()
+            });
+            assert!(done, "a message does not come");
+            (net, (send, from), (receive, to))
+        });
+        for (net, (send, from), (receive, to)) in links {
+            net.deregister(send, from).expect("deregMr");
+            net.deregister(receive, to).expect("deregMr");
+            net.close_send(send).expect("closeSend");
+            net.close_recv(receive).expect("closeRecv");
+        }
+    }
+}
+
+impl Cycles for Ends {
+    fn cycle(&mut self, seed: u64) -> (String, Duration) {
+        let mut is_new = false;
         for end in &mut self.ends {
+            is_new |= end.open.is_none();
             end.open = Some(end.open.unwrap_or_else(|| world::End::open(end.net)));
         }
+        if is_new && self.meet {
+            self.meet();
+        }
+        let start = Instant::now();
+        (self.run(&mut Random::new(seed)), start.elapsed())
+    }
+
+    fn are_closed(&self) -> bool {
+        self.ends.iter().all(|end| end.open.is_none())
+    }
+
+    fn finalize(&mut self) {
+        self.abort(&[], [true; 2], true, 0);
+    }
+}
+
+impl Ends {
+    /// Answers what it did.
+    fn run(&mut self, random: &mut Random) -> String {
         let mut said = String::new();
         let mut comms: Vec<_> = (0..=random.up_to(2)).map(|_| self.make(random)).collect();
         for _ in 0..random.up_to(120) {
@@ -63,17 +126,9 @@ impl Ends {
         // What waits for a peer that makes no calls is bounded; what such a peer may touch is kept, and is no leak.
         let finalizes = [0, 1].map(|_| at_once && random.up_to(7) == 0);
         write!(said, "at once {at_once}, finalizes {finalizes:?}").expect("text");
-        self.abort(&comms, finalizes, at_once, random.below(2));
+        let paused = self.abort(&comms, finalizes, at_once, random.below(2));
+        write!(said, ", paused {paused} ms").expect("text");
         said
-    }
-
-    /// Whether no context is open.
-    pub(crate) fn are_closed(&self) -> bool {
-        self.ends.iter().all(|end| end.open.is_none())
-    }
-
-    pub(crate) fn finalize(&mut self) {
-        self.abort(&[], [true; 2], true, 0);
     }
 
     fn make(&self, random: &mut Random) -> Comm {
@@ -149,10 +204,11 @@ impl Ends {
         }
     }
 
-    fn abort(&mut self, comms: &[Comm], finalizes: [bool; 2], at_once: bool, first: usize) {
+    /// Answers for how many milliseconds an end that went on was kept from it: the machine may be busy with others.
+    fn abort(&mut self, comms: &[Comm], finalizes: [bool; 2], at_once: bool, first: usize) -> u32 {
         let ends = self.ends.map(|end| (end.net, end.open));
         // Ends that have something to end yet; the other one goes on meanwhile, with other connections maybe.
-        let busy = AtomicU32::new(2);
+        let (busy, paused) = (AtomicU32::new(2), AtomicU32::new(0));
         let abort = |side: usize| {
             let (net, open) = ends[side];
             abort(net, side, comms);
@@ -164,7 +220,10 @@ impl Ends {
                 while let Some(open) = open.filter(|_| !finalizes[side])
                     && busy.load(Ordering::Relaxed) > 0
                 {
+                    let start = Instant::now();
                     open.turn();
+                    let took = u32::try_from(start.elapsed().as_millis()).unwrap_or(u32::MAX);
+                    paused.fetch_max(took, Ordering::Relaxed);
                 }
             }
         };
@@ -180,6 +239,7 @@ impl Ends {
         for (end, finalized) in self.ends.iter_mut().zip(finalizes) {
             end.open = end.open.filter(|_| !finalized);
         }
+        paused.into_inner()
     }
 }
 
@@ -234,18 +294,18 @@ impl Random {
     }
 
     /// From 0 to `most`, both included.
-    fn up_to(&mut self, most: u64) -> u64 {
+    pub(crate) fn up_to(&mut self, most: u64) -> u64 {
         self.next() % (most + 1)
     }
 
-    fn below(&mut self, count: usize) -> usize {
+    pub(crate) fn below(&mut self, count: usize) -> usize {
         usize::try_from(self.up_to(count as u64 - 1)).expect("small")
     }
 }
 
 /// What an end sends from and receives into.
-const BUFFER: usize = 1 << 20;
+pub(crate) const BUFFER: usize = 1 << 20;
 /// The longest message.
-const SLOT: usize = 64 << 10;
+pub(crate) const SLOT: usize = 64 << 10;
 /// More is a hang.
 const CALLS_MAX: u32 = 1_000_000;
