@@ -84,6 +84,27 @@ fn posts_that_the_rail_refuses_allocate_nothing() {
 }
 
 #[test]
+fn groups_allocate_nothing() {
+    let rails = [("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2")];
+    nothing_in("groups_allocate_nothing", &rails, |ends| {
+        traffic::exchange_groups(ends, SHORT, 200);
+        traffic::exchange_groups(ends, LONG / 8, 50);
+    });
+}
+
+#[test]
+fn groups_that_end_by_fins_allocate_nothing() {
+    nothing_in(
+        "groups_that_end_by_fins_allocate_nothing",
+        &[("IRONRAIL_FORCE_FIN", "1")],
+        |ends| {
+            traffic::exchange_groups(ends, SHORT, 200);
+            traffic::exchange_groups(ends, LONG / 8, 50);
+        },
+    );
+}
+
+#[test]
 fn messages_that_end_by_a_fin_allocate_nothing() {
     let fins = [("IRONRAIL_FORCE_FIN", "1"), NOT_EAGER];
     nothing_in("messages_that_end_by_a_fin_allocate_nothing", &fins, |ends| {

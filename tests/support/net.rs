@@ -2,6 +2,7 @@
 //!
 //! Whatever fails here is the end of the run: a call that errs panics with its name and code.
 
+use std::array;
 use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
 use std::fmt;
 use std::mem;
@@ -13,6 +14,13 @@ use std::time::Duration;
 use net_abi::{
     CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV12, PTR_HOST, ResultCode, UNDEFINED,
 };
+
+/// Receives of the largest group.
+pub(crate) const GROUP: usize = 8;
+
+fn small(number: usize) -> c_int {
+    c_int::try_from(number).expect("a small number")
+}
 
 /// What `listen` writes, to be carried to whoever connects.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
@@ -154,6 +162,39 @@ impl Net {
             )
         });
         (!request.is_null()).then_some(Request(request))
+    }
+
+    /// A group of receives with tags from `tag` on, each for so many bytes of the region. `None`: not now.
+    pub(crate) fn irecv_group(&self, comm: &Comm, bytes: usize, tag: c_int) -> Option<Request> {
+        let mut tags: [c_int; GROUP] = array::from_fn(|index| tag + small(index));
+        let mut addresses: [*mut c_void; GROUP] =
+            array::from_fn(|index| comm.address.wrapping_byte_add(index * bytes));
+        let (mut sizes, mut regions) = ([bytes; GROUP], [comm.region; GROUP]);
+        let mut request = ptr::null_mut();
+        let irecv = self.table.irecv.expect("the table has irecv");
+        // SAFETY: an open receive comm, lists of as many entries as are named, and places that live through the call.
+        check("irecv", unsafe {
+            irecv(
+                comm.raw,
+                small(GROUP),
+                addresses.as_mut_ptr(),
+                sizes.as_mut_ptr(),
+                tags.as_mut_ptr(),
+                regions.as_mut_ptr(),
+                ptr::null_mut(),
+                &raw mut request,
+            )
+        });
+        (!request.is_null()).then_some(Request(request))
+    }
+
+    /// The sizes of a group's messages, once all are done.
+    pub(crate) fn test_group(&self, request: Request) -> Option<[c_int; GROUP]> {
+        let (mut done, mut sizes) = (0, [-1; GROUP]);
+        let test = self.table.test.expect("the table has test");
+        // SAFETY: a request that was not done yet; it is of one group, so that many sizes are written at most.
+        check("test", unsafe { test(request.0, &raw mut done, sizes.as_mut_ptr()) });
+        (done != 0).then_some(sizes)
     }
 
     /// The size of the message, once it is done.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
-use super::net::{Comm, Memory, Net, Request};
+use super::net::{Comm, GROUP, Memory, Net, Request};
 
 /// One side of a connection, and what is outstanding on it.
 pub(crate) struct End<'net> {
@@ -120,5 +120,38 @@ pub(crate) fn exchange(ends: &mut [End<'_>; 2], bytes: usize, window: usize, cou
         while send.posted < sent && send.outstanding() < window && send.post(bytes) {}
         while send.test(bytes) {}
         while receive.test(bytes) {}
+    }
+}
+
+/// Moves `count` groups of eight messages over such a connection, two groups outstanding; nothing else is.
+pub(crate) fn exchange_groups(ends: &mut [End<'_>; 2], bytes: usize, count: usize) {
+    let [send, receive] = ends;
+    let (mut posted, mut received, mut sent) = (0, 0, 0);
+    let mut sends: [Option<Request>; GROUP] = [None; GROUP];
+    let mut groups: [Option<Request>; 2] = [None; 2];
+    let tag = |group: usize, message: usize| {
+        c_int::try_from(group % 2 * GROUP + message).expect("a small number")
+    };
+    while received < count || sent < count * GROUP || sends.iter().any(Option::is_some) {
+        if posted < count && groups[posted % 2].is_none() {
+            groups[posted % 2] = receive.net.irecv_group(&receive.comm, bytes, tag(posted, 0));
+            posted += usize::from(groups[posted % 2].is_some());
+        }
+        // In another order than the receives.
+        let place = &mut sends[sent % GROUP];
+        if sent < count * GROUP && place.is_none() {
+            let message = GROUP - 1 - sent % GROUP;
+            *place = send.net.isend(&send.comm, bytes, tag(sent / GROUP, message));
+            sent += usize::from(place.is_some());
+        }
+        for place in &mut sends {
+            let done = place.and_then(|request| send.net.test(request));
+            *place = place.filter(|_| done.is_none());
+        }
+        if let Some(sizes) = groups[received % 2].and_then(|group| receive.net.test_group(group)) {
+            assert!(sizes.iter().all(|size| usize::try_from(*size) == Ok(bytes)), "{sizes:?}");
+            groups[received % 2] = None;
+            received += 1;
+        }
     }
 }
