@@ -284,10 +284,15 @@ impl LineSink for Unit {
 pub(crate) struct Places(Ring);
 
 impl LineSource for Places {
-    #[inline]
+    #[inline(always)]
     fn word(&self, place: u32, index: usize) -> u64 {
-        let words: [u64; 8] = self.0.load_words(place);
-        words[index]
+        self.0.place(place).load(index)
+    }
+
+    #[inline(always)]
+    fn reader(&self, place: u32) -> impl Fn(usize) -> u64 {
+        let words = self.0.place(place);
+        move |index| words.load(index)
     }
 
     #[inline(always)]

@@ -282,9 +282,7 @@ impl Receiver {
             return !(urgent && self.flow.owes_done());
         };
         let place = self.flow.parameters().window.lone_place();
-        for (index, word) in lone.words.iter().enumerate() {
-            self.shadow.store(place, index, *word);
-        }
+        self.shadow.store_words(place, 0, lone.words);
         let Some(local) = means.slabs.local(self.control.nic, &self.shadow, place, 1) else {
             return true;
         };
@@ -304,6 +302,7 @@ impl Receiver {
         }
     }
 
+    #[inline(always)]
     fn write_completing(
         &mut self,
         means: &mut Means<'_>,
@@ -391,6 +390,7 @@ impl Receiver {
     }
 
     /// Writes a word of the lone done's place that no lone done has: nobody reads it.
+    #[cold]
     fn write_pulse(&mut self, means: &mut Means<'_>) {
         let place = self.flow.parameters().window.lone_place();
         let Some(local) = means.slabs.last_word(self.control.nic, &self.shadow, place) else {

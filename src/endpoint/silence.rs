@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     /// Whether no done is owed or in our provider's hands any more, or they have been waited for long enough.
-    fn dones_have_left(&mut self, last: u16) -> bool {
+    pub(super) fn dones_have_left(&mut self, last: u16) -> bool {
         let told = self.tell_all(Some(last));
         let left = self.look_at_control();
         if told && left {

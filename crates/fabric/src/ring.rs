@@ -24,6 +24,23 @@ unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
+/// One place of a ring, looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'ring>(&'ring [AtomicU64; PLACE_WORDS]);
+
+impl Place<'_> {
+    /// Word `index`, by a load that sees what was written before it (acquire).
+    ///
+    /// # Panics
+    ///
+    /// Where a place has no such word.
+    #[inline(always)]
+    pub fn load(&self, index: usize) -> u64 {
+        let [word] = load_words(std::array::from_ref(&self.0[index]));
+        word
+    }
+}
+
 impl Ring {
     /// `places` from `first_word` on. None unless they are a power of two, and all inside.
     pub fn new(pages: &Arc<Pages>, first_word: usize, places: u32) -> Option<Self> {
@@ -33,6 +50,12 @@ impl Ring {
         }
         let first = pages.place_of_word(first_word)?.cast();
         Some(Self { first, mask: places - 1, _pages: Arc::clone(pages) })
+    }
+
+    /// One of the places.
+    #[inline(always)]
+    pub fn place(&self, place: u32) -> Place<'_> {
+        Place(self.words(place, 0))
     }
 
     /// The first words of a place, each by a load that sees what was written before it (acquire), in order.

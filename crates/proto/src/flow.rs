@@ -17,6 +17,12 @@ pub trait LineSource {
     fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
         std::array::from_fn(|index| self.word(place, index))
     }
+
+    /// The words of one place, each by an acquire load when it is asked for. Worth its own form where a place is looked up.
+    #[inline]
+    fn reader(&self, place: u32) -> impl Fn(usize) -> u64 {
+        move |index| self.word(place, index)
+    }
 }
 
 /// Memory that travels to the peer's ring: the same places and words, registered by the caller.

@@ -1,7 +1,7 @@
 //! The bits that ride with a part.
 //!
 //! ```text
-//! 63..32 length of the message (8 bytes) | 31 whole | 30 last | 29..24 part | 23..14 line mod 1024 | 13..0 comm
+//! 63..32 length of a message that is not whole (8 bytes) | 31 whole | 30 last | 29..24 part | 23..14 line mod 1024 | 13..0 comm
 //! ```
 
 use crate::bits::{low8, low32};
@@ -13,7 +13,7 @@ use crate::limits::MAX_PARTS;
 pub struct Immediate(u64);
 
 impl Immediate {
-    /// `length` is the message's, for connections whose immediates carry 8 bytes; 0 on others.
+    /// `length` is the message's, for connections whose immediates carry 8 bytes, and messages that are not whole; else 0.
     #[inline]
     pub fn new(comm: CommId, line: Line, part: u32, last: bool, whole: bool, length: u32) -> Self {
         debug_assert!(part < MAX_PARTS, "the cut of a message with immediates is bounded");
@@ -27,10 +27,10 @@ impl Immediate {
         )
     }
 
-    /// This one, of line 0 and without a length, for `line` and the low half of `length`.
+    /// This one, of line 0, for `line`.
     #[inline]
-    pub(crate) const fn of_line(self, line: Line, length: u64) -> Self {
-        Self(self.0 | (line.residue() as u64) << LINE_SHIFT | length << LENGTH_SHIFT)
+    pub(crate) const fn of_line(self, line: Line) -> Self {
+        Self(self.0 | (line.residue() as u64) << LINE_SHIFT)
     }
 
     /// What a completion brought. Every 64 bits are an immediate of some meaning.
@@ -76,7 +76,7 @@ impl Immediate {
         self.0 >> WHOLE_SHIFT & 1 != 0
     }
 
-    /// The high half: the length of the message, where 8 bytes are carried.
+    /// The high half: the length of a message that is not whole, where 8 bytes are carried.
     #[inline]
     pub const fn length(self) -> u32 {
         low32(self.0 >> LENGTH_SHIFT)

@@ -104,7 +104,7 @@ impl Message<'_> {
     #[inline]
     pub fn immediate(&self, part: &Part) -> Immediate {
         let length = match self.path {
-            Path::Immediate { eight: true } => crate::bits::low32(self.len),
+            Path::Immediate { eight: true } if !self.whole => crate::bits::low32(self.len),
             _ => 0,
         };
         Immediate::new(self.comm, self.line, part.index, part.last, self.whole, length)

@@ -107,6 +107,35 @@ fn a_group_split_by_the_end_of_the_ring_is_written_to_its_end() {
 }
 
 #[test]
+fn the_last_advert_of_a_write_carries_the_newest_done() {
+    let window = Window::new(16, 4, 12).unwrap();
+    for (first, before, after) in
+        (0..16).flat_map(|first| (1..6).flat_map(move |b| (0..6).map(move |a| (first, b, a))))
+    {
+        let first_line = Line::new(first);
+        let mut pair = Pair::new(FlowParameters { window, first_line, ..parameters() });
+        pair.post(&[(8, 0)], false);
+        pair.advertise();
+        let (line, immediate) = pair.send(0, 8).unwrap();
+        (0..before).for_each(|_| assert!(pair.post(&[(8, 0)], false).is_some()));
+        pair.receiver.arrived(0, immediate, 8);
+        (0..after).for_each(|_| assert!(pair.post(&[(8, 0)], false).is_some()));
+        let mut written = 0;
+        while let Some(write) = pair.receiver.next_write(&mut pair.staging) {
+            let last = pair.staging.word(write.place + write.count - 1, 1) & 0xffff;
+            assert_eq!(last, u64::from(first + 1), "{first} {before} {after}");
+            (write.place..write.place + write.count).for_each(|place| pair.carry(place));
+            pair.receiver.wrote(write);
+            written += write.count;
+        }
+        assert_eq!(written, before + after);
+        pair.sender.written(line);
+        pair.sender.observe(&pair.mailbox);
+        assert_eq!(pair.sender.poll(line), SendPoll::Done { len: 8 });
+    }
+}
+
+#[test]
 fn a_refused_advert_is_sealed_again_with_the_newest_done() {
     let mut pair = Pair::new(parameters());
     pair.post(&[(8, 0)], false);

@@ -323,12 +323,12 @@ pub(in crate::abi) unsafe extern "C" fn test(
 ) -> ResultCode {
     if done.is_null() {
         // SAFETY: passed on.
-        return unsafe { test_generally(None, request, done, sizes) };
+        return unsafe { test_generally(request, done, sizes, None) };
     }
     // Whoever would wait for it here had to keep everything meanwhile.
     let Some(mut endpoint) = plugin::try_locked(object::name(request)) else {
         // SAFETY: passed on.
-        return unsafe { test_generally(None, request, done, sizes) };
+        return unsafe { test_generally(request, done, sizes, None) };
     };
     match plainly(|| endpoint.test_plainly(object::name(request))) {
         Some(Some(size)) => {
@@ -357,7 +357,7 @@ unsafe fn test_in_a_turn(
         Some(Tested::Pending) => None,
         Some(Tested::Otherwise) => {
             // SAFETY: passed on.
-            return unsafe { test_generally(Some(endpoint), request, done, sizes) };
+            return unsafe { test_generally(request, done, sizes, Some(endpoint)) };
         }
         None => return ResultCode::INTERNAL_ERROR,
     };
@@ -386,10 +386,10 @@ unsafe fn write_size(done: *mut c_int, sizes: *mut c_int, size: Option<u64>) {
 /// As for `test`.
 #[inline(never)]
 unsafe fn test_generally(
-    unasked: Option<Unasked>,
     request: *mut c_void,
     done: *mut c_int,
     sizes: *mut c_int,
+    unasked: Option<Unasked>,
 ) -> ResultCode {
     guard("test", || {
         // SAFETY: NCCL's place for the answer, or null.

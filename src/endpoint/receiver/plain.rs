@@ -52,6 +52,12 @@ impl Receiver {
         !self.ending.blocked && self.flow.waits_plainly(request)
     }
 
+    /// Whether [`Receiver::test_plainly`] would report the receive of `request`.
+    #[inline(always)]
+    pub(in crate::endpoint) fn is_complete_plainly(&self, request: u16) -> bool {
+        !self.ending.blocked && self.flow.is_complete_plainly(request)
+    }
+
     /// Reports the receive of `request`, if it is complete and alone.
     #[inline(always)]
     pub(in crate::endpoint) fn test_plainly(&mut self, request: u16) -> Option<u64> {

@@ -79,18 +79,22 @@ impl ReceiveFlow {
             && self.parameters.path != Path::Fin
     }
 
+    /// Whether [`poll_plainly`](Self::poll_plainly) would answer.
+    #[inline(always)]
+    pub fn is_complete_plainly(&self, request: u16) -> bool {
+        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
+        let slot = self.slot(Line::new(request.into()));
+        behind.wrapping_sub(1) < self.window().lines() && slot.is_complete() && slot.is_alone()
+    }
+
     /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone. None: find
     /// the line, and ask for it.
     #[inline(always)]
     pub fn poll_plainly(&mut self, request: u16) -> Option<PlainReceive> {
-        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
-        if behind.wrapping_sub(1) >= self.window().lines() {
+        if !self.is_complete_plainly(request) {
             return None;
         }
         let slot = self.slot_mut(Line::new(request.into()));
-        if !slot.is_complete() || !slot.is_alone() {
-            return None;
-        }
         slot.stage = FREE;
         let (size, carried) = (slot.size, slot.carried);
         self.unretired -= 1;

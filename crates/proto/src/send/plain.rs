@@ -6,7 +6,7 @@
 
 use super::{SendFlow, Slot, State};
 use crate::bits::low16;
-use crate::flow::{FlowParameters, LineSource, Path};
+use crate::flow::{FlowParameters, LineSource};
 use crate::ids::Line;
 use crate::immediate::Immediate;
 use crate::limits::MAX_RING;
@@ -35,10 +35,8 @@ pub(super) struct Terms {
     /// The same, for when a group has ended.
     whole_span: Span,
     pub(super) form: PlainForm,
-    /// The immediate of line 0, without a length.
+    /// The immediate of line 0: a message that fills its receive needs no length.
     immediate: Immediate,
-    /// Selects the length of the message where immediates carry 8 bytes.
-    length_mask: u64,
 }
 
 /// Which messages are plain, while any is.
@@ -55,13 +53,11 @@ impl Terms {
         let plain = parameters.rails <= MOST_RAILS;
         let end = if plain { parameters.immediates_end(true) } else { 0 };
         let span = Span { end, short: 0 };
-        let eight = parameters.path == Path::Immediate { eight: true };
         Self {
             span,
             whole_span: span,
             form: PlainForm::new(parameters.window.is_grouped()),
             immediate: Immediate::new(parameters.comm, Line::FIRST, 0, true, true, 0),
-            length_mask: if eight { u64::MAX } else { 0 },
         }
     }
 
@@ -144,30 +140,40 @@ impl SendFlow {
         if self.slots[(place % MAX_RING) as usize].state != State::Free {
             return None;
         }
-        let words = mailbox.words::<WORDS>(place);
+        // Word by word, so that few are held at a time.
+        let word = mailbox.reader(place);
+        let head = word(0);
+        if head_line(head) != line || word(3) != len {
+            return None;
+        }
+        let form = word(1);
+        if !self.plain.form.fits(form, tag) {
+            return None;
+        }
+        let words: [u64; WORDS] = std::array::from_fn(|index| match index {
+            0 => head,
+            1 => form,
+            3 => len,
+            _ => word(index),
+        });
         // What fits is an advert, which validates looks for otherwise.
-        if head_line(words[0]) != line
-            || words[3] != len
-            || !self.plain.form.fits(words[1], tag)
-            || !is_sealed(self.parameters.nonce, &words)
-        {
+        if !is_sealed(self.parameters.nonce, &words) {
             return None;
         }
         // Mostly the adverts of a write say the same.
         let ahead =
-            Form::from_word(words[1]).done().wrapping_sub(low16(self.peer_done.number().into()));
+            Form::from_word(form).done().wrapping_sub(low16(self.peer_done.number().into()));
         if ahead != 0 && !self.hear(line, ahead.into()) {
             return None;
         }
-        let Terms { immediate, length_mask, .. } = self.plain;
         Some(PlainMessage {
             line,
             len,
             place,
             address: words[2],
             key: key_of(&words, *rail),
-            immediate: immediate.of_line(line, len & length_mask),
-            copies: Form::from_word(words[1]).copies(),
+            immediate: self.plain.immediate.of_line(line),
+            copies: Form::from_word(form).copies(),
         })
     }
 

@@ -26,6 +26,14 @@ impl SendFlow {
                 return;
             }
         }
+        if self.mailbox.is_there(mailbox, self.seen) {
+            self.look_ahead(mailbox);
+        }
+    }
+
+    /// Takes the done of the newest advert that has come.
+    #[inline(never)]
+    fn look_ahead<S: LineSource>(&mut self, mailbox: &S) {
         let first = self.seen;
         // Lines are written in order, mostly, and the newest has the newest done: it is enough to validate that one. One
         // that does not hold yet is in nobody's way: those before it are.
