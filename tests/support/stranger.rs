@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{
     AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Domain, Endpoint, Fabric,
-    Library, Pages, PeerAddress, Post, Query, Region,
+    Info, Library, Pages, PeerAddress, Post, Query, Region,
 };
 
 /// A control endpoint of its own.
@@ -43,12 +43,23 @@ impl Stranger {
             let found = library.find(&query).ok()?;
             found.into_iter().find(|info| info.provider() == provider)
         };
-        let info = providers.into_iter().find_map(find).expect("the plugin's provider");
-        let fabric = Fabric::open(&library, &info).expect("a fabric");
-        let domain = Domain::open(&fabric, &info).expect("a domain");
+        Self::over(&library, &providers.into_iter().find_map(find).expect("the plugin's provider"))
+    }
+
+    /// On the first NIC of the virtual fabric, where the plugin has loaded it.
+    pub(crate) fn on_virtual_fabric() -> Self {
+        let library = Library::open(&[OsString::from("libfabric.so.1")]).expect("libfabric");
+        let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
+        let found = library.find(&query).expect("the virtual fabric");
+        Self::over(&library, found.first().expect("it has NICs"))
+    }
+
+    fn over(library: &Arc<Library>, info: &Info) -> Self {
+        let fabric = Fabric::open(library, info).expect("a fabric");
+        let domain = Domain::open(&fabric, info).expect("a domain");
         let queue = CompletionQueue::open(&domain, 1024).expect("a queue");
         let addresses = AddressVector::open(&domain).expect("an address vector");
-        let endpoint = Endpoint::<Control>::open(&domain, &info, &queue, &addresses);
+        let endpoint = Endpoint::<Control>::open(&domain, info, &queue, &addresses);
         let endpoint = endpoint.expect("an endpoint");
         let pages = Arc::new(Pages::map(LONGEST).expect("pages"));
         let region = Region::register_pages(&endpoint, Arc::clone(&pages)).expect("a region");

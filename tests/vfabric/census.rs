@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use proto::codec::{Address, Name};
+use proto::handshake::{Identity, Ring};
+use proto::rails::Rail;
+use proto::{Capabilities, ConnectionId, ImmediateWidth, Request, Window};
+
 use crate::support::calls::Buffer;
 use crate::support::stage::play;
+use crate::support::stranger::Stranger;
 use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
 
@@ -179,6 +185,77 @@ fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
         fabric.is_clean();
     });
 }
+
+/// Whoever can send us messages could make us keep as many addresses as it likes.
+#[test]
+fn a_request_of_which_one_rail_cannot_be_used_leaves_no_address() {
+    play(&[provider()], BOUND, |part| {
+        let World { nets: [net, _], fabric } = World::open(part, "cxi", [2, 2]);
+        fabric.configure("profile=cxi nics=16");
+        let end = End::open(net);
+        let (handle, listener) = net.listen(end.context, 0).expect("listen");
+        let handle = proto::Handle::decode(&handle).expect("ours");
+        let stranger = Stranger::on_virtual_fabric();
+        let door = stranger.meet(handle.control.as_bytes());
+        let address = |text: &str| {
+            let mut bytes = stranger.name();
+            bytes.fill(0);
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            Address::new(&bytes).expect("it fits")
+        };
+        let name = Address::new(&stranger.name()).expect("it fits");
+        let rail = |data| Rail {
+            fabric: Name::new(b"vfabric").expect("short"),
+            nic: 0,
+            data,
+            control: Some(name),
+        };
+        for request in 0..REQUESTS {
+            // Nobody is there, which only a write would find out.
+            let unheard_of = address(&format!("vfabric://0/{}", 1_000_000 + request));
+            let request = Request {
+                connection: ConnectionId(request),
+                reply_to: name,
+                listener: handle.listener,
+                listener_nonce: handle.nonce,
+                nonce: 77,
+                capabilities: CAPABILITIES,
+                rails: vec![rail(unheard_of), rail(address("nowhere"))],
+                mailbox: Ring { address: 0, keys: vec![1, 2] },
+                window: Window::SINGLE,
+                max_group: 1,
+                eager_bytes: 0,
+                bundle_bytes: 0,
+                identity: Identity::default(),
+            };
+            let bytes = request.encode().expect("a request");
+            let is_shut = || assert_eq!(net.accept(listener).expect("accept"), None);
+            assert!(stranger.send(door, &bytes, Duration::ZERO, is_shut), "it is not taken");
+            (0..10).for_each(|_| is_shut());
+        }
+        let peers = fabric.number("open.peers");
+        assert!(peers < REQUESTS, "{peers} addresses are kept");
+        // It reads no answer.
+        drop(stranger);
+        net.close_listen(listener).expect("closeListen");
+        end.close();
+        fabric.is_clean();
+    });
+}
+
+/// More than the addresses that are kept for who comes again, 64 on each rail.
+const REQUESTS: u64 = 200;
+
+const CAPABILITIES: Capabilities = Capabilities {
+    immediate: ImmediateWidth::Eight,
+    true_lengths: false,
+    self_read: true,
+    proves_arrival: true,
+    delivery_complete: true,
+    virtual_addresses: false,
+    rma_inject_bytes: 0,
+    largest_write: 1 << 30,
+};
 
 /// More than one slab has room for.
 const ROUNDS: usize = 40;
