@@ -4,13 +4,13 @@
 //! The first message since a turn goes at once, as ever: one alone gains nothing by waiting.
 
 use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
-use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES, SHORT_BYTES};
 use proto::handshake::Ring;
 use proto::{BundleWrite, Bundled, Line, PlainMessage};
 
 use super::copies::Copied;
 use super::lanes::ControlLane;
-use super::memory::{Short, Unit};
+use super::memory::{Places, Short, Unit};
 use super::receiver::{Receiver, note};
 use super::sender::{self, Sender, rail_failed};
 use super::{Endpoint, SenderState, remember};
@@ -23,6 +23,8 @@ pub(super) const RING_BYTES: usize = BUNDLE_PLACES as usize * BUNDLE_PLACE_WORDS
 #[derive(Debug)]
 pub(super) struct Bundler {
     pub(super) staging: Unit,
+    /// The same as places.
+    places: Places,
     target: u64,
     key: u64,
     inject_words: usize,
@@ -47,6 +49,14 @@ impl Bundler {
     }
 }
 
+impl Bundler {
+    #[inline(never)]
+    fn list(&mut self, holding: &mut Vec<u16>, slot: u16) {
+        self.listed = true;
+        remember(holding, slot);
+    }
+}
+
 impl Endpoint {
     /// Writes what senders hold back.
     #[inline(never)]
@@ -66,7 +76,8 @@ impl Endpoint {
         let inject_words = self.capabilities.rma_inject_bytes as usize / 8;
         // No turn yet.
         let turn = self.watch.number().wrapping_sub(1);
-        Some(Bundler { staging, target, key, inject_words, turn, listed: false })
+        let places = staging.places(BUNDLE_PLACES);
+        Some(Bundler { staging, places, target, key, inject_words, turn, listed: false })
     }
 
     /// A ring for the bundles of a new connection, and how its sender names it. None where there are none.
@@ -81,39 +92,38 @@ impl Endpoint {
 }
 
 impl Sender {
-    /// Whether a message of this line is to be held back: something was sent since the last turn of progress, and there is
-    /// room.
+    /// Holds back a message in the plain form, if something was sent since the last turn of progress, and there is room.
     #[inline(always)]
-    pub(super) fn is_to_hold(&mut self, turn: u32, message: &PlainMessage) -> bool {
-        if !message.copies {
-            return false;
-        }
-        let Some(bundler) = &mut self.bundler else { return false };
-        bundler.follows(turn) && self.flow.may_hold(message.line, message.len)
-    }
-
-    /// Puts a message that was matched plainly where bundles are written from.
-    #[inline(never)]
     pub(super) fn hold_plainly(
         &mut self,
-        holding: &mut Vec<u16>,
+        turn: Turn<'_>,
         slot: u16,
-        bytes: HostBytes<'_>,
+        bytes: &HostBytes<'_>,
         message: &PlainMessage,
-    ) {
-        let Some(bundler) = &mut self.bundler else { return };
-        let (line, payload) = (message.line, bytes.words());
-        self.flow.hold_plainly(&mut bundler.staging, line, message.len, payload);
-        if !std::mem::replace(&mut bundler.listed, true) {
-            remember(holding, slot);
+    ) -> bool {
+        let Some(bundler) = &mut self.bundler else { return false };
+        if !message.copies
+            || !bundler.follows(turn.number)
+            || !self.flow.may_hold(message.line, message.len)
+        {
+            return false;
         }
+        if message.len <= SHORT_BYTES {
+            self.flow.hold_shortly(&mut bundler.places, message, bytes.words());
+        } else {
+            self.flow.hold_plainly(&mut bundler.places, message, bytes.words());
+        }
+        if !bundler.listed {
+            bundler.list(turn.holding, slot);
+        }
+        true
     }
 
     /// The same for one that was submitted.
     pub(super) fn hold(&mut self, bytes: HostBytes<'_>, line: Line) {
         let Some(bundler) = &mut self.bundler else { return };
         let payload = bytes.words();
-        self.flow.hold(&mut bundler.staging, line, bytes.len() as u64, payload);
+        self.flow.hold(&mut bundler.places, line, bytes.len() as u64, payload);
         bundler.listed = true;
     }
 
@@ -191,7 +201,7 @@ impl Receiver {
     /// Whether a message has come in a bundle.
     #[inline(always)]
     pub(super) fn has_bundled(&self) -> bool {
-        self.bundles.as_ref().is_some_and(|ring| self.flow.has_bundled(ring))
+        self.bundles.as_ref().is_some_and(|(ring, _)| self.flow.has_bundled(ring))
     }
 
     /// Whether the last message came so: the next may be waited for where control is.
@@ -202,7 +212,7 @@ impl Receiver {
 
     /// The next message that came so, for a receive that is posted.
     pub(super) fn next_bundled(&mut self) -> Option<Copied> {
-        let ring = self.bundles.as_ref()?;
+        let (ring, _) = self.bundles.as_ref()?;
         // Lines before it may never come.
         let every = self.failure.is_some() || self.ending.heard_bye || self.is_ending();
         let Bundled { line, len, payload } = self.flow.next_bundled(ring, every)?;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use proto::bundle::PAYLOAD_WORDS;
-use proto::wire::FIRST_KEY;
+use proto::wire::{FIN_PLACE_BYTES, FIRST_KEY};
 use proto::{Line, LineSource, ProtocolError};
 
 use super::fence::Leaving;
@@ -83,15 +83,19 @@ impl Receiver {
     /// The common case of what follows: short messages, in order, for buffers of one registration. How many.
     #[inline(always)]
     fn take_bundled(&mut self, regions: &Slots<Arc<UserRegion>>) -> u32 {
-        let Some(ring) = &self.bundles else { return 0 };
+        let Some((ring, _)) = &self.bundles else { return 0 };
         let last = regions.get(self.last_region, regions.generation(self.last_region));
         let (Some(region), Some(lane)) = (last, self.lanes.first()) else { return 0 };
         let (window, key) = (self.flow.parameters().window, region.key(lane.nic));
-        let shadow = &self.shadow;
+        if self.flow.parameters().format().bytes() != FIN_PLACE_BYTES {
+            return 0;
+        }
+        let shadow = &self.places;
         let taken = self.flow.take_bundled(ring, |line, len, payload| {
-            let [_, _, target, _, its] = shadow.words::<{ FIRST_KEY + 1 }>(window.place(line));
+            let place = window.place(line);
             let bytes = usize::try_from(len).unwrap_or(usize::MAX);
-            its == key && region.store(target, payload, bytes)
+            shadow.word(place, FIRST_KEY) == key
+                && region.store(shadow.word(place, FIRST_KEY - 2), payload, bytes)
         });
         self.bundled |= taken > 0;
         taken

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
+use proto::bundle::BUNDLE_PLACES;
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
 use proto::wire::FIRST_KEY;
 use proto::{
@@ -33,13 +34,13 @@ pub(super) struct Receiver {
     /// What adverts and lone dones are written from.
     pub(super) shadow: Unit,
     /// The same for the plain form.
-    places: Places,
+    pub(super) places: Places,
     /// Where fins land, when the connection has any.
     fins: Option<Unit>,
     /// Where eager messages land, where there may be any.
     pub(super) inlet: Option<Inlet>,
     /// Where bundles land, where there may be any.
-    pub(super) bundles: Option<Unit>,
+    pub(super) bundles: Option<(Places, Unit)>,
     /// Whether the last message that was copied came in a bundle, and no part has come since.
     pub(super) bundled: bool,
     /// The slot of the region that the last copy went to: most go to one.
@@ -138,7 +139,7 @@ impl Receiver {
             shadow,
             fins,
             inlet,
-            bundles,
+            bundles: bundles.map(|unit| (unit.places(BUNDLE_PLACES), unit)),
             bundled: false,
             last_region: 0,
             lanes_in_order: lanes::in_order(&lanes),
@@ -632,7 +633,8 @@ impl Receiver {
             slabs.release(&inlet.ring);
         }
         slabs.release(&self.shadow);
-        for unit in [self.fins.take(), self.bundles.take()].into_iter().flatten() {
+        let bundles = self.bundles.take().map(|(_, unit)| unit);
+        for unit in [self.fins.take(), bundles].into_iter().flatten() {
             slabs.release(&unit);
         }
     }

@@ -21,7 +21,7 @@ pub const BUNDLED_BYTES_MAX: u64 = PAYLOAD_WORDS as u64 * 8;
 /// The word of a place with the first bytes of the message.
 const FIRST_PAYLOAD: usize = 2;
 /// A message of up to so many bytes takes the short form.
-const SHORT_BYTES: u64 = 16;
+pub const SHORT_BYTES: u64 = 16;
 const SHORT_WORDS: usize = 4;
 
 const _: () = assert!(BUNDLE_PLACES.is_power_of_two());
@@ -64,6 +64,20 @@ pub(crate) fn pack<S: LineSink>(
         sink.store_words(place(line), 0, [head, form.word(), first, second]);
         sink.store_words(place(line), SHORT_WORDS, rest);
     }
+}
+
+/// The same for a message in the short form.
+#[inline(always)]
+pub(crate) fn pack_short<S: LineSink>(
+    sink: &mut S,
+    nonce: u64,
+    line: Line,
+    len: u64,
+    payload: [u64; 2],
+) {
+    let form = Form::bundled(crate::bits::low16(len));
+    let head = seal(body(nonce, &payload), line, form);
+    sink.store_line(place(line), [head, form.word()], payload);
 }
 
 /// Whether the place of a line has its number: a look that proves nothing yet.

@@ -240,6 +240,7 @@ impl SendFlow {
             return Err(self.stick(ProtocolError::Unsendable { len }));
         }
         let state = State::Posting { fin: path == Path::Fin };
+        let may_be_held = self.may_hold(line, len);
         *self.slot_mut(line) = Slot { len, operations: 0, carried: 0, state };
         Ok(Submit::Accepted(Message {
             line,
@@ -248,7 +249,7 @@ impl SendFlow {
             len,
             path,
             whole,
-            may_be_held: self.mailbox.form().copies() && self.may_hold(line, len),
+            may_be_held: self.mailbox.form().copies() && may_be_held,
             comm: self.parameters.comm,
         }))
     }

@@ -35,9 +35,8 @@ impl Sender {
             return Some(false);
         }
         let message = self.flow.match_short(&self.places, tag, len as u64, &self.plain_rail)?;
-        if self.is_to_hold(turn.number, &message) {
+        if self.hold_plainly(turn, slot, &local, &message) {
             told(message.line);
-            self.hold_plainly(turn.holding, slot, local, &message);
             return Some(true);
         }
         Some(self.inject_plainly(rail, local, &message, told))
@@ -92,12 +91,13 @@ impl Sender {
             flow.match_plainly::<_, 6>(places, tag, len as u64, rail)?
         };
         let rail = nics.get_mut(self.plain_lane.nic)?;
+        if let Some(local) = &local
+            && self.hold_plainly(turn, slot, local, &message)
+        {
+            told(message.line);
+            return Some(true);
+        }
         match local {
-            Some(local) if self.is_to_hold(turn.number, &message) => {
-                told(message.line);
-                self.hold_plainly(turn.holding, slot, local, &message);
-                Some(true)
-            }
             Some(_) if !rail.data.is_clear() => Some(false),
             Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
             None => self.write_plainly(rail, slot, region, outgoing, &message, told),

@@ -6,6 +6,7 @@ use crate::bundle::{self, BUNDLE_PLACES, PAYLOAD_WORDS};
 use crate::error::{ProtocolError, Violation};
 use crate::flow::LineSource;
 use crate::ids::Line;
+use crate::limits::MAX_RING;
 use crate::wire::Form;
 
 /// A message to be copied to where its receive begins.
@@ -69,21 +70,27 @@ impl ReceiveFlow {
         ring: &S,
         mut copy: impl FnMut(Line, u64, [u64; 2]) -> bool,
     ) -> u32 {
-        let nonce = self.parameters.nonce;
-        let mut count = 0;
-        while self.bundles && self.failed.is_none() && self.done != self.advertised {
-            let line = self.done;
-            let Some((len, payload)) = bundle::read_short(ring, nonce, line) else { break };
-            let slot = self.slot_mut(line);
-            let plain = slot.stage == NO_LAST && slot.parts == 0 && len <= slot.len;
-            if !plain || !copy(line, len, payload) {
+        if !self.bundles || self.failed.is_some() {
+            return 0;
+        }
+        let (nonce, window, end) = (self.parameters.nonce, self.parameters.window, self.advertised);
+        let (mut line, mut count) = (self.done, 0);
+        while line != end {
+            let slot = &mut self.slots[(window.place(line) % MAX_RING) as usize];
+            if slot.stage == NO_LAST && slot.parts == 0 {
+                let Some((len, payload)) = bundle::read_short(ring, nonce, line) else { break };
+                if len > slot.len || !copy(line, len, payload) {
+                    break;
+                }
+                (slot.size, slot.carried) = (len, 0);
+                slot.complete();
+                count += 1;
+            } else if slot.is_incomplete() {
                 break;
             }
-            (slot.size, slot.carried) = (len, 0);
-            slot.complete();
-            self.advance();
-            count += 1;
+            line = line.plus(1);
         }
+        self.done = line;
         if count > 0 {
             self.idle_turns = 0;
         }

@@ -7,7 +7,7 @@
 //!
 //! Only where done is waited for: the write of a bundle has no end that says anything about one message.
 
-use super::{SendFlow, Slot, State};
+use super::{PlainMessage, SendFlow, Slot, State};
 use crate::bundle::{
     self, BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS, words_of,
 };
@@ -19,9 +19,11 @@ use crate::ids::Line;
 pub(super) struct Bundles {
     /// Messages below this length may be held; 0 where none may.
     end: u64,
-    /// The first line that is held, if any is.
-    first: Line,
+    /// How many lines are held, and the one after the last of them.
     held: u32,
+    next: Line,
+    /// Lines before this one have free places, as far as was looked.
+    end_of_room: Line,
     /// Staging places from this line's on may still be read, while writes are under way.
     reading: Line,
     in_flight: u32,
@@ -51,12 +53,21 @@ impl SendFlow {
 
     /// Whether a message of `len` bytes may be held back whose line is `line`, and whose receive allows a copy.
     #[inline(always)]
-    pub fn may_hold(&self, line: Line, len: u64) -> bool {
-        let Bundles { end, first, held, reading, in_flight } = self.bundles;
+    pub fn may_hold(&mut self, line: Line, len: u64) -> bool {
+        let Bundles { end, held, next, end_of_room, .. } = self.bundles;
         len < end
-            && line.distance(self.peer_done) < BUNDLE_PLACES
-            && (held == 0 || line == first.plus(held))
-            && (in_flight == 0 || line.distance(reading) < BUNDLE_PLACES)
+            && (held == 0 || line == next)
+            && (end_of_room.is_after(line) || self.finds_room(line))
+    }
+
+    /// Looks again how far places are free.
+    #[inline(never)]
+    fn finds_room(&mut self, line: Line) -> bool {
+        let Bundles { reading, in_flight, .. } = self.bundles;
+        let read = in_flight > 0 && self.peer_done.is_after(reading);
+        let oldest = if read { reading } else { self.peer_done };
+        self.bundles.end_of_room = oldest.plus(BUNDLE_PLACES);
+        self.bundles.end_of_room.is_after(line)
     }
 
     /// Holds back a message that was submitted: it lies in the staging ring now.
@@ -70,10 +81,7 @@ impl SendFlow {
     ) {
         bundle::pack(staging, self.parameters.nonce, line, len, payload);
         *self.slot_mut(line) = Slot { len, operations: 0, carried: 0, state: State::Written };
-        if self.bundles.held == 0 {
-            self.bundles.first = line;
-        }
-        self.bundles.held += 1;
+        self.bundles.push(line);
     }
 
     /// The same for the message of [`match_plainly`](Self::match_plainly).
@@ -81,12 +89,27 @@ impl SendFlow {
     pub fn hold_plainly<S: LineSink>(
         &mut self,
         staging: &mut S,
-        line: Line,
-        len: u64,
+        message: &PlainMessage,
         payload: [u64; PAYLOAD_WORDS],
     ) {
-        self.first = line.plus(1);
-        self.hold(staging, line, len, payload);
+        let (line, len) = (message.line, message.len);
+        self.injected_plainly(message);
+        bundle::pack(staging, self.parameters.nonce, line, len, payload);
+        self.bundles.push(line);
+    }
+
+    /// The same for one of up to [`SHORT_BYTES`](crate::bundle::SHORT_BYTES).
+    #[inline(always)]
+    pub fn hold_shortly<S: LineSink>(
+        &mut self,
+        staging: &mut S,
+        message: &PlainMessage,
+        payload: [u64; 2],
+    ) {
+        let (line, len) = (message.line, message.len);
+        self.injected_plainly(message);
+        bundle::pack_short(staging, self.parameters.nonce, line, len, payload);
+        self.bundles.push(line);
     }
 
     /// Whether some message waits for a write.
@@ -98,7 +121,8 @@ impl SendFlow {
     /// The write for messages that wait: all, or those up to the end of the ring. None: nothing waits, or writes before it
     /// are under way.
     pub fn next_bundle(&self) -> Option<BundleWrite> {
-        let Bundles { first, held, in_flight, .. } = self.bundles;
+        let Bundles { held, in_flight, .. } = self.bundles;
+        let first = self.bundles.first();
         let count = held.min(bundle::run(first));
         if count == 0 || in_flight >= WRITES_MAX {
             return None;
@@ -112,7 +136,6 @@ impl SendFlow {
     pub fn bundle_posted(&mut self, write: BundleWrite, completes: bool) {
         let bundles = &mut self.bundles;
         bundles.held -= write.count;
-        bundles.first = write.first.plus(write.count);
         if completes {
             if bundles.in_flight == 0 {
                 bundles.reading = write.first;
@@ -134,6 +157,17 @@ impl SendFlow {
 }
 
 impl Bundles {
+    #[inline(always)]
+    fn push(&mut self, line: Line) {
+        self.held += 1;
+        self.next = line.plus(1);
+    }
+
+    /// The first line that is held, if any is.
+    fn first(&self) -> Line {
+        Line::new(self.next.number().wrapping_sub(self.held))
+    }
+
     /// The flow has failed: nothing more is begun.
     pub(super) fn end(&mut self) {
         self.end = 0;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use proto::bundle::BUNDLE_PLACES;
+use proto::bundle::{BUNDLE_PLACES, SHORT_BYTES};
 use proto::parts;
 use proto::{
     Immediate, Line, LineFormat, Part, Path, ProtocolError, SendFlow, SendPoll, Submit,
@@ -347,7 +347,12 @@ impl Sender {
         }
         if message.copies && self.may_hold(random, script, faults, (message.line, len)) {
             let words = script.payload_words(entry, len);
-            self.flow.hold_plainly(&mut network.bundle_staging, message.line, len, words);
+            if len <= SHORT_BYTES && random.percent(50) {
+                let words = [words[0], words[1]];
+                self.flow.hold_shortly(&mut network.bundle_staging, &message, words);
+            } else {
+                self.flow.hold_plainly(&mut network.bundle_staging, &message, words);
+            }
             oracle.take_eagerly(entry);
             self.requests.push((entry, Request::Line(message.line)));
             self.group += 1;
@@ -374,7 +379,7 @@ impl Sender {
 
     /// Whether a message is to travel in a bundle.
     fn may_hold(
-        &self,
+        &mut self,
         random: &mut Random,
         script: &Script,
         faults: &mut Faults,
