@@ -97,7 +97,8 @@ impl Endpoint {
         let start = Instant::now();
         self.close_comms();
         let (bound, bye_wait) = match self.is_impatient() {
-            true => (BYE_WAIT_IMPATIENT, BYE_WAIT_IMPATIENT),
+            // What is in flight is worth more: where regions are bound, it leaks.
+            true => (BYE_WAIT, BYE_WAIT_IMPATIENT),
             false => (self.settings.close_timeout, BYE_WAIT),
         };
         while start.elapsed() < bound {
@@ -303,7 +304,7 @@ impl Endpoint {
         // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
         let bound = self.nics.iter().any(Nic::binds_regions);
         let most = match bound {
-            true if self.is_impatient() => BYE_WAIT_IMPATIENT,
+            true if self.is_impatient() => BYE_WAIT,
             true => self.settings.close_timeout.max(BYE_WAIT),
             false => BYE_WAIT / 5,
         };
