@@ -30,6 +30,7 @@ mod silence;
 pub(crate) mod slots;
 mod unheard;
 mod watch;
+mod working;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -57,6 +58,7 @@ use sender::{Outgoing, Sender};
 use slots::Slots;
 use unheard::Unheard;
 use watch::Watch;
+use working::Working;
 
 /// The rails, the memory and the connections of one communicator on one device.
 #[derive(Debug)]
@@ -75,7 +77,7 @@ pub(crate) struct Endpoint {
     regions: Slots<Arc<UserRegion>>,
     flushes: Slots<Flush>,
     /// Receivers whose adverts wait or that owe a done.
-    working: Vec<u16>,
+    working: Working,
     /// Senders with parts or fins that are yet to be posted.
     feeding: Vec<u16>,
     /// Senders that hold messages back until the next turn.
@@ -173,6 +175,7 @@ impl Endpoint {
         });
         let landing = landing
             .map_err(|error| Error::new(Kind::System, format!("no landing page: {error}")))?;
+        let working = Working::new(settings.lone_done_turns);
         let first = first_generation();
         let mut endpoint = Self {
             number,
@@ -191,7 +194,7 @@ impl Endpoint {
             regions: Slots::new(regions::REGIONS_MAX)
                 .beginning_at(first)
                 .named(HandleKind::Region, number),
-            working: Vec::new(),
+            working,
             feeding: Vec::new(),
             holding: Vec::new(),
             outstanding: 0,
@@ -489,13 +492,21 @@ fn incoming<'a>(
     Ok(Incoming { region, address, len, tag })
 }
 
-/// Puts a receiver that has work on the list, once.
+/// Puts a receiver that has work on the list, once, and has the next turn look at it.
 #[inline(always)]
-fn enqueue(receiver: &mut Receiver, working: &mut Vec<u16>, slot: u16) {
-    if !receiver.queued && receiver.has_work() {
+fn enqueue(receiver: &mut Receiver, working: &mut Working, slot: u16) {
+    if receiver.queued {
+        working.wake();
+    } else if receiver.has_work() {
         receiver.queued = true;
-        remember(working, slot);
+        working.put(slot);
     }
+}
+
+/// The same where it seldom has to be done.
+#[inline(never)]
+fn enqueue_late(receiver: &mut Receiver, working: &mut Working, slot: u16) {
+    enqueue(receiver, working, slot);
 }
 
 /// Puts a slot on a list, once.

@@ -118,14 +118,6 @@ impl Endpoint {
         }
     }
 
-    /// Puts a receiver that has work on the list.
-    #[inline(never)]
-    pub(super) fn enqueue_late(&mut self, slot: u16) {
-        if let Some(receiver) = self.receivers.at_mut(slot) {
-            enqueue(receiver, &mut self.working, slot);
-        }
-    }
-
     #[inline(always)]
     fn write_adverts(&mut self, slot: u16) {
         let Self { receivers, nics, slabs, working, .. } = self;
@@ -210,7 +202,7 @@ impl Endpoint {
     fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
         let Some(receiver) = self.receivers.of(comm) else { return Tested::Otherwise };
-        if !receiver.waits_plainly(line) {
+        if !receiver.awaits_parts(line) {
             return self.report_last_plainly(comm, request).map_or(Tested::Otherwise, Tested::Done);
         }
         // What has come already needs no turn.
@@ -228,16 +220,11 @@ impl Endpoint {
         let Self { receivers, working, .. } = self;
         let Some(receiver) = receivers.of_mut(comm) else { return Tested::Otherwise };
         // A message too long for immediates comes with a fin, whatever the path of the others.
-        let heard = receiver.read_fins(Look::Memory);
-        if heard {
+        if receiver.read_fins(Look::Memory) {
             enqueue(receiver, working, comm.slot());
         }
-        let waits = !(busy || heard) || receiver.waits_plainly(line);
-        if waits && !receiver.has_copies(Look::Memory) {
-            Tested::Pending
-        } else {
-            Tested::Otherwise
-        }
+        let waits = receiver.waits_plainly(line) && !receiver.has_copies(Look::Memory);
+        if waits { Tested::Pending } else { Tested::Otherwise }
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.

@@ -7,7 +7,7 @@ use proto::{Arrival, Immediate, Line};
 
 use super::nics::Nic;
 use super::receiver::gone;
-use super::{Endpoint, SenderState, enqueue, receiver, remember, sender};
+use super::{Endpoint, SenderState, enqueue, enqueue_late, receiver, remember, sender};
 use crate::error::{Error, Kind};
 use crate::rail::{Letter, PartWrite, Purpose};
 
@@ -22,23 +22,41 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is left to do for a completion that is no plain case.
 #[derive(Clone, Copy, Debug)]
-enum Rare<'batch> {
+enum Rare {
     /// All.
-    Other(&'batch Completion),
+    Other(Completion),
     /// It was the last part of a message of the sender in this slot.
     Written(u16, Line),
 }
 
 impl Endpoint {
-    /// Every call that answers "not yet", and every `test`, has made one of these.
+    /// Every call that answers "not yet", and every `test`, has made one of these, or one for data.
     #[inline(never)]
     pub(super) fn progress(&mut self) {
-        self.turn(true);
+        if !self.holding.is_empty() {
+            self.write_bundles();
+        }
+        for nic in 0..self.nics.len() {
+            self.poll(nic, false);
+            self.poll(nic, true);
+            if !self.nics[nic].data.is_clear() {
+                self.flush(nic);
+            }
+        }
+        self.watch.turn();
+        if self.has_work() {
+            self.work();
+        }
+        if self.has_chores() {
+            self.do_chores();
+        }
+        if self.watch.is_due() {
+            self.look_at_the_clock();
+        }
     }
 
-    /// A turn for who waits for data: control queues have their turn now and then. What comes there, adverts and dones, is
-    /// waited for by senders, and they look themselves.
-    /// False: nothing has happened.
+    /// A turn for who waits for data: only now and then is it a full one. What comes on control queues, adverts and dones, is
+    /// waited for by senders, and they look themselves. False: nothing has happened.
     #[inline(always)]
     pub(super) fn progress_data(&mut self) -> bool {
         self.progress_for(false)
@@ -47,46 +65,54 @@ impl Endpoint {
     /// The same for who waits for data, and for `control` in every turn.
     #[inline(always)]
     pub(super) fn progress_for(&mut self, control: bool) -> bool {
-        self.turn(control || self.watch.is_each(CONTROL_TURNS))
-    }
-
-    #[inline(always)]
-    fn turn(&mut self, control: bool) -> bool {
+        if control || self.watch.is_each(CONTROL_TURNS) {
+            self.progress();
+            return true;
+        }
         if !self.holding.is_empty() {
             self.write_bundles();
         }
-        let mut busy = false;
-        for nic in 0..self.nics.len() {
-            busy |= self.poll(nic, false);
-            if control {
-                busy |= self.poll(nic, true);
+        let (mut busy, mut nic) = (false, 0);
+        while let Self { batch: Some(batch), nics, .. } = self
+            && let Some(rail) = nics.get(nic)
+        {
+            let polled = rail.queue.poll(batch);
+            if !polled.is_empty() {
+                self.polled_data(nic, polled);
+                busy = true;
             }
-            if !self.nics[nic].data.is_clear() {
+            if self.nics.get(nic).is_some_and(|rail| !rail.data.is_clear()) {
                 self.flush(nic);
                 busy = true;
             }
+            nic += 1;
         }
-        if self.has_work() {
-            self.work();
-            busy = true;
+        if self.batch.is_none() {
+            self.fail_broken();
         }
-        if self.has_chores() {
-            self.do_chores();
-            busy = true;
-        }
-        if self.watch.turn() {
-            self.look_at_the_clock();
+        self.watch.turn();
+        if self.working.awake {
+            self.walk();
             busy = true;
         }
         busy
     }
 
+    #[inline(never)]
+    fn walk(&mut self) {
+        if self.has_work() {
+            self.work();
+        }
+    }
+
     /// Whether anything is due for a receiver on the list.
     #[inline(always)]
     fn has_work(&mut self) -> bool {
-        let Self { working, receivers, .. } = self;
-        let rests = |slot: &u16| receivers.at_mut(*slot).is_some_and(|receiver| receiver.rests());
-        !working.iter().all(rests)
+        let Self { working, receivers, watch, .. } = self;
+        let rests = |slot, turns| {
+            receivers.at_mut(slot).is_some_and(|receiver: &mut _| receiver.rests(turns))
+        };
+        !working.all_rest(watch.number(), rests)
     }
 
     #[inline(always)]
@@ -116,61 +142,83 @@ impl Endpoint {
         }
     }
 
-    /// Mostly a queue is empty, and that is all there is to a poll: false.
+    /// Mostly a queue is empty, and that is all there is to a poll.
     #[inline(always)]
-    pub(super) fn poll(&mut self, nic: usize, control: bool) -> bool {
-        let Self { batch: Some(batch), nics, .. } = self else {
-            self.fail_broken();
-            return true;
-        };
-        let Some(queue) = nics[nic].queue(control) else { return false };
+    pub(super) fn poll(&mut self, nic: usize, control: bool) {
+        let Self { batch: Some(batch), nics, .. } = self else { return self.fail_broken() };
+        let Some(queue) = nics[nic].queue(control) else { return };
         let polled = queue.poll(batch);
         if polled.is_empty() {
-            return false;
+            return;
         }
         if control {
             self.polled(nic, true, polled);
         } else {
             self.polled_data(nic, polled);
         }
-        true
     }
 
     /// The batch holds what a poll of a data queue has found: mostly a few arrivals, and parts that have ended.
     #[inline(never)]
     fn polled_data(&mut self, nic: usize, polled: Polled) {
-        let Some(batch) = self.batch.take() else { return };
-        let Some(few) = polled.all_in(&batch) else {
-            self.batch = Some(batch);
-            return self.polled(nic, false, polled);
-        };
-        let mut rest = few.iter();
-        while let Some(rare) = self.completed_plainly(nic, &mut rest) {
-            match rare {
-                Rare::Written(sender, line) => self.message_written(sender, line),
-                Rare::Other(completion) => self.completed(nic, completion),
-            }
+        let Some(count) = polled.count() else { return self.polled(nic, false, polled) };
+        if let Some((taken, rare)) = self.take_plainly(nic, count, 0) {
+            self.take_rest(nic, count, taken, rare);
         }
-        self.batch = Some(batch);
+        if count == Batch::CAPACITY {
+            self.poll_more(nic);
+        }
     }
 
-    /// Takes what is plain, up to what is not. Straight code over what it borrows, so that all of that stays in registers.
+    /// A batch was full: more may wait.
+    #[inline(never)]
+    fn poll_more(&mut self, nic: usize) {
+        let Self { batch: Some(batch), nics, .. } = self else { return };
+        let polled = nics[nic].queue.poll(batch);
+        if !polled.is_empty() {
+            self.polled(nic, false, polled);
+        }
+    }
+
+    /// What is behind the first that is not plain, and that. The batch is away meanwhile: see [`Endpoint::fail_broken`].
+    #[inline(never)]
+    fn take_rest(&mut self, nic: usize, count: usize, mut taken: usize, mut rare: Rare) {
+        loop {
+            let Some(batch) = self.batch.take() else { return };
+            match rare {
+                Rare::Written(sender, line) => self.message_written(sender, line),
+                Rare::Other(completion) => self.completed(nic, &completion),
+            }
+            self.batch = Some(batch);
+            match self.take_plainly(nic, count, taken) {
+                Some(more) => (taken, rare) = more,
+                None => return,
+            }
+        }
+    }
+
+    /// Takes what is plain, behind the first `from`, up to what is not: that, and how many are taken with it. Straight code
+    /// over what it borrows, so that all of that stays in registers, and nothing in it can panic.
     #[inline(always)]
-    fn completed_plainly<'batch>(
-        &mut self,
-        nic: usize,
-        rest: &mut std::slice::Iter<'batch, Completion>,
-    ) -> Option<Rare<'batch>> {
-        let Self { nics, senders, receivers, .. } = self;
+    fn take_plainly(&mut self, nic: usize, count: usize, from: usize) -> Option<(usize, Rare)> {
+        let Self { nics, senders, receivers, working, batch: Some(batch), .. } = self else {
+            return None;
+        };
         let rail = nics.get_mut(nic)?;
-        for completion in rest {
+        let mut rest = batch.first(count).get(from..)?.iter();
+        while let Some(completion) = rest.next() {
             // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
             if completion.is_remote_write() {
                 let immediate = Immediate::from_bits(completion.immediate());
-                if let Some(receiver) = receivers.at_mut(immediate.comm().get())
-                    && receiver.queued
-                    && receiver.arrived_plainly(nic, immediate)
+                let slot = immediate.comm().get();
+                if let Some(receiver) = receivers.at_mut(slot).map(|receiver| &mut **receiver)
+                    && let Some(due) = receiver.arrived_plainly(nic, immediate)
                 {
+                    if !receiver.queued {
+                        enqueue_late(receiver, working, slot);
+                    } else if due {
+                        working.wake();
+                    }
                     continue;
                 }
             } else if let Some(part) = rail.operations.end_part(completion.context()) {
@@ -182,9 +230,9 @@ impl Endpoint {
                 {
                     continue;
                 }
-                return Some(Rare::Written(part.sender, part.line));
+                return Some((count - rest.len(), Rare::Written(part.sender, part.line)));
             }
-            return Some(Rare::Other(completion));
+            return Some((count - rest.len(), Rare::Other(*completion)));
         }
         None
     }
@@ -375,23 +423,8 @@ impl Endpoint {
     }
 
     /// A part has arrived.
-    #[inline(always)]
-    fn arrived(&mut self, nic: usize, completion: &Completion) {
-        let immediate = Immediate::from_bits(completion.immediate());
-        let slot = immediate.comm().get();
-        if let Some(receiver) = self.receivers.at_mut(slot)
-            && receiver.arrived_plainly(nic, immediate)
-        {
-            if !receiver.queued {
-                self.enqueue_late(slot);
-            }
-        } else {
-            self.arrived_generally(nic, completion);
-        }
-    }
-
     #[inline(never)]
-    fn arrived_generally(&mut self, nic: usize, completion: &Completion) {
+    fn arrived(&mut self, nic: usize, completion: &Completion) {
         let immediate = Immediate::from_bits(completion.immediate());
         let slot = immediate.comm().get();
         let Self { receivers, working, .. } = self;

@@ -431,10 +431,10 @@ impl Receiver {
         self.has_work()
     }
 
-    /// A turn in which nothing is due, though something waits: see [`ReceiveFlow::rests`].
+    /// So many turns in which nothing is due, though something waits: see [`ReceiveFlow::rests`].
     #[inline(always)]
-    pub(super) fn rests(&mut self) -> bool {
-        self.flow.rests()
+    pub(super) fn rests(&mut self, turns: u32) -> bool {
+        self.flow.rests(turns)
     }
 
     /// Whether adverts wait or a done is owed. An end that is closed advertises nothing more.

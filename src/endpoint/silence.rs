@@ -68,7 +68,7 @@ impl Endpoint {
             enqueue(receiver, working, last);
         }
         let mut told = true;
-        for slot in working.iter() {
+        for slot in working.slots() {
             let generation = receivers.generation(*slot);
             if let Some(receiver) = receivers.at_mut(*slot) {
                 let mut means = receiver::Means { nics, slabs, slot: *slot, generation };

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     turns: u32,
+    /// The turn of the last look at the clock.
+    looked: u32,
     read: Option<Instant>,
     unswept: Duration,
 }
 
 impl Watch {
-    /// A turn of progress. True: look at the clock, by [`Watch::tick`].
-    #[inline]
-    pub(super) fn turn(&mut self) -> bool {
+    /// A turn of progress.
+    #[inline(always)]
+    pub(super) fn turn(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        self.turns.is_multiple_of(TURNS)
     }
 
     /// The number of the turn.
@@ -28,9 +29,19 @@ impl Watch {
     }
 
     /// Whether it is one of every `count` turns.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_each(&self, count: u32) -> bool {
         self.turns.is_multiple_of(count)
+    }
+
+    /// A full turn has been made: whether to look at the clock, by [`Watch::tick`].
+    #[inline(always)]
+    pub(super) fn is_due(&mut self) -> bool {
+        let due = self.turns.wrapping_sub(self.looked) >= TURNS;
+        if due {
+            self.looked = self.turns;
+        }
+        due
     }
 
     /// It is `now`. The time polled since the last sweep, when it is time for the next: every `interval`.
@@ -55,7 +66,11 @@ mod tests {
     #[test]
     fn the_clock_is_looked_at_once_in_many_turns() {
         let mut watch = Watch::default();
-        assert_eq!((0..10 * TURNS).filter(|_| watch.turn()).count(), 10);
+        let due = (0..10 * TURNS).filter(|_| {
+            watch.turn();
+            watch.is_due()
+        });
+        assert_eq!(due.count(), 10);
     }
 
     #[test]

@@ -136,6 +136,12 @@ impl Batch {
     /// How many completions one poll takes at most.
     pub const CAPACITY: usize = 32;
 
+    /// The first `count` of what the last poll has put here.
+    #[inline(always)]
+    pub fn first(&self, count: usize) -> &[Completion] {
+        &self.completions[..count.min(Self::CAPACITY)]
+    }
+
     /// An empty one.
     pub const fn new() -> Self {
         Self {
@@ -163,11 +169,10 @@ impl Polled {
         self.0 == EMPTY || self.0 == 0
     }
 
-    /// What has ended well, where that is all there is: no failure, and no batch so full that more may wait behind it.
+    /// How many have ended well. None: there was a failure.
     #[inline(always)]
-    pub fn all_in(self, batch: &Batch) -> Option<&[Completion]> {
-        let count = usize::try_from(self.0).ok()?;
-        if count < Batch::CAPACITY { batch.completions.get(..count) } else { None }
+    pub fn count(self) -> Option<usize> {
+        usize::try_from(self.0).ok().filter(|count| *count <= Batch::CAPACITY)
     }
 }
 

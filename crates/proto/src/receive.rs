@@ -246,6 +246,8 @@ impl ReceiveFlow {
 
     /// Sets when adverts and dones are written.
     pub fn set_pace(&mut self, pace: Pace) {
+        // Adverts of the plain form wait for somebody to look at them.
+        self.plain &= pace.adverts_wait;
         self.pace = pace;
     }
 

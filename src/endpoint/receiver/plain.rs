@@ -1,5 +1,6 @@
 //! The common case of receiving: see `endpoint/plain.rs`.
 
+use proto::limits::MAX_DATA_RAILS;
 use proto::{Immediate, Line};
 
 use super::Receiver;
@@ -46,6 +47,12 @@ impl Receiver {
         self.flow.post_plainly(&mut self.places, [address, len, first, second], tag, cut)
     }
 
+    /// Whether the receive of `request` is not complete, and its parts would announce themselves.
+    #[inline(always)]
+    pub(in crate::endpoint) fn awaits_parts(&self, request: u16) -> bool {
+        self.awaits(request) && !self.awaits_fins()
+    }
+
     /// Whether there is nothing to do for the receive of `request` but to wait.
     #[inline(always)]
     pub(in crate::endpoint) fn waits_plainly(&self, request: u16) -> bool {
@@ -69,14 +76,15 @@ impl Receiver {
         Some(done.size)
     }
 
-    /// [`Receiver::arrived`], where the case is the common one, and the message complete. False: ask that.
+    /// [`Receiver::arrived`], where the case is the common one, and the message complete: whether adverts may be due by that. None:
+    /// ask that.
     #[inline(always)]
     pub(in crate::endpoint) fn arrived_plainly(
         &mut self,
         nic: usize,
         immediate: Immediate,
-    ) -> bool {
-        let Some(bit) = self.lane_bits.get(nic) else { return false };
-        !self.ending.closing && self.flow.arrived_plainly(*bit, immediate)
+    ) -> Option<bool> {
+        let bit = self.lane_bits[nic % MAX_DATA_RAILS];
+        if self.ending.closing { None } else { self.flow.arrived_plainly(bit, immediate) }
     }
 }

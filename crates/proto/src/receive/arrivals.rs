@@ -88,7 +88,6 @@ impl ReceiveFlow {
         Arrival::Complete(line)
     }
 
-    #[inline(always)]
     pub(super) fn advance(&mut self) {
         self.done = self.done.plus(1);
         while self.done != self.advertised && !self.slot(self.done).is_incomplete() {

@@ -8,6 +8,7 @@ use crate::bits::low16;
 use crate::flow::{LineSink, Path};
 use crate::ids::{Line, RESIDUES};
 use crate::immediate::Immediate;
+use crate::limits::MAX_RING;
 use crate::wire::Form;
 
 /// A receive posted alone that is complete.
@@ -40,24 +41,35 @@ impl ReceiveFlow {
         Some(line)
     }
 
-    /// [`arrived`](Self::arrived) for a message that fills a receive posted alone, and is one part: it is complete. False:
-    /// ask that. `carried` is the bit of the rail.
+    /// [`arrived`](Self::arrived) for a message that fills a receive posted alone, and is one part: it is complete. Some(true):
+    /// adverts that waited may be due by that, since the sender has no more left than wait. None: nothing has changed, ask
+    /// that. `carried` is the bit of the rail.
     #[inline(always)]
-    pub fn arrived_plainly(&mut self, carried: u16, immediate: Immediate) -> bool {
-        let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
-        if !immediate.is_whole_in_one_part() || ahead >= self.advertised.distance(self.done) {
-            return false;
+    pub fn arrived_plainly(&mut self, carried: u16, immediate: Immediate) -> Option<bool> {
+        let (done, advertised, window) = (self.done, self.advertised, self.window());
+        let ahead = immediate.residue().wrapping_sub(done.number()) % RESIDUES;
+        if !immediate.is_whole_in_one_part() || ahead >= advertised.distance(done) {
+            return None;
         }
-        let slot = self.slot_mut(self.done.plus(ahead));
+        // Read once: what is written to the slot could be any of these, for all that is known of a box.
+        let slots = &mut *self.slots;
+        let slot = &mut slots[(window.place(done.plus(ahead)) % MAX_RING) as usize];
         if slot.stage != NO_LAST || slot.parts != 0 || !slot.is_alone() || slot.len == 0 {
-            return false;
+            return None;
         }
         (slot.size, slot.carried, slot.stage) = (slot.len, carried, COMPLETE);
         self.idle_turns = 0;
-        if ahead == 0 {
-            self.advance();
+        if ahead != 0 {
+            return Some(false);
         }
-        true
+        let mut done = done.plus(1);
+        let next = &slots[(window.place(done) % MAX_RING) as usize];
+        self.done = done;
+        if done != advertised && !next.is_incomplete() {
+            self.advance();
+            done = self.done;
+        }
+        Some(self.next.distance(advertised) >= advertised.distance(done))
     }
 
     /// Whether the line whose low bits a request carries is posted, and not complete.

@@ -32,15 +32,19 @@ impl ReceiveFlow {
         }
     }
 
-    /// Such a turn, where nothing is due though something waits. False: there may be something to do, or nothing to wait for.
+    /// So many such turns, where nothing is due though something waits. False: there may be something to do, or nothing to wait
+    /// for.
     #[inline(always)]
-    pub fn rests(&mut self) -> bool {
+    pub fn rests(&mut self, turns: u32) -> bool {
         let unsent = self.next.distance(self.advertised);
         let owes = self.owes_done();
         let adverts_rest = if unsent == 0 { owes } else { self.may_wait(unsent) };
-        let due = owes && self.idle_turns + 1 >= self.pace.lone_done_turns;
+        let idle = self.idle_turns.saturating_add(turns);
+        let due = owes && idle >= self.pace.lone_done_turns;
         let rests = adverts_rest && !due && self.failed.is_none();
-        self.idle_turns += u32::from(rests && owes);
+        if rests && owes {
+            self.idle_turns = idle;
+        }
         rests
     }
 

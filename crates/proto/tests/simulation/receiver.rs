@@ -225,16 +225,17 @@ impl Receiver {
 
     /// A turn that brought nothing, in either form.
     fn idle_turn(&mut self, random: &mut Random, network: &mut Network, faults: &mut Faults) {
+        let turns = random.pick(&[1, 1, 3]);
         if random.percent(50) {
             self.flow.idle_turn();
-        } else if self.flow.rests() {
+        } else if self.flow.rests(turns) {
             faults.fire(Fault::Rested);
             assert_eq!(self.flow.lone_done(false), None, "a done is due in a turn that rests");
             let write = self.flow.next_write(&mut network.staging);
             assert_eq!(write, None, "adverts are due in a turn that rests");
         } else if self.flow.failure().is_none() && (self.flow.has_unsent() || self.flow.owes_done())
         {
-            self.flow.idle_turn();
+            (0..turns).for_each(|_| self.flow.idle_turn());
             let lone = self.flow.lone_done(false).is_some();
             let write = self.flow.next_write(&mut network.staging);
             // A lone done that is due waits for the one before it.
@@ -317,8 +318,15 @@ impl Receiver {
 
     fn arrive(&mut self, rail: u32, immediate: Immediate, completion_len: u64, extra: bool) {
         // In the plain form it is complete, or nothing has changed.
-        let plain = immediate.residue().is_multiple_of(2)
-            && self.flow.arrived_plainly(1 << rail, immediate);
+        let rested = self.flow.rests(0);
+        let mut plain = false;
+        if immediate.residue().is_multiple_of(2)
+            && let Some(due) = self.flow.arrived_plainly(1 << rail, immediate)
+        {
+            plain = true;
+            let rests = self.flow.rests(0) || !self.flow.has_unsent();
+            assert!(due || rests || !rested, "adverts are due, and nobody is told");
+        }
         let arrival = match plain {
             true => Arrival::Complete(self.flow.done()),
             false => self.flow.arrived(rail, immediate, completion_len),
