@@ -92,31 +92,31 @@ impl Endpoint {
 }
 
 impl Sender {
-    /// Holds back a message in the plain form, if something was sent since the last turn of progress, and there is room.
+    /// Whether the next message may be held back: something was sent since the last turn of progress, and there is room.
+    #[inline(always)]
+    pub(super) fn may_follow(&mut self, turn: u32, len: u64) -> bool {
+        self.bundler.as_mut().is_some_and(|bundler| bundler.follows(turn))
+            && self.flow.may_hold_next(len)
+    }
+
+    /// Holds back a message in the plain form.
     #[inline(always)]
     pub(super) fn hold_plainly(
         &mut self,
-        turn: Turn<'_>,
+        holding: &mut Vec<u16>,
         slot: u16,
         bytes: &HostBytes<'_>,
         message: &PlainMessage,
-    ) -> bool {
-        let Some(bundler) = &mut self.bundler else { return false };
-        if !message.copies
-            || !bundler.follows(turn.number)
-            || !self.flow.may_hold(message.line, message.len)
-        {
-            return false;
-        }
+    ) {
+        let Some(bundler) = &mut self.bundler else { return };
         if message.len <= SHORT_BYTES {
             self.flow.hold_shortly(&mut bundler.places, message, bytes.words());
         } else {
             self.flow.hold_plainly(&mut bundler.places, message, bytes.words());
         }
         if !bundler.listed {
-            bundler.list(turn.holding, slot);
+            bundler.list(holding, slot);
         }
-        true
     }
 
     /// The same for one that was submitted.

@@ -30,15 +30,19 @@ impl Sender {
             return None;
         }
         let local = region.host_bytes(address, len)?;
+        if self.may_follow(turn.number, len as u64) {
+            let message = self.flow.match_short(&self.places, tag, len as u64, &0)?;
+            if message.copies {
+                told(message.line);
+                self.hold_plainly(turn.holding, slot, &local, &message);
+                return Some(true);
+            }
+        }
         let rail = &mut nics.get_mut(self.plain_lane.nic)?.data;
         if !rail.is_clear() {
             return Some(false);
         }
         let message = self.flow.match_short(&self.places, tag, len as u64, &self.plain_rail)?;
-        if self.hold_plainly(turn, slot, &local, &message) {
-            told(message.line);
-            return Some(true);
-        }
         Some(self.inject_plainly(rail, local, &message, told))
     }
 
@@ -92,9 +96,11 @@ impl Sender {
         };
         let rail = nics.get_mut(self.plain_lane.nic)?;
         if let Some(local) = &local
-            && self.hold_plainly(turn, slot, local, &message)
+            && self.may_follow(turn.number, len as u64)
+            && message.copies
         {
             told(message.line);
+            self.hold_plainly(turn.holding, slot, local, &message);
             return Some(true);
         }
         match local {

@@ -60,6 +60,12 @@ impl SendFlow {
             && (end_of_room.is_after(line) || self.finds_room(line))
     }
 
+    /// The same for the first line of which nobody knows yet whose it is.
+    #[inline(always)]
+    pub fn may_hold_next(&mut self, len: u64) -> bool {
+        self.may_hold(self.first, len)
+    }
+
     /// Looks again how far places are free.
     #[inline(never)]
     fn finds_room(&mut self, line: Line) -> bool {
