@@ -94,8 +94,8 @@ impl Receiver {
         let taken = self.flow.take_bundled(ring, |line, len, payload| {
             let place = window.place(line);
             let bytes = usize::try_from(len).unwrap_or(usize::MAX);
-            shadow.word(place, FIRST_KEY) == key
-                && region.store(shadow.word(place, FIRST_KEY - 2), payload, bytes)
+            let word = shadow.reader(place);
+            word(FIRST_KEY) == key && region.store(word(FIRST_KEY - 2), payload, bytes)
         });
         self.bundled |= taken > 0;
         taken

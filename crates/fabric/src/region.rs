@@ -174,16 +174,8 @@ impl<K: RailKind> Region<K> {
         inside.then_some(HostBytes { address, len, memory: PhantomData })
     }
 
-    /// Copies `bytes` to our `address`, as a peer's write would. False, and nothing happens, if they do not all fit inside,
-    /// or the memory is not the host's.
-    pub fn store(&self, address: u64, bytes: &[u8]) -> bool {
-        let Some(place) = self.host_bytes(address, bytes.len()) else { return false };
-        // SAFETY: inside memory that was promised to stay, to be writable and to be written by peers; `bytes` are ours.
-        unsafe { ptr::copy(bytes.as_ptr(), place.buffer().cast::<u8>(), bytes.len()) };
-        true
-    }
-
-    /// The same for the first `len` bytes of `words`, the lowest of each first.
+    /// Copies the first `len` bytes of `words`, the lowest of each first, to our `address`, as a peer's write would. False, and
+    /// nothing happens, if they do not all fit inside, or the memory is not the host's.
     #[inline]
     pub fn store_words<const COUNT: usize>(
         &self,
@@ -192,19 +184,12 @@ impl<K: RailKind> Region<K> {
         len: usize,
     ) -> bool {
         let Some(place) = self.host_bytes(address, len) else { return false };
-        let words = words.map(u64::to_le);
-        match words.as_slice() {
+        if let ([first, ..], 8) = (words.as_slice(), len) {
             // SAFETY: inside memory that was promised to stay, to be writable and to be written by peers, of 8 bytes.
-            [first, ..] if len == 8 => unsafe {
-                place.buffer().cast::<u64>().write_unaligned(*first);
-            },
-            _ if len <= COUNT * 8 => {
-                // SAFETY: as above, of `len` bytes, which `words` have.
-                unsafe { ptr::copy(words.as_ptr().cast::<u8>(), place.buffer().cast(), len) };
-            }
-            _ => return false,
+            unsafe { place.buffer().cast::<u64>().write_unaligned(first.to_le()) };
+            return true;
         }
-        true
+        place.fill(words)
     }
 
     /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
@@ -408,19 +393,39 @@ impl HostBytes<'_> {
         unsafe { ptr::copy(self.buffer().cast::<u8>(), bytes.as_mut_ptr(), len) };
     }
 
+    /// Puts the first bytes of `words` there. False if there are fewer.
+    #[inline(never)]
+    fn fill<const COUNT: usize>(&self, words: [u64; COUNT]) -> bool {
+        let words = words.map(u64::to_le);
+        if self.len > COUNT * 8 {
+            return false;
+        }
+        // SAFETY: registered memory of the host's, promised to stay, to be writable and to be written by peers, of `len` bytes,
+        // which `words` have.
+        unsafe { ptr::copy(words.as_ptr().cast::<u8>(), self.buffer().cast(), self.len) };
+        true
+    }
+
     /// They, as so many words as they fill and no more than `COUNT`: the first byte is the lowest of the first word, and what
     /// is behind the last one is 0.
-    #[inline]
+    #[inline(always)]
     pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
-        let mut words = [0; COUNT];
-        if let ([first, ..], 8) = (words.as_mut_slice(), self.len) {
-            // SAFETY: registered memory of the host's, promised to stay and to be readable, of 8 bytes.
-            *first = unsafe { self.buffer().cast::<u64>().read_unaligned() };
-        } else {
-            let len = self.len.min(COUNT * 8);
-            // SAFETY: as above, of `len` bytes, for which `words` have room.
-            unsafe { ptr::copy(self.buffer().cast::<u8>(), words.as_mut_ptr().cast::<u8>(), len) };
+        if self.len != 8 || COUNT == 0 {
+            return self.some_words();
         }
+        let mut words = [0; COUNT];
+        // SAFETY: registered memory of the host's, promised to stay and to be readable, of 8 bytes.
+        words[0] = u64::from_le(unsafe { self.buffer().cast::<u64>().read_unaligned() });
+        words
+    }
+
+    #[inline(never)]
+    fn some_words<const COUNT: usize>(&self) -> [u64; COUNT] {
+        let mut words = [0; COUNT];
+        let len = self.len.min(COUNT * 8);
+        // SAFETY: registered memory of the host's, promised to stay and to be readable, of `len` bytes, for which `words` have
+        // room.
+        unsafe { ptr::copy(self.buffer().cast::<u8>(), words.as_mut_ptr().cast::<u8>(), len) };
         words.map(u64::from_le)
     }
 

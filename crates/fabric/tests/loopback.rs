@@ -115,6 +115,32 @@ fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool
     assert_eq!(refused.errno(), 90);
 }
 
+fn a_few_bytes_are_copied_out_and_in_as_words(provider: Provider, basic: bool) {
+    let Some(pair) = Pair::open(provider, basic) else { return };
+    let (region, pages) = (&pair.near.data_region, &pair.near.data_pages);
+    let base = region.memory().address();
+    for len in 0..=48 {
+        let sent = pattern(len + 1, len);
+        // Neither end is aligned.
+        pages.copy_in(5, &sent);
+        pages.fill(1000, 100, 0xee);
+        let words: [u64; 6] = region.host_bytes(base + 5, len).unwrap().words();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(bytes[..len], sent);
+        assert!(bytes[len..].iter().all(|byte| *byte == 0), "{len} bytes");
+        assert!(region.store_words(base + 1003, words, len));
+        assert_eq!(bytes_of(pages, 1003, len), sent);
+        for around in [1002, 1003 + len] {
+            assert_eq!(bytes_of(pages, around, 1), [0xee], "{len} bytes");
+        }
+    }
+    let end = base + region.memory().len() as u64;
+    assert!(!region.store_words(end - 7, [1, 2], 8) && region.store_words(end - 8, [1, 2], 8));
+    assert!(!region.store_words(base, [1, 2], 17) && !region.store_words(u64::MAX - 3, [1, 2], 8));
+    let longer = region.host_bytes(base, 40).unwrap();
+    assert_eq!(longer.words::<2>(), longer.words::<6>()[..2]);
+}
+
 fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
     let Some(mut pair) = Pair::open(provider, basic) else { return };
     const LEN: usize = 256;
@@ -274,6 +300,7 @@ macro_rules! providers {
                 keys_are_unique_and_reused_only_after_a_close
                 bytes_of_another_domain_are_refused
                 an_injected_write_beyond_the_limit_is_refused
+                a_few_bytes_are_copied_out_and_in_as_words
                 everything_closes_in_whatever_order_it_is_dropped
                 an_endpoint_that_is_shared_does_not_close
             }
