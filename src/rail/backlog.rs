@@ -53,7 +53,8 @@ impl<P: Copy + PartialEq, T> Backlog<P, T> {
     }
 
     /// Whether a post to `peer` waits.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn holds(&self, peer: P) -> bool {
         self.waiting.iter().any(|entry| entry.peer == peer)
     }

@@ -124,7 +124,7 @@ impl DataRail {
         self.writes -= 1;
     }
 
-    /// Posts a write of a part, where no post at all waits. False: it was refused; why is for [`DataRail::post`] to say.
+    /// Posts a write of a part, where no post to the peer waits. False: it was refused; why is for [`DataRail::post`] to say.
     #[inline(always)]
     pub(crate) fn write_first(
         &mut self,
@@ -135,7 +135,7 @@ impl DataRail {
         context: Context,
     ) -> bool {
         let endpoint = &self.endpoint;
-        self.backlog.is_empty()
+        self.is_clear_to(peer)
             && matches!(
                 endpoint.write_with_immediate(
                     local,
@@ -155,8 +155,8 @@ impl DataRail {
         self.backlog.is_empty()
     }
 
-    /// Whether no post to `peer` waits.
-    #[inline]
+    /// Whether no post to `peer` waits. Those to others are in nobody's way: a peer that is gone may refuse for long.
+    #[inline(always)]
     pub(crate) fn is_clear_to(&self, peer: PeerAddress) -> bool {
         self.backlog.is_empty() || !self.backlog.holds(peer)
     }

@@ -39,7 +39,7 @@ impl Sender {
             }
         }
         let rail = &mut nics.get_mut(self.plain_lane.nic)?.data;
-        if !rail.is_clear() {
+        if !rail.is_clear_to(self.plain_lane.peer) {
             return Some(false);
         }
         let message = self.flow.match_short(&self.places, tag, len as u64, &self.plain_rail)?;
@@ -104,7 +104,7 @@ impl Sender {
             return Some(true);
         }
         match local {
-            Some(_) if !rail.data.is_clear() => Some(false),
+            Some(_) if !rail.data.is_clear_to(self.plain_lane.peer) => Some(false),
             Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
             None => self.write_plainly(rail, slot, region, outgoing, &message, told),
         }
