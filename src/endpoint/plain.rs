@@ -205,10 +205,16 @@ impl Endpoint {
         if !receiver.awaits_parts(line) {
             return self.report_last_plainly(comm, request).map_or(Tested::Otherwise, Tested::Done);
         }
-        // What has come already needs no turn.
-        let mut busy = false;
-        if !receiver.has_bundled() {
-            busy = self.progress_for(receiver.awaits_bundles());
+        // Bundles that have come already need no turn. Who awaits none looks for them last.
+        let (bundles, mut busy) = (receiver.awaits_bundles(), false);
+        if !(bundles && receiver.has_bundled()) {
+            busy = self.progress_for(bundles);
+        }
+        if !bundles
+            && busy
+            && let Some(size) = self.report_plainly(comm, request)
+        {
+            return Tested::Done(size);
         }
         if self.receivers.of(comm).is_some_and(|receiver| receiver.has_bundled()) {
             self.take_copies(comm.slot());
