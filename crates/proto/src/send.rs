@@ -350,7 +350,8 @@ impl SendFlow {
 
     /// The lines that were begun. Submit nothing any more.
     pub fn begun(&self) -> Begun {
-        Begun::of(self.first, self.group.taken, self.refused)
+        let first = self.bundles.dropped.unwrap_or(self.first);
+        Begun::of(first, self.group.taken, self.refused)
     }
 
     /// The same when no write is in flight, failed ones included, and none will be.

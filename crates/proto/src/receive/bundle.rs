@@ -103,6 +103,16 @@ impl ReceiveFlow {
         self.complete(line, len, 0);
     }
 
+    /// They cannot go there: the memory is gone, and the flow has failed. Nobody writes to the line any more, and it stays
+    /// incomplete.
+    #[cold]
+    pub fn lose(&mut self, line: Line) {
+        let slot = self.slot_mut(line);
+        if slot.is_incomplete() {
+            slot.lose();
+        }
+    }
+
     /// Of a flow that has failed only what the sender may write to.
     #[inline(always)]
     fn may_take_bundled(&self, line: Line) -> bool {

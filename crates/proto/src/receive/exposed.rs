@@ -27,6 +27,7 @@ impl ReceiveFlow {
             self.slot(*line).is_incomplete()
                 && self.begun.is_none_or(|begun| begun.has(*line))
                 && !self.is_misfit(*line)
+                && !self.slot(*line).is_lost()
         })
     }
 }

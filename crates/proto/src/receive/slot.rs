@@ -27,6 +27,9 @@ pub(super) const NO_LAST: u8 = 64;
 pub(super) const FREE: u8 = 65;
 pub(super) const COMPLETE: u8 = 66;
 
+/// All parts without a last one, which no message has.
+const LOST: u64 = u64::MAX;
+
 /// The flag "cut" in `group`, as [`Form::place`] has it.
 const CUT: u8 = 8;
 const TOLD_SHIFT: u32 = 7;
@@ -83,6 +86,16 @@ impl Slot {
 
     pub(super) const fn tell(&mut self) {
         self.group |= 1 << TOLD_SHIFT;
+    }
+
+    /// Its message came, and its bytes are gone.
+    pub(super) const fn lose(&mut self) {
+        self.parts = LOST;
+    }
+
+    #[inline]
+    pub(super) const fn is_lost(&self) -> bool {
+        self.parts == LOST && self.stage == NO_LAST
     }
 
     /// How many lines its group has.

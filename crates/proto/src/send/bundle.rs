@@ -27,6 +27,8 @@ pub(super) struct Bundles {
     /// Staging places from this line's on may still be read, while writes are under way.
     reading: Line,
     in_flight: u32,
+    /// The first line whose message was held, and never will be written.
+    pub(super) dropped: Option<Line>,
 }
 
 /// Writes that complete and have not. More would only make bundles smaller.
@@ -57,7 +59,7 @@ impl SendFlow {
         let Bundles { end, held, next, end_of_room, .. } = self.bundles;
         len < end
             && (held == 0 || line == next)
-            && (end_of_room.is_after(line) || self.finds_room(line))
+            && (has_room(end_of_room, line) || self.finds_room(line))
     }
 
     /// The same for the first line of which nobody knows yet whose it is.
@@ -73,7 +75,7 @@ impl SendFlow {
         let read = in_flight > 0 && self.peer_done.is_after(reading);
         let oldest = if read { reading } else { self.peer_done };
         self.bundles.end_of_room = oldest.plus(BUNDLE_PLACES);
-        self.bundles.end_of_room.is_after(line)
+        has_room(self.bundles.end_of_room, line)
     }
 
     /// Holds back a message that was submitted: it lies in the staging ring now.
@@ -155,11 +157,21 @@ impl SendFlow {
         self.bundles.in_flight = self.bundles.in_flight.saturating_sub(1);
     }
 
-    /// What waits will not be written: the way to the peer has failed.
+    /// What waits will not be written: the way to the peer has failed, and so does the flow. It counts as not begun, if
+    /// nothing went by itself since.
     #[cold]
     pub fn drop_held(&mut self) {
+        if self.holds_back() && self.bundles.next == self.first && self.group.taken == 0 {
+            self.bundles.dropped = Some(self.bundles.first());
+        }
         self.bundles.held = 0;
     }
+}
+
+/// Whether a line lies in the lap before `end`. Not just before it: an old look must not seem to be of lines to come.
+#[inline(always)]
+fn has_room(end: Line, line: Line) -> bool {
+    end.distance(line).wrapping_sub(1) < BUNDLE_PLACES
 }
 
 impl Bundles {

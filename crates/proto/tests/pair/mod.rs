@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
+pub(crate) mod bundles;
+
 use proto::wire::FIN_PLACE_BYTES;
 use proto::{
     CommId, FlowParameters, Immediate, Line, LineSink, LineSource, Path, Receive, ReceiveFlow,
