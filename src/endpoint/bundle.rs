@@ -195,6 +195,13 @@ impl Sender {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.flow.bundle_written();
     }
+
+    /// The write of a bundle has failed: neither can what waits be written there.
+    #[cold]
+    pub(super) fn bundle_failed(&mut self) {
+        self.flow.bundle_written();
+        self.flow.drop_held();
+    }
 }
 
 impl Receiver {

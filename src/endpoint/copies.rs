@@ -62,6 +62,7 @@ impl Endpoint {
                 *count += 1;
             } else {
                 receiver.fail_unregistered();
+                receiver.flow.lose(line);
             }
         }
         enqueue(receiver, working, slot);

@@ -588,8 +588,16 @@ impl Endpoint {
         match purpose {
             Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
             Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
-            Purpose::Eager { sender, .. } | Purpose::Bundle { sender } => {
+            Purpose::Eager { sender, .. } => {
                 self.sender_failed(sender, remote("a write of a short message"));
+            }
+            Purpose::Bundle { sender } => {
+                if let Some(SenderState::Connected(connected)) =
+                    self.senders.at_mut(sender).map(|state| &mut **state)
+                {
+                    connected.bundle_failed();
+                }
+                self.sender_failed(sender, remote("a write of short messages"));
             }
             Purpose::SenderPulse { sender } => {
                 self.sender_failed(sender, remote("a sign of life"));

@@ -412,6 +412,7 @@ impl Sender {
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
                 self.is_broken = true;
+                self.flow.drop_held();
                 let sentence = format!("sending to {}: {}", self.peer, gone(bound));
                 self.fail(Error::new(Kind::Remote, sentence));
             }

@@ -16,7 +16,31 @@ use std::time::{Duration, Instant};
 /// Runs `body` as a play: in another process, with `settings` (without their prefix), to its end within `bound`. Answers
 /// what was printed there.
 pub(crate) fn play<F: Fn(&Part)>(settings: &[(&str, &str)], bound: Duration, body: F) -> String {
-    let test = test_name::<F>();
+    perform(test_name::<F>(), settings, bound, body)
+}
+
+/// The same once for each case, which the body is told. A loop around [`play`] would play the first case again and again: the
+/// other process begins at the beginning.
+pub(crate) fn play_each<F: Fn(&Part, &str)>(
+    cases: &[&str],
+    settings: &[(&str, &str)],
+    bound: Duration,
+    body: F,
+) {
+    for case in cases {
+        perform(test_name::<F>(), &[settings, &[(CASE, case)]].concat(), bound, |part| {
+            let case = std::env::var(format!("IRONRAIL_{CASE}")).expect("it was just set");
+            body(part, &case);
+        });
+    }
+}
+
+fn perform(
+    test: &'static str,
+    settings: &[(&str, &str)],
+    bound: Duration,
+    body: impl Fn(&Part),
+) -> String {
     if let Ok(name) = std::env::var(PART) {
         let part = Part::begin(name, test);
         body(&part);
@@ -237,6 +261,8 @@ const PLUGIN: &str = "IRONRAIL_TEST_PLUGIN";
 /// Begins a line for the caster.
 const MARK: &str = "@ ";
 /// Ends a play that came to its end.
+/// A setting, without its prefix: which of the cases is played.
+const CASE: &str = "TEST_CASE";
 const PLAYED: &str = "the play is over";
 
 fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {

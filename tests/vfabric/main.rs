@@ -3,6 +3,7 @@
 //! The strict provider itself says so, in a report that each run leaves (docs/vfabric.md): broken rules, counters, and what
 //! is open at the end.
 
+mod bundle;
 mod census;
 mod classes;
 mod closing;
@@ -10,6 +11,7 @@ mod connecting;
 mod eager;
 mod flush;
 mod lines;
+mod link;
 mod mixed;
 mod silence;
 #[path = "../support/mod.rs"]

@@ -195,11 +195,11 @@ impl Endpoint {
             flow.allow_eager(self.settings.eager_bytes_max);
         }
         let bundler = match &reply.bundles {
-            Some(ring) => {
+            Some(ring) if self.settings.bundle_bytes_max > 0 => {
                 let (target, key) = ring_of(pair.receiver.into(), &reply.rails, ring)?;
                 self.bundler(target, key)
             }
-            None => None,
+            _ => None,
         };
         if bundler.is_some() {
             flow.allow_bundles(self.settings.bundle_bytes_max);

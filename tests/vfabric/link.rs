@@ -1,0 +1,78 @@
+//! Both ends of a connection in one process, with memory at each.
+
+use crate::support::calls::{Buffer, Net, Object};
+use crate::world::{End, World, connect};
+
+pub(crate) struct Link {
+    pub(crate) net: Net,
+    pub(crate) ends: [End; 2],
+    pub(crate) send: Object,
+    pub(crate) receive: Object,
+    pub(crate) out: Buffer,
+    pub(crate) into: Buffer,
+    pub(crate) from: Object,
+    pub(crate) to: Object,
+}
+
+/// More than anything takes that ends.
+pub(crate) const TURNS: u32 = 500;
+const BUFFER: usize = 4096;
+
+impl Link {
+    pub(crate) fn open(world: World, ends: [End; 2]) -> Self {
+        let mut turn = false;
+        let (send, receive) = connect(&ends[0], &ends[1], || {
+            turn = !turn;
+            turn
+        });
+        let net = world.nets[0];
+        let (out, into) = (Buffer::new(BUFFER), Buffer::new(BUFFER));
+        out.write(0, &(0..BUFFER).map(byte).collect::<Vec<u8>>());
+        let from = net.register(send, out).expect("regMr");
+        let to = net.register(receive, into).expect("regMr");
+        Self { net, ends, send, receive, out, into, from, to }
+    }
+
+    pub(crate) fn isend(&self, at: usize, len: usize, tag: i32) -> Option<Object> {
+        let address = self.out.address() + at;
+        self.net.isend(self.send, address, len, tag, self.from).expect("isend")
+    }
+
+    pub(crate) fn irecv(&self, at: usize, len: usize, tag: i32) -> Object {
+        let address = self.into.address() + at;
+        let received = self.net.irecv(self.receive, address, len, tag, self.to).expect("irecv");
+        received.expect("the window has room")
+    }
+
+    pub(crate) fn turn(&self) {
+        (0..TURNS).for_each(|_| self.ends.iter().for_each(End::turn));
+    }
+
+    pub(crate) fn finish(&self, request: Object) -> usize {
+        let mut tests = 0..TURNS;
+        let found = tests.find_map(|_| {
+            self.ends.iter().for_each(End::turn);
+            self.net.test(request).expect("test")
+        });
+        found.expect("it ends")
+    }
+
+    /// Whether the bytes at `at` are those that were sent from `from`.
+    pub(crate) fn has(&self, at: usize, from: usize, len: usize) -> bool {
+        self.into.read(at, len) == (from..from + len).map(byte).collect::<Vec<u8>>()
+    }
+
+    pub(crate) fn close_comms(&self) {
+        self.net.close_send(self.send).expect("closeSend");
+        self.net.close_recv(self.receive).expect("closeRecv");
+    }
+
+    pub(crate) fn close(self) {
+        self.turn();
+        self.ends.into_iter().for_each(End::close);
+    }
+}
+
+fn byte(at: usize) -> u8 {
+    u8::try_from(at * 7 % 251).expect("below 251")
+}
