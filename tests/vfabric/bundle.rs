@@ -424,7 +424,11 @@ fn a_bundle_that_fails_fails_both_ends() {
         assert!(failed.is_some() || fault == "fail", "{case}");
         link.net.close_recv(link.receive).expect("closeRecv");
         link.close();
-        world.fabric.is_clean();
+        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+        // What may still come keeps regions that are bound.
+        if fault == "reject" {
+            world.fabric.is_closed();
+        }
     });
 }
 
