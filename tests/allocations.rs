@@ -47,6 +47,25 @@ fn short_messages_allocate_nothing() {
     });
 }
 
+/// Sent between two turns of progress: held back, written together, and copied.
+#[test]
+fn bursts_of_short_messages_allocate_nothing() {
+    let test = "bursts_of_short_messages_allocate_nothing";
+    let stats = nothing_in(test, &[NOT_EAGER], |ends| {
+        for bytes in [1, SHORT, 48] {
+            for _ in 0..100 {
+                burst(ends, bytes, 20);
+            }
+        }
+    });
+    let bundled = |stats: String| {
+        let count = stats.lines().find_map(|line| line.strip_prefix("counter bundled_receives "));
+        count.and_then(|count| count.parse::<usize>().ok()).expect("it is counted")
+    };
+    let all = 2 * ROUNDS * 3 * 100 * 20;
+    assert!(stats.map(bundled).is_none_or(|count| count > all / 2), "they went by themselves");
+}
+
 #[test]
 fn long_messages_allocate_nothing() {
     nothing_in("long_messages_allocate_nothing", &[], |ends| {
@@ -80,7 +99,7 @@ fn posts_that_the_rail_refuses_allocate_nothing() {
         &[SMALL_WRITES, ("IRONRAIL_PROVIDER", "shm"), ("IRONRAIL_RAILS", "")],
         |ends| fill_window(ends, LONG),
     );
-    assert!(refused.is_none_or(|refused| refused > 0), "the rail refused nothing");
+    assert!(refused.is_none_or(|stats| refusals(&stats) > 0), "the rail refused nothing");
 }
 
 #[test]
@@ -142,6 +161,21 @@ fn messages_without_receives_allocate_nothing() {
 /// Nothing is sent before its receive is known.
 const NOT_EAGER: (&str, &str) = ("IRONRAIL_EAGER_MAX_SIZE", "0");
 
+/// So many receives, then as many sends, then all of it to its end.
+fn burst([send, receive]: &mut Ends<'_>, bytes: usize, count: usize) {
+    while receive.outstanding() < count {
+        assert!(receive.post(bytes), "there is room in the window");
+    }
+    let mut sent = 0;
+    while receive.outstanding() > 0 || send.outstanding() > 0 {
+        while sent < count && send.post(bytes) {
+            sent += 1;
+        }
+        send.test(bytes);
+        receive.test(bytes);
+    }
+}
+
 /// irecv until NULL, isend until NULL, then all of it to its end.
 fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
     let [send, receive] = ends;
@@ -162,10 +196,14 @@ fn fill_window(ends: &mut Ends<'_>, bytes: usize) {
     }
 }
 
-/// Runs `scenario` over a connection of the process to itself, and counts when it is warm. Answers what the rails
-/// refused, in the process that counts.
-fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)) -> Option<u64> {
-    let mut refused = None;
+/// Runs `scenario` over a connection of the process to itself, and counts when it is warm. Answers the plugin's counters, in
+/// the process that counts.
+fn nothing_in(
+    test: &str,
+    settings: &[(&str, &str)],
+    scenario: fn(&mut Ends<'_>),
+) -> Option<String> {
+    let mut stats = None;
     counted(test, settings, |plugin| {
         let net = Net::open(plugin);
         let [out, into] = [Memory::new(LONG), Memory::new(LONG)];
@@ -179,9 +217,9 @@ fn nothing_in(test: &str, settings: &[(&str, &str)], scenario: fn(&mut Ends<'_>)
         net.close_send(send);
         net.close_receive(receive);
         net.finalize();
-        refused = Some(refusals());
+        stats = Some(counters());
     });
-    refused
+    stats
 }
 
 /// Runs `body` in a process that counts: this one, or another that is made of this test alone.
@@ -205,11 +243,15 @@ fn stats_file(folder: &Path, test: &str) -> PathBuf {
     folder.join(format!("{test}.{}.stats", std::process::id()))
 }
 
-/// What all rails refused for the moment, as the plugin wrote it when it ended.
-fn refusals() -> u64 {
+/// What the plugin wrote when it ended.
+fn counters() -> String {
     let path = std::env::var_os(STATS).expect("the counting process has it");
-    let text = std::fs::read_to_string(&path).expect("the plugin wrote its counters");
-    let rails = text.lines().filter(|line| line.starts_with("rail "));
+    std::fs::read_to_string(&path).expect("the plugin wrote its counters")
+}
+
+/// What all rails refused for the moment.
+fn refusals(stats: &str) -> u64 {
+    let rails = stats.lines().filter(|line| line.starts_with("rail "));
     rails
         .map(|line| {
             let mut words = line.split_whitespace().skip_while(|word| *word != "refused");

@@ -1,5 +1,6 @@
 //! What is done with an input: bytes of anybody's go where a peer's go. Nothing may panic, and what is said of them must hold.
 
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS};
 use proto::codec::check_of;
 use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_EAGER, words_of};
 use proto::limits::{HANDLE_BYTES, MAX_GROUP};
@@ -18,6 +19,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("sender", sender),
     ("receiver", receiver),
     ("eager", eager),
+    ("bundle", bundle),
 ];
 
 /// What listen wrote and NCCL's bootstrap carried. One byte says whether the check is made to fit.
@@ -375,5 +377,129 @@ fn eager(input: &[u8]) {
                 }
             },
         }
+    }
+}
+
+/// A receiver whose bundle ring anybody writes to, which also hears immediates, and a sender that holds messages back.
+fn bundle(input: &[u8]) {
+    let mut script = Script(input);
+    let parameters =
+        FlowParameters { sends_arrive_when_complete: false, ..parameters(&mut script) };
+    let (places, words) = (parameters.window.places(), parameters.format().words());
+    let [mut staging, mut mailbox] = [(); 2].map(|()| Ring::new(places, words));
+    // One place more, where nobody looks.
+    let [mut ring, mut out] = [(); 2].map(|()| Ring::new(BUNDLE_PLACES + 1, BUNDLE_PLACE_WORDS));
+    let mut receiver = ReceiveFlow::new(parameters).expect("the parameters are valid");
+    let mut sender = SendFlow::new(parameters).expect("the parameters are valid");
+    receiver.allow_bundles();
+    sender.allow_bundles(BUNDLED_BYTES_MAX);
+    let keys = vec![7; parameters.rails];
+    let mut open: Vec<(Line, u64)> = Vec::new();
+    while let Some(step) = script.byte() {
+        match step % 8 {
+            0 => {
+                let (len, tag) = (script.word() >> script.small(64), script.small(3).cast_signed());
+                let receive = Receive { address: 4096, len, tag, keys: &keys };
+                if let Ok(Some(line)) =
+                    receiver.post(&mut staging, &[receive], script.small(2) == 0)
+                {
+                    open.push((line, len));
+                }
+                while let Some(write) = receiver.next_write(&mut staging) {
+                    receiver.wrote(write);
+                }
+            }
+            1 => {
+                let len = 4 + 4 * script.small(2) as usize;
+                let near = receiver.done();
+                ring.write(&mut script, parameters.nonce, near, BUNDLE_PLACES + 1, len);
+            }
+            2 => {
+                // One that is right but for what it says, and of which length.
+                let line = receiver.done().plus(script.small(4));
+                let (len, place) = (script.small(72), line.number() % BUNDLE_PLACES);
+                let start = place as usize * BUNDLE_PLACE_WORDS;
+                let count = if len <= 16 { 4 } else { 8 };
+                let bundled = &mut ring.words[start..start + count];
+                bundled.fill(script.word());
+                bundled[0] = u64::from(line.number()) << 32;
+                bundled[1] = 5 << 24 | u64::from(len);
+                seal_line(parameters.nonce, bundled);
+            }
+            3 => {
+                receiver.has_bundled(&ring);
+                receiver.take_bundled(&ring, |_, len, _| {
+                    assert!(len <= 16);
+                    step & 64 == 0
+                });
+                let every = step & 128 != 0;
+                while let Some(bundled) = receiver.next_bundled(&ring, every) {
+                    assert!(bundled.len <= BUNDLED_BYTES_MAX);
+                    if script.small(8) == 0 {
+                        receiver.withdraw();
+                        receiver.lose(bundled.line);
+                    } else {
+                        receiver.copied(bundled.line, bundled.len);
+                    }
+                }
+            }
+            4 => {
+                let (line, bits) = (receiver.done().plus(script.small(4)), script.word());
+                let immediate = Immediate::new(
+                    parameters.comm,
+                    line,
+                    script.small(3),
+                    bits & 1 != 0,
+                    bits & 2 != 0,
+                    u32::try_from(bits >> 32).expect("32 bits"),
+                );
+                receiver.arrived(0, immediate, script.word() >> script.small(64));
+            }
+            5 => mailbox.write(&mut script, parameters.nonce, sender.submitted(), places, words),
+            6 => {
+                let len = u64::from(script.small(64));
+                if let Ok(Submit::Accepted(message)) =
+                    sender.submit(&mailbox, script.small(3).cast_signed(), len)
+                {
+                    let (line, len, may) = (message.line, message.len, message.may_be_held);
+                    if may {
+                        assert!(len <= BUNDLED_BYTES_MAX);
+                        sender.hold(&mut out, line, len, [7; PAYLOAD_WORDS]);
+                    } else {
+                        sender.posted(line, 1, 1);
+                        sender.written(line);
+                    }
+                }
+                sender.observe(&mailbox);
+                sender.poll(sender.submitted().plus(u32::MAX));
+            }
+            _ => {
+                if let Some(write) = sender.next_bundle() {
+                    assert!(write.place + write.count <= BUNDLE_PLACES);
+                    assert!(write.words <= write.count as usize * BUNDLE_PLACE_WORDS);
+                    let completes = script.small(2) == 0;
+                    sender.bundle_posted(write, completes);
+                    if completes && script.small(2) == 0 {
+                        sender.bundle_written();
+                    }
+                }
+                match script.small(8) {
+                    0 => receiver.withdraw(),
+                    1 => receiver.fenced(sender.begun()),
+                    2 => sender.drop_held(),
+                    _ => {}
+                }
+            }
+        }
+        open.retain(|(line, len)| match receiver.poll(*line) {
+            ReceivePoll::Done { count } => {
+                assert_eq!(count, 1);
+                assert!(receiver.size(*line) <= *len);
+                false
+            }
+            ReceivePoll::Pending | ReceivePoll::Failed(_) => true,
+        });
+        assert!(receiver.exposed().count() <= parameters.window.lines() as usize);
+        assert!(receiver.outstanding() <= parameters.window.lines());
     }
 }

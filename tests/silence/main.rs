@@ -19,16 +19,18 @@ const BOUND: Duration = Duration::from_secs(240);
 /// Connections that share the sockets, and messages on each: more than sockets take.
 const LINKS: usize = 8;
 const MESSAGES: usize = 40;
-/// Short enough for software to take them in behind a full socket, and to say that they are sent.
-const LENGTHS: [usize; 4] = [8, 8 << 10, 4 << 10, 64];
+/// Short enough for software to take them in behind a full socket, and to say that they are sent. Of those that follow each other
+/// the short ones travel in bundles.
+const LENGTHS: [usize; 8] = [8, 8 << 10, 8, 48, 16, 4 << 10, 64, 8];
 /// Bytes between two messages in a buffer.
 const STRIDE: usize = 8 << 10;
 /// A message in so many stops its sender; the last does, too.
 const STOPS: usize = 53;
 /// Turns in which adverts leave, or a message that is done would be said to be.
 const TURNS: usize = 1000;
-/// Messages after each of which the receiver stops.
+/// Bursts after each of which the receiver stops, and messages of each on every connection.
 const ROUNDS: usize = 12;
+const BURST: usize = 5;
 
 #[test]
 fn a_message_is_there_though_its_sender_is_stopped_over_net() {
@@ -151,6 +153,11 @@ fn all() -> impl Iterator<Item = (usize, usize)> {
     (0..MESSAGES).flat_map(|message| (0..LINKS).map(move |link| (link, message)))
 }
 
+/// The messages of a burst on every connection.
+fn bursts(links: &[Link]) -> impl Iterator<Item = (&Link, usize)> {
+    links.iter().flat_map(|link| (0..BURST).map(move |message| (link, message)))
+}
+
 fn length(message: usize) -> usize {
     LENGTHS[message % LENGTHS.len()]
 }
@@ -204,7 +211,7 @@ fn sends(part: &Part, net: Net, context: Object) {
     close(net, context, links);
 }
 
-/// One message on each connection; the receiver stops when the last of them is said to be there, which is its last receive.
+/// A burst on each connection; the receiver stops when the last message is said to be there, which is its last receive.
 fn receiver_is_stopped(part: &Part) {
     let net = Net::open(&part.plugin());
     let context = net.init().expect("init");
@@ -215,16 +222,17 @@ fn receiver_is_stopped(part: &Part) {
     let links = (0..LINKS).map(|_| Link::to_peer(net, context, &mut receiver));
     let links: Vec<_> = links.collect();
     for round in 0..ROUNDS {
-        let send = |link: &Link| {
-            let (mut request, address) = (None, link.out.buffer.address());
+        let send = |(link, message): (&Link, usize)| {
+            let (mut request, address) = (None, link.out.buffer.address() + message * STRIDE);
+            let len = length(round + message);
             wait("an advert", || {
-                let sent = net.isend(link.send, address, length(round), 0, link.out.region);
+                let sent = net.isend(link.send, address, len, 0, link.out.region);
                 request = sent.expect("isend");
                 request.is_some()
             });
             request.expect("just sent")
         };
-        let mut requests: Vec<_> = links.iter().map(send).collect();
+        let mut requests: Vec<_> = bursts(&links).map(send).collect();
         let mut stopped = false;
         wait("the end of a send to a receiver that is stopped", || {
             if !stopped && receiver.overhear().is_some() {
@@ -243,16 +251,17 @@ fn receiver_is_stopped(part: &Part) {
 fn receives(part: &Part, net: Net, context: Object) {
     let links: Vec<_> = (0..LINKS).map(|_| Link::to_peer(net, context, &mut { part })).collect();
     for round in 0..ROUNDS {
-        let post = |Link { receive, input, .. }: &Link| {
-            let address = input.buffer.address();
+        let post = |(link, message): (&Link, usize)| {
+            let Link { receive, input, .. } = link;
+            let address = input.buffer.address() + message * STRIDE;
             let posted = net.irecv(*receive, address, STRIDE, 0, input.region).expect("irecv");
-            posted.expect("the window is empty")
+            (posted.expect("the window has room"), length(round + message))
         };
-        let mut requests: Vec<_> = links.iter().map(post).collect();
+        let mut requests: Vec<_> = bursts(&links).map(post).collect();
         wait("the messages", || {
-            requests.retain(|request| {
+            requests.retain(|(request, len)| {
                 let size = net.test(*request).expect("a receive");
-                size.inspect(|size| assert_eq!(*size, length(round))).is_none()
+                size.inspect(|size| assert_eq!(size, len)).is_none()
             });
             requests.is_empty()
         });
