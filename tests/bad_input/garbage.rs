@@ -20,10 +20,10 @@ use crate::support::stranger::{LONGEST, Stranger};
 use crate::{BOUND, counter, open, stats_file};
 
 /// A message that is neither taken nor refused by then is lost, which is its sender's trouble.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Accept waits for longer than any play here lasts.
-const SETTINGS: &[(&str, &str)] =
+pub(crate) const SETTINGS: &[(&str, &str)] =
     &[("RAILS", "127.0.0.1,127.0.0.2"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "1000")];
 
 /// Numbers from a seed (xorshift), which a failure names.
@@ -43,16 +43,16 @@ impl Random {
 }
 
 /// A listener to be bothered, and whoever bothers it.
-struct Door {
+pub(crate) struct Door {
     net: Net,
     handle: Handle,
-    listener: Object,
-    stranger: Stranger,
-    peer: fabric::PeerAddress,
+    pub(crate) listener: Object,
+    pub(crate) stranger: Stranger,
+    pub(crate) peer: fabric::PeerAddress,
 }
 
 impl Door {
-    fn open(net: Net, context: Object) -> Self {
+    pub(crate) fn open(net: Net, context: Object) -> Self {
         let (handle, listener) = net.listen(context, 0).expect("listen");
         let stranger = Stranger::open();
         let control = proto::Handle::decode(&handle).expect("ours").control;
@@ -78,7 +78,7 @@ impl Door {
     }
 
     /// A request that the listener has to take for a peer's.
-    fn request(&self) -> Request {
+    pub(crate) fn request(&self) -> Request {
         let handle = proto::Handle::decode(&self.handle).expect("ours");
         let name = Address::new(&self.stranger.name()).expect("it fits");
         Request {

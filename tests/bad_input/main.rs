@@ -1,6 +1,7 @@
 //! What must not hurt: bad handles, bad calls, bad peers, bad bytes, bad settings. Each ends in a named error or a counted
 //! drop within its bound; the process lives, and what else the endpoint does goes on.
 
+mod bundles;
 mod bystander;
 mod calls;
 mod closing;

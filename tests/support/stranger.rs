@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{
-    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Domain, Endpoint, Fabric,
-    Info, Library, Pages, PeerAddress, Post, Query, Region,
+    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Delivery, Domain, Endpoint,
+    Fabric, Info, Library, Pages, PeerAddress, Post, Query, Region, RemoteBytes, RemoteKey,
 };
 
 /// A control endpoint of its own.
@@ -22,6 +22,9 @@ pub(crate) struct Stranger {
 
 /// The longest message that a stranger sends.
 pub(crate) const LONGEST: usize = 1 << 16;
+/// Where in its pages an answer goes, and its mailbox lies.
+const HEARD: usize = 32 << 10;
+const MAILBOX: usize = 48 << 10;
 /// How often it tries at the least.
 const TURNS: usize = 1000;
 
@@ -104,6 +107,47 @@ impl Stranger {
             meanwhile();
         }
         posted
+    }
+
+    /// Makes room for an answer.
+    pub(crate) fn listen(&self) {
+        let local = self.region.local(HEARD, MAILBOX - HEARD).expect("within the pages");
+        let posted = self.endpoint.receive(local, self.contexts.at(1)).expect("fi_recv");
+        assert_eq!(posted, Post::Accepted);
+    }
+
+    /// The answer, if it has come.
+    pub(crate) fn heard(&self) -> Option<Vec<u8>> {
+        self.poll();
+        let mut bytes = vec![0; MAILBOX - HEARD];
+        self.pages.copy_out(HEARD, &mut bytes);
+        bytes.starts_with(b"IRRL").then_some(bytes)
+    }
+
+    /// Where it takes adverts: an address and a key.
+    pub(crate) fn mailbox(&self) -> (u64, u64) {
+        let address = self.region.target_address(self.pages.address() + MAILBOX as u64);
+        (address.expect("within the pages"), self.region.key().to_wire())
+    }
+
+    /// Writes words to what a peer has lent, to the end of that.
+    pub(crate) fn write(&self, to: PeerAddress, words: &[u64], address: u64, key: u64) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.pages.copy_in(0, &bytes);
+        let remote = RemoteBytes { address, key: RemoteKey::from_wire(key) };
+        let (start, mut posted) = (Instant::now(), false);
+        loop {
+            assert!(start.elapsed() < Duration::from_secs(60), "a write has no end");
+            if !posted {
+                let local = self.region.local(0, bytes.len()).expect("within the pages");
+                let context = self.contexts.at(0);
+                let answer = self.endpoint.write(local, remote, to, Delivery::Default, context);
+                posted = answer.expect("fi_write") == Post::Accepted;
+            }
+            if self.poll() && posted {
+                return;
+            }
+        }
     }
 
     /// Whether an operation of ours has ended, well or not.
