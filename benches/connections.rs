@@ -24,7 +24,7 @@ use support::traffic::End;
 const MESSAGES: usize = 1000;
 /// What the first connection carries: more completions than a queue has entries, the queue of control, too, which has one for
 /// several messages.
-const MESSAGES_FIRST: usize = 100_000;
+const MESSAGES_FIRST: usize = 250_000;
 const MESSAGE_BYTES: usize = 8;
 const WINDOW: usize = 8;
 /// Connections under way at once.
@@ -162,7 +162,12 @@ fn pair(plugin: &Path, count: usize) -> [Report; 2] {
 fn start(plugin: &Path, side: &str, count: usize) -> Child {
     let mut command = again(plugin, side, count);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    for (name, value) in [("IRONRAIL_RAILS", "127.0.0.1"), ("IRONRAIL_PROVIDER", "net")] {
+    for (name, value) in [
+        ("IRONRAIL_RAILS", "127.0.0.1"),
+        ("IRONRAIL_PROVIDER", "net"),
+        // Queues are the endpoint's. Long ones would be touched for the first time while other connections are weighed.
+        ("IRONRAIL_CQ_ENTRIES", "1024"),
+    ] {
         if std::env::var_os(name).is_none() {
             command.env(name, value);
         }

@@ -52,7 +52,7 @@ fn short_messages_allocate_nothing() {
 fn bursts_of_short_messages_allocate_nothing() {
     let test = "bursts_of_short_messages_allocate_nothing";
     let stats = nothing_in(test, &[NOT_EAGER], |ends| {
-        for bytes in [1, SHORT, 48] {
+        for bytes in [1, SHORT, 16] {
             for _ in 0..100 {
                 burst(ends, bytes, 20);
             }

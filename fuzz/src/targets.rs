@@ -410,17 +410,16 @@ fn bundle(input: &[u8]) {
                 }
             }
             1 => {
-                let len = 4 + 4 * script.small(2) as usize;
+                let len = BUNDLE_PLACE_WORDS;
                 let near = receiver.done();
                 ring.write(&mut script, parameters.nonce, near, BUNDLE_PLACES + 1, len);
             }
             2 => {
-                // One that is right but for what it says, and of which length.
+                // One that is right but for what it says.
                 let line = receiver.done().plus(script.small(4));
                 let (len, place) = (script.small(72), line.number() % BUNDLE_PLACES);
                 let start = place as usize * BUNDLE_PLACE_WORDS;
-                let count = if len <= 16 { 4 } else { 8 };
-                let bundled = &mut ring.words[start..start + count];
+                let bundled = &mut ring.words[start..start + BUNDLE_PLACE_WORDS];
                 bundled.fill(script.word());
                 bundled[0] = u64::from(line.number()) << 32;
                 bundled[1] = 5 << 24 | u64::from(len);

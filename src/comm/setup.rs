@@ -166,7 +166,7 @@ mod tests {
             window: Window::SINGLE,
             max_group: 1,
             eager_bytes: 128,
-            bundle_bytes: 48,
+            bundle_bytes: 16,
             identity,
         };
         Asking::new(request, Vec::new(), now)

@@ -4,11 +4,11 @@
 //! The first message since a turn goes at once, as ever: one alone gains nothing by waiting.
 
 use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
-use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES, SHORT_BYTES};
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::handshake::Ring;
 use proto::{BundleWrite, Bundled, Line, PlainMessage};
 
-use super::copies::Copied;
+use super::copies::{Copied, PAYLOAD_WORDS};
 use super::lanes::ControlLane;
 use super::memory::{Places, Short, Unit};
 use super::receiver::{Receiver, note};
@@ -24,7 +24,7 @@ pub(super) const RING_BYTES: usize = BUNDLE_PLACES as usize * BUNDLE_PLACE_WORDS
 pub(super) struct Bundler {
     pub(super) staging: Unit,
     /// The same as places.
-    places: Places,
+    places: Places<BUNDLE_PLACE_WORDS>,
     target: u64,
     key: u64,
     inject_words: usize,
@@ -109,11 +109,7 @@ impl Sender {
         message: &PlainMessage,
     ) {
         let Some(bundler) = &mut self.bundler else { return };
-        if message.len <= SHORT_BYTES {
-            self.flow.hold_shortly(&mut bundler.places, message, bytes.words());
-        } else {
-            self.flow.hold_plainly(&mut bundler.places, message, bytes.words());
-        }
+        self.flow.hold_plainly(&mut bundler.places, message, bytes.words());
         if !bundler.listed {
             bundler.list(holding, slot);
         }
@@ -224,6 +220,8 @@ impl Receiver {
         let every = self.failure.is_some() || self.ending.heard_bye || self.is_ending();
         let Bundled { line, len, payload } = self.flow.next_bundled(ring, every)?;
         self.bundled = true;
-        Some(self.copied(line, len, payload))
+        let mut words = [0; PAYLOAD_WORDS];
+        words[..payload.len()].copy_from_slice(&payload);
+        Some(self.copied(line, len, words))
     }
 }

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use proto::bundle::PAYLOAD_WORDS;
+use proto::bundle::PAYLOAD_WORDS as BUNDLE_WORDS;
+use proto::eager::{EAGER_PLACE_WORDS, FIRST_PAYLOAD};
 use proto::wire::{FIN_PLACE_BYTES, FIRST_KEY};
 use proto::{Line, LineSource, ProtocolError};
 
@@ -14,6 +15,10 @@ use super::slots::Slots;
 use super::{Endpoint, Look, enqueue};
 use crate::error::{Error, Kind};
 use crate::rail::UserRegion;
+
+/// Words of a message, at most.
+pub(super) const PAYLOAD_WORDS: usize = EAGER_PLACE_WORDS - FIRST_PAYLOAD;
+const _: () = assert!(BUNDLE_WORDS <= PAYLOAD_WORDS);
 
 /// A message to be copied.
 #[derive(Debug)]

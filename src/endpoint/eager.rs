@@ -7,12 +7,11 @@
 use std::array;
 
 use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
-use proto::bundle::PAYLOAD_WORDS;
 use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_PAYLOAD, words_of as eager_words};
 use proto::handshake::Ring;
 use proto::{Cease, Ceased, CommId, EagerWrite, LineSource, SendPoll};
 
-use super::copies::Copied;
+use super::copies::{Copied, PAYLOAD_WORDS};
 use super::lanes::ControlLane;
 use super::memory::{Short, Unit};
 use super::receiver::Receiver;
@@ -27,8 +26,6 @@ use crate::rail::Purpose;
 /// The longest message, as a place of the ring has room for it.
 const BYTES_MAX: usize = (EAGER_PLACE_WORDS - FIRST_PAYLOAD) * 8;
 const _: () = assert!(BYTES_MAX as u64 >= EAGER_BYTES_MAX);
-const EAGER_PAYLOAD_WORDS: usize = EAGER_PLACE_WORDS - FIRST_PAYLOAD;
-const _: () = assert!(EAGER_PAYLOAD_WORDS <= PAYLOAD_WORDS);
 /// The ring of one connection, at either end.
 pub(super) const RING_BYTES: usize = proto::eager::Unplaced::MAX * EAGER_PLACE_WORDS * 8;
 
@@ -314,11 +311,9 @@ impl Receiver {
                 arrival.len
             );
         }
-        let payload: [u64; EAGER_PAYLOAD_WORDS] =
+        let payload: [u64; PAYLOAD_WORDS] =
             array::from_fn(|index| inlet.ring.word(arrival.place, FIRST_PAYLOAD + index));
-        let mut words = [0; PAYLOAD_WORDS];
-        words[..EAGER_PAYLOAD_WORDS].copy_from_slice(&payload);
-        Some(self.copied(arrival.line, arrival.len, words))
+        Some(self.copied(arrival.line, arrival.len, payload))
     }
 
     /// The sender sends no eager message from this number on.

@@ -8,7 +8,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fabric::{Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, Ring};
+use fabric::{
+    CACHE_LINE_WORDS, Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, Ring,
+};
 use proto::{LineSink, LineSource};
 
 /// Units of one slab: what one registration serves. A word has a bit for each.
@@ -279,11 +281,11 @@ impl LineSink for Unit {
     }
 }
 
-/// The places of a unit whose lines are a cache line long, for who knows that: the plain form.
+/// The places of a unit whose lines are so many words long, mostly a cache line, for who knows that: the plain form.
 #[derive(Debug)]
-pub(crate) struct Places(Ring);
+pub(crate) struct Places<const WORDS: usize = CACHE_LINE_WORDS>(Ring<WORDS>);
 
-impl LineSource for Places {
+impl<const WORDS: usize> LineSource for Places<WORDS> {
     #[inline(always)]
     fn word(&self, place: u32, index: usize) -> u64 {
         self.0.place(place).load(index)
@@ -301,7 +303,7 @@ impl LineSource for Places {
     }
 }
 
-impl LineSink for Places {
+impl<const WORDS: usize> LineSink for Places<WORDS> {
     #[inline]
     fn store(&mut self, place: u32, index: usize, word: u64) {
         self.0.store_words(place, index, [word]);
@@ -320,9 +322,9 @@ impl LineSink for Places {
 
 impl Unit {
     /// The same memory as so many places, a power of two.
-    pub(crate) fn places(&self, count: u32) -> Places {
+    pub(crate) fn places<const WORDS: usize>(&self, count: u32) -> Places<WORDS> {
         let ring = Ring::new(&self.pages, self.first_word, count);
-        Places(ring.expect("a unit has a cache line for each of its lines, and one more"))
+        Places(ring.expect("a unit has as much memory as it was taken for"))
     }
 
     /// The unit, cut anew into lines of `line_words` words: no longer ones than it was taken for.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
-use proto::bundle::BUNDLE_PLACES;
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
 use proto::wire::FIRST_KEY;
 use proto::{
@@ -40,7 +40,7 @@ pub(super) struct Receiver {
     /// Where eager messages land, where there may be any.
     pub(super) inlet: Option<Inlet>,
     /// Where bundles land, where there may be any.
-    pub(super) bundles: Option<(Places, Unit)>,
+    pub(super) bundles: Option<(Places<BUNDLE_PLACE_WORDS>, Unit)>,
     /// Whether the last message that was copied came in a bundle, and no part has come since.
     pub(super) bundled: bool,
     /// The slot of the region that the last copy went to: most go to one.

@@ -93,7 +93,7 @@ impl Door {
             window: Window::SINGLE,
             max_group: 1,
             eager_bytes: 128,
-            bundle_bytes: 48,
+            bundle_bytes: 16,
             identity: Identity::default(),
         }
     }

@@ -21,7 +21,7 @@ const LINKS: usize = 8;
 const MESSAGES: usize = 40;
 /// Short enough for software to take them in behind a full socket, and to say that they are sent. Of those that follow each other
 /// the short ones travel in bundles.
-const LENGTHS: [usize; 8] = [8, 8 << 10, 8, 48, 16, 4 << 10, 64, 8];
+const LENGTHS: [usize; 8] = [8, 8 << 10, 8, 13, 16, 4 << 10, 64, 8];
 /// Bytes between two messages in a buffer.
 const STRIDE: usize = 8 << 10;
 /// A message in so many stops its sender; the last does, too.

@@ -38,7 +38,7 @@ fn open(part: &Part, profile: &str, rails: usize, more: &str) -> (World, Link) {
 impl Link {
     /// Receives for a burst, all advertised.
     fn receives(&self) -> Vec<Object> {
-        let received = (0..BURST).map(|index| self.irecv(index * STRIDE, 48, 0)).collect();
+        let received = (0..BURST).map(|index| self.irecv(index * STRIDE, 16, 0)).collect();
         self.turn();
         received
     }
@@ -57,10 +57,10 @@ impl Link {
         (sent, world.fabric.number("counter.posts") - before)
     }
 
-    /// Four receives of 48 bytes, by tags from 0 on.
+    /// Four receives of 16 bytes, by tags from 0 on.
     fn group(&self, group: usize) -> Object {
         let at = |index: usize| self.into.address() + (group * 4 + index) * STRIDE;
-        let receives: Vec<_> = (0..4).map(|index| (at(index), 48, tag_of(index))).collect();
+        let receives: Vec<_> = (0..4).map(|index| (at(index), 16, tag_of(index))).collect();
         let posted = self.net.irecv_each(self.receive, &receives, self.to);
         posted.expect("irecv").expect("the window has room")
     }
@@ -110,15 +110,15 @@ impl Link {
 fn fewer_posts_than_messages(part: &Part, profile: &str, rails: usize) {
     let (world, link) = open(part, profile, rails, "");
     for posted in [None, Some(64)] {
-        for len in [1, 8, 16, 17, 40, 48] {
+        for len in [1, 8, 15, 16] {
             let most = link.bursts(world, posted, |_| len);
             assert!(most <= 3, "{most} posts for {BURST} messages of {len} bytes");
         }
-        let most = link.bursts(world, posted, |index| index * 5 % 49);
+        let most = link.bursts(world, posted, |index| index * 5 % 17);
         assert!(most <= 3, "{most} posts for messages of several lengths");
-        let most = link.bursts(world, posted, |_| 49);
+        let most = link.bursts(world, posted, |_| 17);
         assert!(most >= BURST as u64, "{most} posts for messages that are too long");
-        let most = link.bursts(world, posted, |index| 8 + 41 * (index % 2));
+        let most = link.bursts(world, posted, |index| 8 + 9 * (index % 2));
         assert!(most >= BURST as u64, "a message that is too long lies between any two: {most}");
     }
     link.part(world);
@@ -163,9 +163,9 @@ fn the_setting_bounds_what_travels_in_bundles() {
     for setting in ["0", "8", "1K"] {
         play(&[provider(), ("BUNDLE_MAX_SIZE", setting)], BOUND, |part| {
             let setting = std::env::var("IRONRAIL_BUNDLE_MAX_SIZE").expect("the play sets it");
-            let longest = setting.parse().unwrap_or(48);
+            let longest = setting.parse().unwrap_or(16);
             let (world, link) = open(part, "tcp", 1, "");
-            for len in [0, 1, 8, 9, 48, 49] {
+            for len in [0, 1, 8, 9, 16, 17] {
                 let most = link.bursts(world, None, |_| len);
                 let bundled = longest > 0 && len <= longest;
                 assert_eq!(most <= 3, bundled, "{most} posts of {len} bytes, {setting}");
@@ -189,7 +189,7 @@ fn groups_travel_in_bundles() {
             for group in 0..4 {
                 for tag in order {
                     let message = group * 4 + tag;
-                    let request = link.isend(message + round, message * 3, tag_of(tag));
+                    let request = link.isend(message + round, message, tag_of(tag));
                     sent.push(request.expect("it is advertised"));
                 }
             }
@@ -203,10 +203,10 @@ fn groups_travel_in_bundles() {
                     link.net.test_each(request, 4).expect("test")
                 });
                 let messages = group * 4..group * 4 + 4;
-                let expected: Vec<usize> = messages.clone().map(|message| message * 3).collect();
+                let expected: Vec<usize> = messages.clone().collect();
                 assert_eq!(sizes, Some(expected));
                 for message in messages {
-                    assert!(link.has(message * STRIDE, message + round, message * 3));
+                    assert!(link.has(message * STRIDE, message + round, message));
                 }
             }
             link.end(sent);
@@ -222,7 +222,7 @@ fn a_refused_bundle_is_not_lost() {
         let (world, link) = open(part, profile, 2, "");
         for round in 0..10 {
             let received = link.receives();
-            let send = |index| link.isend(index + round, index * 2, 0).expect("advertised");
+            let send = |index| link.isend(index + round, index % 17, 0).expect("advertised");
             let mut sent = vec![send(0)];
             let posts = world.fabric.number("counter.posts");
             world.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 40));
@@ -230,7 +230,7 @@ fn a_refused_bundle_is_not_lost() {
             assert_eq!(world.fabric.number("counter.posts"), posts, "all of them are held");
             (0..3).for_each(|_| link.ends[0].turn());
             assert!(world.fabric.number("counter.posts") > posts, "the bundle was tried");
-            link.arrive(received, round, |index| index * 2);
+            link.arrive(received, round, |index| index % 17);
             link.end(sent);
         }
         link.part(world);
@@ -243,9 +243,9 @@ fn refused_posts_lose_nothing_of_a_burst() {
         let (world, link) = open(part, profile, 2, "eagain=500");
         for round in 0..50 {
             let received = link.receives();
-            let send = |index| link.isend_at_last(index + round, index * 2);
+            let send = |index| link.isend_at_last(index + round, index % 17);
             let sent = (0..BURST).map(send).collect();
-            link.arrive(received, round, |index| index * 2);
+            link.arrive(received, round, |index| index % 17);
             link.end(sent);
         }
         link.part(world);
@@ -257,7 +257,7 @@ fn a_bundle_that_is_late_is_not_taken_early() {
     play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
         let (world, link) = open(part, profile, 1, "");
         let received = link.receives();
-        let send = |index: usize| link.isend(index, 48, 0).expect("it is advertised");
+        let send = |index: usize| link.isend(index, 16, 0).expect("it is advertised");
         let mut sent = vec![send(0)];
         let operations = world.fabric.number("counter.operations");
         world.fabric.fault(&format!("delay={}:1000", operations + 1));
@@ -268,7 +268,7 @@ fn a_bundle_that_is_late_is_not_taken_early() {
             link.ends.iter().for_each(End::turn);
             assert_eq!(link.net.test(received[1]), Ok(None));
         }
-        link.arrive(received, 0, |_| 48);
+        link.arrive(received, 0, |_| 16);
         link.end(sent);
         assert_eq!(world.fabric.number("counter.faults.delay"), 1);
         link.part(world);
@@ -283,8 +283,8 @@ fn a_bundle_that_is_torn_is_not_taken_early() {
         for round in 0..200 {
             let received = link.receives();
             link.into.write(0, &[0; BURST * STRIDE]);
-            let (sent, _) = link.burst(world, round, |index| (index * 11 + round) % 49);
-            link.arrive(received, round, |index| (index * 11 + round) % 49);
+            let (sent, _) = link.burst(world, round, |index| (index * 11 + round) % 17);
+            link.arrive(received, round, |index| (index * 11 + round) % 17);
             link.end(sent);
         }
         assert!(world.fabric.number("counter.held") > 0, "nothing was seen torn");
@@ -301,16 +301,16 @@ fn a_sender_that_closes_after_a_burst_has_sent_it() {
         let (world, link) = open(part, profile, 1, more);
         let received = link.receives();
         (0..BURST).for_each(|index| {
-            link.isend_at_last(index, 48);
+            link.isend_at_last(index, 16);
         });
         link.net.deregister(link.send, link.from).expect("deregMr");
         link.out.write(0, &[0xff; 2048]);
         link.net.close_send(link.send).expect("closeSend");
-        link.arrive(received, 0, |_| 48);
+        link.arrive(received, 0, |_| 16);
         // A farewell that has overtaken the burst is looked at again now and then.
         wait("the word that nothing more comes", || {
             link.ends.iter().for_each(End::turn);
-            match link.net.irecv(link.receive, link.into.address(), 48, 0, link.to) {
+            match link.net.irecv(link.receive, link.into.address(), 16, 0, link.to) {
                 Ok(Some(more)) => link.net.test(more).is_err(),
                 other => other.is_err(),
             }
@@ -332,7 +332,7 @@ fn an_abort_after_a_burst_breaks_no_rule() {
         let (world, link) = open(part, profile, 2, "");
         link.receives();
         (0..BURST).for_each(|index| {
-            link.isend(index, 48, 0).expect("it is advertised");
+            link.isend(index, 16, 0).expect("it is advertised");
         });
         let first: usize = first.parse().expect("a number");
         let [one, other] = [link.ends[first], link.ends[1 - first]];
@@ -357,7 +357,7 @@ fn memory_stays_until_the_bundles_on_their_way_to_it_have_come() {
         let (profile, state) = case.split_once(' ').expect("two words");
         let (world, link) = open(part, profile, 1, "");
         let received = link.receives();
-        let send = |index| link.isend(index, 48, 0).expect("it is advertised");
+        let send = |index| link.isend(index, 16, 0).expect("it is advertised");
         let sent: Vec<Object> = (0..BURST).map(send).collect();
         if state == "written" {
             link.ends[0].turn();
@@ -374,7 +374,7 @@ fn memory_stays_until_the_bundles_on_their_way_to_it_have_come() {
             assert!(free, "what was begun has come");
         }
         let is_there: Vec<bool> =
-            (0..BURST).map(|index| link.has(index * STRIDE, index, 48)).collect();
+            (0..BURST).map(|index| link.has(index * STRIDE, index, 16)).collect();
         // There a NIC brings what was written.
         let come = case == "adversary written" && is_there.iter().all(|there| *there);
         assert!(stays.is_err() || come, "messages are on their way");
@@ -402,7 +402,7 @@ fn a_bundle_that_fails_fails_both_ends() {
         let (profile, fault) = case.split_once(' ').expect("two words");
         let (world, link) = open(part, profile, 1, "");
         let received = link.receives();
-        let send = |index| link.isend(index, 48, 0).expect("it is advertised");
+        let send = |index| link.isend(index, 16, 0).expect("it is advertised");
         let sent: Vec<Object> = (0..BURST).map(send).collect();
         let counted = if fault == "reject" { "counter.posts" } else { "counter.operations" };
         world.fabric.fault(&format!("{fault}={}", world.fabric.number(counted) + 1));

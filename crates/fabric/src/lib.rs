@@ -66,4 +66,4 @@ pub use post::{Delivery, Post};
 pub use query::Query;
 pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll, Polled};
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
-pub use ring::{Place, Ring};
+pub use ring::{CACHE_LINE_WORDS, Place, Ring};

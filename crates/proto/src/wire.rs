@@ -142,10 +142,6 @@ impl Form {
         Self(len as u64 | (Kind::Bundled as u64) << KIND_SHIFT)
     }
 
-    pub(crate) const fn bundled_len(self) -> u16 {
-        low16(self.0)
-    }
-
     /// The flag of an advert whose receive may be filled by a copy.
     pub(crate) const COPIES: u64 = 1 << STATUS_SHIFT;
 

@@ -43,8 +43,7 @@ fn a_message_of_any_length_is_whole_whatever_lay_in_its_place_before() {
         let first = world.hold(&payload).unwrap();
         let second = world.hold(&payload).unwrap();
         let write = world.carry(false).unwrap();
-        let last = if len <= 16 { 4 } else { 8 };
-        let words = BUNDLE_PLACE_WORDS + last;
+        let words = 2 * BUNDLE_PLACE_WORDS;
         assert_eq!(write, BundleWrite { first, count: 2, place: 0, words });
         assert_eq!(world.take_all(), [(first, payload.clone()), (second, payload)], "{len} bytes");
     }
@@ -201,7 +200,7 @@ fn the_lines_of_a_group_are_held_in_their_order_alone() {
     let mut hold = |tag: i32| {
         let (line, may) = world.submit(tag, 8).expect("its receive is advertised");
         if may {
-            world.pair.sender.hold(&mut world.staging, line, 8, [7; 6]);
+            world.pair.sender.hold(&mut world.staging, line, 8, [7; 2]);
         } else {
             world.pair.sender.posted(line, 1, 1);
         }
@@ -230,9 +229,9 @@ fn nothing_is_held_unless_both_ends_allow_it() {
         may
     };
     assert!(!may(&|_| {}, 8));
-    assert!(!may(&|pair| pair.sender.allow_bundles(48), 8), "the receiver has lent no ring");
+    assert!(!may(&|pair| pair.sender.allow_bundles(16), 8), "the receiver has lent no ring");
     assert!(!may(&|pair| pair.receiver.allow_bundles(), 8), "the sender has none");
-    for (limit, longest) in [(1, 1), (8, 8), (47, 47), (48, 48), (49, 48), (u64::MAX, 48)] {
+    for (limit, longest) in [(1, 1), (8, 8), (15, 15), (16, 16), (17, 16), (u64::MAX, 16)] {
         let both = |pair: &mut Pair| {
             pair.sender.allow_bundles(limit.min(1 << 40));
             pair.receiver.allow_bundles();
@@ -268,7 +267,7 @@ fn from_a_receive_that_no_copy_reaches_on_no_advert_allows_any() {
         world.post(1);
         world.hold_many(1);
         world.carry_all();
-        world.pair.post(&[(48, 0)], false).unwrap();
+        world.pair.post(&[(16, 0)], false).unwrap();
         world.take(false).expect("it was written");
         if refuse {
             world.pair.receiver.refuse_copies();
@@ -332,7 +331,7 @@ fn lines_go_on_past_the_largest_number() {
         for round in 0..60_u32 {
             let count = 1 + round % 7;
             world.post(count);
-            let payload = vec![u8::try_from(round).unwrap(); (round % 49) as usize];
+            let payload = vec![u8::try_from(round).unwrap(); (round % 17) as usize];
             for _ in 0..count {
                 held += u32::from(world.hold(&payload).is_some());
             }

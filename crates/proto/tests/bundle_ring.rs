@@ -13,7 +13,7 @@ fn lines(found: &[(Line, Vec<u8>)]) -> Vec<u32> {
 
 /// A message that goes by itself: its immediate.
 fn send_alone(world: &mut Bundles) -> Immediate {
-    let (_, immediate) = world.pair.send(0, 48).expect("its receive is advertised");
+    let (_, immediate) = world.pair.send(0, 16).expect("its receive is advertised");
     immediate
 }
 
@@ -35,7 +35,7 @@ fn messages_are_taken_in_order_up_to_the_first_that_is_missing() {
         assert_eq!(take(&mut world), [0], "line 1 is missing");
         assert!(!world.pair.receiver.has_bundled(&world.ring));
         assert_eq!(take(&mut world), []);
-        world.pair.receiver.arrived(0, alone, 48);
+        world.pair.receiver.arrived(0, alone, 16);
         assert!(world.pair.receiver.has_bundled(&world.ring));
         assert_eq!(take(&mut world), [2, 3]);
         assert!(!world.pair.receiver.has_bundled(&world.ring), "line 4 was not sent");
@@ -46,10 +46,10 @@ fn messages_are_taken_in_order_up_to_the_first_that_is_missing() {
 fn messages_behind_a_missing_one_are_taken_when_every_one_is_asked_for() {
     let mut world = Bundles::new(parameters());
     world.post(5);
-    world.pair.send(0, 48).expect("its receive is advertised");
+    world.pair.send(0, 16).expect("its receive is advertised");
     world.hold_many(1);
     world.carry_all();
-    world.pair.send(0, 48).expect("its receive is advertised");
+    world.pair.send(0, 16).expect("its receive is advertised");
     world.hold_many(2);
     world.carry_all();
     assert_eq!(world.take(false), None, "line 0 is missing");
@@ -67,7 +67,7 @@ fn a_line_that_was_completed_before_its_turn_is_in_nobodys_way() {
     let alone = send_alone(&mut world);
     world.hold_many(1);
     world.carry_all();
-    world.pair.receiver.arrived(0, alone, 48);
+    world.pair.receiver.arrived(0, alone, 16);
     assert_eq!(lines(&world.take_all()), [0, 2]);
 }
 
@@ -76,9 +76,9 @@ fn nothing_is_taken_for_a_line_with_parts() {
     for shortly in [false, true] {
         let mut world = Bundles::new(parameters());
         world.post(1);
-        let (line, immediate) = world.pair.send(0, 48).expect("its receive is advertised");
-        let first = Immediate::new(immediate.comm(), line, 0, false, true, 48);
-        world.pair.receiver.arrived(0, first, 16);
+        let (line, immediate) = world.pair.send(0, 16).expect("its receive is advertised");
+        let first = Immediate::new(immediate.comm(), line, 0, false, true, 16);
+        world.pair.receiver.arrived(0, first, 8);
         world.forge(line, BUNDLED | 8, 4);
         let found = if shortly { world.take_shortly() } else { world.take_all() };
         assert_eq!(found, []);
@@ -103,7 +103,7 @@ fn nothing_is_taken_for_a_line_that_is_not_advertised() {
 
 #[test]
 fn what_has_not_landed_whole_is_not_there() {
-    for len in [8, 48] {
+    for len in [8, 16] {
         let mut world = Bundles::new(parameters());
         world.post(1);
         assert_eq!(world.take_all(), [], "memory that was never written is no message");
@@ -111,7 +111,7 @@ fn what_has_not_landed_whole_is_not_there() {
         other.post(1);
         other.hold(&vec![9; len]).unwrap();
         other.carry_all();
-        for bit in 0..if len == 8 { 4 } else { 8 } * 64 {
+        for bit in 0..4 * 64 {
             world.ring = other.ring.clone();
             world.ring.words[bit / 64] ^= 1 << (bit % 64);
             assert_eq!((world.take_all(), world.take(true)), (vec![], None), "bit {bit}");
@@ -128,7 +128,7 @@ fn messages_of_an_earlier_tenant_are_not_taken() {
     let mut earlier =
         Bundles::new(FlowParameters { nonce: parameters().nonce ^ 1, ..parameters() });
     let mut world = Bundles::new(parameters());
-    for len in [8, 48] {
+    for len in [8, 16] {
         world.post(1);
         earlier.post(1);
         earlier.hold(&vec![9; len]).unwrap();
@@ -141,33 +141,24 @@ fn messages_of_an_earlier_tenant_are_not_taken() {
 #[test]
 fn what_no_sender_writes_is_not_there() {
     // Longer than a place holds; of other kinds; with bits that mean nothing.
-    let too_long = (49..=0xffff).step_by(61).map(|len| BUNDLED | len);
+    let too_long = (17..=0xffff).step_by(61).map(|len| BUNDLED | len);
     let kinds = (0..8).filter(|kind| *kind != 5).map(|kind| kind << 24 | 8);
     for form in too_long.chain(kinds) {
-        for words in [4, 8] {
-            let mut world = Bundles::new(parameters());
-            world.post(2);
-            world.forge(Line::new(0), form, words);
-            assert_eq!((world.take_all(), world.take(true)), (vec![], None), "{form:#x}");
-            assert_eq!(world.pair.receiver.failure(), None);
-        }
-    }
-    // A form of one length, sealed as the other is.
-    for (len, words) in [(8, 8), (48, 4)] {
         let mut world = Bundles::new(parameters());
-        world.post(1);
-        world.forge(Line::new(0), BUNDLED | len, words);
-        assert_eq!((world.take_all(), world.take(true)), (vec![], None), "{len} bytes");
+        world.post(2);
+        world.forge(Line::new(0), form, 4);
+        assert_eq!((world.take_all(), world.take(true)), (vec![], None), "{form:#x}");
+        assert_eq!(world.pair.receiver.failure(), None);
     }
 }
 
 #[test]
 fn a_message_longer_than_its_receive_fails_the_connection() {
-    for (posted, len) in [(0, 1), (7, 8), (15, 16), (16, 17), (47, BUNDLED_BYTES_MAX)] {
+    for (posted, len) in [(0, 1), (7, 8), (15, BUNDLED_BYTES_MAX)] {
         let mut world = Bundles::new(parameters());
         let line = world.pair.post(&[(posted, 0)], false).unwrap();
         world.advertise();
-        world.forge(line, BUNDLED | len, if len <= 16 { 4 } else { 8 });
+        world.forge(line, BUNDLED | len, 4);
         assert_eq!(world.take_shortly(), [], "the short way leaves it to the other");
         assert_eq!(world.take_all(), []);
         let cause = ProtocolError::Violation(Violation::Size { said: len, posted });
@@ -216,7 +207,7 @@ fn a_group_is_complete_when_all_its_messages_are_copied() {
         for expected in [false, true] {
             let (line, may) = world.submit(1, 8).unwrap();
             assert!(may);
-            world.pair.sender.hold(&mut world.staging, line, 8, [7; 6]);
+            world.pair.sender.hold(&mut world.staging, line, 8, [7; 2]);
             world.carry_all();
             let found = if shortly { world.take_shortly() } else { world.take_all() };
             assert_eq!(lines(&found), [line.number()]);
@@ -230,7 +221,7 @@ fn a_flow_that_has_failed_takes_only_what_was_begun() {
     let mut world = Bundles::new(parameters());
     world.post(5);
     // Line 0 is begun and will not come; lines 1 and 2 are under way.
-    world.pair.send(0, 48).expect("its receive is advertised");
+    world.pair.send(0, 16).expect("its receive is advertised");
     world.hold_many(2);
     world.carry_all();
     world.pair.receiver.withdraw();

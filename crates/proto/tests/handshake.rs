@@ -54,7 +54,7 @@ fn request(rails: usize) -> Request {
         window: Window::GROUPED,
         max_group: 8,
         eager_bytes: 128,
-        bundle_bytes: 48,
+        bundle_bytes: 16,
         identity: identity(),
     }
 }

@@ -68,7 +68,7 @@ impl ReceiveFlow {
     pub fn take_bundled<S: LineSource>(
         &mut self,
         ring: &S,
-        mut copy: impl FnMut(Line, u64, [u64; 2]) -> bool,
+        mut copy: impl FnMut(Line, u64, [u64; PAYLOAD_WORDS]) -> bool,
     ) -> u32 {
         if !self.bundles || self.failed.is_some() {
             return 0;
@@ -78,7 +78,7 @@ impl ReceiveFlow {
         while line != end {
             let slot = &mut self.slots[(window.place(line) % MAX_RING) as usize];
             if slot.stage == NO_LAST && slot.parts == 0 {
-                let Some((len, payload)) = bundle::read_short(ring, nonce, line) else { break };
+                let Some((len, payload)) = bundle::read(ring, nonce, line) else { break };
                 if len > slot.len || !copy(line, len, payload) {
                     break;
                 }

@@ -8,9 +8,7 @@
 //! Only where done is waited for: the write of a bundle has no end that says anything about one message.
 
 use super::{PlainMessage, SendFlow, Slot, State};
-use crate::bundle::{
-    self, BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS, words_of,
-};
+use crate::bundle::{self, BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS};
 use crate::flow::LineSink;
 use crate::ids::Line;
 
@@ -106,20 +104,6 @@ impl SendFlow {
         self.bundles.push(line);
     }
 
-    /// The same for one of up to [`SHORT_BYTES`](crate::bundle::SHORT_BYTES).
-    #[inline(always)]
-    pub fn hold_shortly<S: LineSink>(
-        &mut self,
-        staging: &mut S,
-        message: &PlainMessage,
-        payload: [u64; 2],
-    ) {
-        let (line, len) = (message.line, message.len);
-        self.injected_plainly(message);
-        bundle::pack_short(staging, self.parameters.nonce, line, len, payload);
-        self.bundles.push(line);
-    }
-
     /// Whether some message waits for a write.
     #[inline]
     pub fn holds_back(&self) -> bool {
@@ -135,8 +119,7 @@ impl SendFlow {
         if count == 0 || in_flight >= WRITES_MAX {
             return None;
         }
-        let last = self.slot(first.plus(count - 1));
-        let words = (count as usize - 1) * BUNDLE_PLACE_WORDS + words_of(last.len);
+        let words = count as usize * BUNDLE_PLACE_WORDS;
         Some(BundleWrite { place: bundle::place(first), words, count, first })
     }
 

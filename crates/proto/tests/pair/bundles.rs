@@ -25,7 +25,7 @@ impl Bundles {
         Self { pair, staging, ring }
     }
 
-    /// Posts so many receives of 48 bytes, and carries their adverts over.
+    /// Posts so many receives of 16 bytes, and carries their adverts over.
     pub(crate) fn post(&mut self, count: u32) {
         for _ in 0..count {
             self.pair.post(&[(BUNDLED_BYTES_MAX, 0)], false).expect("there is room");
@@ -68,7 +68,8 @@ impl Bundles {
         let write = self.pair.sender.next_bundle()?;
         assert!(write.place + write.count <= BUNDLE_PLACES, "a write stays inside of the ring");
         for word in 0..write.words {
-            let (place, index) = (write.place + at(word / 8), word % 8);
+            let (place, index) =
+                (write.place + at(word / BUNDLE_PLACE_WORDS), word % BUNDLE_PLACE_WORDS);
             *self.ring.at(place, index) = self.staging.word(place, index);
         }
         self.pair.sender.bundle_posted(write, completes);

@@ -87,9 +87,9 @@ pub(crate) fn earlier_bundles(random: &mut Random, parameters: &FlowParameters, 
     let nonce = random.next();
     let parameters = FlowParameters { nonce, sends_arrive_when_complete: false, ..*parameters };
     let mut sender = SendFlow::new(parameters).unwrap();
-    sender.allow_bundles(48);
+    sender.allow_bundles(16);
     for entry in 0..BUNDLE_PLACES {
         let line = parameters.first_line.plus(entry);
-        sender.hold(ring, line, 8 * u64::from(entry % 6), [u64::MAX; 6]);
+        sender.hold(ring, line, u64::from(entry % 17), [u64::MAX; 2]);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use proto::bundle::BUNDLE_PLACES;
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::wire::SHORT_LINE_WORDS;
 use proto::{AdvertWrite, Begun, BundleWrite, EagerWrite, Immediate, LineSource, LoneDone, Part};
 
@@ -203,7 +203,9 @@ impl Network {
             let free = before.is_none_or(|before| oracle.has_landed(before));
             assert!(free, "entry {entry} overwrites a bundled message that was not taken");
         }
-        let at = |word: usize| (write.place + (word / 8) as u32, word % 8);
+        let at = |word: usize| {
+            (write.place + (word / BUNDLE_PLACE_WORDS) as u32, word % BUNDLE_PLACE_WORDS)
+        };
         let words = (0..write.words).map(at);
         let word = |(place, index)| self.bundle_staging.word(place, index);
         let injected = (!completes).then(|| words.clone().map(word).collect());
@@ -334,7 +336,9 @@ impl Network {
                     for _ in 0..count {
                         let (place, index) = pieces.pop().expect("counted");
                         let word = match injected {
-                            Some(words) => words[(place - *first) as usize * 8 + index],
+                            Some(words) => {
+                                words[(place - *first) as usize * BUNDLE_PLACE_WORDS + index]
+                            }
                             None => self.bundle_staging.word(place, index),
                         };
                         self.bundles.put(place, index, word);

@@ -75,7 +75,7 @@ impl Script {
             optional_percent: random.pick(&[0, 0, 50, 100]),
             eager_limit: random.pick(&[None, None, Some(0), Some(8), Some(40), Some(128)]),
             depth: random.pick(&[1, 2, 8, 32, 200]),
-            bundle_limit: random.pick(&[None, Some(8), Some(48), Some(1000)]),
+            bundle_limit: random.pick(&[None, Some(8), Some(16), Some(1000)]),
             bundle_percent: random.pick(&[20, 80, 100]),
         };
         let lens = Lens::of(random, parameters.largest_write);

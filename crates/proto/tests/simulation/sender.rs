@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use proto::bundle::{BUNDLE_PLACES, SHORT_BYTES};
+use proto::bundle::{BUNDLE_PLACES, BUNDLED_BYTES_MAX};
 use proto::parts;
 use proto::{
     Immediate, Line, LineFormat, Part, Path, ProtocolError, SendFlow, SendPoll, Submit,
@@ -347,12 +347,7 @@ impl Sender {
         }
         if message.copies && self.may_hold(random, script, faults, (message.line, len)) {
             let words = script.payload_words(entry, len);
-            if len <= SHORT_BYTES && random.percent(50) {
-                let words = [words[0], words[1]];
-                self.flow.hold_shortly(&mut network.bundle_staging, &message, words);
-            } else {
-                self.flow.hold_plainly(&mut network.bundle_staging, &message, words);
-            }
+            self.flow.hold_plainly(&mut network.bundle_staging, &message, words);
             oracle.take_eagerly(entry);
             self.requests.push((entry, Request::Line(message.line)));
             self.group += 1;
@@ -388,7 +383,7 @@ impl Sender {
         let Some(limit) = script.bundle_limit else { return false };
         let may = self.flow.may_hold(line, len);
         let proves = script.parameters.sends_arrive_when_complete;
-        let full = !may && len <= limit.min(48) && !proves && self.flow.holds_back();
+        let full = !may && len <= limit.min(BUNDLED_BYTES_MAX) && !proves && self.flow.holds_back();
         faults.fire_many(Fault::BundleFull, u64::from(full));
         let holds = may && random.percent(script.bundle_percent);
         faults.fire_many(Fault::Bundled, u64::from(holds));
