@@ -207,19 +207,12 @@ impl Receiver {
         self.bundles.as_ref().is_some_and(|(ring, _)| self.flow.has_bundled(ring))
     }
 
-    /// Whether the last message came so: the next may be waited for where control is.
-    #[inline(always)]
-    pub(super) fn awaits_bundles(&self) -> bool {
-        self.bundled
-    }
-
     /// The next message that came so, for a receive that is posted.
     pub(super) fn next_bundled(&mut self) -> Option<Copied> {
         let (ring, _) = self.bundles.as_ref()?;
         // Lines before it may never come.
         let every = self.failure.is_some() || self.ending.heard_bye || self.is_ending();
         let Bundled { line, len, payload } = self.flow.next_bundled(ring, every)?;
-        self.bundled = true;
         let mut words = [0; PAYLOAD_WORDS];
         words[..payload.len()].copy_from_slice(&payload);
         Some(self.copied(line, len, words))

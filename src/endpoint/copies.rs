@@ -19,6 +19,8 @@ use crate::rail::UserRegion;
 /// Words of a message, at most.
 pub(super) const PAYLOAD_WORDS: usize = EAGER_PLACE_WORDS - FIRST_PAYLOAD;
 const _: () = assert!(BUNDLE_WORDS <= PAYLOAD_WORDS);
+/// So many turns behind a message that was copied is another looked for as often as data are.
+const COPIES_ATTENTION: u8 = u8::MAX;
 
 /// A message to be copied.
 #[derive(Debug)]
@@ -81,6 +83,14 @@ impl Receiver {
         look == Look::Memory && self.has_bundled() || self.has_eager(look)
     }
 
+    /// Whether control is to be looked at in this turn, too, since messages to be copied came of late: others come there.
+    #[inline(always)]
+    pub(super) fn awaits_copies(&mut self) -> bool {
+        let awaits = self.attention > 0;
+        self.attention -= u8::from(awaits);
+        awaits
+    }
+
     /// Whether messages may come so at all.
     pub(super) fn copies(&self) -> bool {
         self.bundles.is_some() || self.inlet.is_some()
@@ -103,12 +113,15 @@ impl Receiver {
             let word = shadow.reader(place);
             word(FIRST_KEY) == key && region.store(word(FIRST_KEY - 2), payload, bytes)
         });
-        self.bundled |= taken > 0;
+        if taken > 0 {
+            self.attention = COPIES_ATTENTION;
+        }
         taken
     }
 
     /// A message for a receive that is posted.
-    pub(super) fn copied(&self, line: Line, len: u64, payload: [u64; PAYLOAD_WORDS]) -> Copied {
+    pub(super) fn copied(&mut self, line: Line, len: u64, payload: [u64; PAYLOAD_WORDS]) -> Copied {
+        self.attention = COPIES_ATTENTION;
         // The advert of a line stays in the shadow as long as the line is there.
         let place = self.flow.parameters().window.place(line);
         let [_, _, target, _, key] = self.shadow.words::<{ FIRST_KEY + 1 }>(place);

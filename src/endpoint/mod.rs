@@ -342,11 +342,8 @@ impl Endpoint {
                 Err(error) => return Err(self.call_failed(request, error)),
             }
         }
-        if self.awaits_data(request) {
-            self.progress_data();
-        } else {
-            self.progress();
-        }
+        let control = self.awaits_control(request);
+        self.progress_for(control);
         self.ask(request, sizes, Look::Memory).map_err(|error| self.call_failed(request, error))
     }
 

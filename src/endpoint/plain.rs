@@ -135,10 +135,11 @@ impl Endpoint {
         !receives || self.receivers.of(comm).is_some_and(|entry| entry.awaits(request.line()))
     }
 
-    /// Whether what ends the request comes on a data rail: a receive whose parts announce themselves.
-    pub(super) fn awaits_data(&self, request: Handle) -> bool {
+    /// Whether what ends the request may come on a control rail: not for a receive whose parts announce themselves.
+    pub(super) fn awaits_control(&mut self, request: Handle) -> bool {
         let (comm, receives) = request.name().comm();
-        receives && self.receivers.of(comm).is_some_and(|receiver| !receiver.awaits_fins())
+        let Some(receiver) = self.receivers.of_mut(comm).filter(|_| receives) else { return true };
+        receiver.awaits_fins() || receiver.awaits_copies()
     }
 
     /// As [`Endpoint::test`] for what is known to be done: the size of the message.
@@ -201,22 +202,23 @@ impl Endpoint {
     #[inline(always)]
     fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
-        let Some(receiver) = self.receivers.of(comm) else { return Tested::Otherwise };
+        let Some(receiver) = self.receivers.of_mut(comm) else { return Tested::Otherwise };
         if !receiver.awaits_parts(line) {
             return self.report_last_plainly(comm, request).map_or(Tested::Otherwise, Tested::Done);
         }
-        // Bundles that have come already need no turn. Who awaits none looks for them last.
-        let (bundles, mut busy) = (receiver.awaits_bundles(), false);
-        if !(bundles && receiver.has_bundled()) {
-            busy = self.progress_for(bundles);
+        // Bundles that have come already need no turn. Who awaits no copies looks for them last.
+        let (copies, mut busy) = (receiver.awaits_copies(), false);
+        if !(copies && receiver.has_bundled()) {
+            busy = self.progress_for(copies);
         }
-        if !bundles
+        if !copies
             && busy
             && let Some(size) = self.report_plainly(comm, request)
         {
             return Tested::Done(size);
         }
-        if self.receivers.of(comm).is_some_and(|receiver| receiver.has_bundled()) {
+        let came = self.receivers.of(comm).is_some_and(|entry| entry.has_copies(Look::Memory));
+        if came {
             self.take_copies(comm.slot());
             busy = true;
         }
@@ -229,8 +231,8 @@ impl Endpoint {
         if receiver.read_fins(Look::Memory) {
             enqueue(receiver, working, comm.slot());
         }
-        let waits = receiver.waits_plainly(line) && !receiver.has_copies(Look::Memory);
-        if waits { Tested::Pending } else { Tested::Otherwise }
+        // What came may be none, and then nothing has been looked at.
+        if !came && receiver.waits_plainly(line) { Tested::Pending } else { Tested::Otherwise }
     }
 
     /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.

@@ -55,14 +55,8 @@ impl Endpoint {
         }
     }
 
-    /// A turn for who waits for data: only now and then is it a full one. What comes on control queues, adverts and dones, is
-    /// waited for by senders, and they look themselves. False: nothing has happened.
-    #[inline(always)]
-    pub(super) fn progress_data(&mut self) -> bool {
-        self.progress_for(false)
-    }
-
-    /// The same for who waits for data, and for `control` in every turn.
+    /// A turn for who waits for data and, if so, for `control`: else only now and then is it a full one. What comes on control
+    /// queues, adverts and dones, is waited for by senders, and they look themselves. False: nothing has happened.
     #[inline(always)]
     pub(super) fn progress_for(&mut self, control: bool) -> bool {
         if control || self.watch.is_each(CONTROL_TURNS) {

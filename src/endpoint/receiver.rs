@@ -41,8 +41,8 @@ pub(super) struct Receiver {
     pub(super) inlet: Option<Inlet>,
     /// Where bundles land, where there may be any.
     pub(super) bundles: Option<(Places<BUNDLE_PLACE_WORDS>, Unit)>,
-    /// Whether the last message that was copied came in a bundle, and no part has come since.
-    pub(super) bundled: bool,
+    /// In so many turns that it waits control is looked at too.
+    pub(super) attention: u8,
     /// The slot of the region that the last copy went to: most go to one.
     pub(super) last_region: u16,
     pub(super) lanes: Box<[Lane]>,
@@ -140,7 +140,7 @@ impl Receiver {
             fins,
             inlet,
             bundles: bundles.map(|unit| (unit.places(BUNDLE_PLACES), unit)),
-            bundled: false,
+            attention: 0,
             last_region: 0,
             lanes_in_order: lanes::in_order(&lanes),
             plain_nics: array::from_fn(|index| lanes.get(index).map_or(NO_NIC, |lane| lane.nic)),

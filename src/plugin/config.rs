@@ -105,7 +105,7 @@ settings! {
     /// Adverts may wait for one another, to travel in one write. Off: each goes at once.
     advert_batching: bool = "ADVERT_BATCHING", Takes::Switch, "1", shared true;
     /// Messages up to this length are sent at once, into memory that the receiver lends, where their receive is not known yet. 40 is the most there is room for; a larger value says the same.
-    eager_bytes_max: u64 = "EAGER_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "0", shared false;
+    eager_bytes_max: u64 = "EAGER_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "40", shared false;
     /// Messages up to this length may wait for the next turn of progress and travel together in one write, when several are sent between two turns. 16 is the most there is room for; a larger value says the same.
     bundle_bytes_max: u64 = "BUNDLE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "16", shared false;
     /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.

@@ -10,7 +10,10 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use net_abi::{CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV8, NetV12, ResultCode};
+use net_abi::{
+    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV8, NetV12, OPTIONAL_RECEIVE_COMPLETION,
+    ResultCode,
+};
 
 /// What `listen` writes and `connect` is given.
 pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
@@ -186,6 +189,19 @@ impl Net {
         self.irecv_group(comm, 1, address, len, tag, region)
     }
 
+    /// The same, where the caller sees by itself that the bytes have come.
+    pub(crate) fn irecv_optional(
+        self,
+        comm: Object,
+        address: usize,
+        len: usize,
+        tag: c_int,
+        region: Object,
+    ) -> Answer<Option<Object>> {
+        let asked = ptr::without_provenance_mut(OPTIONAL_RECEIVE_COMPLETION);
+        self.irecv_alike(comm, 1, address, len, tag, region, asked)
+    }
+
     /// A group of `count` receives, all alike.
     pub(crate) fn irecv_group(
         self,
@@ -196,7 +212,20 @@ impl Net {
         tag: c_int,
         region: Object,
     ) -> Answer<Option<Object>> {
-        let mut request = STALE;
+        self.irecv_alike(comm, count, address, len, tag, region, STALE)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "as many as NCCL passes")]
+    fn irecv_alike(
+        self,
+        comm: Object,
+        count: c_int,
+        address: usize,
+        len: usize,
+        tag: c_int,
+        region: Object,
+        mut request: *mut c_void,
+    ) -> Answer<Option<Object>> {
         let mut data = [ptr::without_provenance_mut(address); 64];
         let (mut sizes, mut tags, mut regions) = ([len; 64], [tag; 64], [pointer(region); 64]);
         call!(

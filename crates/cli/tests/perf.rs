@@ -72,6 +72,7 @@ fn every_benchmark_runs_with_processes_and_with_threads() {
             "sendrecv --one-way",
             "pingpong -d int64",
             "pingpong --batch 1 --recv-factor 2",
+            "pingpong --late 20",
         ] {
             let (code, table, errors) =
                 ended(perf(&format!("{benchmark} {ranks} -b 1 -e 300K -f 7 -n 3 -c 2")));

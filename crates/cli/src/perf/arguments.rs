@@ -128,9 +128,18 @@ pub(super) struct PingPong {
     /// So many messages go back and forth at a time, into one receive, told apart by their tags; busbw counts them all
     #[arg(long, default_value_t = 1, value_parser = group)]
     pub(super) group: usize,
+    /// Receives are posted one at a time, when their turn has come, and so many microseconds later: after their message was
+    /// sent
+    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["ahead", "batch"])]
+    late: Option<u32>,
 }
 
 impl PingPong {
+    /// How long after its turn has come a receive is posted; none: ahead of it.
+    pub(super) fn late(self) -> Option<Duration> {
+        self.late.map(|late| Duration::from_micros(late.into()))
+    }
+
     /// All at a time, unless something else is asked for.
     pub(super) fn batch(self) -> usize {
         self.batch.unwrap_or(self.ahead).min(self.ahead)

@@ -1,4 +1,7 @@
-//! pingpong: one message back and forth, or a group of them, receives posted ahead, sends tested lazily, as NCCL's proxies do.
+//! pingpong: one message back and forth, or a group of them, receives posted ahead, or late, sends tested lazily, as NCCL's
+//! proxies do.
+
+use std::time::Instant;
 
 use ironrail_group::check::{self, Expected};
 use ironrail_group::communicator::Communicator;
@@ -56,9 +59,11 @@ impl Rally {
             self.post_ahead(communicator, number, messages, &mut receives)?;
             if serves {
                 self.send(communicator)?;
+                self.post_late(communicator, number, &mut receives)?;
                 self.receive(communicator)?;
                 lap();
             } else {
+                self.post_late(communicator, number, &mut receives)?;
                 self.receive(communicator)?;
                 // What the next messages will need goes out before the answer that calls for them.
                 self.post_ahead(communicator, number + 1, messages, &mut receives)?;
@@ -85,10 +90,34 @@ impl Rally {
         receives: &mut usize,
     ) -> Result<(), GroupError> {
         let outstanding = *receives - number;
-        if outstanding + self.how.batch() > self.how.ahead {
+        if self.how.late().is_some() || outstanding + self.how.batch() > self.how.ahead {
             return Ok(());
         }
         let target = (number + self.how.ahead).min(messages);
+        self.post_up_to(communicator, target, receives)
+    }
+
+    /// Posts the receive of message `number`, whose turn it is, where none is posted ahead.
+    fn post_late(
+        &mut self,
+        communicator: &mut Communicator,
+        number: usize,
+        receives: &mut usize,
+    ) -> Result<(), GroupError> {
+        let Some(late) = self.how.late() else { return Ok(()) };
+        let since = Instant::now();
+        while since.elapsed() < late {
+            let _ = communicator.next.poll()?;
+        }
+        self.post_up_to(communicator, number + 1, receives)
+    }
+
+    fn post_up_to(
+        &mut self,
+        communicator: &mut Communicator,
+        target: usize,
+        receives: &mut usize,
+    ) -> Result<(), GroupError> {
         let Communicator { next, previous, patience, .. } = communicator;
         let room = self.bytes * self.how.recv_factor;
         patience.reset();
