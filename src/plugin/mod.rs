@@ -18,7 +18,6 @@ use std::sync::{Arc, OnceLock};
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
 pub(crate) use crate::endpoint::plain::{Plain, Tested};
-
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, Name};
 
@@ -384,7 +383,6 @@ fn plugin() -> Result<&'static Plugin> {
     started()
 }
 
-/// The plugin as `init` left it.
 /// Why the start failed: logged the first time only.
 fn again(failure: &Error) -> Error {
     static LOGGED: AtomicBool = AtomicBool::new(false);
@@ -393,6 +391,7 @@ fn again(failure: &Error) -> Error {
     error
 }
 
+/// The plugin as `init` left it.
 fn started() -> Result<&'static Plugin> {
     let uninitialised = || Error::new(Kind::InvalidUsage, "NCCL has not called init, or it failed");
     let plugin = PLUGIN.get().ok_or_else(uninitialised)?.as_ref().map_err(again)?;
