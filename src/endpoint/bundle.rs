@@ -3,7 +3,7 @@
 //!
 //! The first message since a turn goes at once, as ever: one alone gains nothing by waiting.
 
-use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
+use fabric::{HostBytes, Post, RemoteBytes, RemoteKey};
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::handshake::Ring;
 use proto::{BundleWrite, Bundled, Line, PlainMessage};
@@ -155,15 +155,9 @@ impl Sender {
             let local = means.slabs.local_words(nic, &bundler.staging, write.place, write.words);
             let Some(local) = local else { return false };
             let purpose = Purpose::Bundle { sender: means.slot };
-            let Some(operation) = rail.operations.begin(purpose) else { return false };
-            let context = rail.operations.context(operation);
-            let control = rail.control().expect("control lanes lie on control rails");
-            let posted = control.write(local, remote, peer, Delivery::Default, context);
-            if matches!(posted, Ok(Post::Accepted)) {
-                self.in_flight += 1;
-            } else {
-                rail.operations.end_at(operation);
-            }
+            let posted = rail.write_control(purpose, local, remote, peer);
+            let Some(posted) = posted else { return false };
+            self.in_flight += u32::from(matches!(posted, Ok(Post::Accepted)));
             posted
         } else {
             let local = means.slabs.host_words(&bundler.staging, write.place, write.words);

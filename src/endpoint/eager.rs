@@ -6,7 +6,7 @@
 
 use std::array;
 
-use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey};
+use fabric::{HostBytes, Post, RemoteBytes, RemoteKey};
 use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_PAYLOAD, words_of as eager_words};
 use proto::handshake::Ring;
 use proto::{Cease, Ceased, CommId, EagerWrite, LineSource, SendPoll};
@@ -235,15 +235,9 @@ impl Sender {
             let local = means.slabs.local_words(nic, &outlet.staging, write.place, write.words);
             let Some(local) = local else { return Ok(None) };
             let purpose = Purpose::Eager { sender: means.slot, number: write.number };
-            let Some(operation) = rail.operations.begin(purpose) else { return Ok(None) };
-            let context = rail.operations.context(operation);
-            let control = rail.control().expect("control lanes lie on control rails");
-            let posted = control.write(local, remote, peer, Delivery::Default, context);
-            if matches!(posted, Ok(Post::Accepted)) {
-                self.in_flight += 1;
-            } else {
-                rail.operations.end_at(operation);
-            }
+            let posted = rail.write_control(purpose, local, remote, peer);
+            let Some(posted) = posted else { return Ok(None) };
+            self.in_flight += u32::from(matches!(posted, Ok(Post::Accepted)));
             (posted, true)
         };
         match posted {

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabric::{AddressVector, CompletionQueue, Control, FabricError, Info, PeerAddress};
+use fabric::{
+    AddressVector, CompletionQueue, Control, Delivery, FabricError, Info, LocalBytes, PeerAddress,
+    Post, RemoteBytes,
+};
 use proto::capabilities::Capabilities;
 
 use super::messages::Messages;
@@ -14,7 +17,7 @@ use crate::plugin::device::Device;
 use crate::plugin::discovery::RailPlan;
 use crate::plugin::{Subject, TrafficClass, order, probe};
 use crate::rail::peers::Peers;
-use crate::rail::{DataRail, Operations};
+use crate::rail::{DataRail, Operations, Purpose};
 
 /// Operations that may be in flight on one NIC. Past that `isend` answers "not now".
 pub(super) const OPERATIONS: u16 = 1024;
@@ -100,6 +103,25 @@ fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic
 }
 
 impl Nic {
+    /// Posts a control write that completes. None: as many operations as there may be are in flight, and nothing was posted.
+    #[inline]
+    pub(super) fn write_control(
+        &mut self,
+        purpose: Purpose,
+        local: LocalBytes<'_, Control>,
+        remote: RemoteBytes<Control>,
+        peer: PeerAddress,
+    ) -> Option<std::result::Result<Post, FabricError>> {
+        let operation = self.operations.begin(purpose)?;
+        let context = self.operations.context(operation);
+        let control = self.control().expect("control lanes lie on control rails");
+        let posted = control.write(local, remote, peer, Delivery::Default, context);
+        if !matches!(posted, Ok(Post::Accepted)) {
+            self.operations.end_at(operation);
+        }
+        Some(posted)
+    }
+
     /// Whether a message that waits does so because libfabric refuses it.
     pub(super) fn has_room_for_messages(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.messages.has_room())

@@ -6,7 +6,7 @@ use std::array;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::{Delivery, FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
+use fabric::{FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
 use proto::wire::FIRST_KEY;
@@ -312,15 +312,10 @@ impl Receiver {
         purpose: Purpose,
     ) -> std::result::Result<Post, FabricError> {
         let nic = &mut means.nics[self.control.nic];
-        let Some(operation) = nic.operations.begin(purpose) else { return Ok(Post::Again) };
-        let context = nic.operations.context(operation);
-        let control = nic.control().expect("control lanes lie on control rails");
-        let posted = control.write(local, remote, self.control.peer, Delivery::Default, context);
+        let posted = nic.write_control(purpose, local, remote, self.control.peer);
+        let Some(posted) = posted else { return Ok(Post::Again) };
         note(&mut self.pulse, &posted);
-        match posted {
-            Ok(Post::Accepted) => self.in_flight += 1,
-            _ => drop(nic.operations.end_at(operation)),
-        }
+        self.in_flight += u32::from(matches!(posted, Ok(Post::Accepted)));
         posted
     }
 

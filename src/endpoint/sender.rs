@@ -430,21 +430,16 @@ impl Sender {
         let remote = RemoteBytes { address, key: RemoteKey::from_wire(key) };
         let rail = &mut means.nics[nic];
         let purpose = Purpose::SenderPulse { sender: means.slot };
-        let Some(operation) = rail.operations.begin(purpose) else { return };
-        let context = rail.operations.context(operation);
-        let control = rail.control().expect("control lanes lie on control rails");
-        let posted = control.write(local, remote, peer, fabric::Delivery::Default, context);
+        let Some(posted) = rail.write_control(purpose, local, remote, peer) else { return };
         note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => {
                 self.in_flight += 1;
                 self.pulse.beat();
             }
-            refused => {
-                rail.operations.end_at(operation);
-                if let Err(error) = refused {
-                    self.fail(rail_failed(&self.peer, &error));
-                }
+            Ok(Post::Again) => {}
+            Err(error) => {
+                self.fail(rail_failed(&self.peer, &error));
             }
         }
     }

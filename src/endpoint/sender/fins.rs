@@ -59,25 +59,18 @@ impl Sender {
             key: RemoteKey::from_wire(key),
         };
         let rail = &mut means.nics[nic];
-        let Some(operation) = rail.operations.begin(Purpose::Fin { sender: means.slot, line })
-        else {
-            return false;
-        };
-        let context = rail.operations.context(operation);
-        let control = rail.control().expect("control lanes lie on control rails");
-        let posted = control.write(local, remote, peer, fabric::Delivery::Default, context);
+        let purpose = Purpose::Fin { sender: means.slot, line };
+        let Some(posted) = rail.write_control(purpose, local, remote, peer) else { return false };
         note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => {
                 self.in_flight += 1;
                 true
             }
-            refused => {
-                rail.operations.end_at(operation);
-                if let Err(error) = refused {
-                    self.fail(rail_failed(&self.peer, &error));
-                }
-                refused.is_err()
+            Ok(Post::Again) => false,
+            Err(error) => {
+                self.fail(rail_failed(&self.peer, &error));
+                true
             }
         }
     }
