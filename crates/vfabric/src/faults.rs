@@ -1,4 +1,5 @@
-//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when a NIC stalls, dies and comes back.
+//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when an endpoint
+//! takes nothing, when a NIC stalls, dies and comes back.
 //!
 //! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) and two-sided
 //! messages likewise.
@@ -24,6 +25,10 @@ pub(crate) enum Fault {
     Double(u64, u64),
     /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`: NIC 1, at these posts.
     Nic(NicAction, usize, u64),
+    /// `shut=12` or `shut=12@40`: all that is posted to endpoint 12 gets -FI_EAGAIN, from this post on.
+    Shut(u64, u64),
+    /// `open=12` or `open=12@90`: it takes posts again.
+    Open(u64, u64),
 }
 
 /// What can happen to a NIC.
@@ -81,6 +86,11 @@ fn one(word: &str) -> Option<Fault> {
             let (number, by) = value.split_once(':')?;
             Fault::Delay(number.parse().ok()?, by.parse().ok()?)
         }
+        "shut" | "open" => {
+            let (endpoint, at) = value.split_once('@').unwrap_or((value, "0"));
+            let (endpoint, at) = (endpoint.parse().ok()?, at.parse().ok()?);
+            if name == "shut" { Fault::Shut(endpoint, at) } else { Fault::Open(endpoint, at) }
+        }
         _ => {
             let (nic, at) = value.split_once('@')?;
             Fault::Nic(NicAction::named(name)?, nic.parse().ok()?, at.parse().ok()?)
@@ -94,7 +104,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -107,10 +117,14 @@ mod tests {
             Fault::Lose(4),
             Fault::Double(5, 0),
             Fault::Double(6, 70),
+            Fault::Shut(12, 40),
+            Fault::Shut(13, 0),
+            Fault::Open(12, 0),
         ];
         assert_eq!(parse(script), Ok(expected));
         assert_eq!(parse(""), Ok(vec![]));
-        for wrong in ["refuse", "refuse=x", "kill=1", "melt=1@2", "delay=5", "double=:5"] {
+        for wrong in ["refuse", "refuse=x", "kill=1", "melt=1@2", "delay=5", "double=:5", "open=1@"]
+        {
             assert!(parse(wrong).unwrap_err().contains(wrong));
         }
     }

@@ -45,6 +45,28 @@ fn the_nth_post_is_refused_and_nothing_was_posted() {
     assert_eq!(rig.number("counter.posts"), 6);
 }
 
+/// What it posts itself goes on its way, and so does what is posted to others.
+#[test]
+fn an_endpoint_that_is_shut_takes_nothing_until_it_is_opened() {
+    let rig = Rig::new("profile=efa regions=none");
+    let sides = sides(&rig);
+    let (b, c) = (rig.number("opened.endpoints"), rig.end(1));
+    let elsewhere = c.register(&sides.target, EVERY_ACCESS).at(sides.a.know(&c), 0);
+    let send = |to: &End<'_>| sides.a.send(sides.source.bare(8), sides.a.know(to));
+    rig.fault(&format!("shut={b}"));
+    assert_eq!((sides.write(64), send(&sides.b)), (AGAIN, AGAIN));
+    assert_eq!(sides.a.write(sides.source.bare(64), elsewhere), 0);
+    assert_eq!(send(&c), 0);
+    let back = sides.a.register(&sides.source, EVERY_ACCESS).at(sides.b.know(&sides.a), 0);
+    assert_eq!(sides.b.write(sides.target.bare(8), back), 0);
+    sides.b.wait().done();
+    let posts = rig.number("counter.posts");
+    rig.fault(&format!("open={b}@{}", posts + 2));
+    assert_eq!([sides.write(64), sides.write(64)], [AGAIN, 0]);
+    assert_eq!(rig.number("counter.faults.shut"), 3);
+    assert_eq!(rig.number("counter.faults.open"), 1);
+}
+
 #[test]
 fn a_rejected_post_is_an_error_and_nothing_was_posted() {
     let rig = Rig::new("profile=cxi faults='reject=1'");

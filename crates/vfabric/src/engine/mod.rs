@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     pub(crate) misconfigured: Option<String>,
     random: Random,
     faults: Vec<Fault>,
+    /// Endpoints that take nothing, by the script.
+    shut: BTreeSet<u64>,
     /// Posts, and of the accepted ones operations and two-sided messages, for the script.
     posts: u64,
     accepted: u64,
@@ -131,6 +133,7 @@ impl Engine {
             misconfigured: None,
             random: Random::new(settings.seed),
             faults: settings.faults.clone(),
+            shut: BTreeSet::new(),
             posts: 0,
             accepted: 0,
             messages: 0,

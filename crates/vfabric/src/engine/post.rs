@@ -110,6 +110,7 @@ impl Engine {
         };
         self.counters.count(ask.name());
         self.may_post(nic)?;
+        self.may_reach(target)?;
         self.connect(ask.endpoint, target)?;
         let endpoint = self.endpoint(ask.endpoint)?;
         if endpoint.outstanding >= self.settings.profile.transmit_depth {
@@ -319,6 +320,29 @@ impl Engine {
         }
         if self.random.chance(self.settings.eagain_permille) {
             self.counters.count("faults.refuse_random");
+            return Err(Errno(sys::FI_EAGAIN));
+        }
+        Ok(())
+    }
+
+    /// Shuts and opens endpoints as the script says, and refuses what goes to one that is shut.
+    fn may_reach(&mut self, target: u64) -> Outcome {
+        let Self { faults, shut, counters, posts, .. } = self;
+        faults.retain(|fault| match fault {
+            Fault::Shut(endpoint, at) if *at <= *posts => {
+                shut.insert(*endpoint);
+                false
+            }
+            Fault::Open(endpoint, at) if *at <= *posts => {
+                if shut.remove(endpoint) {
+                    counters.count("faults.open");
+                }
+                false
+            }
+            _ => true,
+        });
+        if shut.contains(&target) {
+            counters.count("faults.shut");
             return Err(Errno(sys::FI_EAGAIN));
         }
         Ok(())
