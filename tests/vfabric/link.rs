@@ -44,6 +44,17 @@ impl Link {
         received.expect("the window has room")
     }
 
+    /// A message: some providers refuse the first post to a peer.
+    pub(crate) fn warm(&self) {
+        let received = self.irecv(0, 100, 0);
+        let sent = (0..TURNS).find_map(|_| {
+            self.ends.iter().for_each(End::turn);
+            self.isend(0, 100, 0)
+        });
+        self.finish(received);
+        self.finish(sent.expect("its receive is advertised"));
+    }
+
     pub(crate) fn turn(&self) {
         (0..TURNS).for_each(|_| self.ends.iter().for_each(End::turn));
     }

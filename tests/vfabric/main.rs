@@ -10,6 +10,7 @@ mod closing;
 mod connecting;
 mod eager;
 mod flush;
+mod gone;
 mod lines;
 mod link;
 mod mixed;

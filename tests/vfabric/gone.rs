@@ -1,0 +1,135 @@
+//! A peer that takes nothing any more, as a process that was killed, holds up nobody else.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use crate::link::{Link, TURNS};
+use crate::support::calls::Object;
+use crate::support::stage::{Part, play_each};
+use crate::support::virtual_fabric::set;
+use crate::world::{End, World, provider};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// What one finalize may take: the bound of the drain, and what a loaded machine adds.
+const CLOSE: Duration = Duration::from_secs(10);
+/// Profiles, and rails: adverts for more than two have a form of their own.
+const CASES: [&str; 5] = ["cxi 1", "efa 1", "tcp 1", "adversary 1", "tcp 4"];
+/// Short messages between two turns.
+const BURST: usize = 4;
+
+/// A sender, and a receiver that lives and one that does not: each is an endpoint of its own.
+struct Trio {
+    world: World,
+    sender: End,
+    living: Link,
+    gone: Link,
+    /// The provider's endpoints of the one that is gone.
+    numbers: RangeInclusive<u64>,
+    rails: usize,
+}
+
+impl Trio {
+    fn open(part: &Part, case: &str) -> Self {
+        let (profile, rails) = case.split_once(' ').expect("a profile and a number");
+        let rails = rails.parse().expect("a number");
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+        let world = World::open(part, profile, [rails, rails]);
+        world.fabric.configure(&format!("profile={profile} nics=16"));
+        let opened = || world.fabric.number("opened.endpoints");
+        let [sender, receiver] = world.nets.map(End::open);
+        let before = opened();
+        let other = End::open(world.nets[0]);
+        let numbers = before + 1..=opened();
+        let living = Link::open(world, [sender, receiver]);
+        let gone = Link::open(world, [sender, other]);
+        // On every rail.
+        [&living, &gone].into_iter().for_each(|link| (0..rails).for_each(|_| link.warm()));
+        Self { world, sender, living, gone, numbers, rails }
+    }
+
+    /// Lets one go, or brings it back.
+    fn change(&self, word: &str) {
+        self.numbers
+            .clone()
+            .for_each(|number| self.world.fabric.fault(&format!("{word}={number}")));
+    }
+
+    fn refused(&self) -> u64 {
+        self.world.fabric.number("counter.faults.shut")
+    }
+
+    /// A message on each rail to the one that is gone, which waits for room: it is shorter than its receive, and so was submitted.
+    fn waiting(&self) -> Vec<[Object; 2]> {
+        let receive = |index| self.gone.irecv(64 * index, 64, 0);
+        let received: Vec<_> = (0..self.rails).map(receive).collect();
+        self.gone.turn();
+        self.change("shut");
+        let send = |(index, received)| {
+            let sent = self.gone.isend(index, 50, 0);
+            [sent.expect("its receive is advertised"), received]
+        };
+        let waiting: Vec<_> = received.into_iter().enumerate().map(send).collect();
+        let before = self.refused();
+        (0..TURNS).for_each(|_| self.sender.turn());
+        assert!(self.refused() > before, "they are tried again");
+        waiting
+    }
+
+    /// Messages of every form on every rail to the one that lives, each accepted when it is first asked for.
+    fn all_pass(&self) {
+        let Self { living, rails, .. } = self;
+        for (posted, len) in [(8, 8), (100, 8), (2000, 2000), (2000, 1000), (0, 0)] {
+            for _ in 0..*rails {
+                let received = living.irecv(0, posted, 0);
+                living.turn();
+                let sent = living.isend(len, len, 0).expect("it is posted at once");
+                assert_eq!(living.finish(received), len);
+                living.finish(sent);
+                assert!(living.has(0, len, len), "{len} bytes");
+            }
+        }
+        let received: Vec<_> = (0..BURST).map(|index| living.irecv(64 * index, 8, 0)).collect();
+        living.turn();
+        let sent = (0..BURST).map(|index| living.isend(index, 8, 0).expect("a burst passes"));
+        let sent: Vec<_> = sent.collect();
+        for (index, request) in received.into_iter().enumerate() {
+            assert_eq!(living.finish(request), 8);
+            assert!(living.has(64 * index, index, 8), "message {index}");
+        }
+        sent.into_iter().for_each(|request| {
+            living.finish(request);
+        });
+    }
+
+    fn close(self) {
+        let start = Instant::now();
+        let ends = [self.sender, self.living.ends[1], self.gone.ends[1]];
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        ends.into_iter().for_each(End::close);
+        assert!(start.elapsed() < CLOSE, "{:?}", start.elapsed());
+        self.world.fabric.is_clean();
+    }
+}
+
+#[test]
+fn messages_pass_what_waits_for_a_peer_that_takes_nothing() {
+    play_each(&CASES, &[provider()], BOUND, |part, case| {
+        let trio = Trio::open(part, case);
+        let waiting = trio.waiting();
+        trio.all_pass();
+        let gone = &trio.gone;
+        for [sent, _] in &waiting {
+            assert_eq!(gone.net.test(*sent), Ok(None), "it waits all the same");
+        }
+        trio.change("open");
+        for (index, [sent, received]) in waiting.into_iter().enumerate() {
+            assert_eq!(gone.finish(received), 50);
+            gone.finish(sent);
+            assert!(gone.has(64 * index, index, 50), "message {index}");
+        }
+        assert_eq!(trio.world.fabric.number("counter.faults.open"), 2 * trio.rails as u64);
+        trio.living.close_comms();
+        gone.close_comms();
+        trio.close();
+    });
+}
