@@ -1,6 +1,6 @@
 //! Whole connections from a seed: two flows, a network that reorders, tears, repeats and refuses, and an oracle.
 //!
-//! `SIM_SEED=n` replays one schedule, `SIM_SCHEDULES=n` sets how many run:
+//! `SIM_SEED=n` replays one schedule, `SIM_SCHEDULES=n` sets how many run, and `SIM_FIRST=n` from which seed on:
 //! `SIM_SCHEDULES=1000000 cargo test -p proto --release --test simulation`.
 
 #![expect(clippy::print_stdout, reason = "the faults that fired are the test's report")]
@@ -47,14 +47,15 @@ fn every_message_arrives_once_in_order_or_fails_on_both_ends() {
         return;
     }
     let schedules = number("SIM_SCHEDULES").unwrap_or(DEFAULT_SCHEDULES);
-    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let first = number("SIM_FIRST").unwrap_or(0);
+    let (next, failed) = (AtomicU64::new(first), AtomicU64::new(u64::MAX));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(4);
     let faults = thread::scope(|scope| {
         let worker = || {
             let mut faults = Faults::default();
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= schedules || failed.load(Ordering::Relaxed) != u64::MAX {
+                if seed - first >= schedules || failed.load(Ordering::Relaxed) != u64::MAX {
                     return faults;
                 }
                 match catch_unwind(AssertUnwindSafe(|| world::run(seed))) {
@@ -72,7 +73,7 @@ fn every_message_arrives_once_in_order_or_fails_on_both_ends() {
     });
     let failed = failed.into_inner();
     assert_eq!(failed, u64::MAX, "failed; replay it with SIM_SEED={failed}");
-    println!("{schedules} schedules: {faults}");
+    println!("{schedules} schedules from seed {first} on: {faults}");
     if schedules >= SCHEDULES_WITH_EVERY_FAULT {
         for fault in Fault::ALL {
             assert!(faults.count(fault) > 0, "{fault:?} was never injected");
