@@ -80,7 +80,8 @@ mod pthread {
         pub fn try_lock(&self) -> Option<Guard<'_, T>> {
             // SAFETY: as in `lock`.
             let code = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) };
-            (code == 0).then_some(Guard(self))
+            // Not before: a guard that is dropped unlocks, whoever has locked.
+            (code == 0).then(|| Guard(self))
         }
     }
 
@@ -142,8 +143,10 @@ mod tests {
         static LOCK: Lock<u64> = Lock::new(7);
         let held = LOCK.lock();
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| LOCK.try_lock().is_none());
-            assert!(other.join().expect("it only tries"));
+            for attempt in ["the first", "after one that failed"] {
+                let other = scope.spawn(|| LOCK.try_lock().is_none());
+                assert!(other.join().expect("it only tries"), "{attempt}");
+            }
         });
         drop(held);
         assert_eq!(LOCK.try_lock().map(|value| *value), Some(7));
