@@ -14,7 +14,7 @@ use super::lanes::{ControlLane, Lane};
 use super::nics::Nic;
 use super::setup::{id, parts};
 use super::{Endpoint, SenderState, open_sender, receiver};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 
 /// How long the closing of an endpoint waits for peers to say bye: a socket that closes over unread bytes takes back
@@ -114,6 +114,7 @@ impl Endpoint {
             }
             std::thread::yield_now();
         }
+        self.give_up_unsent();
         self.cancel_inboxes();
         let in_flight: usize = self.nics.iter().map(|nic| nic.operations.in_flight()).sum();
         if in_flight > 0 {
@@ -152,6 +153,19 @@ impl Endpoint {
                 slot,
                 0,
             )));
+        }
+    }
+
+    /// What was not posted by now never will be: nothing in flight keeps its memory.
+    fn give_up_unsent(&mut self) {
+        for (slot, generation) in self.senders.keys() {
+            if let Some(SenderState::Connected(sender)) =
+                self.senders.get_mut(slot, generation).map(|state| &mut **state)
+                && !sender.is_drained()
+            {
+                sender.fail(Error::new(Kind::Remote, "the endpoint closes"));
+                self.give_up_parts_of(slot);
+            }
         }
     }
 

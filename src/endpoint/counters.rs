@@ -15,6 +15,8 @@ pub(crate) struct Counters {
     pub(super) requests_heard_again: u64,
     /// Refusals and byes that their peers' endpoints did not take.
     pub(super) unsent_notices: u64,
+    /// Parts of messages that waited for room, and were never posted: their connections have failed, or their peers took nothing.
+    pub(super) unsent_parts: u64,
     /// Immediates that name no connection.
     pub(super) stray_immediates: u64,
     /// Receives that were told done before their bytes came, as NCCL allows for some. No drop, but as well to know.
@@ -33,6 +35,7 @@ impl Counters {
         repeated_requests: 0,
         requests_heard_again: 0,
         unsent_notices: 0,
+        unsent_parts: 0,
         stray_immediates: 0,
         early_receives: 0,
         eager_sends: 0,
@@ -47,6 +50,7 @@ impl Counters {
         self.repeated_requests += other.repeated_requests;
         self.requests_heard_again += other.requests_heard_again;
         self.unsent_notices += other.unsent_notices;
+        self.unsent_parts += other.unsent_parts;
         self.stray_immediates += other.stray_immediates;
         self.early_receives += other.early_receives;
         self.eager_sends += other.eager_sends;
@@ -63,13 +67,14 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 13] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 14] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
             ("repeated_requests", self.repeated_requests),
             ("requests_heard_again", self.requests_heard_again),
             ("unsent_notices", self.unsent_notices),
+            ("unsent_parts", self.unsent_parts),
             ("stray_immediates", self.stray_immediates),
             ("early_receives", self.early_receives),
             ("eager_sends", self.eager_sends),

@@ -509,6 +509,7 @@ impl Endpoint {
         if let Some(Purpose::Part { sender, .. }) =
             self.nics[nic].operations.end_at(write.operation)
         {
+            self.counters.unsent_parts += 1;
             self.sender_failed(sender, error);
         }
     }
@@ -552,15 +553,23 @@ impl Endpoint {
         }
     }
 
-    /// Takes out the data that a connection whose peer is gone still waits to post: it would be tried in every turn.
-    fn give_up_parts_of(&mut self, slot: u16) {
-        for nic in 0..self.nics.len() {
-            let Nic { data, operations, .. } = &mut self.nics[nic];
+    /// Takes out the data that a connection which has failed still waits to post: it would be tried in every turn, for as long as
+    /// its peer refuses. What other connections post to the same peer is theirs to give up.
+    pub(super) fn give_up_parts_of(&mut self, slot: u16) {
+        let mut count = 0;
+        for Nic { data, operations, .. } in &mut self.nics {
             for write in data.give_up_sender(operations, slot) {
-                let error = Error::new(Kind::Remote, "a write of data was given up");
-                self.part_given_up(nic, &write, error);
+                operations.end_at(write.operation);
+                count += 1;
             }
         }
+        self.counters.unsent_parts += u64::from(count);
+        if let Some(SenderState::Connected(sender)) =
+            self.senders.at_mut(slot).map(|state| &mut **state)
+        {
+            sender.never_posted(count);
+        }
+        self.try_release_sender(slot);
     }
 
     /// An operation has completed with an error.
@@ -636,7 +645,7 @@ impl Endpoint {
         {
             sender.operation_failed(&error);
         }
-        self.try_release_sender(slot);
+        self.give_up_parts_of(slot);
     }
 
     /// A turn that a panic ended did not give its batch back: nothing here can be relied on.

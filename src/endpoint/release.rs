@@ -46,10 +46,7 @@ impl Endpoint {
 
     /// Everything but the libfabric objects of the NICs for which `leaks` says so, and the memory that they use.
     fn release_except(self: Box<Self>, leaks: impl Fn(usize) -> bool) -> Vec<String> {
-        let Self { mut nics, slabs, landing, mut regions, senders, leaving, .. } = *self;
-        // Messages that were yet to be posted hold shares, too.
-        drop(senders);
-        nics.iter_mut().for_each(|nic| nic.data.give_up_all());
+        let Self { nics, slabs, landing, mut regions, leaving, .. } = *self;
         let mut shares = vec![landing];
         shares.extend(leaving.into_iter().map(Leaving::into_region));
         shares.extend(regions.keys().iter().filter_map(|key| regions.remove(key.0, key.1)));

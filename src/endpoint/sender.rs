@@ -346,6 +346,12 @@ impl Sender {
         self.fail(Error::new(error.kind, format!("sending to {}: {}", self.peer, error.sentence)));
     }
 
+    /// So many parts that waited to be posted never will be.
+    #[cold]
+    pub(super) fn never_posted(&mut self, parts: u32) {
+        self.in_flight = self.in_flight.saturating_sub(parts);
+    }
+
     /// The line that the 16 bits of a request name; none for one that is long finished.
     #[inline(always)]
     pub(super) fn line_of(&self, request: u16) -> Option<Line> {
@@ -384,8 +390,8 @@ impl Sender {
         self.pulse.beaten();
     }
 
-    /// `elapsed` of polling has passed: looks whether the receiver is still there, if anything depends on it. True: it is not, and
-    /// the connection has failed.
+    /// `elapsed` of polling has passed: looks whether the receiver is still there, if anything depends on it. True: the connection
+    /// has failed, and what it waits to post is to be given up.
     pub(super) fn sweep(
         &mut self,
         means: &mut Means<'_>,
@@ -393,7 +399,8 @@ impl Sender {
         bound: Duration,
     ) -> bool {
         if self.failure.is_some() {
-            return false;
+            // What a receiver withdraws, or a message that was too long, leaves what was begun before it.
+            return matches!(self.flow.failure(), Some(ProtocolError::Transport { .. }));
         }
         let parameters = self.flow.parameters();
         let owed = !parameters.sends_arrive_when_complete

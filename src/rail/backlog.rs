@@ -94,6 +94,9 @@ impl<P: Copy + PartialEq, T> Backlog<P, T> {
 
     /// Takes out what `gone` says.
     pub(crate) fn give_up(&mut self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+        if self.is_empty() {
+            return Vec::new();
+        }
         let (taken, kept) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition::<Vec<_>, _>(|entry| gone(&entry.item));

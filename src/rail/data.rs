@@ -177,11 +177,6 @@ impl DataRail {
         writes(self.backlog.give_up(|waiting| Arc::ptr_eq(&waiting.region, region)))
     }
 
-    /// Takes out everything that waits, and with it the shares of what it would have read.
-    pub(crate) fn give_up_all(&mut self) {
-        drop(self.backlog.give_up(|_| true));
-    }
-
     /// Takes out the writes of the sender in this slot that wait.
     pub(crate) fn give_up_sender(&mut self, operations: &Operations, slot: u16) -> Vec<PartWrite> {
         let of_sender = |waiting: &Waiting| operations.is_part_of(waiting.write.operation, slot);

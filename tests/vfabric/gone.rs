@@ -1,13 +1,15 @@
 //! A peer that takes nothing any more, as a process that was killed, holds up nobody else.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::link::{Link, TURNS};
 use crate::support::calls::Object;
+use crate::support::link::wait;
 use crate::support::stage::{Part, play_each};
 use crate::support::virtual_fabric::set;
-use crate::world::{End, World, provider};
+use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// What one finalize may take: the bound of the drain, and what a loaded machine adds.
@@ -130,6 +132,102 @@ fn messages_pass_what_waits_for_a_peer_that_takes_nothing() {
         assert_eq!(trio.world.fabric.number("counter.faults.open"), 2 * trio.rails as u64);
         trio.living.close_comms();
         gone.close_comms();
+        trio.close();
+    });
+}
+
+/// Connections are made, used and closed beside one whose end cannot be said.
+#[test]
+fn farewells_pass_one_that_is_never_taken() {
+    play_each(&CASES, &[provider()], BOUND, |part, case| {
+        let trio = Trio::open(part, case);
+        trio.waiting();
+        let mut turn = false;
+        let Trio { living, gone, sender, .. } = &trio;
+        gone.net.close_send(gone.send).expect("closeSend");
+        gone.net.close_recv(gone.receive).expect("closeRecv");
+        let (send, receive) = connect(&living.ends[1], sender, || {
+            turn = !turn;
+            turn
+        });
+        trio.all_pass();
+        living.net.close_recv(receive).expect("closeRecv");
+        living.close_comms();
+        let told = (0..TURNS).any(|_| {
+            living.ends.iter().for_each(End::turn);
+            living.net.isend(send, 0, 0, 0, living.from).is_err()
+        });
+        assert!(told, "the farewell of a connection with another peer");
+        living.net.close_send(send).expect("closeSend");
+        trio.close();
+    });
+}
+
+/// A connection that fails with a part in flight drops what it waits to post, and another one to the same peer does not.
+#[test]
+fn what_a_failed_connection_waits_to_post_goes_with_it() {
+    play_each(&["cxi 1", "efa 1", "adversary 1"], &[provider()], BOUND, |part, case| {
+        let stats =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gone-{}", std::process::id()));
+        set("IRONRAIL_STATS_FILE", stats.to_str().expect("the target folder is text"));
+        let trio = Trio::open(part, case);
+        let (fabric, failing) = (trio.world.fabric, &trio.gone);
+        let other = Link::open(trio.world, failing.ends);
+        other.warm();
+        let received = [0, 2000].map(|at| failing.irecv(at, 2000, 0));
+        let there = other.irecv(0, 2000, 0);
+        failing.turn();
+        fabric.fault(&format!("fail={}", fabric.number("counter.operations") + 1));
+        let first = failing.isend(0, 1000, 0).expect("its receive is advertised");
+        trio.change("shut");
+        let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
+        let passes = other.isend(500, 1000, 0).expect("its receive is advertised");
+        let failed = (0..TURNS).find_map(|_| failing.net.test(first).err());
+        assert!(failed.expect("it failed").said[0].contains("a write of data"));
+        assert_eq!(fabric.number("counter.faults.fail"), 1);
+        trio.change("open");
+        assert_eq!(other.finish(there), 1000);
+        other.finish(passes);
+        assert!(other.has(0, 500, 1000));
+        failing.turn();
+        assert!(failing.into.read(2000, 1000) == [0; 1000], "it was never posted");
+        for request in received.into_iter().chain([second]) {
+            assert!(!matches!(failing.net.test(request), Ok(Some(_))), "it is not done");
+        }
+        [&trio.living, failing, &other].into_iter().for_each(Link::close_comms);
+        trio.close();
+        let told = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
+        std::fs::remove_file(&stats).expect("it is a file");
+        assert!(told.contains("counter unsent_parts 1\n"), "{told}");
+    });
+}
+
+/// The same where a post has failed, which is seen to when peers are looked after.
+#[test]
+fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
+    play_each(&["efa 2", "adversary 2"], &[provider()], BOUND, |part, case| {
+        let trio = Trio::open(part, case);
+        let (fabric, failing) = (trio.world.fabric, &trio.gone);
+        for at in [2000, 0] {
+            failing.irecv(at, 2000, 0);
+        }
+        failing.turn();
+        trio.change("shut");
+        // Messages take the rails in turn, and only the other one is clear.
+        failing.isend(0, 1000, 0).expect("its receive is advertised");
+        fabric.fault(&format!("reject={}", fabric.number("counter.posts") + 1));
+        let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
+        assert_eq!(fabric.number("counter.faults.reject"), 1);
+        assert!(failing.net.test(second).is_err(), "it was not posted");
+        wait("the first is given up", || {
+            let before = trio.refused();
+            (0..TURNS).for_each(|_| trio.sender.turn());
+            trio.refused() == before
+        });
+        trio.change("open");
+        failing.turn();
+        assert!(failing.into.read(2000, 1000) == [0; 1000], "it was never posted");
+        [&trio.living, failing].into_iter().for_each(Link::close_comms);
         trio.close();
     });
 }
