@@ -86,17 +86,20 @@ impl Fence {
     }
 }
 
-/// How a question fares: libfabric refuses what goes to the dead, or connects for ever, and refuses the living for moments.
+/// How a question fares: libfabric refuses what goes to the dead, connects for ever or is refused by their host, and
+/// refuses the living for moments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refusal {
     turns: u32,
     refused: u32,
+    /// The last message could not be posted at all.
+    failed: bool,
 }
 
 impl Refusal {
     fn turn(&mut self, refused: bool) {
         self.turns = self.turns.saturating_add(1);
-        self.refused = self.refused.saturating_add(refused.into());
+        self.refused = self.refused.saturating_add((refused || self.failed).into());
     }
 
     fn lasts(self) -> bool {
@@ -264,6 +267,17 @@ impl Endpoint {
         }
         for (_, _, receiver) in self.receivers.iter_mut() {
             receiver.is_broken |= is_its(receiver.control());
+        }
+    }
+
+    /// A message to a peer was taken by our provider, or could not be posted at all: nobody is there, perhaps.
+    #[cold]
+    pub(super) fn posted_to(&mut self, nic: usize, peer: PeerAddress, taken: bool) {
+        for (_, _, receiver) in self.receivers.iter_mut() {
+            let control = receiver.control();
+            if control.nic == nic && control.peer == peer {
+                receiver.refusal.failed = !taken;
+            }
         }
     }
 

@@ -683,6 +683,7 @@ impl Endpoint {
             let posted = self.post_message(notice.nic, notice.peer, &notice.bytes, notice.letter);
             if !matches!(posted, Ok(Post::Again)) {
                 self.nics[notice.nic].peers.leave(notice.peer);
+                self.posted_to(notice.nic, notice.peer, posted.is_ok());
             }
             posted
         });

@@ -173,9 +173,6 @@ fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
         if is_over_shm() {
             return say("SKIPPED: with shm the receiver reads the message itself");
         }
-        if is_over("sockets") {
-            return say("SKIPPED: sockets takes messages for the dead as for the living");
-        }
         let (net, context) = open(part);
         let mut bystander = Bystander::cast(part, net, context);
         let mut writer = part.cast("writer", &[]);

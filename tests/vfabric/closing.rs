@@ -148,6 +148,42 @@ fn memory_stays_until_a_stopped_sender_answers_over_tcp() {
     play(&[provider()], BOUND * 6, |part| stopped_sender(part, "tcp"));
 }
 
+/// The sender's thread does something else, and of the questions, which are posts from the next one on, some cannot even be
+/// posted: where all fail the sender is taken for dead, where one was taken it is silent.
+fn refused_question(part: &Part, refused: u64, free: bool) {
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", if free { "400" } else { "1000" });
+    let world = World::open(part, "cxi", [2, 2]);
+    world.fabric.configure("profile=cxi nics=16");
+    let ends = world.nets.map(End::open);
+    let link = Link::open(world, &ends);
+    let posts = world.fabric.number("counter.posts");
+    let script: Vec<_> = (posts + 1..=posts + refused).map(|nth| format!("reject={nth}")).collect();
+    world.fabric.fault(&script.join(","));
+    let answer = link.net.deregister(link.receive, link.target);
+    assert!(world.fabric.number("counter.faults.reject") >= 1);
+    if free {
+        answer.expect("nobody could be asked");
+        (0..TURNS).for_each(|_| ends[1].turn());
+    } else {
+        link.stays(answer, link.into);
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        link.net.deregister(link.receive, link.target).expect("it was asked");
+    }
+    link.close(ends);
+    world.fabric.is_clean();
+}
+
+#[test]
+fn memory_is_free_in_time_where_the_sender_cannot_even_be_asked() {
+    play(&[provider()], BOUND * 6, |part| refused_question(part, 5, true));
+}
+
+/// The second question was taken, and most of the wait was left.
+#[test]
+fn memory_stays_where_the_sender_was_asked_at_last() {
+    play(&[provider()], BOUND * 6, |part| refused_question(part, 1, false));
+}
+
 /// The sender answers, and the bytes stand still under way: on both sides the memory stays until they move on.
 fn standing_nic(part: &Part, profile: &str) {
     set("IRONRAIL_STRIPE_MIN", "16K");
