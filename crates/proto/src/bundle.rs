@@ -6,9 +6,10 @@
 //!
 //! A line has its place by its number, so nothing has to be agreed on: the line [`BUNDLE_PLACES`] before it must be done.
 
+use crate::bits::{low16, low32, mix};
 use crate::flow::{LineSink, LineSource};
 use crate::ids::Line;
-use crate::wire::{Form, body, head_line, seal};
+use crate::wire::{Form, head, head_line};
 
 /// Places of a bundle ring: as many messages may be under way so.
 pub const BUNDLE_PLACES: u32 = 32;
@@ -44,9 +45,22 @@ pub(crate) fn pack<S: LineSink>(
     len: u64,
     payload: [u64; PAYLOAD_WORDS],
 ) {
-    let form = Form::bundled(crate::bits::low16(len));
-    let head = seal(body(nonce, &payload), line, form);
-    sink.store_line(place(line), [head, form.word()], payload);
+    let form = Form::bundled(low16(len)).word();
+    sink.store_line(place(line), [sealed(nonce, line, form, payload), form], payload);
+}
+
+/// Word 0 of a place: the line, and a check over that and the other words.
+#[inline(always)]
+const fn sealed(nonce: u64, line: Line, form: u64, payload: [u64; PAYLOAD_WORDS]) -> u64 {
+    let (head, [first, second]) = (head(line), payload);
+    head | low32(mix(nonce ^ head ^ form, first, second)) as u64
+}
+
+/// Makes a place whole, whatever it says: what a peer that knows the nonce can do. For tests and fuzzers.
+pub fn seal_place(nonce: u64, words: &mut [u64]) {
+    if let [head, form, first, second] = words {
+        *head = sealed(nonce, head_line(*head), *form, [*first, *second]);
+    }
 }
 
 /// Whether the place of a line has its number: a look that proves nothing yet.
@@ -62,11 +76,9 @@ pub(crate) fn read<S: LineSource>(
     nonce: u64,
     line: Line,
 ) -> Option<(u64, [u64; PAYLOAD_WORDS])> {
-    let words = source.words::<BUNDLE_PLACE_WORDS>(place(line));
-    let [head, form, payload @ ..] = words;
+    let [head, form, payload @ ..] = source.words::<BUNDLE_PLACE_WORDS>(place(line));
     // What is no form of such a message is longer than any.
     let len = form ^ Form::bundled(0).word();
-    let there = head_line(head) == line && len <= BUNDLED_BYTES_MAX;
-    let seal = || seal(body(nonce, &payload), line, Form::from_word(form));
-    (there && seal() == head).then_some((len, payload))
+    let there = len <= BUNDLED_BYTES_MAX && sealed(nonce, line, form, payload) == head;
+    there.then_some((len, payload))
 }

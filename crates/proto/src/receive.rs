@@ -241,7 +241,7 @@ impl ReceiveFlow {
         *slot = Slot::posted(form, len, body);
         self.stamped = done;
         self.next = line.plus(1);
-        sink.store_line(place, sealed(body, line, form.with_flags(self.copies), done), words);
+        sink.store_line(place, sealed(body, line, form, self.copies, done), words);
     }
 
     /// Sets when adverts and dones are written.

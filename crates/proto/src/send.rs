@@ -141,11 +141,21 @@ pub struct FailedFin {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 struct Slot {
     len: u64,
-    operations: u32,
-    carried: u16,
     state: State,
+    /// Nothing: with it the rest is one word, and set at once.
+    _spare: u8,
+    carried: u16,
+    operations: u32,
+}
+
+impl Slot {
+    #[inline(always)]
+    const fn new(len: u64, operations: u32, carried: u16, state: State) -> Self {
+        Self { len, state, _spare: 0, carried, operations }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,7 +251,7 @@ impl SendFlow {
         }
         let state = State::Posting { fin: path == Path::Fin };
         let may_be_held = self.may_hold(line, len);
-        *self.slot_mut(line) = Slot { len, operations: 0, carried: 0, state };
+        *self.slot_mut(line) = Slot::new(len, 0, 0, state);
         Ok(Submit::Accepted(Message {
             line,
             address: self.mailbox.address(),

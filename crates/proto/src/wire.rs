@@ -3,7 +3,7 @@
 //! A line is validated from a local copy. One that does not validate is not there yet: half landed, of an earlier
 //! tenant, or of another connection; the check mixes every word, in order, with the connection's nonce.
 
-use crate::bits::{fold, low8, low16, low32, mix};
+use crate::bits::{low8, low16, low32, mix};
 use crate::ids::Line;
 use crate::limits::{MAX_DATA_RAILS, MAX_GROUP};
 
@@ -260,13 +260,13 @@ pub(crate) const fn head_line(word: u64) -> Line {
 #[inline]
 pub(crate) const fn seal(body: u64, line: Line, form: Form) -> u64 {
     let head = head(line);
-    head | fold(mix(body, head, form.word())) as u64
+    head | low32(mix(body, head, form.word())) as u64
 }
 
 /// Words 0 and 1 of an advert whose other words were mixed to `body`.
 #[inline(always)]
-pub(crate) const fn sealed(body: u64, line: Line, form: Form, done: Line) -> [u64; 2] {
-    let form = form.with_done(done);
+pub(crate) const fn sealed(body: u64, line: Line, form: Form, flags: u64, done: Line) -> [u64; 2] {
+    let form = form.with_done(done).with_flags(flags);
     [seal(body, line, form), form.word()]
 }
 
@@ -294,8 +294,17 @@ pub(crate) fn validates<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) ->
 /// The same for words that are known to be of some kind.
 #[inline(always)]
 pub(crate) fn is_sealed<const WORDS: usize>(nonce: u64, words: &[u64; WORDS]) -> bool {
-    let form = Form::from_word(words[1]);
-    seal(body(nonce, &words[2..]), head_line(words[0]), form) == words[0]
+    is_sealed_as(head_line(words[0]), nonce, words)
+}
+
+/// The same where they are to be those of `line`.
+#[inline(always)]
+pub(crate) fn is_sealed_as<const WORDS: usize>(
+    line: Line,
+    nonce: u64,
+    words: &[u64; WORDS],
+) -> bool {
+    seal(body(nonce, &words[2..]), line, Form::from_word(words[1])) == words[0]
 }
 
 /// Makes a line whole, whatever it says: what a peer that knows the nonce can do. For tests and fuzzers.

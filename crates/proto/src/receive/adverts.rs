@@ -55,11 +55,7 @@ impl ReceiveFlow {
     #[inline(never)]
     fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
         let slot = self.slot(line);
-        sink.store_words(
-            place,
-            0,
-            sealed(slot.size, line, slot.form().with_flags(self.copies), self.done),
-        );
+        sink.store_words(place, 0, sealed(slot.size, line, slot.form(), self.copies, self.done));
     }
 
     /// The post of these adverts was accepted.

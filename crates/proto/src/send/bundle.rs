@@ -60,6 +60,12 @@ impl SendFlow {
             && (has_room(end_of_room, line) || self.finds_room(line))
     }
 
+    /// Whether messages of `len` bytes may be held back at all.
+    #[inline(always)]
+    pub fn bundles(&self, len: u64) -> bool {
+        len < self.bundles.end
+    }
+
     /// The same for the first line of which nobody knows yet whose it is.
     #[inline(always)]
     pub fn may_hold_next(&mut self, len: u64) -> bool {
@@ -86,7 +92,7 @@ impl SendFlow {
         payload: [u64; PAYLOAD_WORDS],
     ) {
         bundle::pack(staging, self.parameters.nonce, line, len, payload);
-        *self.slot_mut(line) = Slot { len, operations: 0, carried: 0, state: State::Written };
+        *self.slot_mut(line) = Slot::new(len, 0, 0, State::Written);
         self.bundles.push(line);
     }
 

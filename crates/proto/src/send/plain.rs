@@ -10,7 +10,7 @@ use crate::flow::{FlowParameters, LineSource};
 use crate::ids::Line;
 use crate::immediate::Immediate;
 use crate::limits::MAX_RING;
-use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, head_line, is_sealed};
+use crate::wire::{FIRST_KEY, Form, LineFormat, PlainForm, is_sealed_as};
 
 /// Where such a message goes. It is submitted when [`SendFlow::injected_plainly`] or [`SendFlow::posted_plainly`] says
 /// so.
@@ -99,7 +99,7 @@ impl SendFlow {
         self.plain.end();
     }
 
-    /// [`match_plainly`](Self::match_plainly) for a message that is short.
+    /// [`match_plainly`](Self::match_plainly) for a message that [is short](Self::is_short).
     #[inline(always)]
     pub fn match_short<S: LineSource>(
         &mut self,
@@ -108,7 +108,8 @@ impl SendFlow {
         len: u64,
         rail: &u32,
     ) -> Option<PlainMessage> {
-        if self.is_short(len) { self.match_head::<S, 6>(mailbox, tag, len, rail) } else { None }
+        debug_assert!(self.is_short(len), "asked before");
+        self.match_head::<S, 6>(mailbox, tag, len, rail)
     }
 
     /// The receive for a message of `len` bytes that takes `rail`, looked up late, if both are plain, where adverts have `WORDS` words: 6 or 8
@@ -143,11 +144,8 @@ impl SendFlow {
         // Word by word, so that few are held at a time.
         let word = mailbox.reader(place);
         let head = word(0);
-        if head_line(head) != line || word(3) != len {
-            return None;
-        }
         let form = word(1);
-        if !self.plain.form.fits(form, tag) {
+        if word(3) != len || !self.plain.form.fits(form, tag) {
             return None;
         }
         let words: [u64; WORDS] = std::array::from_fn(|index| match index {
@@ -156,8 +154,8 @@ impl SendFlow {
             3 => len,
             _ => word(index),
         });
-        // What fits is an advert, which validates looks for otherwise.
-        if !is_sealed(self.parameters.nonce, &words) {
+        // What fits is an advert, which validates looks for otherwise. A line of another number has another seal.
+        if !is_sealed_as(line, self.parameters.nonce, &words) {
             return None;
         }
         // Mostly the adverts of a write say the same.
@@ -218,7 +216,7 @@ impl SendFlow {
     #[inline(always)]
     fn take_plainly(&mut self, message: &PlainMessage, operations: u32, state: State) {
         let slot = &mut self.slots[(message.place % MAX_RING) as usize];
-        *slot = Slot { len: message.len, operations, carried: 0, state };
+        *slot = Slot::new(message.len, operations, 0, state);
         self.first = message.line.plus(1);
     }
 
