@@ -1,7 +1,7 @@
 //! What NCCL holds for us: a kind, a place in tables we own, and a generation. Never a pointer.
 //!
 //! ```text
-//! 63..60 kind | 59..48 endpoint | 47..32 generation | 31..16 slot | 15..0 line (requests)
+//! 63..52 endpoint | 51..48 kind | 47..32 generation | 31..16 slot | 15..0 line (requests)
 //! ```
 
 use std::num::NonZeroU64;
@@ -38,8 +38,8 @@ impl Handle {
         line: u16,
     ) -> Self {
         debug_assert!(endpoint < 1 << 12, "the table of endpoints has 4096 places");
-        let bits = (kind as u64) << 60
-            | u64::from(endpoint & 0xfff) << 48
+        let bits = (kind as u64) << KIND_SHIFT
+            | u64::from(endpoint) << ENDPOINT_SHIFT
             | u64::from(generation) << 32
             | u64::from(slot) << 16
             | u64::from(line);
@@ -64,11 +64,11 @@ impl Handle {
     }
 
     pub(crate) fn is(self, kind: HandleKind) -> bool {
-        self.0.get() >> 60 == kind as u64
+        self.field(KIND_SHIFT) & 0xf == kind as u16
     }
 
     pub(crate) fn endpoint(self) -> u16 {
-        self.field(48) & 0xfff
+        self.field(ENDPOINT_SHIFT)
     }
 
     pub(crate) fn generation(self) -> u16 {
@@ -90,7 +90,7 @@ impl Handle {
 }
 
 /// 64 bits as NCCL gave them, before anybody has looked what they name. The slot that they lead to knows its own name, and
-/// says in one comparison whether kind, endpoint and generation are right.
+/// says in one comparison whether they are that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name(u64);
 
@@ -107,13 +107,18 @@ impl Name {
 
     #[inline(always)]
     pub(crate) const fn endpoint(self) -> usize {
-        (self.0 >> 48) as usize & 0xfff
+        (self.0 >> ENDPOINT_SHIFT) as usize
     }
 
-    /// Kind, endpoint and generation.
+    /// `family` has kind and endpoint.
+    pub(crate) const fn of(family: u64, generation: u16, slot: u16) -> Self {
+        Self(family | (generation as u64) << 32 | (slot as u64) << 16)
+    }
+
     #[inline(always)]
-    pub(crate) const fn high(self) -> u32 {
-        (self.0 >> 32) as u32
+    #[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
+    pub(crate) const fn generation(self) -> u16 {
+        (self.0 >> 32) as u16
     }
 
     #[inline(always)]
@@ -137,12 +142,16 @@ impl Name {
     /// Of a request: its comm, and whether that receives.
     #[inline(always)]
     pub(crate) const fn comm(self) -> (Self, bool) {
-        (Self(self.0 ^ REQUEST), self.0 & 1 << 60 != 0)
+        (Self((self.0 ^ REQUEST) & !LINE), self.0 & 1 << KIND_SHIFT != 0)
     }
 }
 
 /// What makes a comm's kind its requests' kind. A comm's line is 0.
-const REQUEST: u64 = 4 << 60;
+const REQUEST: u64 = 4 << KIND_SHIFT;
+const ENDPOINT_SHIFT: u32 = 52;
+const KIND_SHIFT: u32 = 48;
+/// The line of a request.
+const LINE: u64 = 0xffff;
 const _: () = {
     assert!(HandleKind::Sender as u64 | 4 == HandleKind::SendRequest as u64);
     assert!(HandleKind::Receiver as u64 | 4 == HandleKind::ReceiveRequest as u64);

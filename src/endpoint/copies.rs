@@ -97,7 +97,7 @@ impl Receiver {
     }
 
     /// The common case of what follows: short messages, in order, for buffers of one registration. How many.
-    #[inline(always)]
+    #[inline(never)]
     fn take_bundled(&mut self, regions: &Slots<Arc<UserRegion>>) -> u32 {
         let Some((ring, _)) = &self.bundles else { return 0 };
         let last = regions.get(self.last_region, regions.generation(self.last_region));
@@ -107,11 +107,11 @@ impl Receiver {
             return 0;
         }
         let shadow = &self.places;
-        let taken = self.flow.take_bundled(ring, |line, len, payload| {
+        let taken = self.flow.take_bundled(ring, |line, len, [first, second]| {
             let place = window.place(line);
             let bytes = usize::try_from(len).unwrap_or(usize::MAX);
             let word = shadow.reader(place);
-            word(FIRST_KEY) == key && region.store(word(FIRST_KEY - 2), payload, bytes)
+            word(FIRST_KEY) == key && region.store(word(FIRST_KEY - 2), [first, second], bytes)
         });
         if taken > 0 {
             self.attention = COPIES_ATTENTION;

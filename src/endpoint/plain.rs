@@ -10,6 +10,7 @@ use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::Result;
 use crate::handle::{Handle, Name};
+use proto::Line;
 
 /// One buffer, as NCCL named it.
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +44,12 @@ impl Endpoint {
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
         let region = &**self.regions.of(outgoing.region)?;
-        let turn = Turn { number: self.watch.number(), holding: &mut self.holding };
-        sender.send_shortly(&mut self.nics, comm.slot(), region, outgoing, turn, move |line| {
-            posted(comm.request(sender::low16(line.number())));
-        })
+        let told = move |line: Line| posted(comm.request(sender::low16(line.number())));
+        let bytes = sender.short_bytes(region, outgoing)?;
+        if sender.follows(self.watch.number(), bytes.len() as u64) {
+            return sender.hold_shortly(&mut self.holding, comm.slot(), bytes, outgoing.tag, told);
+        }
+        sender.send_shortly(&mut self.nics, bytes, outgoing.tag, told)
     }
 
     /// The same for other messages.

@@ -34,7 +34,7 @@ pub(super) struct Sender {
     pub(super) flow: SendFlow,
     pub(super) mailbox: Unit,
     /// The same for the plain form.
-    places: Places,
+    pub(super) places: Places,
     /// Where eager messages go, where there may be any.
     pub(super) outlet: Option<Outlet>,
     /// Where bundles go, where there may be any.

@@ -10,22 +10,21 @@ pub(crate) struct Slots<T> {
     limit: u16,
     /// Where the generations of new slots begin.
     first: u16,
-    /// The high half of the handles into this table, without a generation.
-    family: u32,
+    /// The handles into this table, without slot and generation.
+    family: u64,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// The high half of the handle that names the value.
-    name: u32,
+    /// The handle that names the value.
+    name: u64,
     value: Option<T>,
 }
 
 impl<T> Entry<T> {
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is the generation")]
     fn generation(&self) -> u16 {
-        self.name as u16
+        Name::new(self.name).generation()
     }
 }
 
@@ -42,21 +41,21 @@ impl<T> Slots<T> {
 
     /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by name.
     pub(crate) fn named(self, kind: HandleKind, endpoint: u16) -> Self {
-        Self { family: Handle::new(kind, endpoint, 0, 0, 0).name().high(), ..self }
+        Self { family: Handle::new(kind, endpoint, 0, 0, 0).bits(), ..self }
     }
 
     /// The value that `name` names.
     #[inline(always)]
     pub(crate) fn of(&self, name: Name) -> Option<&T> {
         let entry = self.entries.get(usize::from(name.slot()))?;
-        if entry.name == name.high() { entry.value.as_ref() } else { None }
+        if entry.name == name.bits() { entry.value.as_ref() } else { None }
     }
 
     /// As [`Slots::of`], to change it.
     #[inline(always)]
     pub(crate) fn of_mut(&mut self, name: Name) -> Option<&mut T> {
         let entry = self.entries.get_mut(usize::from(name.slot()))?;
-        if entry.name == name.high() { entry.value.as_mut() } else { None }
+        if entry.name == name.bits() { entry.value.as_mut() } else { None }
     }
 
     /// Puts `make(slot, generation)` into a free slot; `None` when the table is full.
@@ -66,7 +65,7 @@ impl<T> Slots<T> {
             None => {
                 let slot =
                     u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
-                let name = self.family | u32::from(self.first);
+                let name = Name::of(self.family, self.first, slot).bits();
                 self.entries.push(Entry { name, value: None });
                 slot
             }
@@ -115,7 +114,7 @@ impl<T> Slots<T> {
             .get_mut(usize::from(slot))
             .filter(|entry| entry.generation() == generation)?;
         let value = entry.value.take()?;
-        entry.name = self.family | u32::from(generation.wrapping_add(1));
+        entry.name = Name::of(self.family, generation.wrapping_add(1), slot).bits();
         self.free.push(slot);
         Some(value)
     }

@@ -184,12 +184,13 @@ impl<K: RailKind> Region<K> {
         len: usize,
     ) -> bool {
         let Some(place) = self.host_bytes(address, len) else { return false };
-        if let ([first, ..], 8) = (words.as_slice(), len) {
+        if len == 8 && COUNT > 0 {
             // SAFETY: inside memory that was promised to stay, to be writable and to be written by peers, of 8 bytes.
-            unsafe { place.buffer().cast::<u64>().write_unaligned(first.to_le()) };
+            unsafe { place.buffer().cast::<u64>().write_unaligned(words[0].to_le()) };
             return true;
         }
-        place.fill(words)
+        // A copy of its own, so that the words need not lie in memory otherwise.
+        place.fill(&words.map(u64::to_le))
     }
 
     /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
@@ -393,10 +394,9 @@ impl HostBytes<'_> {
         unsafe { ptr::copy(self.buffer().cast::<u8>(), bytes.as_mut_ptr(), len) };
     }
 
-    /// Puts the first bytes of `words` there. False if there are fewer.
+    /// Puts the first bytes of `words`, as they are to lie there. False if there are fewer.
     #[inline(never)]
-    fn fill<const COUNT: usize>(&self, words: [u64; COUNT]) -> bool {
-        let words = words.map(u64::to_le);
+    fn fill<const COUNT: usize>(&self, words: &[u64; COUNT]) -> bool {
         if self.len > COUNT * 8 {
             return false;
         }

@@ -13,37 +13,34 @@ use crate::endpoint::plain::Plain;
 use crate::rail::{DataRail, Purpose, UserRegion};
 
 impl Sender {
-    /// [`Sender::send`], where the case is the common one, and the message short: `told` is told the line. None: nothing has
+    /// The bytes of a message, if it is short and they are the host's.
+    #[inline(always)]
+    pub(in crate::endpoint) fn short_bytes<'a>(
+        &self,
+        region: &'a UserRegion,
+        outgoing: Plain,
+    ) -> Option<HostBytes<'a>> {
+        let Plain { address, len, .. } = outgoing;
+        if self.flow.is_short(len as u64) { region.host_bytes(address, len) } else { None }
+    }
+
+    /// [`Sender::send`] of [such bytes](Self::short_bytes), where the case is the common one: `told` is told the line. None: nothing has
     /// changed. False: the post was refused, and the line is free again.
     #[inline(always)]
     pub(in crate::endpoint) fn send_shortly(
         &mut self,
         nics: &mut [Nic],
-        slot: u16,
-        region: &UserRegion,
-        outgoing: Plain,
-        turn: Turn<'_>,
+        bytes: HostBytes<'_>,
+        tag: i32,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
-        let Plain { address, len, tag, .. } = outgoing;
-        if !self.flow.is_short(len as u64) {
-            return None;
-        }
-        let local = region.host_bytes(address, len)?;
-        if self.may_follow(turn.number, len as u64) {
-            let message = self.flow.match_short(&self.places, tag, len as u64, &0)?;
-            if message.copies {
-                told(message.line);
-                self.hold_plainly(turn.holding, slot, &local, &message);
-                return Some(true);
-            }
-        }
         let rail = &mut nics.get_mut(self.plain_lane.nic)?.data;
         if !rail.is_clear_to(self.plain_lane.peer) {
             return Some(false);
         }
-        let message = self.flow.match_short(&self.places, tag, len as u64, &self.plain_rail)?;
-        Some(self.inject_plainly(rail, local, &message, told))
+        let len = bytes.len() as u64;
+        let message = self.flow.match_short(&self.places, tag, len, &self.plain_rail)?;
+        Some(self.inject_plainly(rail, bytes, &message, told))
     }
 
     /// The message is submitted and told of before it is posted, so that little has to be kept meanwhile.
