@@ -280,9 +280,18 @@ impl Endpoint {
             self.take_copies(slot);
         }
         let Some(receiver) = self.receivers.at_mut(slot) else { return false };
-        receiver.fail_if_left();
+        self.left |= !receiver.fail_if_left();
         self.try_release_receiver(slot);
         true
+    }
+
+    /// What was on its way when its sender said bye may have come since.
+    #[cold]
+    pub(super) fn fail_left(&mut self) {
+        self.left = false;
+        for (_, _, receiver) in self.receivers.iter_mut() {
+            self.left |= receiver.ending.heard_bye && !receiver.fail_if_left();
+        }
     }
 
     fn receiver_left(&mut self, bye: &Bye) -> bool {

@@ -101,6 +101,8 @@ pub(crate) struct Endpoint {
     /// Registrations that NCCL gives back, and that peers may still use.
     leaving: Vec<Leaving>,
     unheard: Unheard,
+    /// A sender has closed its end before all that it had begun was here.
+    left: bool,
     /// How long peers that do not answer may hold up those who end something.
     patience: Duration,
     nics: Vec<Nic>,
@@ -209,6 +211,7 @@ impl Endpoint {
             cache: RegionCache::default(),
             leaving: Vec::new(),
             unheard: Unheard::default(),
+            left: false,
             nics,
             batch: Some(Box::default()),
             watch: Watch::default(),

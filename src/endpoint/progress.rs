@@ -130,6 +130,9 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn look_at_the_clock(&mut self) {
+        if self.left {
+            self.fail_left();
+        }
         let interval = (self.settings.peer_timeout / 16).min(SWEEP_INTERVAL);
         if let Some(elapsed) = self.watch.tick(Instant::now(), interval) {
             self.sweep(elapsed);

@@ -360,7 +360,6 @@ impl Receiver {
             return;
         }
         self.learn_rank();
-        self.fail_if_left();
         let waits = self.awaits_more() && !(self.ending.closing || self.ending.heard_bye);
         let mark = u64::from(self.flow.done().number()) << 32 | u64::from(self.flow.outstanding());
         match self.pulse.sweep(elapsed, bound, waits, mark) {
@@ -544,16 +543,20 @@ impl Receiver {
         self.flow.exposed().next().is_some()
     }
 
-    /// Fails the connection once its sender has closed it and all that it has begun is here: what is still posted, or will be,
-    /// gets nothing.
-    pub(super) fn fail_if_left(&mut self) {
+    /// Fails the connection, whose sender has closed it, once all that it has begun is here: what is still posted, or will be,
+    /// gets nothing. False: ask again later.
+    pub(super) fn fail_if_left(&mut self) -> bool {
+        if self.ending.closing || self.failure.is_some() {
+            return true;
+        }
         // What came eagerly may be for receives that are yet to be posted.
         let expects = self.exposes_any() || self.flow.is_eager_due() || self.flow.keeps_eager();
-        if self.ending.heard_bye && !self.ending.closing && !expects {
+        if !expects {
             self.learn_rank();
             let sentence = format!("receiving from {}: it has closed the connection", self.peer);
             self.fail(Error::new(Kind::Remote, sentence));
         }
+        !expects
     }
 
     /// The first cause again, for whoever asks once more.

@@ -1,4 +1,4 @@
-//! A peer that takes nothing any more, as a process that was killed, holds up nobody else.
+//! A peer that takes nothing any more, as a process that was killed, holds up nobody else; and one that has left leaves nobody waiting.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -16,6 +16,8 @@ const BOUND: Duration = Duration::from_secs(60);
 const CLOSE: Duration = Duration::from_secs(10);
 /// Profiles, and rails: adverts for more than two have a form of their own.
 const CASES: [&str; 5] = ["cxi 1", "efa 1", "tcp 1", "adversary 1", "tcp 4"];
+/// Turns by which a message is late.
+const DELAY: usize = 5000;
 /// Short messages between two turns.
 const BURST: usize = 4;
 
@@ -229,5 +231,39 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
         assert!(failing.into.read(2000, 1000) == [0; 1000], "it was never posted");
         [&trio.living, failing].into_iter().for_each(Link::close_comms);
         trio.close();
+    });
+}
+
+/// Software reports a write before it has left, so a farewell overtakes it. What was posted behind it fails once it is here: at the
+/// next look at the clock, which is once in many turns.
+#[test]
+fn a_receive_behind_the_last_message_fails_when_that_has_come() {
+    play_each(&["tcp"], &[provider()], BOUND, |part, profile| {
+        let world = World::open(part, profile, [1, 1]);
+        world.fabric.configure(&format!("profile={profile} nics=16"));
+        let link = Link::open(world, world.nets.map(End::open));
+        link.warm();
+        let [last, behind] = [0, 2000].map(|at| link.irecv(at, 2000, 0));
+        link.turn();
+        let operations = world.fabric.number("counter.operations");
+        world.fabric.fault(&format!("delay={}:{DELAY}", operations + 1));
+        link.isend(0, 2000, 0).expect("its receive is advertised");
+        link.net.close_send(link.send).expect("closeSend");
+        link.turn();
+        for request in [last, behind] {
+            assert_eq!(link.net.test(request), Ok(None), "the message is on its way");
+        }
+        let ask = |request| {
+            link.ends.iter().for_each(End::turn);
+            link.net.test(request)
+        };
+        let came = (0..DELAY).find_map(|_| ask(last).expect("it comes"));
+        assert_eq!((came, link.has(0, 0, 2000)), (Some(2000), true));
+        let failed = (0..TURNS).find_map(|_| ask(behind).err());
+        assert!(failed.expect("it never comes").said[0].contains("has closed the connection"));
+        assert_eq!(world.fabric.number("counter.faults.delay"), 1);
+        link.net.close_recv(link.receive).expect("closeRecv");
+        link.close();
+        world.fabric.is_clean();
     });
 }
