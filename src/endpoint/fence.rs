@@ -48,6 +48,8 @@ pub(super) struct Leaving {
     handle: Handle,
     region: Arc<UserRegion>,
     until: Instant,
+    /// Whoever gave it back waits. Else the memory may be gone, whatever they were told: nothing of ours may touch it.
+    awaited: bool,
     /// What NCCL was told when that had passed: it stays, and may be given back again.
     failure: Option<Error>,
 }
@@ -65,7 +67,7 @@ struct Touch<'a> {
 impl Leaving {
     /// The region, while whoever gave it back waits for what touches it.
     pub(super) fn awaited(&self) -> Option<&UserRegion> {
-        self.failure.is_none().then_some(&*self.region)
+        self.awaited.then_some(&*self.region)
     }
 
     pub(super) fn into_region(self) -> Arc<UserRegion> {
@@ -128,7 +130,7 @@ impl Endpoint {
         let until = self.until(&region);
         // What has come for it eagerly finds it there.
         let leaving = Arc::clone(&region);
-        self.leaving.push(Leaving { handle, region: leaving, until, failure: None });
+        self.leaving.push(Leaving { handle, region: leaving, until, awaited: true, failure: None });
         self.withdraw_from(&region, until);
         self.has_left(handle)
     }
@@ -137,6 +139,7 @@ impl Endpoint {
     #[cold]
     fn deregister_again(&mut self, index: usize) -> Result<bool> {
         let region = Arc::clone(&self.leaving[index].region);
+        self.leaving[index].awaited = true;
         if self.leaving[index].failure.is_some() && self.still_touches(&region) {
             self.leaving[index].until = self.until(&region);
         }
@@ -478,7 +481,8 @@ impl Endpoint {
                  (IRONRAIL_CLOSE_TIMEOUT_MS bounds the wait)"
             )
         };
-        let failure = &mut self.leaving[index].failure;
+        let Leaving { failure, awaited, .. } = &mut self.leaving[index];
+        *awaited = false;
         repeated(failure.get_or_insert_with(|| Error::new(Kind::Remote, sentence())))
     }
 
