@@ -34,6 +34,7 @@ impl Endpoint {
             open_sender(self.senders.get_mut(comm.slot(), comm.generation()), "send comm")?;
         sender.ending.closing = true;
         sender.block();
+        self.senders.hide(comm.slot());
         self.progress();
         self.try_release_sender(comm.slot());
         self.part();
@@ -56,7 +57,9 @@ impl Endpoint {
             receiver.queued = false;
             working.retain(|other| *other != slot);
         }
-        if receiver.exposes_any() {
+        let exposes = receiver.exposes_any();
+        receivers.hide(slot);
+        if exposes {
             self.withdraw_closed(slot);
         }
         self.tell_if_idle();

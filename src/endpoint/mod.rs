@@ -372,6 +372,9 @@ impl Endpoint {
     fn abandon_receives(&mut self, slot: u16, generation: u16) {
         if let Some(receiver) = self.receivers.get_mut(slot, generation) {
             self.outstanding -= receiver.abandon();
+            if receiver.ending.blocked {
+                self.receivers.hide(slot);
+            }
         }
         self.tell_if_idle();
     }

@@ -2,6 +2,7 @@
 //! part, on a connection of up to 4 rails.
 //!
 //! Each answers `None`, and has changed nothing, where anything is out of the ordinary: then the general form in `mod.rs` is asked.
+//! A comm that is closed, or may post nothing more, has no name any more (`Slots::hide`), and so none of this finds it.
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
 //! interface, and everything rare is a call.
 

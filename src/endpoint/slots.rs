@@ -58,6 +58,14 @@ impl<T> Slots<T> {
         if entry.name == name.bits() { entry.value.as_mut() } else { None }
     }
 
+    /// The value in `slot` has no name any more: [`Slots::get`] finds it still, until it is removed.
+    pub(crate) fn hide(&mut self, slot: u16) {
+        if let Some(entry) = self.entries.get_mut(usize::from(slot)) {
+            // No name of a value has a line.
+            entry.name |= 1;
+        }
+    }
+
     /// Puts `make(slot, generation)` into a free slot; `None` when the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u16, u16) -> T) -> Option<u16> {
         let slot = match self.free.pop() {
@@ -170,6 +178,21 @@ mod tests {
         assert_eq!(again, slot);
         assert_eq!(slots.get(slot, 0), None);
         assert_eq!(slots.get(slot, 1), Some(&"second"));
+    }
+
+    #[test]
+    fn a_hidden_value_has_no_name_until_the_next_one_takes_its_slot() {
+        let mut slots = Slots::new(8).named(HandleKind::Sender, 5);
+        let slot = slots.insert_with(|_, _| "first").unwrap();
+        let name = |generation| Handle::new(HandleKind::Sender, 5, generation, slot, 0).name();
+        assert_eq!(slots.of(name(0)), Some(&"first"));
+        slots.hide(slot);
+        assert_eq!(slots.of(name(0)), None);
+        assert_eq!(slots.of_mut(name(0)), None);
+        assert_eq!(slots.get(slot, 0), Some(&"first"));
+        assert_eq!(slots.remove(slot, 0), Some("first"));
+        slots.insert_with(|_, _| "second").unwrap();
+        assert_eq!((slots.of(name(0)), slots.of(name(1))), (None, Some(&"second")));
     }
 
     #[test]

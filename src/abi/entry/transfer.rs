@@ -146,12 +146,16 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     _profiler_parents: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    // SAFETY: NCCL's place for the request, which it has initialised, or null.
+    let lists = Lists { data, sizes, tags, regions };
+    if request.is_null() {
+        // SAFETY: NCCL's lists, one entry per receive.
+        return unsafe { receive_generally(None, comm, count, GROUP_MAX, lists, false, request) };
+    }
+    // SAFETY: NCCL's place for the request, which it has initialised.
     if unsafe { is_marked(request) } {
         // SAFETY: NCCL's own arguments.
         return unsafe { receive_marked(comm, count, data, sizes, tags, regions, request) };
     }
-    let lists = Lists { data, sizes, tags, regions };
     // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
     unsafe { receive(comm, count, GROUP_MAX, lists, false, request) }
 }

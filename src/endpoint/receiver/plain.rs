@@ -18,7 +18,7 @@ impl Receiver {
         cut: bool,
     ) -> Option<Line> {
         let Plain { address, len, tag, .. } = receive;
-        if self.ending.blocked || len == 0 || !self.narrow || !region.holds(address, len) {
+        if len == 0 || !self.narrow || !region.holds(address, len) {
             return None;
         }
         let [first, second] = region.first_keys();
@@ -35,7 +35,7 @@ impl Receiver {
         cut: bool,
     ) -> Option<Line> {
         let Plain { address, len, tag, .. } = receive;
-        if self.ending.blocked || len == 0 || !region.holds(address, len) {
+        if len == 0 || !region.holds(address, len) {
             return None;
         }
         let (address, len) = (region.target(address), len as u64);
@@ -56,21 +56,18 @@ impl Receiver {
     /// Whether there is nothing to do for the receive of `request` but to wait.
     #[inline(always)]
     pub(in crate::endpoint) fn waits_plainly(&self, request: u16) -> bool {
-        !self.ending.blocked && self.flow.waits_plainly(request)
+        self.flow.waits_plainly(request)
     }
 
     /// Whether [`Receiver::test_plainly`] would report the receive of `request`.
     #[inline(always)]
     pub(in crate::endpoint) fn is_complete_plainly(&self, request: u16) -> bool {
-        !self.ending.blocked && self.flow.is_complete_plainly(request)
+        self.flow.is_complete_plainly(request)
     }
 
     /// Reports the receive of `request`, if it is complete and alone.
     #[inline(always)]
     pub(in crate::endpoint) fn test_plainly(&mut self, request: u16) -> Option<u64> {
-        if self.ending.blocked {
-            return None;
-        }
         let done = self.flow.poll_plainly(request)?;
         self.carried |= done.carried;
         Some(done.size)

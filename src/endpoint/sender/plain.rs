@@ -158,7 +158,7 @@ impl Sender {
     /// [`Sender::test`], for a message that is done.
     #[inline(always)]
     pub(in crate::endpoint) fn test_plainly(&mut self, request: u16) -> Option<u64> {
-        if self.ending.closing { None } else { self.flow.poll_plainly(request) }
+        self.flow.poll_plainly(request)
     }
 
     /// The same after a look into the mailbox.
@@ -170,6 +170,6 @@ impl Sender {
     /// Whether there is nothing to do for a message but to wait.
     #[inline(always)]
     pub(in crate::endpoint) fn waits_plainly(&self, request: u16) -> bool {
-        !self.ending.closing && self.flow.waits_plainly(request)
+        self.flow.waits_plainly(request)
     }
 }
