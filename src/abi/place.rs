@@ -27,7 +27,7 @@ pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: &str) -> Resu
 }
 
 #[cold]
-fn missing(what: &str) -> Error {
+pub(super) fn missing(what: &str) -> Error {
     Error::new(Kind::InvalidArgument, format!("NCCL gave no place for the {what}"))
 }
 

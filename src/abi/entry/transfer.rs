@@ -8,7 +8,7 @@ use net_abi::ResultCode;
 use crate::abi::argument::{self, Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::{guard, plainly};
 use crate::abi::object;
-use crate::abi::place::{is_marked, optional_place, place};
+use crate::abi::place::{is_marked, missing, optional_place, place};
 use crate::handle::Name;
 use crate::plugin::{self, Plain, Plainly, Poll, Tested, Unasked};
 
@@ -146,18 +146,23 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     _profiler_parents: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let lists = Lists { data, sizes, tags, regions };
     if request.is_null() {
-        // SAFETY: NCCL's lists, one entry per receive.
-        return unsafe { receive_generally(None, comm, count, GROUP_MAX, lists, false, request) };
+        return nowhere_to_post();
     }
     // SAFETY: NCCL's place for the request, which it has initialised.
     if unsafe { is_marked(request) } {
         // SAFETY: NCCL's own arguments.
         return unsafe { receive_marked(comm, count, data, sizes, tags, regions, request) };
     }
+    let lists = Lists { data, sizes, tags, regions };
     // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
     unsafe { receive(comm, count, GROUP_MAX, lists, false, request) }
+}
+
+#[cold]
+#[inline(never)]
+fn nowhere_to_post() -> ResultCode {
+    guard("irecv", || Err(missing("request")))
 }
 
 /// `most`: the largest group of the version. `cut`: a message longer than its receive is truncated.
