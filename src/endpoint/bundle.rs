@@ -234,11 +234,16 @@ impl Receiver {
         self.bundles.as_ref().is_some_and(|(ring, _)| self.flow.has_bundled(ring))
     }
 
+    /// Whether messages are taken behind one that is missing: it may never come.
+    #[inline]
+    pub(super) fn takes_every(&self) -> bool {
+        self.failure.is_some() || self.ending.heard_bye || self.is_ending()
+    }
+
     /// The next message that came so, for a receive that is posted.
     pub(super) fn next_bundled(&mut self) -> Option<Copied> {
         let (ring, _) = self.bundles.as_ref()?;
-        // Lines before it may never come.
-        let every = self.failure.is_some() || self.ending.heard_bye || self.is_ending();
+        let every = self.takes_every();
         let Bundled { line, len, payload } = self.flow.next_bundled(ring, every)?;
         let mut words = [0; PAYLOAD_WORDS];
         words[..payload.len()].copy_from_slice(&payload);

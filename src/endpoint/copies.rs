@@ -39,14 +39,20 @@ impl Endpoint {
     /// Copies the messages that have come to the receives that they are for.
     #[inline(never)]
     pub(super) fn take_copies(&mut self, slot: u16) {
-        self.take_copies_to(slot, None);
+        let Self { receivers, regions, working, counters, .. } = self;
+        let Some(receiver) = receivers.at_mut(slot) else { return };
+        let taken = receiver.take_bundled(regions);
+        counters.bundled_receives += u64::from(taken);
+        if taken == 0 || receiver.takes_every() || receiver.has_copies(Look::Memory) {
+            return self.take_copies_to(slot, None);
+        }
+        enqueue(receiver, working, slot);
     }
 
     /// The same while a registration is being given back, which no handle names any more.
     pub(super) fn take_copies_to(&mut self, slot: u16, going: Option<&Arc<UserRegion>>) {
         let Self { receivers, regions, leaving, working, counters, .. } = self;
         let Some(receiver) = receivers.at_mut(slot) else { return };
-        counters.bundled_receives += u64::from(receiver.take_bundled(regions));
         loop {
             let bundled = receiver.next_bundled();
             let count = match &bundled {
