@@ -1,11 +1,12 @@
 //! Peers that are killed: whoever depends on them gets an error in time, and nobody else notices.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use net_abi::ResultCode;
 
 use crate::bystander::{self, Bystander};
-use crate::support::calls::{Failure, Net};
+use crate::support::calls::{Answer, Failure, Net, Object};
 use crate::support::link::{Link, SLOT, from_text, to_text, wait};
 use crate::support::say;
 use crate::support::stage::{Part, is_over_shm, play};
@@ -54,36 +55,24 @@ fn other_part(part: &Part) -> bool {
 
 /// What NCCL would give for a tag: the sender's rank.
 const TAG: i32 = 41;
+const OUTSTANDING: usize = 6;
 
 /// Long messages, a few outstanding, until a call fails.
 fn send_for_ever(net: Net, link: &Link) -> Failure {
-    let mut requests = std::collections::VecDeque::new();
-    loop {
-        if requests.len() < 6 {
-            let slot = link.out.slot(requests.len());
-            match net.isend(link.send, slot, SLOT, TAG, link.out.region) {
-                Ok(request) => requests.extend(request),
-                Err(failure) => return failure,
-            }
-        }
-        if let Some(oldest) = requests.front() {
-            match net.test(*oldest) {
-                Ok(Some(_)) => drop(requests.pop_front()),
-                Ok(None) => {}
-                Err(failure) => return failure,
-            }
-        }
-        std::thread::yield_now();
-    }
+    post_for_ever(net, |slot| net.isend(link.send, link.out.slot(slot), SLOT, TAG, link.out.region))
 }
 
 /// As many receives.
 fn receive_for_ever(net: Net, link: &Link) -> Failure {
-    let mut requests = std::collections::VecDeque::new();
+    let Link { receive, input, .. } = link;
+    post_for_ever(net, |slot| net.irecv(*receive, input.slot(slot), SLOT, TAG, input.region))
+}
+
+fn post_for_ever(net: Net, post: impl Fn(usize) -> Answer<Option<Object>>) -> Failure {
+    let mut requests = VecDeque::new();
     loop {
-        if requests.len() < 6 {
-            let slot = link.input.slot(requests.len());
-            match net.irecv(link.receive, slot, SLOT, TAG, link.input.region) {
+        if requests.len() < OUTSTANDING {
+            match post(requests.len()) {
                 Ok(request) => requests.extend(request),
                 Err(failure) => return failure,
             }
