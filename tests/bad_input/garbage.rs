@@ -16,7 +16,7 @@ use crate::support::calls::{Handle, Net, Object};
 use crate::support::link::{Link, wait};
 use crate::support::say;
 use crate::support::stage::{is_over_shm, play};
-use crate::support::stranger::{LONGEST, Stranger};
+use crate::support::stranger::{CAPABILITIES, LONGEST, Stranger};
 use crate::{BOUND, counter, open, stats_file};
 
 /// A message that is neither taken nor refused by then is lost, which is its sender's trouble.
@@ -79,40 +79,13 @@ impl Door {
 
     /// A request that the listener has to take for a peer's.
     pub(crate) fn request(&self) -> Request {
-        let handle = proto::Handle::decode(&self.handle).expect("ours");
-        let name = Address::new(&self.stranger.name()).expect("it fits");
-        Request {
-            connection: ConnectionId(1 << 40),
-            reply_to: name,
-            listener: handle.listener,
-            listener_nonce: handle.nonce,
-            nonce: 77,
-            capabilities: CAPABILITIES,
-            rails: vec![rail(name); 2],
-            mailbox: Ring { address: 0, keys: vec![1, 2] },
-            window: Window::SINGLE,
-            max_group: 1,
-            eager_bytes: 128,
-            bundle_bytes: 16,
-            identity: Identity::default(),
-        }
+        let rails = vec![rail(self.stranger.address()); 2];
+        self.stranger.request(&self.handle, rails)
     }
 }
 
-const CAPABILITIES: Capabilities = Capabilities {
-    immediate: ImmediateWidth::Eight,
-    true_lengths: false,
-    self_read: true,
-    proves_arrival: false,
-    delivery_complete: true,
-    virtual_addresses: false,
-    rma_inject_bytes: 64,
-    largest_write: 1 << 30,
-};
-
 fn rail(address: Address) -> Rail {
-    let fabric = Name::new(if is_over_shm() { b"shm" } else { b"loopback" }).expect("short");
-    Rail { fabric, nic: 0, data: address, control: Some(address) }
+    Stranger::rail(if is_over_shm() { b"shm" } else { b"loopback" }, address, address)
 }
 
 /// Makes the check of a changed message hold.

@@ -52,12 +52,8 @@ impl Ends {
     /// One connection after the other, each with a message: one on each rail.
     fn meet(&self) {
         let ends = self.ends.map(|end| end.open.expect("a cycle has its contexts open"));
-        let mut turn = false;
         let links = [(); 2].map(|()| {
-            let (send, receive) = world::connect(&ends[0], &ends[1], || {
-                turn = !turn;
-                turn
-            });
+            let (send, receive) = world::connect(&ends[0], &ends[1]);
             let [(net, out), (_, into)] = self.ends.map(|end| (end.net, end.buffer));
             let from = net.register(send, out).expect("regMr");
             let to = net.register(receive, into).expect("regMr");

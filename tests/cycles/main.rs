@@ -129,7 +129,6 @@ const PATIENCE: &str = "700";
 fn virtually(part: &Part, profile: &str) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", PATIENCE);
     let World { nets, fabric } = World::open(part, profile, [2, 2]);
-    fabric.configure(&format!("profile={profile} nics=16"));
     run(Ends::new(nets), profile, COUNT, |_| fabric.is_clean());
 }
 

@@ -8,6 +8,12 @@ use fabric::{
     AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Delivery, Domain, Endpoint,
     Fabric, Info, Library, Pages, PeerAddress, Post, Query, Region, RemoteBytes, RemoteKey,
 };
+use proto::codec::{Address, Name};
+use proto::handshake::{Identity, Ring};
+use proto::rails::Rail;
+use proto::{Capabilities, ConnectionId, ImmediateWidth, Request, Window};
+
+use super::calls::Handle;
 
 /// A control endpoint of its own.
 pub(crate) struct Stranger {
@@ -19,6 +25,18 @@ pub(crate) struct Stranger {
     addresses: Arc<AddressVector>,
     queue: Arc<CompletionQueue>,
 }
+
+/// What it says of its provider.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    immediate: ImmediateWidth::Eight,
+    true_lengths: false,
+    self_read: true,
+    proves_arrival: false,
+    delivery_complete: true,
+    virtual_addresses: false,
+    rma_inject_bytes: 64,
+    largest_write: 1 << 30,
+};
 
 /// The longest message that a stranger sends.
 pub(crate) const LONGEST: usize = 1 << 16;
@@ -72,6 +90,36 @@ impl Stranger {
     /// Where an answer reaches it.
     pub(crate) fn name(&self) -> Vec<u8> {
         self.endpoint.name().expect("an open endpoint has one")
+    }
+
+    /// The same as requests say it.
+    pub(crate) fn address(&self) -> Address {
+        Address::new(&self.name()).expect("it fits")
+    }
+
+    /// A rail of this fabric.
+    pub(crate) fn rail(fabric: &[u8], data: Address, control: Address) -> Rail {
+        Rail { fabric: Name::new(fabric).expect("short"), nic: 0, data, control: Some(control) }
+    }
+
+    /// A request that the listener of this handle has to take for a peer's.
+    pub(crate) fn request(&self, handle: &Handle, rails: Vec<Rail>) -> Request {
+        let handle = proto::Handle::decode(handle).expect("ours");
+        Request {
+            connection: ConnectionId(1 << 40),
+            reply_to: self.address(),
+            listener: handle.listener,
+            listener_nonce: handle.nonce,
+            nonce: 77,
+            capabilities: CAPABILITIES,
+            rails,
+            mailbox: Ring { address: 0, keys: vec![1, 2] },
+            window: Window::SINGLE,
+            max_group: 1,
+            eager_bytes: 128,
+            bundle_bytes: 16,
+            identity: Identity::default(),
+        }
     }
 
     pub(crate) fn meet(&self, address: &[u8]) -> PeerAddress {

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use proto::codec::{Address, Name};
-use proto::handshake::{Identity, Ring};
-use proto::rails::Rail;
-use proto::{Capabilities, ConnectionId, ImmediateWidth, Request, Window};
+use proto::codec::Address;
+use proto::{ConnectionId, Request};
 
 use crate::support::calls::Buffer;
 use crate::support::stage::play;
@@ -25,14 +23,8 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
         let World { nets, fabric } = World::open(part, "cxi", [RAILS, RAILS]);
         let opened = |kind: &str| fabric.number(&format!("opened.{kind}"));
         let open = |kind: &str| fabric.number(&format!("open.{kind}"));
-        fabric.configure("profile=cxi nics=16");
         let ends = nets.map(End::open);
-        let mut turn = false;
-        let mut next = || {
-            turn = !turn;
-            turn
-        };
-        let first = connect(&ends[0], &ends[1], &mut next);
+        let first = connect(&ends[0], &ends[1]);
         // Per end, and per rail: an endpoint for data and one for control; regions for the landing page, for messages and
         // for one slab of rings.
         assert_eq!(open("endpoints"), 2 * 2 * RAILS as u64);
@@ -60,8 +52,7 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
 
         // One more connection costs nothing as long as the slab lasts, nor does what travels on it.
         let (regions, endpoints) = (opened("regions"), opened("endpoints"));
-        let more: Vec<_> =
-            (1..CONNECTIONS).map(|_| connect(&ends[0], &ends[1], &mut next)).collect();
+        let more: Vec<_> = (1..CONNECTIONS).map(|_| connect(&ends[0], &ends[1])).collect();
         assert_eq!(opened("regions"), regions);
         assert_eq!(opened("endpoints"), endpoints);
 
@@ -82,7 +73,6 @@ fn only_a_buffer_costs_regions_and_only_one_per_data_rail() {
 fn an_accept_that_is_given_up_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
         let World { nets, fabric } = World::open(part, "cxi", [1, 1]);
-        fabric.configure("profile=cxi nics=16");
         let ends @ [end, other] = nets.map(End::open);
         let regions = fabric.number("opened.regions");
         // A receiver takes two units of a slab of 64, a sender one that may be written to and is not handed on.
@@ -111,7 +101,6 @@ fn an_accept_that_is_given_up_leaves_nothing() {
 fn a_connection_that_one_end_has_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
         let World { nets, fabric } = World::open(part, "cxi", [1, 1]);
-        fabric.configure("profile=cxi nics=16");
         let ends @ [end, other] = nets.map(End::open);
         let regions = fabric.number("opened.regions");
         for _ in 0..ROUNDS {
@@ -137,15 +126,9 @@ fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
     play(&[provider()], BOUND, |part| {
         set("IRONRAIL_STRIPE_MIN", "16K");
         let World { nets, fabric } = World::open(part, "tcp", [2, 2]);
-        fabric.configure("profile=tcp nics=16");
         let ends @ [sender, receiver] = nets.map(End::open);
         let turns = || (0..TURNS / 10).for_each(|_| ends.iter().for_each(End::turn));
-        let mut turn = false;
-        let mut next = || {
-            turn = !turn;
-            turn
-        };
-        let lasting = connect(&sender, &receiver, &mut next);
+        let lasting = connect(&sender, &receiver);
         let (net, memory) = (receiver.net, Buffer::new(64 << 10));
         let (at, len) = (memory.address(), memory.len);
         let from = net.register(lasting.0, memory).expect("regMr");
@@ -153,7 +136,7 @@ fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
         let regions = fabric.number("opened.regions");
         // Connections take the rails for control in turn, and half of the messages stand still on the one that has no control.
         for round in 0..2 * ROUNDS {
-            let (send, receive) = connect(&sender, &receiver, &mut next);
+            let (send, receive) = connect(&sender, &receiver);
             let posted = [(); 6].map(|()| {
                 let posted = net.irecv(receive, at, len, 0, to).expect("irecv");
                 turns();
@@ -191,42 +174,25 @@ fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
 fn a_request_of_which_one_rail_cannot_be_used_leaves_no_address() {
     play(&[provider()], BOUND, |part| {
         let World { nets: [net, _], fabric } = World::open(part, "cxi", [2, 2]);
-        fabric.configure("profile=cxi nics=16");
         let end = End::open(net);
         let (handle, listener) = net.listen(end.context, 0).expect("listen");
-        let handle = proto::Handle::decode(&handle).expect("ours");
+        let control = proto::Handle::decode(&handle).expect("ours").control;
         let stranger = Stranger::on_virtual_fabric();
-        let door = stranger.meet(handle.control.as_bytes());
+        let door = stranger.meet(control.as_bytes());
         let address = |text: &str| {
             let mut bytes = stranger.name();
             bytes.fill(0);
             bytes[..text.len()].copy_from_slice(text.as_bytes());
             Address::new(&bytes).expect("it fits")
         };
-        let name = Address::new(&stranger.name()).expect("it fits");
-        let rail = |data| Rail {
-            fabric: Name::new(b"vfabric").expect("short"),
-            nic: 0,
-            data,
-            control: Some(name),
-        };
-        for request in 0..REQUESTS {
+        for number in 0..REQUESTS {
             // Nobody is there, which only a write would find out.
-            let unheard_of = address(&format!("vfabric://0/{}", 1_000_000 + request));
+            let unheard_of = address(&format!("vfabric://0/{}", 1_000_000 + number));
+            let rails = [unheard_of, address("nowhere")]
+                .map(|data| Stranger::rail(b"vfabric", data, stranger.address()));
             let request = Request {
-                connection: ConnectionId(request),
-                reply_to: name,
-                listener: handle.listener,
-                listener_nonce: handle.nonce,
-                nonce: 77,
-                capabilities: CAPABILITIES,
-                rails: vec![rail(unheard_of), rail(address("nowhere"))],
-                mailbox: Ring { address: 0, keys: vec![1, 2] },
-                window: Window::SINGLE,
-                max_group: 1,
-                eager_bytes: 0,
-                bundle_bytes: 0,
-                identity: Identity::default(),
+                connection: ConnectionId(number),
+                ..stranger.request(&handle, rails.to_vec())
             };
             let bytes = request.encode().expect("a request");
             let is_shut = || assert_eq!(net.accept(listener).expect("accept"), None);
@@ -245,17 +211,6 @@ fn a_request_of_which_one_rail_cannot_be_used_leaves_no_address() {
 
 /// More than the addresses that are kept for who comes again, 64 on each rail.
 const REQUESTS: u64 = 200;
-
-const CAPABILITIES: Capabilities = Capabilities {
-    immediate: ImmediateWidth::Eight,
-    true_lengths: false,
-    self_read: true,
-    proves_arrival: true,
-    delivery_complete: true,
-    virtual_addresses: false,
-    rma_inject_bytes: 0,
-    largest_write: 1 << 30,
-};
 
 /// More than one slab has room for.
 const ROUNDS: usize = 40;

@@ -76,7 +76,6 @@ fn the_first_cause_of_a_failure_stays() {
     play(&[provider()], BOUND * 6, |part| {
         set("IRONRAIL_STRIPE_MIN", "16K");
         let world = World::open(part, "efa", [2, 2]);
-        world.fabric.configure("profile=efa nics=16");
         let ends = world.nets.map(End::open);
         let link = Link::open(world, &ends);
         // Its second part is refused for good. The first is under way then, and fails later.
@@ -105,7 +104,6 @@ fn the_first_cause_of_a_failure_stays() {
 fn stopped_sender(part: &Part, profile: &str) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
     let world = World::open(part, profile, [2, 2]);
-    world.fabric.configure(&format!("profile={profile} nics=16"));
     let ends = world.nets.map(End::open);
     let link = Link::open(world, &ends);
     let Link { net, receive, into, target, .. } = link;
@@ -153,7 +151,6 @@ fn memory_stays_until_a_stopped_sender_answers_over_tcp() {
 fn refused_question(part: &Part, refused: u64, free: bool) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", if free { "400" } else { "1000" });
     let world = World::open(part, "cxi", [2, 2]);
-    world.fabric.configure("profile=cxi nics=16");
     let ends = world.nets.map(End::open);
     let link = Link::open(world, &ends);
     let posts = world.fabric.number("counter.posts");
@@ -189,7 +186,6 @@ fn standing_nic(part: &Part, profile: &str) {
     set("IRONRAIL_STRIPE_MIN", "16K");
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
     let world = World::open(part, profile, [2, 2]);
-    world.fabric.configure(&format!("profile={profile} nics=16"));
     let ends = world.nets.map(End::open);
     let link = Link::open(world, &ends);
     let Link { net, send, receive, out, region, into, target, .. } = link;
@@ -239,11 +235,7 @@ struct Link {
 
 impl Link {
     fn open(world: World, ends: &[End; 2]) -> Self {
-        let mut turn = false;
-        let (send, receive) = connect(&ends[0], &ends[1], || {
-            turn = !turn;
-            turn
-        });
+        let (send, receive) = connect(&ends[0], &ends[1]);
         let net = world.nets[0];
         let (out, into) = (Buffer::new(64 << 10), Buffer::new(64 << 10));
         let region = net.register(send, out).expect("regMr");
@@ -282,7 +274,6 @@ fn stalled(part: &Part, profile: &str) -> World {
     set("IRONRAIL_STRIPE_MIN", "16K");
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
     let world = World::open(part, profile, [2, 2]);
-    world.fabric.configure(&format!("profile={profile} nics=16"));
     let ends = world.nets.map(End::open);
     let link = Link::open(world, &ends);
     let turns = || (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));

@@ -103,7 +103,6 @@ fn each_fault(world: World, profile: &str, fault: &str, script: impl Fn(u64) -> 
 fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
     play(&[provider()], BOUND, |part| {
         let world = World::open(part, "efa", [1, 1]);
-        world.fabric.configure("profile=efa nics=16");
         world.fabric.fault(&format!("double=1:{LATE}"));
         let ends = world.nets.map(End::open);
         let mut link = Link::new(&ends[1]);
@@ -131,7 +130,6 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
 fn a_reply_that_is_lost_is_a_refusal_once_its_end_is_closed() {
     play(&[provider()], BOUND, |part| {
         let world = World::open(part, "efa", [1, 1]);
-        world.fabric.configure("profile=efa nics=16");
         world.fabric.fault("lose=2");
         let ends = world.nets.map(End::open);
         let mut link = Link::new(&ends[1]);
@@ -156,7 +154,6 @@ fn a_reply_that_is_lost_is_a_refusal_once_its_end_is_closed() {
 fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {
     play_each(&["a receive", "a request", "a reply"], &[provider()], BOUND, |part, waits_for| {
         let world = World::open(part, "efa", [1, 1]);
-        world.fabric.configure("profile=efa nics=16");
         world.fabric.fault("lose=2");
         let ends = world.nets.map(End::open);
         let (mut link, mut back) = (Link::new(&ends[1]), Link::new(&ends[0]));
@@ -193,7 +190,6 @@ fn a_reply_that_is_lost_comes_though_its_receiver_is_silent() {
     play(&[provider()], BOUND, |part| {
         set("IRONRAIL_CONNECT_TIMEOUT_MS", "2000");
         let world = World::open(part, "efa", [1, 1]);
-        world.fabric.configure("profile=efa nics=16");
         world.fabric.fault("lose=2");
         let ends = world.nets.map(End::open);
         let mut link = Link::new(&ends[1]);

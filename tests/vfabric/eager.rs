@@ -69,7 +69,6 @@ fn messages_without_receives_arrive_when_these_are_posted() {
 fn a_message_is_there_though_its_sender_has_closed() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let link = Link::open(world, world.nets.map(End::open));
         link.isend(64, BYTES, 3).expect("it may travel before its receive");
         link.net.close_send(link.send).expect("closeSend");
@@ -89,7 +88,6 @@ fn a_message_is_there_though_its_sender_has_closed() {
 fn a_message_is_not_done_before_it_has_arrived_for_a_receive() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let link = Link::open(world, world.nets.map(End::open));
         link.turn();
         let proves = ["cxi", "efa"].contains(&profile);
@@ -127,7 +125,6 @@ fn a_message_is_not_done_before_it_has_arrived_for_a_receive() {
 fn receives_are_told_early_once_no_message_travels_before_them() {
     play_each(&["cxi", "efa"], &[provider(), EAGER], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let link = Link::open(world, world.nets.map(End::open));
         let (net, receive) = (link.net, link.receive);
         let optional = |at: usize| {
@@ -163,7 +160,6 @@ fn receives_are_told_early_once_no_message_travels_before_them() {
 fn a_receive_that_is_deregistered_gets_what_has_come_before() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let link = Link::open(world, world.nets.map(End::open));
         let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
         link.turn();
@@ -184,7 +180,6 @@ fn memory_stays_until_a_message_that_was_sent_before_has_come() {
     play_each(&["cxi", "efa"], &[provider(), EAGER], BOUND, |part, profile| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "10");
         let world = World::open(part, profile, [1, 1]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let link = Link::open(world, world.nets.map(End::open));
         link.turn();
         let ended = || world.fabric.number("counter.operations");

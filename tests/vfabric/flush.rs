@@ -24,11 +24,7 @@ fn a_refused_read_is_neither_lost_nor_repeated() {
         for eagain in [0, 300, 800] {
             fabric.configure(&format!("profile=efa nics=16 eagain={eagain}"));
             let end = End::open(net);
-            let mut turn = false;
-            let (send, receive) = connect(&end, &end, || {
-                turn = !turn;
-                turn
-            });
+            let (send, receive) = connect(&end, &end);
             let (out, into) = (Buffer::new(BYTES), Buffer::new(BYTES));
             let region = net.register(send, out).expect("regMr");
             let target = net.register(receive, into).expect("regMr");

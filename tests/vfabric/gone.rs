@@ -38,7 +38,6 @@ impl Trio {
         let rails = rails.parse().expect("a number");
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let world = World::open(part, profile, [rails, rails]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let opened = || world.fabric.number("opened.endpoints");
         let [sender, receiver] = world.nets.map(End::open);
         let before = opened();
@@ -144,14 +143,10 @@ fn farewells_pass_one_that_is_never_taken() {
     play_each(&CASES, &[provider()], BOUND, |part, case| {
         let trio = Trio::open(part, case);
         trio.waiting();
-        let mut turn = false;
         let Trio { living, gone, sender, .. } = &trio;
         gone.net.close_send(gone.send).expect("closeSend");
         gone.net.close_recv(gone.receive).expect("closeRecv");
-        let (send, receive) = connect(&living.ends[1], sender, || {
-            turn = !turn;
-            turn
-        });
+        let (send, receive) = connect(&living.ends[1], sender);
         trio.all_pass();
         living.net.close_recv(receive).expect("closeRecv");
         living.close_comms();
@@ -240,7 +235,6 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
 fn a_receive_behind_the_last_message_fails_when_that_has_come() {
     play_each(&["tcp"], &[provider()], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
-        world.fabric.configure(&format!("profile={profile} nics=16"));
         let link = Link::open(world, world.nets.map(End::open));
         link.warm();
         let [last, behind] = [0, 2000].map(|at| link.irecv(at, 2000, 0));

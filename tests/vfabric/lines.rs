@@ -67,11 +67,7 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
     set("IRONRAIL_STRIPE_MIN", "4K");
     let world = World::open(part, profile, [2, 2]);
     let ends = world.nets.map(End::open);
-    let mut turn = false;
-    let (send, receive) = connect(&ends[0], &ends[1], || {
-        turn = !turn;
-        turn
-    });
+    let (send, receive) = connect(&ends[0], &ends[1]);
     let net = world.nets[0];
     let (out, into) = (aligned(), aligned());
     let region = net.register(send, out).expect("regMr");

@@ -20,11 +20,7 @@ const BUFFER: usize = 4096;
 
 impl Link {
     pub(crate) fn open(world: World, ends: [End; 2]) -> Self {
-        let mut turn = false;
-        let (send, receive) = connect(&ends[0], &ends[1], || {
-            turn = !turn;
-            turn
-        });
+        let (send, receive) = connect(&ends[0], &ends[1]);
         let net = world.nets[0];
         let (out, into) = (Buffer::new(BUFFER), Buffer::new(BUFFER));
         out.write(0, &(0..BUFFER).map(byte).collect::<Vec<u8>>());

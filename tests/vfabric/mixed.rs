@@ -17,7 +17,7 @@ use crate::support::calls::{Buffer, Net, Object};
 use crate::support::say;
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::{VirtualFabric, set};
-use crate::world::{End, World, connect, provider};
+use crate::world::{End, World, connect_by, provider};
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -301,7 +301,7 @@ impl Comm {
     ) -> Self {
         let (from, to) = [(0, 1), (1, 0), (0, 1), (0, 0)][index % 4];
         let (sender, receiver) = (ends[from], ends[to]);
-        let (send, receive) = connect(&sender, &receiver, || random.up_to(1) == 0);
+        let (send, receive) = connect_by(&sender, &receiver, || random.up_to(1) == 0);
         let side = |number: usize| arena.part((2 * index + number) * SIDE_BYTES, SIDE_BYTES);
         let (out, into) = (side(0), side(1));
         let hidden = index % 2 == 1;

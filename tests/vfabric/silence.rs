@@ -19,7 +19,7 @@ const CALLS_MAX: u32 = 10_000;
 fn a_receiver_is_silent_after_its_last_receive_and_its_sender_is_told() {
     play(&[provider()], BOUND, |part| {
         let world = World::open(part, "tcp", [2, 2]);
-        let (ends, link) = Link::open(world, "tcp");
+        let (ends, link) = Link::open(world);
         for _ in 0..20 {
             let (sent, received) = link.post();
             let reported = (0..CALLS_MAX).any(|_| {
@@ -42,7 +42,7 @@ fn a_receiver_is_silent_after_its_last_receive_and_its_sender_is_told() {
 fn a_sender_is_silent_after_its_last_send_and_its_receiver_has_it() {
     play(&[provider()], BOUND, |part| {
         let world = World::open(part, "tcp", [2, 2]);
-        let (ends, link) = Link::open(world, "tcp");
+        let (ends, link) = Link::open(world);
         for _ in 0..20 {
             let (sent, received) = link.post();
             let mut told = false;
@@ -66,7 +66,6 @@ fn a_sender_is_silent_after_its_last_send_and_its_receiver_has_it() {
 fn a_receiver_is_silent_after_accept_and_its_sender_is_answered() {
     play(&[provider()], BOUND, |part| {
         let world = World::open(part, "tcp", [1, 1]);
-        world.fabric.configure("profile=tcp nics=16");
         let ends = world.nets.map(End::open);
         let (mut handle, listener) = ends[1].net.listen(ends[1].context, 0).expect("listen");
         let mut connect = || ends[0].net.connect(ends[0].context, 0, &mut handle).expect("connect");
@@ -92,7 +91,7 @@ fn a_done_that_cannot_leave_is_waited_for_within_a_bound() {
     play(&[provider()], BOUND, |part| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let world = World::open(part, "adversary", [1, 1]);
-        let (ends, link) = Link::open(world, "adversary");
+        let (ends, link) = Link::open(world);
         let (sent, received) = link.post();
         // It has landed, and nobody has told the receiver yet.
         let landed = (0..CALLS_MAX).any(|_| {
@@ -129,14 +128,9 @@ struct Link {
 }
 
 impl Link {
-    fn open(world: World, profile: &str) -> ([End; 2], Self) {
-        world.fabric.configure(&format!("profile={profile} nics=16"));
+    fn open(world: World) -> ([End; 2], Self) {
         let ends = world.nets.map(End::open);
-        let mut turn = false;
-        let (send, receive) = connect(&ends[0], &ends[1], || {
-            turn = !turn;
-            turn
-        });
+        let (send, receive) = connect(&ends[0], &ends[1]);
         let net = world.nets[0];
         let registered = |comm| {
             let buffer = Buffer::new(LEN);

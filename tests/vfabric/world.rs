@@ -31,7 +31,7 @@ pub(crate) fn provider() -> (&'static str, &'static str) {
 }
 
 impl World {
-    /// Ends with these numbers of rails. Where they differ, the second end's plugin is loaded from a copy of the file: a
+    /// Ends with these numbers of rails, and a fabric on which nothing has happened. Where they differ, the second end's plugin is loaded from a copy of the file: a
     /// plugin reads the environment once.
     pub(crate) fn open(part: &Part, profile: &str, rails: [usize; 2]) -> Self {
         Self::open_and_say(part, profile, rails, "warn")
@@ -61,7 +61,9 @@ impl World {
         let context = first.init().expect("init");
         let fabric = VirtualFabric::of(&provider);
         first.finalize(context).expect("finalize");
+        let anew = format!("profile={profile} nics=16");
         if rails[0] == rails[1] {
+            fabric.configure(&anew);
             return Self { nets: [first, first], fabric };
         }
         let name = format!("second.{}.so", std::process::id());
@@ -72,6 +74,7 @@ impl World {
         fs::remove_file(&copy).expect("ours");
         let context = second.init().expect("init");
         second.finalize(context).expect("finalize");
+        fabric.configure(&anew);
         Self { nets: [first, second], fabric }
     }
 }
@@ -94,8 +97,17 @@ impl End {
     }
 }
 
-/// A connection: its send comm and its receive comm. `choose` says whose turn it is: true for the sender's.
-pub(crate) fn connect(
+/// A connection: its send comm and its receive comm. The ends take turns.
+pub(crate) fn connect(sender: &End, receiver: &End) -> (Object, Object) {
+    let mut turn = false;
+    connect_by(sender, receiver, || {
+        turn = !turn;
+        turn
+    })
+}
+
+/// The same, where `choose` says whose turn it is: true for the sender's.
+pub(crate) fn connect_by(
     sender: &End,
     receiver: &End,
     mut choose: impl FnMut() -> bool,
