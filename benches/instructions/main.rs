@@ -108,7 +108,7 @@ fn measure(wanted: &Wanted) -> ExitCode {
     );
     let mut kept = true;
     for case in CASES.iter().filter(|case| wanted.bytes.is_none_or(|bytes| bytes == case.bytes)) {
-        let (fewer, more) = if case.bytes > 4096 { (100, 400) } else { (1000, 4000) };
+        let (fewer, more) = if case.bytes > 4096 { (400, 1600) } else { (1000, 4000) };
         let (short, _) = run(&plugin, case, fewer);
         let (long, calls) = run(&plugin, case, more);
         let profile = long.beyond(&short, (more - fewer) as f64);
