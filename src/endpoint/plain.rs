@@ -239,12 +239,19 @@ impl Endpoint {
         if !came && receiver.waits_plainly(line) { Tested::Pending } else { Tested::Otherwise }
     }
 
-    /// A turn of progress for a message that waits: what ends it comes into memory, which nobody has to look at before.
+    /// A turn of progress for a message that waits. What ends it comes into memory, and is there already where somebody else's
+    /// turn has brought it: then this one polls nothing.
     #[inline(always)]
     fn send_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
         let line = request.line();
-        if !self.open_plainly(comm).is_some_and(|sender| sender.waits_plainly(line)) {
+        let Some(sender) = self.open_plainly(comm).filter(|sender| sender.waits_plainly(line))
+        else {
             return Tested::Otherwise;
+        };
+        if let Some(size) = sender.look_plainly(line) {
+            // Adverts that wait are waited for all the same: a poll that comes soon pushes them.
+            self.walk_if_awake();
+            return Tested::Done(size);
         }
         self.progress();
         let Some(sender) = self.open_plainly(comm) else { return Tested::Otherwise };

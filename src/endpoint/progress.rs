@@ -85,11 +85,17 @@ impl Endpoint {
             self.fail_broken();
         }
         self.watch.turn();
-        if self.working.awake {
+        self.walk_if_awake() || busy
+    }
+
+    /// Writes adverts and dones that something has made due since the last walk. Whether there may have been any.
+    #[inline(always)]
+    pub(super) fn walk_if_awake(&mut self) -> bool {
+        let awake = self.working.awake;
+        if awake {
             self.walk();
-            busy = true;
         }
-        busy
+        awake
     }
 
     #[inline(never)]

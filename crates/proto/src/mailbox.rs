@@ -70,11 +70,17 @@ impl Mailbox {
         validates(self.nonce, &words)
     }
 
+    /// Whether a lone done may have come since the one that was taken: a look that proves nothing yet.
+    #[inline]
+    pub fn has_lone_done<S: LineSource>(&self, source: &S) -> bool {
+        source.word(self.window.lone_place(), 0) != self.lone_head
+    }
+
     /// The cumulative done that was written alone, if there is one that was not taken before.
     #[inline]
     pub fn lone_done<S: LineSource>(&mut self, source: &S) -> Option<Line> {
         let place = self.window.lone_place();
-        if source.word(place, 0) == self.lone_head {
+        if !self.has_lone_done(source) {
             return None;
         }
         let words = source.words::<SHORT_LINE_WORDS>(place);

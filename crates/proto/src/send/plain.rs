@@ -260,7 +260,9 @@ impl SendFlow {
         if self.slot(Line::new(request.into())).state != State::Written {
             return None;
         }
-        self.observe(mailbox);
+        if self.is_told(mailbox) {
+            self.observe(mailbox);
+        }
         self.poll_plainly(request)
     }
 

@@ -489,8 +489,11 @@ impl Sender {
                     1 => self.flow.poll_plainly(low),
                     _ => {
                         let looked = self.flow.look_plainly(&network.mailbox, low);
-                        // Whoever is told to wait is not asked in general.
+                        // Whoever is told to wait is not asked in general, which would look at all.
                         let waits = looked.is_none() && self.flow.waits_plainly(low);
+                        if waits {
+                            self.flow.observe(&network.mailbox);
+                        }
                         assert!(
                             !waits || self.flow.poll(line) == SendPoll::Pending,
                             "entry {entry} is done"
