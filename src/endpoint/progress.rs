@@ -155,10 +155,48 @@ impl Endpoint {
             return;
         }
         if control {
-            self.polled(nic, true, polled);
+            self.polled_control(nic, polled);
         } else {
             self.polled_data(nic, polled);
         }
+    }
+
+    /// The batch holds what a poll of a control queue has found: mostly that one write of ours has ended.
+    #[inline(never)]
+    fn polled_control(&mut self, nic: usize, polled: Polled) {
+        if polled.count() != Some(1) || self.take_control_plainly(nic).is_none() {
+            self.polled(nic, true, polled);
+        }
+    }
+
+    /// Takes the only completion of the batch, if it ends a control write of a connection that goes on. None: nothing has changed.
+    #[inline(always)]
+    fn take_control_plainly(&mut self, nic: usize) -> Option<()> {
+        let Self { nics, senders, receivers, batch, .. } = self;
+        let completion = batch.as_ref()?.first(1).first()?;
+        if completion.is_remote_write() {
+            return None;
+        }
+        let rail = nics.get_mut(nic)?;
+        let (operation, purpose) = rail.operations.find(completion.context())?;
+        match purpose {
+            Purpose::Advert { receiver, generation } => {
+                let receiver = receivers.get_mut(receiver, generation)?;
+                receiver.goes_on()?.advert_written();
+            }
+            Purpose::LoneDone { receiver, generation } => {
+                let receiver = receivers.get_mut(receiver, generation)?;
+                receiver.goes_on()?.lone_done_written();
+                rail.lone_dones -= 1;
+            }
+            Purpose::Bundle { sender } => match &mut **senders.at_mut(sender)? {
+                SenderState::Connected(sender) if !sender.ending.closing => sender.bundle_written(),
+                _ => return None,
+            },
+            _ => return None,
+        }
+        rail.operations.end_at(operation);
+        Some(())
     }
 
     /// The batch holds what a poll of a data queue has found: mostly a few arrivals, and parts that have ended.

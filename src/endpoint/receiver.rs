@@ -342,6 +342,12 @@ impl Receiver {
         self.flow.lone_done_written();
     }
 
+    /// The receiver, unless somebody waits for it to drain.
+    #[inline]
+    pub(super) fn goes_on(&mut self) -> Option<&mut Self> {
+        if self.is_ending() { None } else { Some(self) }
+    }
+
     /// Whether somebody waits for it to drain: it is closed, or takes its receives back.
     #[inline]
     pub(super) fn is_ending(&self) -> bool {

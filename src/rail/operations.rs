@@ -152,6 +152,13 @@ impl Operations {
         Some(EndedPart { sender, line, bytes })
     }
 
+    /// What a completion is of, by its context, and its entry, which stays. `None` as for [`Operations::end`].
+    #[inline(always)]
+    pub(crate) fn find(&self, raw_context: usize) -> Option<(u16, Purpose)> {
+        let index = self.contexts.index_of(raw_context)?;
+        Some((number(index), self.entries.get(index)?.purpose?))
+    }
+
     /// Gives an entry back that was never posted, or whose completion named it.
     #[inline]
     pub(crate) fn end_at(&mut self, index: u16) -> Option<Purpose> {
