@@ -55,7 +55,7 @@ impl Endpoint {
         // Adverts that are yet to be written never will be: the connection may have had no other work.
         if receiver.queued && !receiver.has_work() {
             receiver.queued = false;
-            working.retain(|other| *other != slot);
+            working.remove(slot);
         }
         let exposes = receiver.exposes_any();
         receivers.hide(slot);

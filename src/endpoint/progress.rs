@@ -7,6 +7,7 @@ use proto::{Arrival, Immediate, Line};
 
 use super::nics::Nic;
 use super::receiver::gone;
+use super::working::Stay;
 use super::{Endpoint, SenderState, enqueue, enqueue_late, receiver, remember, sender};
 use crate::error::{Error, Kind};
 use crate::rail::{Letter, PartWrite, Purpose};
@@ -177,26 +178,26 @@ impl Endpoint {
         if completion.is_remote_write() {
             return None;
         }
-        let rail = nics.get_mut(nic)?;
-        let (operation, purpose) = rail.operations.find(completion.context())?;
-        match purpose {
+        let Nic { operations, lone_dones, .. } = nics.get_mut(nic)?;
+        operations.end_if(completion.context(), |purpose| match *purpose {
             Purpose::Advert { receiver, generation } => {
-                let receiver = receivers.get_mut(receiver, generation)?;
-                receiver.goes_on()?.advert_written();
+                receivers.get_mut(receiver, generation)?.goes_on()?.advert_written();
+                Some(())
             }
             Purpose::LoneDone { receiver, generation } => {
-                let receiver = receivers.get_mut(receiver, generation)?;
-                receiver.goes_on()?.lone_done_written();
-                rail.lone_dones -= 1;
+                receivers.get_mut(receiver, generation)?.goes_on()?.lone_done_written();
+                *lone_dones -= 1;
+                Some(())
             }
             Purpose::Bundle { sender } => match &mut **senders.at_mut(sender)? {
-                SenderState::Connected(sender) if !sender.ending.closing => sender.bundle_written(),
-                _ => return None,
+                SenderState::Connected(sender) if !sender.ending.closing => {
+                    sender.bundle_written();
+                    Some(())
+                }
+                _ => None,
             },
-            _ => return None,
-        }
-        rail.operations.end_at(operation);
-        Some(())
+            _ => None,
+        })
     }
 
     /// The batch holds what a poll of a data queue has found: mostly a few arrivals, and parts that have ended.
@@ -494,19 +495,18 @@ impl Endpoint {
         }
     }
 
-    /// Tries adverts and dones that wait; what has none left leaves the list.
+    /// Tries adverts and dones that wait; what has had none for a while leaves the list.
     #[inline(never)]
     fn work(&mut self) {
         let Self { receivers, nics, slabs, working, .. } = self;
         let mut closing = false;
         working.retain(|slot| {
-            let generation = receivers.generation(*slot);
-            let Some(receiver) = receivers.at_mut(*slot) else { return false };
-            let stays =
-                receiver.turn(&mut receiver::Means { nics, slabs, slot: *slot, generation });
-            receiver.queued = stays;
-            closing |= receiver.ending.closing && !stays;
-            stays
+            let generation = receivers.generation(slot);
+            let Some(receiver) = receivers.at_mut(slot) else { return Stay::Leaves };
+            let stay = receiver.turn(&mut receiver::Means { nics, slabs, slot, generation });
+            receiver.queued = stay != Stay::Leaves;
+            closing |= receiver.ending.closing && stay == Stay::Leaves;
+            stay
         });
         if closing {
             self.release_receivers();

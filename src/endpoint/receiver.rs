@@ -22,6 +22,7 @@ use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{self, Pulse, Verdict};
 use super::sender::{kind_of, repeated};
+use super::working::Stay;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
@@ -417,21 +418,26 @@ impl Receiver {
         self.fail(Error::new(error.kind, sentence));
     }
 
-    /// A turn of progress: what waits is tried, and a done that nothing carried for long goes alone. Answers whether
-    /// anything still waits.
+    /// A turn of progress: what waits is tried, and a done that nothing carried for long goes alone.
     #[inline]
-    pub(super) fn turn(&mut self, means: &mut Means<'_>) -> bool {
+    pub(super) fn turn(&mut self, means: &mut Means<'_>) -> Stay {
         if self.failure.is_none() && !self.ending.closing {
             self.write_adverts(means);
         }
+        self.flow.idle_turn();
         if self.flow.owes_done() {
-            self.flow.idle_turn();
             self.write_lone_done(means, false);
         }
-        self.has_work()
+        if self.has_work() {
+            Stay::Works
+        } else if self.failure.is_some() || self.ending.closing || self.flow.is_idle() {
+            Stay::Leaves
+        } else {
+            Stay::Rests
+        }
     }
 
-    /// So many turns in which nothing is due, though something waits: see [`ReceiveFlow::rests`].
+    /// So many turns in which nothing is due: see [`ReceiveFlow::rests`].
     #[inline(always)]
     pub(super) fn rests(&mut self, turns: u32) -> bool {
         self.flow.rests(turns)

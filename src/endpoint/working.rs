@@ -1,7 +1,19 @@
 //! Receivers whose adverts wait or that owe a done: a list, and when to look at it.
 //!
 //! Mostly they rest, and there may be many: a turn for data walks the list only after something that may have made one
-//! due ([`Working::wake`]). A full turn always does, and every eighth is one.
+//! due ([`Working::wake`]). A full turn always does, and every eighth is one. One that has nothing left stays for a few
+//! turns: mostly something comes again, and to leave and to come costs more.
+
+/// What a walk has made of a receiver on the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// It has something left, and is looked at again in the next turn.
+    Works,
+    /// It has nothing left.
+    Rests,
+    /// Nor has it had for a while.
+    Leaves,
+}
 
 /// Slots of receivers, each once.
 #[derive(Debug, Default)]
@@ -45,10 +57,20 @@ impl Working {
         self.slots.iter().all(|slot| rests(*slot, turns))
     }
 
-    /// Keeps those that have something left, who are looked at again in the next turn.
-    pub(super) fn retain(&mut self, stays: impl FnMut(&u16) -> bool) {
-        self.slots.retain(stays);
-        self.awake = !self.slots.is_empty();
+    /// Keeps those that do not leave.
+    pub(super) fn retain(&mut self, mut stay: impl FnMut(u16) -> Stay) {
+        let mut awake = false;
+        self.slots.retain(|slot| {
+            let stay = stay(*slot);
+            awake |= stay == Stay::Works;
+            stay != Stay::Leaves
+        });
+        self.awake = awake || self.restless;
+    }
+
+    /// Takes one from the list.
+    pub(super) fn remove(&mut self, slot: u16) {
+        self.slots.retain(|other| *other != slot);
     }
 
     pub(super) fn slots(&self) -> &[u16] {
@@ -98,9 +120,11 @@ mod tests {
         working.put(3);
         working.put(3);
         assert!(!working.all_rest(1, |_, _| false) && working.slots() == [3]);
-        working.retain(|_| true);
+        working.retain(|_| Stay::Works);
         assert!(working.awake);
-        working.retain(|_| false);
+        working.retain(|_| Stay::Rests);
+        assert!(!working.awake && working.slots() == [3]);
+        working.retain(|_| Stay::Leaves);
         assert!(!working.awake && working.slots().is_empty());
     }
 }

@@ -152,11 +152,20 @@ impl Operations {
         Some(EndedPart { sender, line, bytes })
     }
 
-    /// What a completion is of, by its context, and its entry, which stays. `None` as for [`Operations::end`].
+    /// [`Operations::end`], if `ends` takes what the entry is for. None: it does not, or that is nothing; nothing has changed.
     #[inline(always)]
-    pub(crate) fn find(&self, raw_context: usize) -> Option<(u16, Purpose)> {
+    pub(crate) fn end_if(
+        &mut self,
+        raw_context: usize,
+        ends: impl FnOnce(&Purpose) -> Option<()>,
+    ) -> Option<()> {
         let index = self.contexts.index_of(raw_context)?;
-        Some((number(index), self.entries.get(index)?.purpose?))
+        let entry = self.entries.get_mut(index)?;
+        ends(entry.purpose.as_ref()?)?;
+        entry.purpose = None;
+        entry.next = std::mem::replace(&mut self.free, number(index));
+        self.taken -= 1;
+        Some(())
     }
 
     /// Gives an entry back that was never posted, or whose completion named it.

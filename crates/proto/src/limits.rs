@@ -18,6 +18,8 @@ pub const MAX_GROUP: usize = 8;
 pub const PART_ALIGN: u64 = 128;
 /// Turns of progress without an event of a connection before a done that is owed travels alone.
 pub const LONE_DONE_IDLE_TURNS: u32 = 128;
+/// The same before a connection for which nothing waits is looked at no more.
+pub const IDLE_TURNS: u32 = 32;
 /// A done of 16 bits can tell this many lines apart, forward and backward.
 pub const MAX_RING: u32 = 128;
 

@@ -55,7 +55,7 @@ pub struct ReceiveFlow {
     stamped: Line,
     parameters: FlowParameters,
     format: LineFormat,
-    /// Turns of progress that brought nothing while a done is owed.
+    /// Turns of progress that brought nothing since something came or went.
     idle_turns: u32,
     pace: Pace,
     lone_in_flight: bool,

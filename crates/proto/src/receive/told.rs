@@ -5,6 +5,7 @@
 
 use super::ReceiveFlow;
 use crate::ids::Line;
+use crate::limits::IDLE_TURNS;
 use crate::wire::{Form, SHORT_LINE_WORDS, short_line};
 
 /// A done that travels alone.
@@ -27,25 +28,31 @@ impl ReceiveFlow {
     /// A turn of progress brought nothing for this connection.
     #[inline]
     pub fn idle_turn(&mut self) {
-        if self.owes_done() {
-            self.idle_turns = self.idle_turns.saturating_add(1);
-        }
+        self.idle_turns = self.idle_turns.saturating_add(1);
     }
 
-    /// So many such turns, where nothing is due though something waits. False: there may be something to do, or nothing to wait
-    /// for.
+    /// So many such turns, where nothing is due. False: there may be something to do, or nothing has been for a while, and
+    /// nothing waits ([`is_idle`](Self::is_idle)).
     #[inline(always)]
     pub fn rests(&mut self, turns: u32) -> bool {
         let unsent = self.next.distance(self.advertised);
-        let owes = self.owes_done();
-        let adverts_rest = if unsent == 0 { owes } else { self.may_wait(unsent) };
         let idle = self.idle_turns.saturating_add(turns);
-        let due = owes && idle >= self.pace.lone_done_turns;
-        let rests = adverts_rest && !due && self.failed.is_none();
-        if rests && owes {
+        let end = match (self.owes_done(), unsent) {
+            (true, _) => self.pace.lone_done_turns,
+            (false, 0) => IDLE_TURNS,
+            (false, _) => u32::MAX,
+        };
+        let adverts_rest = unsent == 0 || self.may_wait(unsent);
+        let rests = adverts_rest && idle < end && self.failed.is_none();
+        if rests {
             self.idle_turns = idle;
         }
         rests
+    }
+
+    /// Whether nothing has come or gone for a few turns.
+    pub fn is_idle(&self) -> bool {
+        self.idle_turns >= IDLE_TURNS
     }
 
     /// The line to write alone, into place [`Window::lone_place`](crate::Window::lone_place) of the mailbox, always over the same control rail.
