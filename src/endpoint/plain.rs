@@ -53,6 +53,21 @@ impl Endpoint {
         sender.send_shortly(&mut self.nics, bytes, outgoing.tag, told)
     }
 
+    /// The same for a message too long to be injected.
+    #[inline(always)]
+    pub(crate) fn send_long(
+        &mut self,
+        comm: Name,
+        outgoing: Plain,
+        posted: impl FnOnce(Name),
+    ) -> Option<bool> {
+        let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
+        let region = &**self.regions.of(outgoing.region)?;
+        sender.send_long(&mut self.nics, comm.slot(), region, outgoing, move |line| {
+            posted(comm.request(sender::low16(line.number())));
+        })
+    }
+
     /// The same for other messages.
     #[inline(always)]
     pub(crate) fn send_plainly(

@@ -55,6 +55,10 @@ pub(super) struct Sender {
     largest_write: u64,
     /// The longest message that is not cut.
     largest_plain: u64,
+    /// Messages from the first length on, of so many lengths, are neither injected nor cut, where adverts have room for no more than
+    /// two keys.
+    long_from: u64,
+    longs: u64,
     /// Messages shorter than this are injected: the provider copies them, and the receiver's done is their only end. 0:
     /// not even empty ones are.
     inject_below: u64,
@@ -133,6 +137,10 @@ impl Sender {
         let inject_below = inject_below.min(plan.shared_from());
         let mut flow = flow;
         flow.set_short(inject_below.saturating_sub(1));
+        let largest_plain = proto::parts::aligned(largest_write).min(plan.shared_from() - 1);
+        let (long_from, wide) =
+            (inject_below.max(1), flow.parameters().format() == LineFormat::Words8);
+        let longs = if wide { 0 } else { (largest_plain + 1).saturating_sub(long_from) };
         Self {
             places: mailbox.places(flow.parameters().window.lines()),
             mailbox,
@@ -141,7 +149,7 @@ impl Sender {
             plain_rail: turn,
             plain_lane: lanes[turn as usize],
             several: lanes.len() > 1,
-            wide: flow.parameters().format() == LineFormat::Words8,
+            wide,
             flow,
             lanes,
             control,
@@ -150,7 +158,9 @@ impl Sender {
             plan,
             turn,
             largest_write,
-            largest_plain: proto::parts::aligned(largest_write).min(plan.shared_from() - 1),
+            largest_plain,
+            long_from,
+            longs,
             inject_below,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),

@@ -215,6 +215,18 @@ impl Unasked {
         sent(endpoint.send_shortly(comm, outgoing, posted))
     }
 
+    /// The same for a message too long to be injected.
+    #[inline(always)]
+    pub(crate) fn isend_long(
+        &mut self,
+        comm: Name,
+        outgoing: Plain,
+        posted: impl FnOnce(Name),
+    ) -> Plainly {
+        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
+        sent(endpoint.send_long(comm, outgoing, posted))
+    }
+
     /// The same for other messages.
     #[inline(always)]
     pub(crate) fn isend_plainly(

@@ -53,6 +53,43 @@ pub(in crate::abi) unsafe fn send(
         Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
         // SAFETY: passed on, and the place for the request is not null.
         Some(Plainly::Otherwise) => unsafe {
+            send_long(comm, data, size, tag, region, request, endpoint)
+        },
+        None => ResultCode::INTERNAL_ERROR,
+    }
+}
+
+/// Long messages, next.
+///
+/// # Safety
+///
+/// As for `send`; and `request` is not null.
+#[inline(never)]
+unsafe fn send_long(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: impl Bytes,
+    tag: c_int,
+    region: *mut c_void,
+    request: *mut *mut c_void,
+    mut endpoint: Unasked,
+) -> ResultCode {
+    let posted = move |name| {
+        // SAFETY: the caller's place, which is not null.
+        unsafe { request.write(object::named(name)) };
+    };
+    let outcome = plainly(|| {
+        let Ok(len) = size.bytes() else { return Plainly::Otherwise };
+        let outgoing =
+            Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
+        endpoint.isend_long(object::name(comm), outgoing, posted)
+    });
+    match outcome {
+        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
+        // SAFETY: passed on.
+        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
+        // SAFETY: passed on.
+        Some(Plainly::Otherwise) => unsafe {
             send_otherwise(comm, data, size, tag, region, request, endpoint)
         },
         None => ResultCode::INTERNAL_ERROR,

@@ -67,7 +67,33 @@ impl Sender {
         posted
     }
 
-    /// The same for messages that are not short, or that go where adverts are long.
+    /// The same for messages that are too long to be injected, and go in one write, where adverts are short.
+    #[inline(always)]
+    pub(in crate::endpoint) fn send_long(
+        &mut self,
+        nics: &mut [Nic],
+        slot: u16,
+        region: &UserRegion,
+        outgoing: Plain,
+        told: impl FnOnce(Line),
+    ) -> Option<bool> {
+        let len = outgoing.len as u64;
+        if !self.is_long(len) {
+            return None;
+        }
+        // On one that NCCL may not use no message is plain.
+        let (places, rail) = (&self.places, &self.plain_rail);
+        let message = self.flow.match_plainly::<_, 6>(places, outgoing.tag, len, rail)?;
+        let rail = nics.get_mut(self.plain_lane.nic)?;
+        self.write_plainly(rail, slot, region, outgoing, &message, told)
+    }
+
+    #[inline(always)]
+    fn is_long(&self, len: u64) -> bool {
+        len.wrapping_sub(self.long_from) < self.longs
+    }
+
+    /// The same for messages that are neither, or that go where adverts are long.
     #[inline(always)]
     pub(in crate::endpoint) fn send_plainly(
         &mut self,
@@ -103,6 +129,7 @@ impl Sender {
         match local {
             Some(_) if !rail.data.is_clear_to(self.plain_lane.peer) => Some(false),
             Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
+            None if len as u64 > self.largest_plain => None,
             None => self.write_plainly(rail, slot, region, outgoing, &message, told),
         }
     }
@@ -123,16 +150,13 @@ impl Sender {
         &mut self,
         rail: &mut Nic,
         slot: u16,
-        region: &Arc<UserRegion>,
+        region: &UserRegion,
         outgoing: Plain,
         message: &PlainMessage,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         let Lane { nic, peer } = self.plain_lane;
         let (line, len) = (message.line, outgoing.len);
-        if len as u64 > self.largest_plain {
-            return None;
-        }
         let local = region.local(nic, outgoing.address, len)?;
         let remote =
             RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
