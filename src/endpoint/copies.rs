@@ -93,7 +93,9 @@ impl Receiver {
     #[inline(always)]
     pub(super) fn awaits_copies(&mut self) -> bool {
         let awaits = self.attention > 0;
-        self.attention -= u8::from(awaits);
+        if awaits {
+            self.attention -= 1;
+        }
         awaits
     }
 

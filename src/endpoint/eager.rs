@@ -296,6 +296,9 @@ impl Receiver {
     /// The next message for a receive that is posted.
     pub(super) fn next_eager(&mut self) -> Option<Copied> {
         let inlet = self.inlet.as_mut()?;
+        if !self.flow.has_eager(&inlet.ring) {
+            return None;
+        }
         let arrival = self.flow.next_eager(&inlet.ring)?;
         if arrival.sent != arrival.len && !std::mem::replace(&mut inlet.cut_warned, true) {
             log::warn!(

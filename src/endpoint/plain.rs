@@ -143,7 +143,10 @@ impl Endpoint {
         let generation = receivers.generation(slot);
         if let Some(receiver) = receivers.at_mut(slot) {
             receiver.write_adverts(&mut receiver::Means { nics, slabs, slot, generation });
-            enqueue(receiver, working, slot);
+            // One that was refused waits for the next turn.
+            if receiver.has_work() {
+                enqueue(receiver, working, slot);
+            }
         }
     }
 

@@ -64,6 +64,7 @@ impl Endpoint {
         let Self { receivers, nics, slabs, working, .. } = self;
         if let Some(last) = last
             && let Some(receiver) = receivers.at_mut(last)
+            && !receiver.queued
         {
             enqueue(receiver, working, last);
         }
@@ -99,9 +100,12 @@ impl Endpoint {
 
     /// Reads the queues of control rails. True: no done that travels alone is in flight.
     fn look_at_control(&mut self) -> bool {
+        let mut left = true;
         for nic in 0..self.nics.len() {
             self.poll(nic, true);
+            // What one queue tells says nothing of the others' rails.
+            left &= self.nics[nic].lone_dones == 0;
         }
-        self.nics.iter().all(|nic| nic.lone_dones == 0)
+        left
     }
 }
