@@ -244,7 +244,7 @@ impl Receiver {
                 Ok(Post::Accepted) => self.flow.wrote(write),
                 Ok(Post::Again) => break,
                 Err(error) => {
-                    self.fail(rail_failed(&self.peer, &error));
+                    self.post_failed(&error);
                     break;
                 }
             }
@@ -298,7 +298,7 @@ impl Receiver {
             }
             Ok(Post::Again) => false,
             Err(error) => {
-                self.fail(rail_failed(&self.peer, &error));
+                self.post_failed(&error);
                 true
             }
         }
@@ -404,8 +404,17 @@ impl Receiver {
         match self.write_completing(means, local, remote, purpose) {
             Ok(Post::Accepted) => self.pulse.beat(),
             Ok(Post::Again) => {}
-            Err(error) => self.fail(rail_failed(&self.peer, &error)),
+            Err(error) => self.post_failed(&error),
         }
+    }
+
+    /// A control write of this connection cannot be posted, and never will be.
+    #[cold]
+    #[inline(never)]
+    fn post_failed(&mut self, error: &FabricError) {
+        self.learn_rank();
+        let sentence = format!("receiving from {}: {error}", self.peer);
+        self.fail(Error::new(Kind::Remote, sentence));
     }
 
     /// An operation of this connection has failed.
@@ -683,8 +692,4 @@ pub(super) fn gone(bound: Duration) -> String {
          (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
         bound.as_millis()
     )
-}
-
-fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
-    Error::new(Kind::Remote, format!("receiving from {peer}: {error}"))
 }

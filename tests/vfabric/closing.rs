@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use net_abi::ResultCode;
 
+use crate::link;
 use crate::support::calls::{self, Answer, Buffer, Net, Object};
-use crate::support::stage::{Part, play};
+use crate::support::stage::{Part, play, play_each};
 use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
 
@@ -67,6 +68,26 @@ fn a_part_that_cannot_be_posted_fails_both_ends() {
             ends.into_iter().for_each(End::close);
             world.fabric.is_clean();
         }
+    });
+}
+
+/// Before anybody has looked after peers, too: the tag of the receive tells.
+#[test]
+fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
+    play_each(&["cxi", "tcp"], &[provider()], BOUND * 6, |part, profile| {
+        let world = World::open(part, profile, [1, 1]);
+        let link = link::Link::open(world, world.nets.map(End::open));
+        link.warm();
+        link.turn();
+        world.fabric.fault(&format!("reject={}", world.fabric.number("counter.posts") + 1));
+        let received = link.irecv(0, 8, 41);
+        let failed = (0..TURNS).find_map(|_| link.net.test(received).err());
+        let said = &failed.expect("its advert was not posted").said[0];
+        assert!(said.contains("receiving from rank 41, process "), "{said}");
+        assert_eq!(world.fabric.number("counter.faults.reject"), 1);
+        link.close_comms();
+        link.close();
+        world.fabric.is_clean();
     });
 }
 
