@@ -76,7 +76,7 @@ fn nothing_is_left_of_what_was_aborted_over_net() {
         let net = Net::open(&part.plugin());
         net.finalize(net.init().expect("init")).expect("finalize");
         let before = descriptors();
-        run(Ends::that_meet([net, net]), "net", COUNT, |_| {
+        run(Ends::that_meet([net, net]), "net", COUNT, Vec::new, |_| {
             assert!(descriptors() <= before, "descriptors are left open");
         });
     });
@@ -100,6 +100,7 @@ fn nothing_is_left_of_what_died_over_net() {
             deaths::Survivor::new(part, net),
             "net with deaths",
             DEATHS,
+            Vec::new,
             deaths::Survivor::is_clean,
         );
     });
@@ -129,7 +130,8 @@ const PATIENCE: &str = "700";
 fn virtually(part: &Part, profile: &str) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", PATIENCE);
     let World { nets, fabric } = World::open(part, profile, [2, 2]);
-    run(Ends::new(nets), profile, COUNT, |_| fabric.is_clean());
+    let broken = || fabric.violations();
+    run(Ends::new(nets), profile, COUNT, broken, |_| fabric.is_clean());
 }
 
 /// What is done over and over.
@@ -144,8 +146,15 @@ trait Cycles {
     fn finalize(&mut self);
 }
 
-/// `usual`: how many unless told. `closed` looks at what is open after everything was finalized.
-fn run<C: Cycles>(mut cycles: C, name: &str, usual: u64, closed: impl Fn(&C)) {
+/// `usual`: how many unless told. `broken` tells the rules that were broken, after each; `closed` looks at what is open after
+/// everything was finalized.
+fn run<C: Cycles>(
+    mut cycles: C,
+    name: &str,
+    usual: u64,
+    broken: impl Fn() -> Vec<String>,
+    closed: impl Fn(&C),
+) {
     let (first, count) =
         (number("CYCLES_FIRST").unwrap_or(1), number("CYCLES_COUNT").unwrap_or(usual));
     let (mut longest, mut warm, mut twice) = ((Duration::ZERO, first), None, 0);
@@ -158,6 +167,7 @@ fn run<C: Cycles>(mut cycles: C, name: &str, usual: u64, closed: impl Fn(&C)) {
         }
         assert!(took <= LONGEST, "seed {seed} of {name} took {took:?}");
         longest = longest.max((took, seed));
+        assert_eq!(broken(), Vec::<String>::new(), "after seed {seed} of {name}");
         if cycles.are_closed() {
             closed(&cycles);
         }
