@@ -22,6 +22,7 @@ use proto::eager::FIRST_EAGER;
 use proto::{Begun, CommId, Withdraw, Withdrawn};
 
 use super::lanes::{ControlLane, Lane};
+use super::nics::Nic;
 use super::receiver::Receiver;
 use super::sender::repeated;
 use super::setup::parts;
@@ -29,7 +30,7 @@ use super::{Endpoint, Look, SenderState, enqueue, pulse, receiver};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
-use crate::rail::UserRegion;
+use crate::rail::{Purpose, UserRegion};
 
 /// How far a receiver is with taking its receives back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -497,25 +498,36 @@ impl Endpoint {
         }
     }
 
+    /// What was to be sent from there and is not posted yet fails its connection. That is our doing: it tells nothing of the peer.
     fn give_up_sending_from(&mut self, region: &Arc<UserRegion>) {
-        for nic in 0..self.nics.len() {
-            let rail = &mut self.nics[nic];
-            for write in rail.data.give_up(region) {
-                self.part_given_up(nic, &write, gone());
+        let mut unposted = Vec::new();
+        for Nic { data, operations, .. } in &mut self.nics {
+            let ended =
+                data.give_up(region).into_iter().map(|write| operations.end_at(write.operation));
+            unposted.extend(ended.filter_map(|purpose| match purpose {
+                Some(Purpose::Part { sender, .. }) => Some(sender),
+                _ => None,
+            }));
+        }
+        for (slot, _, state) in self.senders.iter_mut() {
+            let SenderState::Connected(sender) = &mut **state else { continue };
+            let parts = unposted.iter().filter(|of| **of == slot).count();
+            if parts > 0 || sender.feeds_from(region) {
+                sender.never_posted(u32::try_from(parts).unwrap_or(u32::MAX));
+                let error = gone(&sender.peer);
+                sender.fail(error);
             }
         }
-        for (_, _, state) in self.senders.iter_mut() {
-            if let SenderState::Connected(sender) = &mut **state
-                && sender.feeds_from(region)
-            {
-                sender.fail(gone());
-            }
-        }
+        self.counters.unsent_parts += unposted.len() as u64;
+        unposted.dedup();
+        unposted.into_iter().for_each(|slot| self.give_up_parts_of(slot));
     }
 }
 
-fn gone() -> Error {
-    Error::new(Kind::Remote, "the buffer of a message was deregistered before it was sent")
+fn gone(peer: &Peer) -> Error {
+    let sentence =
+        format!("sending to {peer}: the buffer of a message was deregistered before it was sent");
+    Error::new(Kind::Remote, sentence)
 }
 
 /// How long a peer is given to answer once one has not.

@@ -552,7 +552,7 @@ impl Endpoint {
     }
 
     /// A part that was never posted, and will not be.
-    pub(super) fn part_given_up(&mut self, nic: usize, write: &PartWrite, error: Error) {
+    fn part_given_up(&mut self, nic: usize, write: &PartWrite, error: Error) {
         if let Some(Purpose::Part { sender, .. }) =
             self.nics[nic].operations.end_at(write.operation)
         {

@@ -229,6 +229,28 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
     });
 }
 
+/// A message that this end gives up, since its buffer is deregistered before it could be posted, tells nothing of its peer, which may
+/// write to other memory of ours whenever it goes on.
+#[test]
+fn memory_stays_though_a_message_to_its_sender_was_given_up() {
+    play_each(&["cxi 1", "efa 1", "tcp 1", "adversary 1"], &[provider()], BOUND, |part, case| {
+        let trio = Trio::open(part, case);
+        let forth = &trio.gone;
+        let back = Link::open(trio.world, [forth.ends[1], forth.ends[0]]);
+        back.warm();
+        back.irecv(0, 2000, 0);
+        trio.waiting();
+        forth.net.deregister(forth.send, forth.from).expect("the message was given up");
+        trio.change("open");
+        let stays = back.net.deregister(back.receive, back.to).expect_err("its sender is silent");
+        assert!(stays.said[0].contains("stay registered"), "{stays:?}");
+        back.turn();
+        back.net.deregister(back.receive, back.to).expect("its sender was asked");
+        [&trio.living, forth, &back].into_iter().for_each(Link::close_comms);
+        trio.close();
+    });
+}
+
 /// Software reports a write before it has left, so a farewell overtakes it. What was posted behind it fails once it is here: at the
 /// next look at the clock, which is once in many turns.
 #[test]
