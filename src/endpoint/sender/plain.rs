@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use fabric::{HostBytes, RemoteBytes, RemoteKey};
+use fabric::{Data, HostBytes, LocalBytes, RemoteBytes, RemoteKey};
 use proto::{Line, PlainMessage};
 
 use super::Sender;
 use crate::endpoint::bundle::Turn;
-use crate::endpoint::lanes::Lane;
 use crate::endpoint::nics::Nic;
 use crate::endpoint::plain::Plain;
 use crate::rail::{DataRail, Purpose, UserRegion};
@@ -82,10 +81,12 @@ impl Sender {
             return None;
         }
         // On one that NCCL may not use no message is plain.
-        let (places, rail) = (&self.places, &self.plain_rail);
-        let message = self.flow.match_plainly::<_, 6>(places, outgoing.tag, len, rail)?;
+        // All that it may fail of comes before the match: little has to be kept behind it.
         let rail = nics.get_mut(self.plain_lane.nic)?;
-        self.write_plainly(rail, slot, region, outgoing, &message, told)
+        let local = region.local(self.plain_lane.nic, outgoing.address, outgoing.len)?;
+        let (places, lane) = (&self.places, &self.plain_rail);
+        let message = self.flow.match_plainly::<_, 6>(places, outgoing.tag, len, lane)?;
+        Some(self.write_plainly(rail, slot, region, local, &message, told))
     }
 
     #[inline(always)]
@@ -130,7 +131,10 @@ impl Sender {
             Some(_) if !rail.data.is_clear_to(self.plain_lane.peer) => Some(false),
             Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
             None if len as u64 > self.largest_plain => None,
-            None => self.write_plainly(rail, slot, region, outgoing, &message, told),
+            None => {
+                let local = region.local(self.plain_lane.nic, address, len)?;
+                Some(self.write_plainly(rail, slot, region, local, &message, told))
+            }
         }
     }
 
@@ -151,18 +155,15 @@ impl Sender {
         rail: &mut Nic,
         slot: u16,
         region: &UserRegion,
-        outgoing: Plain,
+        local: LocalBytes<'_, Data>,
         message: &PlainMessage,
         told: impl FnOnce(Line),
-    ) -> Option<bool> {
-        let Lane { nic, peer } = self.plain_lane;
-        let (line, len) = (message.line, outgoing.len);
-        let local = region.local(nic, outgoing.address, len)?;
+    ) -> bool {
+        let (line, bytes, peer) = (message.line, message.len, self.plain_lane.peer);
         let remote =
             RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let bytes = len as u64;
         let purpose = Purpose::Part { sender: slot, line, bytes, region: region.id() };
-        let operation = rail.operations.begin(purpose)?;
+        let Some(operation) = rail.operations.begin(purpose) else { return false };
         self.flow.posted_plainly(message);
         self.in_flight += 1;
         told(line);
@@ -176,7 +177,7 @@ impl Sender {
         } else if self.several {
             self.take_next_lane();
         }
-        Some(posted)
+        posted
     }
 
     /// [`Sender::test`], for a message that is done.
