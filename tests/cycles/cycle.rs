@@ -49,6 +49,11 @@ impl Ends {
         Self { meet: true, ..Self::new(nets) }
     }
 
+    /// How many contexts are open.
+    pub(crate) fn open(&self) -> u64 {
+        self.ends.iter().map(|end| u64::from(end.open.is_some())).sum()
+    }
+
     /// One connection after the other, each with a message: one on each rail.
     fn meet(&self) {
         let ends = self.ends.map(|end| end.open.expect("a cycle has its contexts open"));
@@ -200,13 +205,27 @@ impl Ends {
         }
     }
 
-    /// Answers for how many milliseconds an end that went on was kept from it: the machine may be busy with others.
+    /// Answers for how many milliseconds an end was kept from beginning or from going on: the machine may be busy with others. An
+    /// end that finalizes meanwhile takes it for one that does not answer, and past its patience keeps what it may touch.
     fn abort(&mut self, comms: &[Comm], finalizes: [bool; 2], at_once: bool, first: usize) -> u32 {
         let ends = self.ends.map(|end| (end.net, end.open));
         // Ends that have something to end yet; the other one goes on meanwhile, with other connections maybe.
         let (busy, paused) = (AtomicU32::new(2), AtomicU32::new(0));
+        let (waiting, called) = (AtomicU32::new(2), Instant::now());
+        let pause = |since: Instant| {
+            let took = u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX);
+            paused.fetch_max(took, Ordering::Relaxed);
+        };
         let abort = |side: usize| {
             let (net, open) = ends[side];
+            if at_once {
+                // A thread may be long in coming.
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                while waiting.load(Ordering::Relaxed) > 0 {
+                    thread::yield_now();
+                }
+                pause(called);
+            }
             abort(net, side, comms);
             if at_once {
                 if let Some(open) = open.filter(|_| finalizes[side]) {
@@ -218,8 +237,7 @@ impl Ends {
                 {
                     let start = Instant::now();
                     open.turn();
-                    let took = u32::try_from(start.elapsed().as_millis()).unwrap_or(u32::MAX);
-                    paused.fetch_max(took, Ordering::Relaxed);
+                    pause(start);
                 }
             }
         };
