@@ -293,7 +293,8 @@ fn eager(input: &[u8]) {
     let words = parameters.format().words();
     let ring_places = parameters.window.eager_places();
     let [mut staging, mut mailbox] = [(); 2].map(|()| Ring::new(places, words));
-    let [mut ring, mut out] = [(); 2].map(|()| Ring::new(ring_places, EAGER_PLACE_WORDS));
+    // One place more, where nobody looks.
+    let [mut ring, mut out] = [(); 2].map(|()| Ring::new(ring_places + 1, EAGER_PLACE_WORDS));
     let mut receiver = ReceiveFlow::new(parameters).expect("the parameters are valid");
     let mut sender = SendFlow::new(parameters).expect("the parameters are valid");
     assert!(receiver.allow_eager());
