@@ -321,10 +321,18 @@ impl Worker {
             let _ = self.child.kill();
             self.status = self.child.wait().ok();
         }
-        // Grandchildren may hold the pipe open, so a reader is waited for only when there are none to fear.
+        // Grandchildren may hold the pipe open, so a reader is waited for only when there are none to fear. Of one that ended
+        // well and has no verdict yet, only the reader can be late: the machine is busy.
         if let Some(reader) = self.reader.take() {
-            let end = Instant::now() + LAST_WORDS;
-            while !reader.is_finished() && Instant::now() < end {
+            let well = self.status.is_some_and(|status| status.success());
+            let begun = Instant::now();
+            while !reader.is_finished() {
+                let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+                let bound = if well && heard.said.is_none() { BUSY } else { LAST_WORDS };
+                drop(heard);
+                if begun.elapsed() >= bound {
+                    break;
+                }
                 thread::sleep(WATCH);
             }
         }
@@ -366,5 +374,7 @@ fn fate(status: ExitStatus) -> Option<String> {
 const WATCH: Duration = Duration::from_millis(3);
 /// How long the others may go on when one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(700);
+/// How long words that a worker has written may take to be read, on a machine that is busy with others.
+const BUSY: Duration = Duration::from_secs(20);
 /// Past the limit, a worker has had its chance to say so itself.
 const HUNG: Duration = Duration::from_secs(2);
