@@ -220,12 +220,6 @@ impl Endpoint {
         Some(size)
     }
 
-    /// The same for one that this turn has brought, as it is for who waits for one message at a time.
-    #[inline(never)]
-    fn report_last_late(&mut self, comm: Name, request: Name) -> Option<u64> {
-        self.report_last_plainly(comm, request)
-    }
-
     /// A turn of progress for a receive that waits.
     #[inline(always)]
     fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
@@ -251,9 +245,6 @@ impl Endpoint {
             busy = true;
         }
         if busy && let Some(size) = self.report_plainly(comm, request) {
-            return Tested::Done(size);
-        }
-        if busy && let Some(size) = self.report_last_late(comm, request) {
             return Tested::Done(size);
         }
         let Self { receivers, working, .. } = self;
