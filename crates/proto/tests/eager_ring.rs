@@ -188,3 +188,13 @@ fn no_receive_is_told_early_while_an_eager_message_may_come() {
     assert!(world.pair.receiver.poll_early(second));
     assert_eq!(world.send(0, &[5]), None, "the sender sends none any more");
 }
+
+#[test]
+fn a_receive_that_was_taken_back_gets_no_eager_message() {
+    let mut world = eager(parameters());
+    world.send(0, &[5]).expect("nothing is advertised");
+    world.post(&[(8, 0)]);
+    world.pair.receiver.withdraw();
+    world.pair.receiver.fenced(proto::Begun::NOTHING);
+    assert_eq!(world.take(), None, "the sender has begun nothing");
+}

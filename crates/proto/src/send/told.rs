@@ -8,7 +8,7 @@ use crate::ids::Line;
 impl SendFlow {
     /// Whether [`observe`](Self::observe) may find anything: a look that proves nothing yet.
     #[inline(always)]
-    pub(super) fn is_told<S: LineSource>(&self, mailbox: &S) -> bool {
+    pub fn is_told<S: LineSource>(&self, mailbox: &S) -> bool {
         let next = if self.first.is_after(self.seen) { self.first } else { self.seen };
         self.mailbox.has_lone_done(mailbox) || self.mailbox.is_there(mailbox, next) || self.behind
     }

@@ -488,10 +488,12 @@ impl Sender {
                     0 => None,
                     1 => self.flow.poll_plainly(low),
                     _ => {
+                        let told = self.flow.is_told(&network.mailbox);
                         let looked = self.flow.look_plainly(&network.mailbox, low);
-                        // Whoever is told to wait is not asked in general, which would look at all.
+                        // Whoever is told to wait is not asked in general. One look need not find all that has come, but where
+                        // none was thought worth while there is nothing.
                         let waits = looked.is_none() && self.flow.waits_plainly(low);
-                        if waits {
+                        if waits && !told {
                             self.flow.observe(&network.mailbox);
                         }
                         assert!(
