@@ -1,8 +1,6 @@
 //! What is done with an input: bytes of anybody's go where a peer's go. Nothing may panic, and what is said of them must hold.
 
-use proto::bundle::{
-    BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS, seal_place,
-};
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS};
 use proto::codec::check_of;
 use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_EAGER, words_of};
 use proto::limits::{HANDLE_BYTES, MAX_GROUP};
@@ -104,13 +102,11 @@ impl Script<'_> {
 struct Ring {
     words: Vec<u64>,
     stride: usize,
-    /// Makes a place whole, given the nonce.
-    seal: fn(u64, &mut [u64]),
 }
 
 impl Ring {
     fn new(places: u32, stride: usize) -> Self {
-        Self { words: vec![0; places as usize * stride], stride, seal: seal_line }
+        Self { words: vec![0; places as usize * stride], stride }
     }
 
     /// A line as a peer would write it, or as one that means harm would: of near numbers, since others are never looked at.
@@ -126,7 +122,7 @@ impl Ring {
         }
         words[0] = u64::from(line.number()) << 32;
         if script.small(8) != 0 {
-            (self.seal)(nonce, words);
+            seal_line(nonce, words);
         }
     }
 }
@@ -393,8 +389,7 @@ fn bundle(input: &[u8]) {
     let (places, words) = (parameters.window.places(), parameters.format().words());
     let [mut staging, mut mailbox] = [(); 2].map(|()| Ring::new(places, words));
     // One place more, where nobody looks.
-    let [mut ring, mut out] = [(); 2]
-        .map(|()| Ring { seal: seal_place, ..Ring::new(BUNDLE_PLACES + 1, BUNDLE_PLACE_WORDS) });
+    let [mut ring, mut out] = [(); 2].map(|()| Ring::new(BUNDLE_PLACES + 1, BUNDLE_PLACE_WORDS));
     let mut receiver = ReceiveFlow::new(parameters).expect("the parameters are valid");
     let mut sender = SendFlow::new(parameters).expect("the parameters are valid");
     receiver.allow_bundles();
@@ -429,7 +424,7 @@ fn bundle(input: &[u8]) {
                 bundled.fill(script.word());
                 bundled[0] = u64::from(line.number()) << 32;
                 bundled[1] = 5 << 24 | u64::from(len);
-                seal_place(parameters.nonce, bundled);
+                seal_line(parameters.nonce, bundled);
             }
             3 => {
                 receiver.has_bundled(&ring);

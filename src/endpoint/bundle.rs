@@ -95,7 +95,7 @@ impl Sender {
     /// Whether something was sent since the last turn of progress, and a message of `len` bytes may be held back behind it.
     #[inline(always)]
     pub(super) fn follows(&mut self, turn: u32, len: u64) -> bool {
-        self.flow.bundles(len) && self.bundler.as_mut().is_some_and(|bundler| bundler.follows(turn))
+        self.bundler.as_mut().is_some_and(|bundler| bundler.follows(turn)) && self.flow.bundles(len)
     }
 
     /// Holds back [such bytes](Self::short_bytes), if there is room: `told` is told the line.
@@ -108,28 +108,23 @@ impl Sender {
         tag: i32,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
-        let Self { flow, places, bundler: Some(bundler), .. } = self else { return None };
         let len = bytes.len() as u64;
-        if !flow.may_hold_next(len) {
+        if !self.flow.may_hold_next(len) {
             return None;
         }
-        let message = flow.match_short(places, tag, len, &0)?;
+        let message = self.flow.match_short(&self.places, tag, len, &0)?;
         if !message.copies {
             return None;
         }
-        flow.hold_plainly(&mut bundler.places, &message, bytes.words());
         told(message.line);
-        if !bundler.listed {
-            bundler.list(holding, slot);
-        }
+        self.hold_plainly(holding, slot, &bytes, &message);
         Some(true)
     }
 
     /// Whether the next message may be held back: something was sent since the last turn of progress, and there is room.
     #[inline(always)]
     pub(super) fn may_follow(&mut self, turn: u32, len: u64) -> bool {
-        self.bundler.as_mut().is_some_and(|bundler| bundler.follows(turn))
-            && self.flow.may_hold_next(len)
+        self.follows(turn, len) && self.flow.may_hold_next(len)
     }
 
     /// Holds back a message in the plain form.

@@ -6,12 +6,13 @@
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
 //! interface, and everything rare is a call.
 
+use proto::Line;
+
 use super::bundle::Turn;
 use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::Result;
 use crate::handle::{Handle, Name};
-use proto::Line;
 
 /// One buffer, as NCCL named it.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! A peer that has connected as it should, and writes into the ring that it was lent for bundles what no peer would.
 
-use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES, seal_place};
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::handshake::{Message, Ring};
+use proto::wire::seal_line;
 use proto::{Reply, Request};
 
 use crate::garbage::{Door, PATIENCE, SETTINGS};
@@ -30,7 +31,7 @@ impl Lent {
     fn write(&self, door: &Door, line: u32, form: u64, nonce: u64) {
         let mut forged = [0x4141_4141_4141_4141; BUNDLE_PLACE_WORDS];
         (forged[0], forged[1]) = (u64::from(line) << 32, form);
-        seal_place(nonce, &mut forged);
+        seal_line(nonce, &mut forged);
         let place = u64::from(line % BUNDLE_PLACES);
         let address = self.ring.address + place * size_of_val(&forged) as u64;
         door.stranger.write(door.peer, &forged, address, self.ring.keys[0]);

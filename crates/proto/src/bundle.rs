@@ -55,13 +55,6 @@ fn sealed(nonce: u64, line: Line, form: u64, payload: [u64; PAYLOAD_WORDS]) -> u
     seal(body(nonce, &payload), line, Form::from_word(form))
 }
 
-/// Makes a place whole, whatever it says: what a peer that knows the nonce can do. For tests and fuzzers.
-pub fn seal_place(nonce: u64, words: &mut [u64]) {
-    if let [head, form, first, second] = words {
-        *head = sealed(nonce, head_line(*head), *form, [*first, *second]);
-    }
-}
-
 /// Whether the place of a line has its number: a look that proves nothing yet.
 #[inline(always)]
 pub(crate) fn is_there<S: LineSource>(source: &S, line: Line) -> bool {

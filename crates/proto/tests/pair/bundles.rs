@@ -1,8 +1,7 @@
 //! A pair whose sender may hold messages back, what it writes them from, and the ring that its receiver lends.
 
-use proto::bundle::{
-    BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS, seal_place,
-};
+use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES, BUNDLED_BYTES_MAX, PAYLOAD_WORDS};
+use proto::wire::seal_line;
 use proto::{BundleWrite, FlowParameters, Line, LineSink, LineSource, SendPoll, Submit};
 
 use super::{Pair, Ring};
@@ -130,7 +129,7 @@ impl Bundles {
         let forged = &mut self.ring.words[start..start + words];
         forged.fill(0x0707_0707_0707_0707);
         (forged[0], forged[1]) = (u64::from(line.number()) << 32, form);
-        seal_place(self.pair.parameters.nonce, forged);
+        seal_line(self.pair.parameters.nonce, forged);
     }
 
     pub(crate) fn poll(&mut self, line: Line) -> SendPoll {
