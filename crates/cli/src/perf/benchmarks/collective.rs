@@ -41,7 +41,10 @@ impl Collective {
             _ => (whole, whole),
         };
         let staging = cut.slots() * cut.piece_bytes;
-        let workspace = Workspace::new(communicator, input, output + GUARD_BYTES, staging)?;
+        let mut workspace = Workspace::new(communicator, input, output + GUARD_BYTES, staging)?;
+        // Every page is there before the clock runs.
+        check::poison(&mut workspace.input)?;
+        check::poison(&mut workspace.output)?;
         Ok(Self {
             benchmark: benchmark.clone(),
             kind: options.kind,

@@ -4,8 +4,10 @@ mod collective;
 mod ping_pong;
 mod stream;
 
+use ironrail_group::check;
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
+use ironrail_group::loader::Buffer;
 
 use super::arguments::{Benchmark, Options, PingPong, Stream};
 use super::statistics::Stopwatch;
@@ -72,3 +74,11 @@ pub(super) fn workload(
 
 /// Poisoned bytes behind every output, to see writes past its end.
 const GUARD_BYTES: usize = 4096;
+
+/// A buffer of which every page is there before the clock runs: memory that was never written to is one page of zeros to
+/// those who read it, and costs a fault per page the first time that something lands in it.
+fn buffer(len: usize) -> Result<Buffer, GroupError> {
+    let mut buffer = Buffer::new(len)?;
+    check::poison(&mut buffer)?;
+    Ok(buffer)
+}

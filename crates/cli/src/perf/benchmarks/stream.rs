@@ -5,7 +5,7 @@ use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
 
-use super::{GUARD_BYTES, Shape, Workload};
+use super::{GUARD_BYTES, Shape, Workload, buffer};
 use crate::perf::arguments::{Options, Stream};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -38,8 +38,8 @@ impl Streaming {
                 receive.max(slots.count * slots.receive_stride),
             )
         });
-        let input = Buffer::new(send)?;
-        let output = Buffer::new(receive + GUARD_BYTES)?;
+        let input = buffer(send)?;
+        let output = buffer(receive + GUARD_BYTES)?;
         let regions =
             (communicator.next.register(&input)?, communicator.previous.register(&output)?);
         Ok(Self {
