@@ -37,29 +37,19 @@ pub(in crate::abi) unsafe fn send(
     region: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let (false, Ok(len)) = (request.is_null(), size.bytes()) else {
+    if request.is_null() {
+        return nowhere_to_put("isend");
+    }
+    let Ok(len) = size.bytes() else {
         // SAFETY: passed on.
         return unsafe { send_generally(None, comm, data, size, tag, region, request) };
     };
     if len > INJECTED_MOST {
         // SAFETY: passed on, and the place for the request is not null.
-        return unsafe { send_long(comm, data, len, tag, region, request) };
-    }
-    let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
-    let posted = move |name| {
-        // SAFETY: the caller's place, which is not null.
-        unsafe { request.write(object::named(name)) };
-    };
-    let mut endpoint = plugin::locked(object::name(comm));
-    match plainly(|| endpoint.isend_shortly(object::name(comm), outgoing, posted)) {
-        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
-        // SAFETY: passed on.
-        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
-        // SAFETY: passed on, and the place for the request is not null.
-        Some(Plainly::Otherwise) => unsafe {
-            send_otherwise(comm, data, size, tag, region, request, endpoint)
-        },
-        None => ResultCode::INTERNAL_ERROR,
+        unsafe { send_long(comm, data, len, tag, region, request) }
+    } else {
+        // SAFETY: as above.
+        unsafe { send_short(comm, data, len, tag, region, request) }
     }
 }
 
@@ -67,11 +57,45 @@ pub(in crate::abi) unsafe fn send(
 /// the form for others.
 const INJECTED_MOST: usize = 256;
 
+/// By C's convention, which nothing unwinds through: so `isend` is a jump here, and keeps nothing.
+///
 /// # Safety
 ///
 /// As for `send`; and `request` is not null.
 #[inline(never)]
-unsafe fn send_long(
+unsafe extern "C" fn send_short(
+    comm: *mut c_void,
+    data: *mut c_void,
+    len: usize,
+    tag: c_int,
+    region: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    let posted = move |name| {
+        // SAFETY: the caller's place, which is not null.
+        unsafe { request.write(object::named(name)) };
+    };
+    let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
+    let mut endpoint = plugin::locked(object::name(comm));
+    match plainly(|| endpoint.isend_shortly(object::name(comm), outgoing, posted)) {
+        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
+        // SAFETY: passed on.
+        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
+        // SAFETY: passed on.
+        Some(Plainly::Otherwise) => unsafe {
+            send_otherwise(comm, data, len, tag, region, request, endpoint)
+        },
+        None => ResultCode::INTERNAL_ERROR,
+    }
+}
+
+/// As [`send_short`].
+///
+/// # Safety
+///
+/// As for `send`; and `request` is not null.
+#[inline(never)]
+unsafe extern "C" fn send_long(
     comm: *mut c_void,
     data: *mut c_void,
     len: usize,
@@ -104,7 +128,7 @@ unsafe fn send_long(
 unsafe fn send_otherwise(
     comm: *mut c_void,
     data: *mut c_void,
-    size: impl Bytes,
+    len: usize,
     tag: c_int,
     region: *mut c_void,
     request: *mut *mut c_void,
@@ -114,19 +138,14 @@ unsafe fn send_otherwise(
         // SAFETY: the caller's place, which is not null.
         unsafe { request.write(object::named(name)) };
     };
-    let outcome = plainly(|| {
-        let Ok(len) = size.bytes() else { return Plainly::Otherwise };
-        let outgoing =
-            Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
-        endpoint.isend_plainly(object::name(comm), outgoing, posted)
-    });
-    match outcome {
+    let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
+    match plainly(|| endpoint.isend_plainly(object::name(comm), outgoing, posted)) {
         Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
         // SAFETY: passed on.
         Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
         // SAFETY: passed on.
         Some(Plainly::Otherwise) => unsafe {
-            send_generally(Some(endpoint), comm, data, size, tag, region, request)
+            send_generally(Some(endpoint), comm, data, len, tag, region, request)
         },
         None => ResultCode::INTERNAL_ERROR,
     }
@@ -185,7 +204,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     request: *mut *mut c_void,
 ) -> ResultCode {
     if request.is_null() {
-        return nowhere_to_post();
+        return nowhere_to_put("irecv");
     }
     // SAFETY: NCCL's place for the request, which it has initialised.
     if unsafe { is_marked(request) } {
@@ -199,8 +218,8 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
 
 #[cold]
 #[inline(never)]
-fn nowhere_to_post() -> ResultCode {
-    guard("irecv", || Err(missing("request")))
+fn nowhere_to_put(call: &'static str) -> ResultCode {
+    guard(call, || Err(missing("request")))
 }
 
 /// `most`: the largest group of the version. `cut`: a message longer than its receive is truncated.
