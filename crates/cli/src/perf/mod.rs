@@ -5,6 +5,7 @@
 
 mod arguments;
 mod benchmarks;
+mod congestion;
 mod launcher;
 mod outcome;
 mod rails;

@@ -8,6 +8,7 @@ use ironrail_group::launch::Program;
 use serde_json::json;
 
 use super::arguments::{Options, Versus};
+use super::congestion;
 use super::launcher::processes;
 use super::report::{self, Event};
 use super::statistics::median;
@@ -57,6 +58,11 @@ fn print(
     };
     say(format!("# plugin: {}", network[0]));
     say(format!("# raw:    {}", network[1]));
+    // Its name comes first: "net of libfabric 1.17".
+    let control = network[1].split(' ').next().and_then(congestion::of);
+    if let Some(name) = &control {
+        say(congestion::line(name));
+    }
     let (what, unit) = match (versus.latency, versus.rate) {
         (true, _) => ("half round trip", "GB/s"),
         (_, true) if versus.unanswered => ("one way, two-sided raw, unanswered", "M/s"),
@@ -98,7 +104,7 @@ fn print(
     if let Some(path) = &options.json {
         let json = json!({
             "format": "ironrail-versus/1", "args": std::env::args().collect::<Vec<_>>(), "plugin": network[0],
-            "raw": network[1], "latency": versus.latency, "rate": versus.rate,
+            "raw": network[1], "congestion_control": control, "latency": versus.latency, "rate": versus.rate,
             "results": rows,
         });
         report::write_json(path, &json)?;
