@@ -28,8 +28,6 @@ pub(super) struct Bundler {
     target: u64,
     key: u64,
     inject_words: usize,
-    /// The turn of progress in which a message was sent last.
-    turn: u32,
     /// Whether the endpoint's list of senders that hold messages has this one.
     listed: bool,
 }
@@ -39,14 +37,6 @@ pub(super) struct Bundler {
 pub(super) struct Turn<'a> {
     pub(super) number: u32,
     pub(super) holding: &'a mut Vec<u16>,
-}
-
-impl Bundler {
-    /// A message is sent in this turn: whether one was before.
-    #[inline(always)]
-    pub(super) fn follows(&mut self, turn: u32) -> bool {
-        std::mem::replace(&mut self.turn, turn) == turn
-    }
 }
 
 impl Bundler {
@@ -74,10 +64,8 @@ impl Endpoint {
     pub(super) fn bundler(&mut self, target: u64, key: u64) -> Option<Bundler> {
         let staging = self.slabs.take_short(Short::Bundles, BUNDLE_PLACE_WORDS)?;
         let inject_words = self.capabilities.rma_inject_bytes as usize / 8;
-        // No turn yet.
-        let turn = self.watch.number().wrapping_sub(1);
         let places = staging.places(BUNDLE_PLACES);
-        Some(Bundler { staging, places, target, key, inject_words, turn, listed: false })
+        Some(Bundler { staging, places, target, key, inject_words, listed: false })
     }
 
     /// A ring for the bundles of a new connection, and how its sender names it. None where there are none.
@@ -94,8 +82,8 @@ impl Endpoint {
 impl Sender {
     /// Whether something was sent since the last turn of progress, and a message of `len` bytes may be held back behind it.
     #[inline(always)]
-    pub(super) fn follows(&mut self, turn: u32, len: u64) -> bool {
-        self.bundler.as_mut().is_some_and(|bundler| bundler.follows(turn)) && self.flow.bundles(len)
+    pub(super) fn follows(&self, turn: u32, len: u64) -> bool {
+        self.sent_in == turn && self.flow.bundles(len)
     }
 
     /// Holds back [such bytes](Self::short_bytes), if there is room: `told` is told the line.

@@ -48,10 +48,11 @@ impl Endpoint {
         let region = &**self.regions.of(outgoing.region)?;
         let told = move |line: Line| posted(comm.request(sender::low16(line.number())));
         let bytes = sender.short_bytes(region, outgoing)?;
-        if sender.follows(self.watch.number(), bytes.len() as u64) {
+        let turn = self.watch.number();
+        if sender.follows(turn, bytes.len() as u64) {
             return sender.hold_shortly(&mut self.holding, comm.slot(), bytes, outgoing.tag, told);
         }
-        sender.send_shortly(&mut self.nics, bytes, outgoing.tag, told)
+        sender.send_shortly(&mut self.nics, bytes, outgoing.tag, turn, told)
     }
 
     /// The same for a message too long to be injected.
@@ -64,7 +65,8 @@ impl Endpoint {
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
         let region = &**self.regions.of(outgoing.region)?;
-        sender.send_long(&mut self.nics, comm.slot(), region, outgoing, move |line| {
+        let turn = self.watch.number();
+        sender.send_long(&mut self.nics, comm.slot(), region, outgoing, turn, move |line| {
             posted(comm.request(sender::low16(line.number())));
         })
     }

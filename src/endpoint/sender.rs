@@ -39,6 +39,9 @@ pub(super) struct Sender {
     pub(super) outlet: Option<Outlet>,
     /// Where bundles go, where there may be any.
     pub(super) bundler: Option<Bundler>,
+    /// The turn of progress in which a message was sent last, however long: the next may be held back behind it. A connection is
+    /// made in turns, so none is sent in the first, which is 0.
+    pub(super) sent_in: u32,
     lanes: Box<[Lane]>,
     /// Which lane the next message in the plain form takes, and that lane.
     plain_rail: u32,
@@ -146,6 +149,7 @@ impl Sender {
             mailbox,
             outlet: None,
             bundler: None,
+            sent_in: 0,
             plain_rail: turn,
             plain_lane: lanes[turn as usize],
             several: lanes.len() > 1,
@@ -203,7 +207,7 @@ impl Sender {
             inject_below,
             peer,
             cut_warned,
-            bundler,
+            sent_in,
             ..
         } = self;
         let message = match flow.submit(mailbox, outgoing.tag, outgoing.len as u64) {
@@ -215,12 +219,12 @@ impl Sender {
             Err(cause) => return Err(self.fail_by(cause, means)),
         };
         let line = message.line;
+        let follows = std::mem::replace(sent_in, outgoing.turn) == outgoing.turn;
         if message.len != outgoing.len as u64 {
             warn_of_cut(cut_warned, peer, outgoing.len, message.len);
         }
         if message.may_be_held
-            && let Some(bundler) = bundler
-            && bundler.follows(outgoing.turn)
+            && follows
             && let Ok(len) = usize::try_from(message.len)
             && let Some(bytes) = outgoing.region.host_bytes(outgoing.address, len)
         {

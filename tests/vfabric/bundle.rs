@@ -138,6 +138,34 @@ fn bundles_go_over_eight_rails() {
     play(&[provider()], BOUND, |part| fewer_posts_than_messages(part, "tcp", 8));
 }
 
+/// Whether it fills its receive or not, is injected or not, and is itself too long for a bundle or not. What is alone in its turn
+/// gains nothing by waiting.
+#[test]
+fn the_first_message_of_a_turn_goes_at_once_and_a_short_one_behind_it_waits() {
+    let cases = ["tcp 1", "tcp 4", "tcp 8", "adversary 2"];
+    play_each(&cases, &[provider()], BOUND, |part, case| {
+        let (profile, rails) = case.split_once(' ').expect("two words");
+        let (world, link) = open(part, profile, rails.parse().expect("a number"), "");
+        let posts = || world.fabric.number("counter.posts");
+        for (len, more) in
+            [0, 8, 16, 17, 40, 300, 2000].into_iter().flat_map(|len| [(len, 0), (len, 1)])
+        {
+            let received = [link.irecv(0, len + more, 0), link.irecv(2048, 8, 0)];
+            link.turn();
+            let before = posts();
+            let first = link.isend(0, len, 0).expect("it is advertised");
+            let at_once = posts();
+            assert!(at_once > before, "{case}: {len} bytes for {} wait", len + more);
+            let second = link.isend(1, 8, 0).expect("it is advertised");
+            assert_eq!(posts(), at_once, "{case}: nothing waits behind {len} bytes");
+            assert_eq!(received.map(|request| link.finish(request)), [len, 8]);
+            assert!(link.has(0, 0, len) && link.has(2048, 1, 8), "{case}: {len} bytes");
+            link.end(vec![first, second]);
+        }
+        link.part(world);
+    });
+}
+
 #[test]
 fn no_bundle_goes_where_completions_prove_arrival() {
     play_each(&["cxi", "efa"], &[provider()], BOUND, |part, profile| {

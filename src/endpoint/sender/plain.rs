@@ -31,6 +31,7 @@ impl Sender {
         nics: &mut [Nic],
         bytes: HostBytes<'_>,
         tag: i32,
+        turn: u32,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         let rail = &mut nics.get_mut(self.plain_lane.nic)?.data;
@@ -39,6 +40,7 @@ impl Sender {
         }
         let len = bytes.len() as u64;
         let message = self.flow.match_short(&self.places, tag, len, &self.plain_rail)?;
+        self.sent_in = turn;
         Some(self.inject_plainly(rail, bytes, &message, told))
     }
 
@@ -74,12 +76,15 @@ impl Sender {
         slot: u16,
         region: &UserRegion,
         outgoing: Plain,
+        turn: u32,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         let len = outgoing.len as u64;
         if !self.is_long(len) {
             return None;
         }
+        // What is long is itself never held back, so that this may be said before it is sent.
+        self.sent_in = turn;
         // On one that NCCL may not use no message is plain.
         // All that it may fail of comes before the match: little has to be kept behind it.
         let rail = nics.get_mut(self.plain_lane.nic)?;
@@ -129,10 +134,14 @@ impl Sender {
         }
         match local {
             Some(_) if !rail.data.is_clear_to(self.plain_lane.peer) => Some(false),
-            Some(local) => Some(self.inject_plainly(&mut rail.data, local, &message, told)),
+            Some(local) => {
+                self.sent_in = turn.number;
+                Some(self.inject_plainly(&mut rail.data, local, &message, told))
+            }
             None if len as u64 > self.largest_plain => None,
             None => {
                 let local = region.local(self.plain_lane.nic, address, len)?;
+                self.sent_in = turn.number;
                 Some(self.write_plainly(rail, slot, region, local, &message, told))
             }
         }
