@@ -13,6 +13,8 @@ use crate::world::{End, World, connect, provider};
 /// What one finalize may take: the bound of the drain, and what a loaded machine adds.
 const BOUND: Duration = Duration::from_secs(10);
 const TURNS: u32 = 200;
+/// By which an operation is late: more than are made in a millisecond, and fewer than in the last turns of an endpoint.
+const POLLS: u32 = 380;
 
 /// A region that is bound to an endpoint closes before it, and not while an operation may touch it: so where an operation
 /// never ends neither closes. The other NIC's objects all do.
@@ -35,6 +37,28 @@ fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
 fn endpoints_close_first_where_regions_belong_to_the_domain() {
     play(&[provider()], BOUND * 6, |part| {
         let world = stalled(part, "efa");
+        world.fabric.is_clean();
+    });
+}
+
+/// A farewell to nobody fails by itself, and has all the turns that this takes, however few are made in the time that closing may take.
+#[test]
+fn what_ends_by_itself_leaks_nothing_when_time_is_up() {
+    play_each(&["cxi", "efa", "adversary"], &[provider()], BOUND * 6, |part, profile| {
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "1");
+        let world = World::open(part, profile, [1, 1]);
+        let link = link::Link::open(world, world.nets.map(End::open));
+        let [sender, receiver] = link.ends;
+        link.warm();
+        link.net.close_recv(link.receive).expect("closeRecv");
+        link.turn();
+        receiver.close();
+        let operations = world.fabric.number("counter.operations");
+        world.fabric.fault(&format!("delay={}:{POLLS}", operations + 1));
+        link.net.close_send(link.send).expect("closeSend");
+        assert_eq!(world.fabric.number("open.operations"), 1, "{profile}: a farewell to nobody");
+        sender.close();
+        assert_eq!(world.fabric.number("counter.faults.delay"), 1, "{profile}");
         world.fabric.is_clean();
     });
 }
