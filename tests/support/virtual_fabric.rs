@@ -44,6 +44,17 @@ impl VirtualFabric {
         assert_eq!(unsafe { (self.0.fault)(text.as_ptr()) }, 0, "{script}");
     }
 
+    /// The next operation fails, or the next post is rejected: by the fault's word.
+    pub(crate) fn fault_next(self, word: &str) {
+        let counter = if word == "reject" { "counter.posts" } else { "counter.operations" };
+        self.fault(&format!("{word}={}", self.number(counter) + 1));
+    }
+
+    /// The next operation lands so many turns later.
+    pub(crate) fn delay_next(self, turns: u32) {
+        self.fault(&format!("delay={}:{turns}", self.number("counter.operations") + 1));
+    }
+
     /// Stalls, resumes, kills or revives a NIC.
     pub(crate) fn change(self, nic: u32, action: &str) {
         let text = CString::new(action).expect("no zero byte");

@@ -8,7 +8,7 @@ use crate::support::calls::{self, Object};
 use crate::support::link::wait;
 use crate::support::stage::{Part, play, play_each};
 use crate::support::virtual_fabric::set;
-use crate::world::{End, World, provider};
+use crate::world::{End, provider};
 
 /// Where done is waited for.
 const BUNDLING: [&str; 2] = ["tcp", "adversary"];
@@ -17,14 +17,12 @@ const BURST: usize = 20;
 const STRIDE: usize = 64;
 const BOUND: Duration = Duration::from_secs(60);
 
-fn open(part: &Part, profile: &str, rails: usize, more: &str) -> (World, Link) {
-    let world = World::open(part, profile, [rails, rails]);
-    world.fabric.configure(&format!("profile={profile} nics=16 {more}"));
-    let link = Link::open(world, world.nets.map(End::open));
+fn open(part: &Part, profile: &str, rails: usize, more: &str) -> Link {
+    let link = Link::between_ends(part, profile, rails, more);
     // On every rail.
     (0..rails).for_each(|_| link.warm());
     link.turn();
-    (world, link)
+    link
 }
 
 impl Link {
@@ -36,17 +34,12 @@ impl Link {
     }
 
     /// A burst between two turns of progress, message `index` from `index + round`, and what it has cost after the next turn.
-    fn burst(
-        &self,
-        world: World,
-        round: usize,
-        len: impl Fn(usize) -> usize,
-    ) -> (Vec<Object>, u64) {
-        let before = world.fabric.number("counter.posts");
+    fn burst(&self, round: usize, len: impl Fn(usize) -> usize) -> (Vec<Object>, u64) {
+        let before = self.fabric.number("counter.posts");
         let send = |index| self.isend(index + round, len(index), 0).expect("it is advertised");
         let sent = (0..BURST).map(send).collect();
         self.ends[0].turn();
-        (sent, world.fabric.number("counter.posts") - before)
+        (sent, self.fabric.number("counter.posts") - before)
     }
 
     /// Four receives of 16 bytes, by tags from 0 on.
@@ -76,44 +69,38 @@ impl Link {
     }
 
     /// Bursts of messages as long as their receives, or shorter: the most posts that one took.
-    fn bursts(&self, world: World, posted: Option<usize>, len: impl Fn(usize) -> usize) -> u64 {
+    fn bursts(&self, posted: Option<usize>, len: impl Fn(usize) -> usize) -> u64 {
         let mut most = 0;
         for round in 0..5 {
             let receive =
                 |index: usize| self.irecv(index * STRIDE, posted.unwrap_or_else(|| len(index)), 0);
             let received: Vec<Object> = (0..BURST).map(receive).collect();
             self.turn();
-            let (sent, posts) = self.burst(world, round, &len);
+            let (sent, posts) = self.burst(round, &len);
             self.arrive(received, round, &len);
             self.end(sent);
             most = most.max(posts);
         }
         most
     }
-
-    fn part(self, world: World) {
-        self.close_comms();
-        self.close();
-        world.fabric.is_clean();
-    }
 }
 
 /// The first by itself; the others in a write, or two where the ring ends.
 fn fewer_posts_than_messages(part: &Part, profile: &str, rails: usize) {
-    let (world, link) = open(part, profile, rails, "");
+    let link = open(part, profile, rails, "");
     for posted in [None, Some(64)] {
         for len in [1, 8, 15, 16] {
-            let most = link.bursts(world, posted, |_| len);
+            let most = link.bursts(posted, |_| len);
             assert!(most <= 3, "{most} posts for {BURST} messages of {len} bytes");
         }
-        let most = link.bursts(world, posted, |index| index * 5 % 17);
+        let most = link.bursts(posted, |index| index * 5 % 17);
         assert!(most <= 3, "{most} posts for messages of several lengths");
-        let most = link.bursts(world, posted, |_| 17);
+        let most = link.bursts(posted, |_| 17);
         assert!(most >= BURST as u64, "{most} posts for messages that are too long");
-        let most = link.bursts(world, posted, |index| 8 + 9 * (index % 2));
+        let most = link.bursts(posted, |index| 8 + 9 * (index % 2));
         assert!(most >= BURST as u64, "a message that is too long lies between any two: {most}");
     }
-    link.part(world);
+    link.close_all();
 }
 
 #[test]
@@ -145,8 +132,8 @@ fn the_first_message_of_a_turn_goes_at_once_and_a_short_one_behind_it_waits() {
     let cases = ["tcp 1", "tcp 4", "tcp 8", "adversary 2"];
     play_each(&cases, &[provider()], BOUND, |part, case| {
         let (profile, rails) = case.split_once(' ').expect("two words");
-        let (world, link) = open(part, profile, rails.parse().expect("a number"), "");
-        let posts = || world.fabric.number("counter.posts");
+        let link = open(part, profile, rails.parse().expect("a number"), "");
+        let posts = || link.fabric.number("counter.posts");
         for (len, more) in
             [0, 8, 16, 17, 40, 300, 2000].into_iter().flat_map(|len| [(len, 0), (len, 1)])
         {
@@ -162,19 +149,19 @@ fn the_first_message_of_a_turn_goes_at_once_and_a_short_one_behind_it_waits() {
             assert!(link.has(0, 0, len) && link.has(2048, 1, 8), "{case}: {len} bytes");
             link.end(vec![first, second]);
         }
-        link.part(world);
+        link.close_all();
     });
 }
 
 #[test]
 fn no_bundle_goes_where_completions_prove_arrival() {
     play_each(&["cxi", "efa"], &[provider()], BOUND, |part, profile| {
-        let (world, link) = open(part, profile, 2, "immediates=1");
+        let link = open(part, profile, 2, "immediates=1");
         for posted in [None, Some(64)] {
-            let most = link.bursts(world, posted, |_| 8);
+            let most = link.bursts(posted, |_| 8);
             assert!(most >= BURST as u64, "{profile}: {most} posts");
         }
-        link.part(world);
+        link.close_all();
     });
 }
 
@@ -184,13 +171,13 @@ fn the_setting_bounds_what_travels_in_bundles() {
         play(&[provider(), ("BUNDLE_MAX_SIZE", setting)], BOUND, |part| {
             let setting = std::env::var("IRONRAIL_BUNDLE_MAX_SIZE").expect("the play sets it");
             let longest = setting.parse().unwrap_or(16);
-            let (world, link) = open(part, "tcp", 1, "");
+            let link = open(part, "tcp", 1, "");
             for len in [0, 1, 8, 9, 16, 17] {
-                let most = link.bursts(world, None, |_| len);
+                let most = link.bursts(None, |_| len);
                 let bundled = longest > 0 && len <= longest;
                 assert_eq!(most <= 3, bundled, "{most} posts of {len} bytes, {setting}");
             }
-            link.part(world);
+            link.close_all();
         });
     }
 }
@@ -198,13 +185,13 @@ fn the_setting_bounds_what_travels_in_bundles() {
 #[test]
 fn groups_travel_in_bundles() {
     play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
-        let (world, link) = open(part, profile, 2, "");
+        let link = open(part, profile, 2, "");
         for round in 0..10 {
             let groups: Vec<Object> = (0..4).map(|group| link.group(group)).collect();
             link.turn();
             // In the order of the lines, and in another.
             let order = if round % 2 == 0 { [0, 1, 2, 3] } else { [2, 3, 0, 1] };
-            let before = world.fabric.number("counter.posts");
+            let before = link.fabric.number("counter.posts");
             let mut sent = Vec::new();
             for group in 0..4 {
                 for tag in order {
@@ -214,7 +201,7 @@ fn groups_travel_in_bundles() {
                 }
             }
             link.ends[0].turn();
-            let posts = world.fabric.number("counter.posts") - before;
+            let posts = link.fabric.number("counter.posts") - before;
             assert!(round % 2 == 1 || posts <= 3, "{posts} posts");
             for (group, request) in groups.into_iter().enumerate() {
                 let mut tests = 0..TURNS;
@@ -231,7 +218,7 @@ fn groups_travel_in_bundles() {
             }
             link.end(sent);
         }
-        link.part(world);
+        link.close_all();
     });
 }
 
@@ -239,28 +226,28 @@ fn groups_travel_in_bundles() {
 #[test]
 fn a_refused_bundle_is_not_lost() {
     play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
-        let (world, link) = open(part, profile, 2, "");
+        let link = open(part, profile, 2, "");
         for round in 0..10 {
             let received = link.receives();
             let send = |index| link.isend(index + round, index % 17, 0).expect("advertised");
             let mut sent = vec![send(0)];
-            let posts = world.fabric.number("counter.posts");
-            world.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 40));
+            let posts = link.fabric.number("counter.posts");
+            link.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 40));
             sent.extend((1..BURST).map(send));
-            assert_eq!(world.fabric.number("counter.posts"), posts, "all of them are held");
+            assert_eq!(link.fabric.number("counter.posts"), posts, "all of them are held");
             (0..3).for_each(|_| link.ends[0].turn());
-            assert!(world.fabric.number("counter.posts") > posts, "the bundle was tried");
+            assert!(link.fabric.number("counter.posts") > posts, "the bundle was tried");
             link.arrive(received, round, |index| index % 17);
             link.end(sent);
         }
-        link.part(world);
+        link.close_all();
     });
 }
 
 #[test]
 fn refused_posts_lose_nothing_of_a_burst() {
     play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
-        let (world, link) = open(part, profile, 2, "eagain=500");
+        let link = open(part, profile, 2, "eagain=500");
         for round in 0..50 {
             let received = link.receives();
             let send = |index| link.isend_at_last(index + round, index % 17);
@@ -268,30 +255,30 @@ fn refused_posts_lose_nothing_of_a_burst() {
             link.arrive(received, round, |index| index % 17);
             link.end(sent);
         }
-        link.part(world);
+        link.close_all();
     });
 }
 
 #[test]
 fn a_bundle_that_is_late_is_not_taken_early() {
     play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
-        let (world, link) = open(part, profile, 1, "");
+        let link = open(part, profile, 1, "");
         let received = link.receives();
         let send = |index: usize| link.isend(index, 16, 0).expect("it is advertised");
         let mut sent = vec![send(0)];
-        let operations = world.fabric.number("counter.operations");
-        world.fabric.fault(&format!("delay={}:1000", operations + 1));
+        let operations = link.fabric.number("counter.operations");
+        link.fabric.delay_next(1000);
         sent.extend((1..BURST).map(send));
         link.ends[0].turn();
-        assert_eq!(world.fabric.number("counter.operations"), operations + 1, "it is written");
+        assert_eq!(link.fabric.number("counter.operations"), operations + 1, "it is written");
         for _ in 0..50 {
             link.ends.iter().for_each(End::turn);
             assert_eq!(link.net.test(received[1]), Ok(None));
         }
         link.arrive(received, 0, |_| 16);
         link.end(sent);
-        assert_eq!(world.fabric.number("counter.faults.delay"), 1);
-        link.part(world);
+        assert_eq!(link.fabric.number("counter.faults.delay"), 1);
+        link.close_all();
     });
 }
 
@@ -299,16 +286,16 @@ fn a_bundle_that_is_late_is_not_taken_early() {
 #[test]
 fn a_bundle_that_is_torn_is_not_taken_early() {
     play(&[provider()], BOUND, |part| {
-        let (world, link) = open(part, "adversary", 2, "reorder=200 seed=7");
+        let link = open(part, "adversary", 2, "reorder=200 seed=7");
         for round in 0..200 {
             let received = link.receives();
             link.into.write(0, &[0; BURST * STRIDE]);
-            let (sent, _) = link.burst(world, round, |index| (index * 11 + round) % 17);
+            let (sent, _) = link.burst(round, |index| (index * 11 + round) % 17);
             link.arrive(received, round, |index| (index * 11 + round) % 17);
             link.end(sent);
         }
-        assert!(world.fabric.number("counter.held") > 0, "nothing was seen torn");
-        link.part(world);
+        assert!(link.fabric.number("counter.held") > 0, "nothing was seen torn");
+        link.close_all();
     });
 }
 
@@ -318,7 +305,7 @@ fn a_sender_that_closes_after_a_burst_has_sent_it() {
     let cases = ["tcp", "tcp eagain=500", "adversary", "adversary eagain=500"];
     play_each(&cases, &[provider()], BOUND, |part, case| {
         let (profile, more) = case.split_once(' ').unwrap_or((case, ""));
-        let (world, link) = open(part, profile, 1, more);
+        let link = open(part, profile, 1, more);
         let received = link.receives();
         (0..BURST).for_each(|index| {
             link.isend_at_last(index, 16);
@@ -338,7 +325,6 @@ fn a_sender_that_closes_after_a_burst_has_sent_it() {
         assert!(calls::warnings().iter().any(|said| said.contains("has closed")));
         link.net.close_recv(link.receive).expect("closeRecv");
         link.close();
-        world.fabric.is_clean();
     });
 }
 
@@ -349,7 +335,7 @@ fn an_abort_after_a_burst_breaks_no_rule() {
     play_each(&cases, &[provider()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let (profile, first) = case.split_once(' ').expect("two words");
-        let (world, link) = open(part, profile, 2, "");
+        let link = open(part, profile, 2, "");
         link.receives();
         (0..BURST).for_each(|index| {
             link.isend(index, 16, 0).expect("it is advertised");
@@ -359,10 +345,10 @@ fn an_abort_after_a_burst_breaks_no_rule() {
         one.close();
         (0..TURNS).for_each(|_| other.turn());
         other.close();
-        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+        assert_eq!(link.fabric.violations(), Vec::<String>::new());
         // Elsewhere regions are bound, and stay under a farewell that nobody takes.
         if profile == "tcp" {
-            world.fabric.is_closed();
+            link.fabric.is_closed();
         }
     });
 }
@@ -375,7 +361,7 @@ fn memory_stays_until_the_bundles_on_their_way_to_it_have_come() {
     play_each(&cases, &[provider()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let (profile, state) = case.split_once(' ').expect("two words");
-        let (world, link) = open(part, profile, 1, "");
+        let link = open(part, profile, 1, "");
         let received = link.receives();
         let send = |index| link.isend(index, 16, 0).expect("it is advertised");
         let sent: Vec<Object> = (0..BURST).map(send).collect();
@@ -407,9 +393,7 @@ fn memory_stays_until_the_bundles_on_their_way_to_it_have_come() {
             }
         }
         assert_eq!(link.into.read(0, 2048), [9; 2048]);
-        link.close_comms();
-        link.close();
-        world.fabric.is_clean();
+        link.close_all();
     });
 }
 
@@ -420,19 +404,18 @@ fn a_bundle_that_fails_fails_both_ends() {
     play_each(&cases, &[provider()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let (profile, fault) = case.split_once(' ').expect("two words");
-        let (world, link) = open(part, profile, 1, "");
+        let link = open(part, profile, 1, "");
         let received = link.receives();
         let send = |index| link.isend(index, 16, 0).expect("it is advertised");
         let sent: Vec<Object> = (0..BURST).map(send).collect();
-        let counted = if fault == "reject" { "counter.posts" } else { "counter.operations" };
-        world.fabric.fault(&format!("{fault}={}", world.fabric.number(counted) + 1));
+        link.fabric.fault_next(fault);
         let failed = (0..TURNS).find_map(|_| {
             link.ends[1].turn();
             link.net.test(sent[BURST - 1]).err()
         });
         let failed = failed.expect("it was not written");
         assert!(failed.said[0].contains("sending to"), "{failed:?}");
-        assert_eq!(world.fabric.number(&format!("counter.faults.{fault}")), 1);
+        assert_eq!(link.fabric.number(&format!("counter.faults.{fault}")), 1);
         // What follows is not held for ever.
         link.net.close_send(link.send).expect("closeSend");
         link.turn();
@@ -443,11 +426,11 @@ fn a_bundle_that_fails_fails_both_ends() {
         // Of a write that was posted, nobody knows whether it will come.
         assert!(failed.is_some() || fault == "fail", "{case}");
         link.net.close_recv(link.receive).expect("closeRecv");
-        link.close();
-        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+        link.close_ends();
+        assert_eq!(link.fabric.violations(), Vec::<String>::new());
         // What may still come keeps regions that are bound.
         if fault == "reject" {
-            world.fabric.is_closed();
+            link.fabric.is_closed();
         }
     });
 }

@@ -46,20 +46,18 @@ fn endpoints_close_first_where_regions_belong_to_the_domain() {
 fn what_ends_by_itself_leaks_nothing_when_time_is_up() {
     play_each(&["cxi", "efa", "adversary"], &[provider()], BOUND * 6, |part, profile| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "1");
-        let world = World::open(part, profile, [1, 1]);
-        let link = link::Link::open(world, world.nets.map(End::open));
+        let link = link::Link::between_ends(part, profile, 1, "");
         let [sender, receiver] = link.ends;
         link.warm();
         link.net.close_recv(link.receive).expect("closeRecv");
         link.turn();
         receiver.close();
-        let operations = world.fabric.number("counter.operations");
-        world.fabric.fault(&format!("delay={}:{POLLS}", operations + 1));
+        link.fabric.delay_next(POLLS);
         link.net.close_send(link.send).expect("closeSend");
-        assert_eq!(world.fabric.number("open.operations"), 1, "{profile}: a farewell to nobody");
+        assert_eq!(link.fabric.number("open.operations"), 1, "{profile}: a farewell to nobody");
         sender.close();
-        assert_eq!(world.fabric.number("counter.faults.delay"), 1, "{profile}");
-        world.fabric.is_clean();
+        assert_eq!(link.fabric.number("counter.faults.delay"), 1, "{profile}");
+        link.fabric.is_clean();
     });
 }
 
@@ -99,19 +97,16 @@ fn a_part_that_cannot_be_posted_fails_both_ends() {
 #[test]
 fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
     play_each(&["cxi", "tcp"], &[provider()], BOUND * 6, |part, profile| {
-        let world = World::open(part, profile, [1, 1]);
-        let link = link::Link::open(world, world.nets.map(End::open));
+        let link = link::Link::between_ends(part, profile, 1, "");
         link.warm();
         link.turn();
-        world.fabric.fault(&format!("reject={}", world.fabric.number("counter.posts") + 1));
+        link.fabric.fault_next("reject");
         let received = link.irecv(0, 8, 41);
         let failed = (0..TURNS).find_map(|_| link.net.test(received).err());
         let said = &failed.expect("its advert was not posted").said[0];
         assert!(said.contains("receiving from rank 41, process "), "{said}");
-        assert_eq!(world.fabric.number("counter.faults.reject"), 1);
-        link.close_comms();
-        link.close();
-        world.fabric.is_clean();
+        assert_eq!(link.fabric.number("counter.faults.reject"), 1);
+        link.close_all();
     });
 }
 

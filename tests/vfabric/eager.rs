@@ -6,7 +6,7 @@ use crate::link::{Link, TURNS};
 use crate::support::calls::Object;
 use crate::support::stage::play_each;
 use crate::support::virtual_fabric::set;
-use crate::world::{End, World, provider};
+use crate::world::{End, provider};
 
 const PROFILES: [&str; 4] = ["tcp", "cxi", "efa", "adversary"];
 const BYTES: usize = 40;
@@ -15,9 +15,7 @@ const EAGER: (&str, &str) = ("EAGER_MAX_SIZE", "40");
 #[test]
 fn messages_without_receives_arrive_when_these_are_posted() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
-        let world = World::open(part, profile, [2, 2]);
-        world.fabric.configure(&format!("profile={profile} nics=16 eagain=200"));
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 2, "eagain=200");
         // Where completions prove arrival, only an advert tells which places are free again.
         let rounds = if ["cxi", "efa"].contains(&profile) { 1 } else { 20 };
         for round in 0..rounds {
@@ -57,10 +55,7 @@ fn messages_without_receives_arrive_when_these_are_posted() {
                 link.finish(request);
             }
         }
-        link.net.close_send(link.send).expect("closeSend");
-        link.net.close_recv(link.receive).expect("closeRecv");
-        link.close();
-        world.fabric.is_clean();
+        link.close_all();
     });
 }
 
@@ -68,8 +63,7 @@ fn messages_without_receives_arrive_when_these_are_posted() {
 #[test]
 fn a_message_is_there_though_its_sender_has_closed() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
-        let world = World::open(part, profile, [1, 1]);
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 1, "");
         link.isend(64, BYTES, 3).expect("it may travel before its receive");
         link.net.close_send(link.send).expect("closeSend");
         link.turn();
@@ -78,7 +72,6 @@ fn a_message_is_there_though_its_sender_has_closed() {
         assert!(link.has(0, 64, BYTES), "{profile}");
         link.net.close_recv(link.receive).expect("closeRecv");
         link.close();
-        world.fabric.is_clean();
     });
 }
 
@@ -87,13 +80,11 @@ fn a_message_is_there_though_its_sender_has_closed() {
 #[test]
 fn a_message_is_not_done_before_it_has_arrived_for_a_receive() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
-        let world = World::open(part, profile, [1, 1]);
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 1, "");
         link.turn();
         let proves = ["cxi", "efa"].contains(&profile);
-        let operations = world.fabric.number("counter.operations");
         if proves {
-            world.fabric.fault(&format!("delay={}:{DELAY}", operations + 1));
+            link.fabric.delay_next(DELAY);
         }
         let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
         let waits = || (0..TURNS).all(|_| link.net.test(sent).expect("test").is_none());
@@ -105,7 +96,7 @@ fn a_message_is_not_done_before_it_has_arrived_for_a_receive() {
             let tests = (0..DELAY * 10).position(|_| link.net.test(sent) == Ok(Some(BYTES)));
             let tests = tests.expect("it completes");
             assert!(tests > TURNS as usize / 2, "{profile}: done after {tests} tests");
-            assert_eq!(world.fabric.number("counter.faults.delay"), 1, "{profile}");
+            assert_eq!(link.fabric.number("counter.faults.delay"), 1, "{profile}");
         } else {
             assert!(waits(), "{profile}: the receiver has not taken it");
         }
@@ -114,9 +105,7 @@ fn a_message_is_not_done_before_it_has_arrived_for_a_receive() {
         if !proves {
             assert_eq!(link.finish(sent), BYTES, "{profile}");
         }
-        link.close_comms();
-        link.close();
-        world.fabric.is_clean();
+        link.close_all();
     });
 }
 
@@ -124,8 +113,7 @@ fn a_message_is_not_done_before_it_has_arrived_for_a_receive() {
 #[test]
 fn receives_are_told_early_once_no_message_travels_before_them() {
     play_each(&["cxi", "efa"], &[provider(), EAGER], BOUND, |part, profile| {
-        let world = World::open(part, profile, [1, 1]);
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 1, "");
         let (net, receive) = (link.net, link.receive);
         let optional = |at: usize| {
             let address = link.into.address() + at;
@@ -149,9 +137,7 @@ fn receives_are_told_early_once_no_message_travels_before_them() {
         assert_eq!(link.finish(early), BYTES, "{profile}");
         link.turn();
         assert!(link.has(64, 128, BYTES), "{profile}");
-        link.close_comms();
-        link.close();
-        world.fabric.is_clean();
+        link.close_all();
     });
 }
 
@@ -159,8 +145,7 @@ fn receives_are_told_early_once_no_message_travels_before_them() {
 #[test]
 fn a_receive_that_is_deregistered_gets_what_has_come_before() {
     play_each(&PROFILES, &[provider(), EAGER], BOUND, |part, profile| {
-        let world = World::open(part, profile, [1, 1]);
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 1, "");
         let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
         link.turn();
         let received = link.irecv(0, BYTES, 3);
@@ -168,9 +153,7 @@ fn a_receive_that_is_deregistered_gets_what_has_come_before() {
         assert!(link.has(0, 64, BYTES), "{profile}");
         assert_eq!(link.finish(received), BYTES, "{profile}");
         assert_eq!(link.finish(sent), BYTES, "{profile}");
-        link.close_comms();
-        link.close();
-        world.fabric.is_clean();
+        link.close_all();
     });
 }
 
@@ -179,17 +162,15 @@ fn a_receive_that_is_deregistered_gets_what_has_come_before() {
 fn memory_stays_until_a_message_that_was_sent_before_has_come() {
     play_each(&["cxi", "efa"], &[provider(), EAGER], BOUND, |part, profile| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "10");
-        let world = World::open(part, profile, [1, 1]);
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 1, "");
         link.turn();
-        let ended = || world.fabric.number("counter.operations");
-        let before = world.fabric.number("open.operations");
-        world.fabric.fault(&format!("delay={}:{LONG_DELAY}", ended() + 1));
+        let before = link.fabric.number("open.operations");
+        link.fabric.delay_next(LONG_DELAY);
         link.isend(64, BYTES, 3).expect("it may travel before its receive");
         let received = link.irecv(0, BYTES, 3);
         let stays = link.net.deregister(link.receive, link.to).expect_err("nobody answers");
         assert!(stays.said[0].contains("stay registered"), "{stays:?}");
-        let under_way = || world.fabric.number("open.operations") > before;
+        let under_way = || link.fabric.number("open.operations") > before;
         let free = (0..LONG_DELAY).find_map(|_| {
             link.ends.iter().for_each(End::turn);
             let free = link.net.deregister(link.receive, link.to).is_ok();
@@ -202,9 +183,7 @@ fn memory_stays_until_a_message_that_was_sent_before_has_come() {
         assert!(link.net.isend(link.send, link.out.address(), 8, 3, link.from).is_err());
         assert_eq!(link.into.read(0, BYTES), [9; BYTES], "{profile}");
         drop(link.net.test(received));
-        link.close_comms();
-        link.close();
-        world.fabric.is_clean();
+        link.close_all();
     });
 }
 

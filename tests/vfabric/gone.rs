@@ -17,7 +17,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 /// Profiles, and rails: adverts for more than two have a form of their own.
 const CASES: [&str; 5] = ["cxi 1", "efa 1", "tcp 1", "adversary 1", "tcp 4"];
 /// Turns by which a message is late.
-const DELAY: usize = 5000;
+const DELAY: u32 = 5000;
 /// Short messages between two turns.
 const BURST: usize = 4;
 
@@ -175,7 +175,7 @@ fn what_a_failed_connection_waits_to_post_goes_with_it() {
         let received = [0, 2000].map(|at| failing.irecv(at, 2000, 0));
         let there = other.irecv(0, 2000, 0);
         failing.turn();
-        fabric.fault(&format!("fail={}", fabric.number("counter.operations") + 1));
+        fabric.fault_next("fail");
         let first = failing.isend(0, 1000, 0).expect("its receive is advertised");
         trio.change("shut");
         let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
@@ -213,7 +213,7 @@ fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
         trio.change("shut");
         // Messages take the rails in turn, and only the other one is clear.
         failing.isend(0, 1000, 0).expect("its receive is advertised");
-        fabric.fault(&format!("reject={}", fabric.number("counter.posts") + 1));
+        fabric.fault_next("reject");
         let second = failing.isend(1000, 1000, 0).expect("its receive is advertised");
         assert_eq!(fabric.number("counter.faults.reject"), 1);
         assert!(failing.net.test(second).is_err(), "it was not posted");
@@ -257,13 +257,11 @@ fn memory_stays_though_a_message_to_its_sender_was_given_up() {
 #[test]
 fn a_receive_behind_the_last_message_fails_when_that_has_come() {
     play_each(&["tcp"], &[provider()], BOUND, |part, profile| {
-        let world = World::open(part, profile, [1, 1]);
-        let link = Link::open(world, world.nets.map(End::open));
+        let link = Link::between_ends(part, profile, 1, "");
         link.warm();
         let [last, behind] = [0, 2000].map(|at| link.irecv(at, 2000, 0));
         link.turn();
-        let operations = world.fabric.number("counter.operations");
-        world.fabric.fault(&format!("delay={}:{DELAY}", operations + 1));
+        link.fabric.delay_next(DELAY);
         link.isend(0, 2000, 0).expect("its receive is advertised");
         link.net.close_send(link.send).expect("closeSend");
         link.turn();
@@ -278,9 +276,8 @@ fn a_receive_behind_the_last_message_fails_when_that_has_come() {
         assert_eq!((came, link.has(0, 0, 2000)), (Some(2000), true));
         let failed = (0..TURNS).find_map(|_| ask(behind).err());
         assert!(failed.expect("it never comes").said[0].contains("has closed the connection"));
-        assert_eq!(world.fabric.number("counter.faults.delay"), 1);
+        assert_eq!(link.fabric.number("counter.faults.delay"), 1);
         link.net.close_recv(link.receive).expect("closeRecv");
         link.close();
-        world.fabric.is_clean();
     });
 }

@@ -1,9 +1,12 @@
 //! Both ends of a connection in one process, with memory at each.
 
 use crate::support::calls::{Buffer, Net, Object};
+use crate::support::stage::Part;
+use crate::support::virtual_fabric::VirtualFabric;
 use crate::world::{End, World, connect};
 
 pub(crate) struct Link {
+    pub(crate) fabric: VirtualFabric,
     pub(crate) net: Net,
     pub(crate) ends: [End; 2],
     pub(crate) send: Object,
@@ -19,6 +22,13 @@ pub(crate) const TURNS: u32 = 500;
 const BUFFER: usize = 4096;
 
 impl Link {
+    /// Between two new ends with so many rails, of a fabric with more settings than its profile.
+    pub(crate) fn between_ends(part: &Part, profile: &str, rails: usize, more: &str) -> Self {
+        let world = World::open(part, profile, [rails, rails]);
+        world.fabric.configure(&format!("profile={profile} nics=16 {more}"));
+        Self::open(world, world.nets.map(End::open))
+    }
+
     pub(crate) fn open(world: World, ends: [End; 2]) -> Self {
         let (send, receive) = connect(&ends[0], &ends[1]);
         let net = world.nets[0];
@@ -26,7 +36,7 @@ impl Link {
         out.write(0, &(0..BUFFER).map(byte).collect::<Vec<u8>>());
         let from = net.register(send, out).expect("regMr");
         let to = net.register(receive, into).expect("regMr");
-        Self { net, ends, send, receive, out, into, from, to }
+        Self { fabric: world.fabric, net, ends, send, receive, out, into, from, to }
     }
 
     pub(crate) fn isend(&self, at: usize, len: usize, tag: i32) -> Option<Object> {
@@ -74,9 +84,22 @@ impl Link {
         self.net.close_recv(self.receive).expect("closeRecv");
     }
 
+    /// The ends close, whose comms are closed: no rule was broken, and nothing is left.
+    #[track_caller]
     pub(crate) fn close(self) {
+        self.close_ends();
+        self.fabric.is_clean();
+    }
+
+    pub(crate) fn close_ends(&self) {
         self.turn();
         self.ends.into_iter().for_each(End::close);
+    }
+
+    #[track_caller]
+    pub(crate) fn close_all(self) {
+        self.close_comms();
+        self.close();
     }
 }
 
