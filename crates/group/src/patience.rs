@@ -1,5 +1,6 @@
 //! Bounded waiting: spin, then yield, and give up with a sentence when nothing has moved for too long.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -72,8 +73,13 @@ static BEATS: AtomicU64 = AtomicU64::new(0);
 
 /// Idle turns before a yield, for `ranks` ranks that spin on this machine at once.
 pub fn spins_for(ranks: usize) -> u32 {
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    if ranks < cpus { SPINS_ALONE } else { SPINS_CROWDED }
+    if ranks < cpus() { SPINS_ALONE } else { SPINS_CROWDED }
+}
+
+/// The CPUs that this process may use, as it was first asked.
+pub fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 const SPINS_ALONE: u32 = 4096;

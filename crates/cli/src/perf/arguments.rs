@@ -256,6 +256,9 @@ pub(super) struct Options {
     /// Ranks are threads of one process
     #[arg(long)]
     pub(super) threads: bool,
+    /// CPUs that ranks run on, as 2,3: rank 0 on the first alone, rank 1 on the second, and round again
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    pub(super) cpus: Vec<usize>,
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
@@ -323,6 +326,10 @@ impl Options {
         pairs.extend(self.iterations.map(|iterations| ("-n", iterations.to_string())));
         pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
         pairs.extend(self.device.map(|device| ("--device", device.to_string())));
+        if !self.cpus.is_empty() {
+            let cpus: Vec<_> = self.cpus.iter().map(usize::to_string).collect();
+            pairs.push(("--cpus", cpus.join(",")));
+        }
         pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 

@@ -14,6 +14,7 @@ use ironrail_group::loader::Library;
 use ironrail_group::patience;
 
 use super::arguments::{Benchmark, Options};
+use super::cpus;
 use super::rails::{self, Files};
 use super::rank;
 use super::raw;
@@ -53,6 +54,9 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
 /// In a child: one rank, or all of them as threads. Whether it did what it should; wrong data stands in the rows.
 fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bool, GroupError> {
     watch_for_stuck_calls(options.timeout());
+    if !options.threads {
+        cpus::settle(&options.cpus, meeting.rank)?;
+    }
     let mut say = |event| {
         if let Ok(line) = serde_json::to_string(&event) {
             output::line(line);
@@ -130,7 +134,10 @@ fn threads(
             let mut emit = |event| {
                 let _ = send.send(event);
             };
-            match rank::run(&benchmark, &options, &library, &mut place, &mut emit) {
+            let settled = cpus::settle(&options.cpus, place.rank());
+            match settled
+                .and_then(|()| rank::run(&benchmark, &options, &library, &mut place, &mut emit))
+            {
                 Ok(()) => place.leave(),
                 Err(error) => _ = place.give_up(&error),
             }

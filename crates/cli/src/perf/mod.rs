@@ -6,6 +6,7 @@
 mod arguments;
 mod benchmarks;
 mod congestion;
+mod cpus;
 mod launcher;
 mod outcome;
 mod rails;
