@@ -245,6 +245,12 @@ impl DevicePlan {
         Self { name: device_name(&names), rails }
     }
 
+    /// What its rails carry together, in megabits per second; a guess where nobody knows.
+    pub(crate) fn speed_mbps(&self) -> u32 {
+        let speeds = self.rails.iter().map(|rail| rail.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT));
+        speeds.fold(0, u32::saturating_add)
+    }
+
     /// Whether a region serves every endpoint of the device's domains.
     pub(crate) fn regions_are_global(&self) -> bool {
         self.rails.iter().all(|rail| !rail.info.region_mode().bind_to_endpoint)
@@ -348,6 +354,8 @@ fn shown_address(bytes: &[u8]) -> String {
 const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 /// NCCL keeps names in places of 64 bytes and more.
 const NAME_BYTES_MAX: usize = 60;
+/// What NCCL takes where nothing is known.
+const SPEED_MBPS_DEFAULT: u32 = 10_000;
 
 /// rdma/fabric.h, and the system's numbers.
 const FI_SOCKADDR: u32 = 1;

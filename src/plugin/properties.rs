@@ -8,13 +8,11 @@ use super::discovery::DevicePlan;
 
 /// The properties of one device. Strings are leaked: NCCL keeps pointers to them, and this happens once per process.
 pub(crate) fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
-    let speeds = plan.rails.iter().map(|rail| rail.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT));
-    let speed = speeds.fold(0_u32, u32::saturating_add);
     DeviceProperties {
         name: leak(&plan.name),
         pci_path: plan.rails.iter().find_map(|rail| rail.pci_path.as_deref()).map(leak),
         guid: guid(&host(), index, &plan.name),
-        speed_mbps: i32::try_from(speed).unwrap_or(i32::MAX),
+        speed_mbps: i32::try_from(plan.speed_mbps()).unwrap_or(i32::MAX),
         port: 1,
         latency_us: 0.0,
         max_comms: MAX_COMMS,
@@ -49,8 +47,6 @@ fn leak(text: &str) -> &'static CStr {
 /// The largest group of receives. Versions before v9 say 1, whatever stands here.
 const MAX_RECEIVES: i32 = 8;
 const _: () = assert!(MAX_RECEIVES as usize == proto::limits::MAX_GROUP);
-/// What NCCL takes where nothing is known.
-const SPEED_MBPS_DEFAULT: u32 = 10_000;
 /// A comm's id has 14 bits in an immediate (docs/protocol.md, section 4).
 const MAX_COMMS: i32 = 1 << 14;
 /// 1 TiB, the most NCCL accepts here: a message has no bound of ours.

@@ -20,6 +20,8 @@ pub const PART_ALIGN: u64 = 128;
 pub const LONE_DONE_IDLE_TURNS: u32 = 128;
 /// The same before a connection for which nothing waits is looked at no more.
 pub const IDLE_TURNS: u32 = 32;
+/// The same before adverts that wait because the rails are busy wait no longer.
+pub const BUSY_IDLE_TURNS: u32 = 16;
 /// A done of 16 bits can tell this many lines apart, forward and backward.
 pub const MAX_RING: u32 = 128;
 

@@ -58,6 +58,8 @@ pub struct ReceiveFlow {
     /// Turns of progress that brought nothing since something came or went.
     idle_turns: u32,
     pace: Pace,
+    /// The size of a message that came lately.
+    recent: u64,
     lone_in_flight: bool,
     unretired: u32,
     /// Word 0 of the failure that was read.
@@ -93,13 +95,16 @@ pub struct ReceiveCounters {
 pub struct Pace {
     /// Adverts may wait for one another while the sender cannot run dry.
     pub adverts_wait: bool,
+    /// They may wait longer where what the sender has adverts for is so many bytes, as far as the newest message tells: the
+    /// rails are busy with that for longer than adverts take.
+    pub busy_bytes: u64,
     /// Idle turns of progress before a done that is owed travels alone.
     pub lone_done_turns: u32,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { adverts_wait: true, lone_done_turns: LONE_DONE_IDLE_TURNS }
+        Self { adverts_wait: true, busy_bytes: u64::MAX, lone_done_turns: LONE_DONE_IDLE_TURNS }
     }
 }
 
@@ -136,6 +141,7 @@ impl ReceiveFlow {
             stamped: first,
             idle_turns: 0,
             pace: Pace::default(),
+            recent: 0,
             lone_in_flight: false,
             unretired: 0,
             failure_head: 0,

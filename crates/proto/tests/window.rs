@@ -3,8 +3,11 @@
 mod pair;
 
 use pair::{Pair, parameters};
+use proto::limits::BUSY_IDLE_TURNS;
+use proto::receive::Pace;
 use proto::{
-    FlowParameters, Line, LineSource, Path, ReceivePoll, SendPoll, Submit, Window, ids::RESIDUES,
+    Arrival, FlowParameters, Line, LineSource, Path, ReceivePoll, SendPoll, Submit, Window,
+    ids::RESIDUES,
 };
 
 #[test]
@@ -87,6 +90,78 @@ fn adverts_travel_before_the_sender_runs_dry() {
         while pair.advertise().is_some() {}
         assert_eq!(pair.sender.poll(line), SendPoll::Done { len: 8 });
     }
+}
+
+/// Streams messages of `len` bytes into receives of 8 at a time; how many adverts travelled at once. The sender never lacks one.
+fn stream(pair: &mut Pair, len: u64, messages: u32) -> Vec<u32> {
+    let mut writes = Vec::new();
+    for _ in 0..messages {
+        let (line, immediate) = pair.send(0, len).expect("an advert is always there");
+        let due = pair.receiver.arrived_plainly(0, immediate).unwrap_or_else(|| {
+            assert!(matches!(pair.receiver.arrived(0, immediate, len), Arrival::Complete(_)));
+            false
+        });
+        pair.sender.written(line);
+        assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
+        pair.post(&[(len, 0)], false).expect("there is room");
+        let mut together = 0;
+        while let Some(count) = pair.advertise() {
+            together += count; // Two writes where the ring ends.
+        }
+        assert!(!due || together > 0, "what is due is written");
+        writes.extend(Some(together).filter(|together| *together > 0));
+        pair.sender.observe(&pair.mailbox);
+        while pair.sender.poll(pair.polled) == (SendPoll::Done { len }) {
+            pair.polled = pair.polled.plus(1);
+        }
+    }
+    writes
+}
+
+fn pair_of_eight(busy_bytes: u64, len: u64) -> Pair {
+    let mut pair = Pair::new(parameters());
+    pair.receiver.set_pace(Pace { busy_bytes, ..Pace::default() });
+    for _ in 0..8 {
+        pair.post(&[(len, 0)], false);
+        while pair.advertise().is_some() {}
+    }
+    pair
+}
+
+#[test]
+fn adverts_wait_longer_while_what_the_sender_has_left_keeps_the_rails_busy() {
+    for (len, together) in [(8, 4), (32 << 10, 5), (64 << 10, 6), (1 << 20, 6)] {
+        let writes = stream(&mut pair_of_eight(2 * (64 << 10), len), len, 240);
+        assert!(writes.iter().all(|count| *count == together), "{len} bytes: {writes:?}");
+        assert_eq!(writes.iter().sum::<u32>(), 240);
+    }
+    let writes = stream(&mut pair_of_eight(u64::MAX, 1 << 20), 1 << 20, 240);
+    assert!(writes.iter().all(|count| *count == 4), "where nobody is taken for busy: {writes:?}");
+}
+
+#[test]
+fn adverts_that_wait_for_busy_rails_wait_no_longer_than_a_few_idle_turns() {
+    let mut pair = pair_of_eight(1 << 16, 1 << 20);
+    assert_eq!(stream(&mut pair, 1 << 20, 4), []);
+    for turn in 1..BUSY_IDLE_TURNS {
+        assert!(pair.receiver.rests(1), "turn {turn}");
+        assert_eq!(pair.advertise(), None, "turn {turn}");
+    }
+    assert!(!pair.receiver.rests(1));
+    pair.receiver.idle_turn();
+    assert_eq!(
+        pair.advertise(),
+        Some(4),
+        "the sender may be waiting for the done that comes along"
+    );
+}
+
+#[test]
+fn short_messages_behind_long_ones_are_not_taken_for_long() {
+    let mut pair = pair_of_eight(1 << 17, 1 << 20);
+    stream(&mut pair, 1 << 20, 12);
+    let writes = stream(&mut pair, 8, 24);
+    assert!(writes[2..].iter().all(|count| *count == 4), "{writes:?}");
 }
 
 #[test]
@@ -205,8 +280,8 @@ fn an_immediate_reaches_only_the_lines_that_are_advertised() {
             let immediate = proto::Immediate::new(comm, line, 0, true, true, 8);
             let arrival = pair.receiver.arrived(0, immediate, 8);
             let ahead = residue.wrapping_sub(first) % RESIDUES;
-            let complete = proto::Arrival::Complete(first_line.plus(ahead));
-            assert_eq!(arrival, if ahead < 4 { complete } else { proto::Arrival::Late });
+            let complete = Arrival::Complete(first_line.plus(ahead));
+            assert_eq!(arrival, if ahead < 4 { complete } else { Arrival::Late });
         }
     }
 }

@@ -36,6 +36,10 @@ struct Lent {
     bundles: Option<Ring>,
 }
 
+/// Microseconds for which what the sender may send has to keep the rails busy, that adverts wait longer: several times what
+/// they take to it.
+const BUSY_US: u64 = 20;
+
 impl Endpoint {
     /// Opens a listener, and writes the handle that lets a peer find it.
     ///
@@ -236,6 +240,7 @@ impl Endpoint {
             .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
         flow.set_pace(proto::receive::Pace {
             adverts_wait: self.settings.advert_batching,
+            busy_bytes: u64::from(self.device.plan.speed_mbps()) / 8 * BUSY_US,
             lone_done_turns: self.settings.lone_done_turns,
         });
         let shadow = self

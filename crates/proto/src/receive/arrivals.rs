@@ -81,7 +81,7 @@ impl ReceiveFlow {
         slot.size = size;
         slot.carried = if size == 0 { 0 } else { carried };
         slot.complete();
-        self.idle_turns = 0;
+        (self.idle_turns, self.recent) = (0, size);
         if line == self.done {
             self.advance();
         }

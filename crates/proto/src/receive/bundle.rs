@@ -92,7 +92,8 @@ impl ReceiveFlow {
         }
         self.done = line;
         if count > 0 {
-            self.idle_turns = 0;
+            // They are short.
+            (self.idle_turns, self.recent) = (0, 0);
         }
         count
     }

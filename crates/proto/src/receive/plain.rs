@@ -57,10 +57,12 @@ impl ReceiveFlow {
         if slot.stage != NO_LAST || slot.parts != 0 || !slot.is_alone() || slot.len == 0 {
             return None;
         }
-        (slot.size, slot.carried, slot.stage) = (slot.len, carried, COMPLETE);
-        self.idle_turns = 0;
+        let len = slot.len;
+        (slot.size, slot.carried, slot.stage) = (len, carried, COMPLETE);
+        (self.idle_turns, self.recent) = (0, len);
         if ahead != 0 {
-            return Some(false);
+            // A short one behind long ones: the rails may be less busy than they were thought.
+            return Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0));
         }
         let mut done = done.plus(1);
         let next = &slots[(window.place(done) % MAX_RING) as usize];
@@ -69,7 +71,7 @@ impl ReceiveFlow {
             self.advance();
             done = self.done;
         }
-        Some(self.next.distance(advertised) >= advertised.distance(done))
+        Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0))
     }
 
     /// Whether the line whose low bits a request carries is posted, and not complete.

@@ -42,7 +42,7 @@ impl ReceiveFlow {
             (false, 0) => IDLE_TURNS,
             (false, _) => u32::MAX,
         };
-        let adverts_rest = unsent == 0 || self.may_wait(unsent);
+        let adverts_rest = unsent == 0 || self.may_wait(unsent, idle);
         let rests = adverts_rest && idle < end && self.failed.is_none();
         if rests {
             self.idle_turns = idle;

@@ -66,6 +66,8 @@ pub(crate) struct Pair {
     pub(crate) staging: Ring,
     pub(crate) mailbox: Ring,
     pub(crate) fins: Ring,
+    /// The oldest line whose send was not said to be done, where a test keeps count.
+    pub(crate) polled: Line,
 }
 
 impl Pair {
@@ -79,6 +81,7 @@ impl Pair {
             staging: Ring::new(places, words),
             mailbox: Ring::new(places, words),
             fins: Ring::new(places, FIN_PLACE_BYTES / 8),
+            polled: parameters.first_line,
         }
     }
 

@@ -45,7 +45,11 @@ impl Receiver {
         if script.bundle_limit.is_some() {
             flow.allow_bundles();
         }
-        flow.set_pace(Pace { adverts_wait, lone_done_turns: random.pick(&[1, 4, 128]) });
+        flow.set_pace(Pace {
+            adverts_wait,
+            busy_bytes: random.pick(&[0, 1 << 10, 1 << 20, u64::MAX]),
+            lone_done_turns: random.pick(&[1, 4, 128]),
+        });
         Self {
             flow,
             requests: VecDeque::new(),
