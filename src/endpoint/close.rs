@@ -96,8 +96,9 @@ impl Endpoint {
         self.listeners.is_empty() && senders && receivers
     }
 
-    /// Drains what is in flight, within a bound, and closes.
-    pub(crate) fn close(mut self: Box<Self>) -> Report {
+    /// Drains what is in flight, within a bound, and closes. What others of this process may still reach of it is given back: it
+    /// goes with [`Endpoint::release`] once none is open.
+    pub(crate) fn close(mut self: Box<Self>) -> (Report, Option<Box<Self>>) {
         let start = Instant::now();
         self.close_comms();
         let (bound, bye_wait) = match self.is_impatient() {
@@ -132,15 +133,12 @@ impl Endpoint {
         for receiver in self.receivers.iter() {
             self.counters.add_receives(&receiver.counters());
         }
-        let (report, label) = (self.report(), self.label().to_owned());
-        let leaked = self.release();
-        if !leaked.is_empty() {
-            log::warn!(
-                "device {label}: {} cannot be closed before its operations end, and leaks with the memory registered there",
-                leaked.join(", ")
-            );
+        let report = self.report();
+        if self.device.plan.is_mapped_by_peers() {
+            return (report, Some(self));
         }
-        report
+        self.release();
+        (report, None)
     }
 
     /// What NCCL left open: an abort, or a finalize that frees what is left.

@@ -14,8 +14,20 @@ use super::fence::Leaving;
 use super::nics::{ControlRail, Nic};
 
 impl Endpoint {
-    /// Closes what can be closed. Answers the labels of the NICs that leak.
-    pub(super) fn release(self: Box<Self>) -> Vec<String> {
+    /// Closes what can be closed. The log tells of NICs that leak.
+    pub(crate) fn release(self: Box<Self>) {
+        let label = self.label().to_owned();
+        let leaked = self.release_nics();
+        if !leaked.is_empty() {
+            log::warn!(
+                "device {label}: {} cannot be closed before its operations end, and leaks with the memory registered there",
+                leaked.join(", ")
+            );
+        }
+    }
+
+    /// Answers the labels of the NICs that leak.
+    fn release_nics(self: Box<Self>) -> Vec<String> {
         let stuck: Vec<bool> = self.nics.iter().map(|nic| !nic.operations.is_empty()).collect();
         let bound = self.nics.iter().any(Nic::binds_regions);
         // A write of a peer's to a region that is closed breaks the rail it came on, at best.

@@ -251,6 +251,12 @@ impl DevicePlan {
         speeds.fold(0, u32::saturating_add)
     }
 
+    /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it: what they
+    /// then say to it ends the process, inside of shm (of 1.17 and 2.5.1, prov/shm and prov/sm2).
+    pub(crate) fn is_mapped_by_peers(&self) -> bool {
+        self.rails.iter().any(|rail| matches!(rail.info.provider(), "shm" | "sm2"))
+    }
+
     /// Whether a region serves every endpoint of the device's domains.
     pub(crate) fn regions_are_global(&self) -> bool {
         self.rails.iter().all(|rail| !rail.info.region_mode().bind_to_endpoint)

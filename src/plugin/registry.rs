@@ -22,6 +22,8 @@ const CELLS: usize = 1 << 12;
 static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
 
+static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
+
 type Cell = Lock<Option<Box<Endpoint>>>;
 /// An endpoint's cell, locked. A panic under the lock was answered with an error already; the endpoint's own state says
 /// if it is broken.
@@ -38,6 +40,16 @@ struct Registry {
     endpoints: HashMap<(Key, usize), u16>,
     /// Each with the traffic class that its communicator asked for.
     contexts: Slots<Option<TrafficClass>>,
+}
+
+/// The endpoints of the process, as they end.
+#[derive(Debug)]
+struct Ending {
+    /// Those that are not closed.
+    open: usize,
+    /// Those that are, but for what others may still reach: see [`Endpoint::close`].
+    #[expect(clippy::vec_box, reason = "they are in boxes already, and large")]
+    kept: Vec<Box<Endpoint>>,
 }
 
 /// A communicator context of its own, for v11 and newer.
@@ -72,10 +84,23 @@ pub(super) fn close_context(context: Handle) -> Result<()> {
         let endpoint = cell(number).take();
         // Outside the registry's lock: closing drains, and others may go on meanwhile.
         if let Some(endpoint) = endpoint {
-            super::record(&endpoint.close());
+            end(endpoint);
         }
     }
     Ok(())
+}
+
+/// Closes an endpoint. The last one of all takes those along that were kept for the others.
+fn end(endpoint: Box<Endpoint>) {
+    let (report, kept) = endpoint.close();
+    super::record(&report);
+    let last = {
+        let mut ending = ENDING.lock();
+        ending.open -= 1;
+        ending.kept.extend(kept);
+        if ending.open == 0 { std::mem::take(&mut ending.kept) } else { Vec::new() }
+    };
+    last.into_iter().for_each(Endpoint::release);
 }
 
 /// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time.
@@ -94,6 +119,7 @@ pub(super) fn with_owned<R>(
             None => {
                 let number = registry.free_number()?;
                 *cell(number) = Some(open(number, registry.class(owner))?);
+                ENDING.lock().open += 1;
                 registry.endpoints.insert(key, number);
                 number
             }
@@ -143,7 +169,7 @@ pub(super) fn close_if_unused(handle: Handle) {
         place.take()
     };
     if let Some(endpoint) = endpoint {
-        super::record(&endpoint.close());
+        end(endpoint);
     }
 }
 

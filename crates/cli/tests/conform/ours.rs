@@ -80,6 +80,19 @@ fn ironrail_passes_by_its_v8_table() {
     holds("", 8, &LOOPBACK, &[]);
 }
 
+#[test]
+fn a_comm_between_two_threads_of_a_process_closes_over_shm() {
+    // Up to v10 each thread has an endpoint of its own, which maps the other's memory.
+    for table in [8, 12] {
+        let arguments = format!("--abi {table} --only threads-hand-comms-over --net");
+        let mut command = conform(&arguments);
+        command.arg(ironrail()).env("IRONRAIL_PROVIDER", "shm");
+        let (_, lines, errors) = ended(command);
+        let passed = ids(&lines, "pass");
+        assert!(passed.contains("threads-hand-comms-over"), "{table}: {lines}{errors}");
+    }
+}
+
 /// Two rails of a profile, and both sides in one process, which is as far as the virtual fabric reaches. Each process tells of
 /// the fabric's rules that it broke, whether or not a behaviour came to harm by it.
 fn profile(profile: &str, table: u32, known: &[&str]) {
