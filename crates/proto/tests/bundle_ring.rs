@@ -5,6 +5,7 @@ mod pair;
 use pair::bundles::{BUNDLED, Bundles};
 use pair::parameters;
 use proto::bundle::{BUNDLE_PLACES, BUNDLED_BYTES_MAX};
+use proto::receive::Pace;
 use proto::{Begun, FlowParameters, Immediate, Line, ProtocolError, Violation, Window};
 
 fn lines(found: &[(Line, Vec<u8>)]) -> Vec<u32> {
@@ -40,6 +41,23 @@ fn messages_are_taken_in_order_up_to_the_first_that_is_missing() {
         assert_eq!(take(&mut world), [2, 3]);
         assert!(!world.pair.receiver.has_bundled(&world.ring), "line 4 was not sent");
     }
+}
+
+#[test]
+fn messages_of_a_bundle_keep_no_rails_busy() {
+    let mut world = Bundles::new(parameters());
+    world.pair.receiver.set_pace(Pace { busy_bytes: 17, ..Pace::default() });
+    world.post(6);
+    let alone = send_alone(&mut world);
+    world.pair.receiver.arrived(0, alone, 16);
+    world.hold_many(2);
+    world.carry_all();
+    assert_eq!(lines(&world.take_shortly()), [1, 2]);
+    for _ in 0..3 {
+        assert_eq!(world.pair.advertise(), None);
+        world.pair.post(&[(BUNDLED_BYTES_MAX, 0)], false).expect("there is room");
+    }
+    assert_eq!(world.pair.advertise(), Some(3), "as many as the sender has left");
 }
 
 #[test]
