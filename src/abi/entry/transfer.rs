@@ -71,22 +71,16 @@ unsafe extern "C" fn send_short(
     region: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let posted = move |name| {
-        // SAFETY: the caller's place, which is not null.
-        unsafe { request.write(object::named(name)) };
-    };
+    // SAFETY: the caller's place, which is not null.
+    let posted = unsafe { named_in(request) };
     let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
     let mut endpoint = plugin::locked(object::name(comm));
-    match plainly(|| endpoint.isend_shortly(object::name(comm), outgoing, posted)) {
-        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
-        // SAFETY: passed on.
-        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
-        // SAFETY: passed on.
-        Some(Plainly::Otherwise) => unsafe {
-            send_otherwise(comm, data, len, tag, region, request, endpoint)
-        },
-        None => ResultCode::INTERNAL_ERROR,
-    }
+    let outcome = plainly(|| endpoint.isend_shortly(object::name(comm), outgoing, posted));
+    // SAFETY: passed on.
+    let otherwise =
+        |endpoint| unsafe { send_otherwise(comm, data, len, tag, region, request, endpoint) };
+    // SAFETY: passed on.
+    unsafe { sent(outcome, endpoint, comm, request, otherwise) }
 }
 
 /// As [`send_short`].
@@ -103,22 +97,16 @@ unsafe extern "C" fn send_long(
     region: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let posted = move |name| {
-        // SAFETY: the caller's place, which is not null.
-        unsafe { request.write(object::named(name)) };
-    };
+    // SAFETY: the caller's place, which is not null.
+    let posted = unsafe { named_in(request) };
     let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
     let mut endpoint = plugin::locked(object::name(comm));
-    match plainly(|| endpoint.isend_long(object::name(comm), outgoing, posted)) {
-        Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
-        // SAFETY: passed on.
-        Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
-        // SAFETY: passed on.
-        Some(Plainly::Otherwise) => unsafe {
-            send_otherwise(comm, data, len, tag, region, request, endpoint)
-        },
-        None => ResultCode::INTERNAL_ERROR,
-    }
+    let outcome = plainly(|| endpoint.isend_long(object::name(comm), outgoing, posted));
+    // SAFETY: passed on.
+    let otherwise =
+        |endpoint| unsafe { send_otherwise(comm, data, len, tag, region, request, endpoint) };
+    // SAFETY: passed on.
+    unsafe { sent(outcome, endpoint, comm, request, otherwise) }
 }
 
 /// # Safety
@@ -134,20 +122,50 @@ unsafe fn send_otherwise(
     request: *mut *mut c_void,
     mut endpoint: Unasked,
 ) -> ResultCode {
-    let posted = move |name| {
-        // SAFETY: the caller's place, which is not null.
-        unsafe { request.write(object::named(name)) };
-    };
+    // SAFETY: the caller's place, which is not null.
+    let posted = unsafe { named_in(request) };
     let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
-    match plainly(|| endpoint.isend_plainly(object::name(comm), outgoing, posted)) {
+    let outcome = plainly(|| endpoint.isend_plainly(object::name(comm), outgoing, posted));
+    let otherwise = |endpoint| {
+        // SAFETY: passed on.
+        unsafe { send_generally(Some(endpoint), comm, data, len, tag, region, request) }
+    };
+    // SAFETY: passed on.
+    unsafe { sent(outcome, endpoint, comm, request, otherwise) }
+}
+
+/// Answers a send that was tried in one of its forms: what that left alone goes the way `otherwise`.
+///
+/// # Safety
+///
+/// As for `send`; and `request` is not null.
+#[inline(always)]
+unsafe fn sent(
+    outcome: Option<Plainly>,
+    endpoint: Unasked,
+    comm: *mut c_void,
+    request: *mut *mut c_void,
+    otherwise: impl FnOnce(Unasked) -> ResultCode,
+) -> ResultCode {
+    match outcome {
         Some(Plainly::Done | Plainly::Due) => ResultCode::SUCCESS,
         // SAFETY: passed on.
         Some(Plainly::Refused) => unsafe { send_refused(endpoint, comm, request) },
-        // SAFETY: passed on.
-        Some(Plainly::Otherwise) => unsafe {
-            send_generally(Some(endpoint), comm, data, len, tag, region, request)
-        },
+        Some(Plainly::Otherwise) => otherwise(endpoint),
         None => ResultCode::INTERNAL_ERROR,
+    }
+}
+
+/// Writes the name of a request to where NCCL wants it.
+///
+/// # Safety
+///
+/// `request` is a place for a request.
+#[inline(always)]
+unsafe fn named_in(request: *mut *mut c_void) -> impl FnOnce(Name) {
+    move |name| {
+        // SAFETY: the caller vouches for it.
+        unsafe { request.write(object::named(name)) };
     }
 }
 
@@ -242,10 +260,8 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
         // SAFETY: passed on.
         return unsafe { receive_generally(None, comm, count, most, lists, cut, request) };
     };
-    let posted = move |name| {
-        // SAFETY: the caller's place, which is not null.
-        unsafe { request.write(object::named(name)) };
-    };
+    // SAFETY: the caller's place, which is not null.
+    let posted = unsafe { named_in(request) };
     let mut endpoint = plugin::locked(object::name(comm));
     match plainly(|| endpoint.irecv_shortly(object::name(comm), only, cut, posted)) {
         Some(Plainly::Done) => ResultCode::SUCCESS,
@@ -273,10 +289,8 @@ unsafe fn receive_one(
     cut: bool,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let posted = move |name| {
-        // SAFETY: the caller's place, which is not null.
-        unsafe { request.write(object::named(name)) };
-    };
+    // SAFETY: the caller's place, which is not null.
+    let posted = unsafe { named_in(request) };
     let only = Plain { address, len, tag, region };
     match plainly(|| endpoint.irecv_plainly(object::name(comm), only, cut, posted)) {
         Some(Plainly::Done) => return ResultCode::SUCCESS,
