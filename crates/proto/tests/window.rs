@@ -92,57 +92,69 @@ fn adverts_travel_before_the_sender_runs_dry() {
     }
 }
 
-/// Streams messages of `len` bytes into receives of `room`, 8 at a time; how many adverts travelled at once. The sender never lacks one.
-fn stream(pair: &mut Pair, len: u64, room: u64, messages: u32) -> Vec<u32> {
-    let mut writes = Vec::new();
-    for _ in 0..messages {
-        let (line, immediate) = pair.send(0, len).expect("an advert is always there");
-        let due = pair.receiver.arrived_plainly(0, immediate).unwrap_or_else(|| {
-            assert!(matches!(pair.receiver.arrived(0, immediate, len), Arrival::Complete(_)));
-            false
-        });
-        pair.sender.written(line);
-        assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
-        pair.post(&[(room, 0)], false).expect("there is room");
-        let mut together = 0;
-        while let Some(count) = pair.advertise() {
-            together += count; // Two writes where the ring ends.
-        }
-        assert!(!due || together > 0, "what is due is written");
-        writes.extend(Some(together).filter(|together| *together > 0));
-        pair.sender.observe(&pair.mailbox);
-        while pair.sender.poll(pair.polled) == (SendPoll::Done { len }) {
-            pair.polled = pair.polled.plus(1);
-        }
-    }
-    writes
+/// A pair that messages stream through, into receives of which 8 are posted at a time.
+struct Stream {
+    pair: Pair,
+    /// The oldest line whose send was not said to be done.
+    polled: Line,
 }
 
-fn pair_of_eight(busy_bytes: u64, len: u64) -> Pair {
-    let mut pair = Pair::new(parameters());
-    pair.receiver.set_pace(Pace { busy_bytes, ..Pace::default() });
-    for _ in 0..8 {
-        pair.post(&[(len, 0)], false);
-        while pair.advertise().is_some() {}
+impl Stream {
+    fn new(busy_bytes: u64, room: u64) -> Self {
+        let mut pair = Pair::new(parameters());
+        pair.receiver.set_pace(Pace { busy_bytes, ..Pace::default() });
+        for _ in 0..8 {
+            pair.post(&[(room, 0)], false);
+            while pair.advertise().is_some() {}
+        }
+        Self { polled: pair.parameters.first_line, pair }
     }
-    pair
+
+    /// Messages of `len` bytes, for each of which a receive of `room` is posted; how many adverts travelled at once. The sender
+    /// never lacks one.
+    fn run(&mut self, len: u64, room: u64, messages: u32) -> Vec<u32> {
+        let Self { pair, polled } = self;
+        let mut writes = Vec::new();
+        for _ in 0..messages {
+            let (line, immediate) = pair.send(0, len).expect("an advert is always there");
+            let due = pair.receiver.arrived_plainly(0, immediate).unwrap_or_else(|| {
+                assert!(matches!(pair.receiver.arrived(0, immediate, len), Arrival::Complete(_)));
+                false
+            });
+            pair.sender.written(line);
+            assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
+            pair.post(&[(room, 0)], false).expect("there is room");
+            let mut together = 0;
+            while let Some(count) = pair.advertise() {
+                together += count; // Two writes where the ring ends.
+            }
+            assert!(!due || together > 0, "what is due is written");
+            writes.extend(Some(together).filter(|together| *together > 0));
+            pair.sender.observe(&pair.mailbox);
+            while pair.sender.poll(*polled) == (SendPoll::Done { len }) {
+                *polled = polled.plus(1);
+            }
+        }
+        writes
+    }
 }
 
 #[test]
 fn adverts_wait_longer_while_what_the_sender_has_left_keeps_the_rails_busy() {
     for (len, together) in [(8, 4), (32 << 10, 5), (64 << 10, 6), (1 << 20, 6)] {
-        let writes = stream(&mut pair_of_eight(2 * (64 << 10), len), len, len, 240);
+        let writes = Stream::new(2 * (64 << 10), len).run(len, len, 240);
         assert!(writes.iter().all(|count| *count == together), "{len} bytes: {writes:?}");
         assert_eq!(writes.iter().sum::<u32>(), 240);
     }
-    let writes = stream(&mut pair_of_eight(u64::MAX, 1 << 20), 1 << 20, 1 << 20, 240);
+    let writes = Stream::new(u64::MAX, 1 << 20).run(1 << 20, 1 << 20, 240);
     assert!(writes.iter().all(|count| *count == 4), "where nobody is taken for busy: {writes:?}");
 }
 
 #[test]
 fn adverts_that_wait_for_busy_rails_wait_no_longer_than_a_few_idle_turns() {
-    let mut pair = pair_of_eight(1 << 16, 1 << 20);
-    assert_eq!(stream(&mut pair, 1 << 20, 1 << 20, 4), []);
+    let mut stream = Stream::new(1 << 16, 1 << 20);
+    assert_eq!(stream.run(1 << 20, 1 << 20, 4), []);
+    let pair = &mut stream.pair;
     for turn in 1..BUSY_IDLE_TURNS {
         assert!(pair.receiver.rests(1), "turn {turn}");
         assert_eq!(pair.advertise(), None, "turn {turn}");
@@ -160,9 +172,9 @@ fn adverts_that_wait_for_busy_rails_wait_no_longer_than_a_few_idle_turns() {
 fn short_messages_behind_long_ones_are_not_taken_for_long() {
     // Into receives that are as short, and into long ones: the latter are no common case.
     for room in [8, 1 << 20] {
-        let mut pair = pair_of_eight(1 << 17, 1 << 20);
-        stream(&mut pair, 1 << 20, 1 << 20, 12);
-        let writes = stream(&mut pair, 8, room, 40);
+        let mut stream = Stream::new(1 << 17, 1 << 20);
+        stream.run(1 << 20, 1 << 20, 12);
+        let writes = stream.run(8, room, 40);
         assert!(writes[2..].iter().all(|count| *count == 4), "{room}: {writes:?}");
     }
 }

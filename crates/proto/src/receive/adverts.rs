@@ -1,8 +1,9 @@
 //! When adverts travel, and how they are sealed.
 //!
 //! They wait for one another while the sender cannot run dry: until there are as many unsent as are advertised and
-//! incomplete; three times as many where what is advertised keeps the rails busy. Once begun, a flush goes through to its end. Each is sealed when it is posted, and the last of a write once
-//! more if done has moved on meanwhile: one that carries the newest done is enough.
+//! incomplete; three times as many where what is advertised keeps the rails busy. Once begun, a flush goes through to its
+//! end. Each is sealed when it is posted, and the last of a write once more if done has moved on meanwhile: one that carries
+//! the newest done is enough.
 
 use super::ReceiveFlow;
 use crate::flow::LineSink;

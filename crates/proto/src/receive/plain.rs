@@ -60,17 +60,17 @@ impl ReceiveFlow {
         let len = slot.len;
         (slot.size, slot.carried, slot.stage) = (len, carried, COMPLETE);
         (self.idle_turns, self.recent) = (0, len);
-        if ahead != 0 {
-            // A short one behind long ones: the rails may be less busy than they were thought.
-            return Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0));
+        let mut done = done;
+        if ahead == 0 {
+            done = done.plus(1);
+            let next = &slots[(window.place(done) % MAX_RING) as usize];
+            self.done = done;
+            if done != advertised && !next.is_incomplete() {
+                self.advance();
+                done = self.done;
+            }
         }
-        let mut done = done.plus(1);
-        let next = &slots[(window.place(done) % MAX_RING) as usize];
-        self.done = done;
-        if done != advertised && !next.is_incomplete() {
-            self.advance();
-            done = self.done;
-        }
+        // Also past one that is missing: behind long ones, a short one says that the rails are less busy than they were thought.
         Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0))
     }
 

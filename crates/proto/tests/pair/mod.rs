@@ -66,8 +66,6 @@ pub(crate) struct Pair {
     pub(crate) staging: Ring,
     pub(crate) mailbox: Ring,
     pub(crate) fins: Ring,
-    /// The oldest line whose send was not said to be done, where a test keeps count.
-    pub(crate) polled: Line,
 }
 
 impl Pair {
@@ -81,7 +79,6 @@ impl Pair {
             staging: Ring::new(places, words),
             mailbox: Ring::new(places, words),
             fins: Ring::new(places, FIN_PLACE_BYTES / 8),
-            polled: parameters.first_line,
         }
     }
 
