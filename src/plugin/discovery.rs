@@ -252,9 +252,9 @@ impl DevicePlan {
     }
 
     /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it: what they
-    /// then say to it ends the process, inside of shm (of 1.17 and 2.5.1, prov/shm and prov/sm2).
+    /// then say to it ends the process, inside of shm (of 1.17 and of 2.5.1).
     pub(crate) fn is_mapped_by_peers(&self) -> bool {
-        self.rails.iter().any(|rail| matches!(rail.info.provider(), "shm" | "sm2"))
+        self.rails.iter().any(|rail| rail.info.provider() == "shm")
     }
 
     /// Whether a region serves every endpoint of the device's domains.

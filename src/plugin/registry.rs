@@ -21,7 +21,7 @@ const CELLS: usize = 1 << 12;
 
 static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
-
+/// Taken last, and for no longer than a look.
 static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
 
 type Cell = Lock<Option<Box<Endpoint>>>;
