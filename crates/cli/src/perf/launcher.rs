@@ -134,10 +134,9 @@ fn threads(
             let mut emit = |event| {
                 let _ = send.send(event);
             };
-            let settled = cpus::settle(&options.cpus, place.rank());
-            match settled
-                .and_then(|()| rank::run(&benchmark, &options, &library, &mut place, &mut emit))
-            {
+            let ran = cpus::settle(&options.cpus, place.rank())
+                .and_then(|()| rank::run(&benchmark, &options, &library, &mut place, &mut emit));
+            match ran {
                 Ok(()) => place.leave(),
                 Err(error) => _ = place.give_up(&error),
             }
