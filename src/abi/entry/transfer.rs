@@ -46,10 +46,10 @@ pub(in crate::abi) unsafe fn send(
     };
     if len > INJECTED_MOST {
         // SAFETY: passed on, and the place for the request is not null.
-        unsafe { send_long(comm, data, len, tag, region, request) }
+        unsafe { send_at_once::<true>(comm, data, len, tag, region, request) }
     } else {
         // SAFETY: as above.
-        unsafe { send_short(comm, data, len, tag, region, request) }
+        unsafe { send_at_once::<false>(comm, data, len, tag, region, request) }
     }
 }
 
@@ -57,13 +57,14 @@ pub(in crate::abi) unsafe fn send(
 /// the form for others.
 const INJECTED_MOST: usize = 256;
 
-/// By C's convention, which nothing unwinds through: so `isend` is a jump here, and keeps nothing.
+/// A message in the form for those that are `LONG`, or for short ones. By C's convention, which nothing unwinds through: so
+/// `isend` is a jump here, and keeps nothing.
 ///
 /// # Safety
 ///
 /// As for `send`; and `request` is not null.
 #[inline(never)]
-unsafe extern "C" fn send_short(
+unsafe extern "C" fn send_at_once<const LONG: bool>(
     comm: *mut c_void,
     data: *mut c_void,
     len: usize,
@@ -75,33 +76,13 @@ unsafe extern "C" fn send_short(
     let posted = unsafe { named_in(request) };
     let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
     let mut endpoint = plugin::locked(object::name(comm));
-    let outcome = plainly(|| endpoint.isend_shortly(object::name(comm), outgoing, posted));
-    // SAFETY: passed on.
-    let otherwise =
-        |endpoint| unsafe { send_otherwise(comm, data, len, tag, region, request, endpoint) };
-    // SAFETY: passed on.
-    unsafe { sent(outcome, endpoint, comm, request, otherwise) }
-}
-
-/// As [`send_short`].
-///
-/// # Safety
-///
-/// As for `send`; and `request` is not null.
-#[inline(never)]
-unsafe extern "C" fn send_long(
-    comm: *mut c_void,
-    data: *mut c_void,
-    len: usize,
-    tag: c_int,
-    region: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode {
-    // SAFETY: the caller's place, which is not null.
-    let posted = unsafe { named_in(request) };
-    let outgoing = Plain { address: data.addr() as u64, len, tag, region: object::name(region) };
-    let mut endpoint = plugin::locked(object::name(comm));
-    let outcome = plainly(|| endpoint.isend_long(object::name(comm), outgoing, posted));
+    let outcome = plainly(|| {
+        if LONG {
+            endpoint.isend_long(object::name(comm), outgoing, posted)
+        } else {
+            endpoint.isend_shortly(object::name(comm), outgoing, posted)
+        }
+    });
     // SAFETY: passed on.
     let otherwise =
         |endpoint| unsafe { send_otherwise(comm, data, len, tag, region, request, endpoint) };
