@@ -70,6 +70,41 @@ fn plain(theirs: *mut u8, ours: *mut u8, len: usize, direction: Direction) -> bo
     true
 }
 
+/// Our own view of a file's bytes.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    first: *mut libc::c_void,
+    len: usize,
+}
+
+// SAFETY: nothing refers to the bytes; they are copied by the kernel.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// The first `len` bytes of an open file. None if the system refuses.
+    pub(crate) fn of(descriptor: std::ffi::c_int, len: usize) -> Option<Self> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, wherever there is room; a descriptor may be anything.
+        let first = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, descriptor, 0)
+        };
+        (first != libc::MAP_FAILED).then_some(Self { first, len })
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.first.expose_provenance() as u64
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody uses it any more.
+        unsafe { libc::munmap(self.first, self.len) };
+    }
+}
+
 /// A number that tells whether a buffer was changed: of its first and last bytes only, since buffers may be large.
 pub(crate) fn print(address: u64, len: usize) -> Option<u64> {
     let mut bytes = [0; 2 * EDGE];

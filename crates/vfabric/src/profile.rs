@@ -8,7 +8,7 @@ use libfabric_sys as sys;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
-    /// FI_MR_* bits that registration asks for.
+    /// FI_MR_* bits that registration asks for; FI_MR_HMEM of those alone who ask for device memory.
     pub(crate) regions: c_int,
     /// Mode bits that the user must offer, such as FI_CONTEXT2.
     pub(crate) mode: u64,
@@ -67,7 +67,7 @@ pub(crate) enum Progress {
 pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "cxi",
-        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED,
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED | sys::FI_MR_HMEM,
         mode: 0,
         key_bytes: 8,
         immediate_bytes: 8,
@@ -94,7 +94,8 @@ pub(crate) const PROFILES: &[Profile] = &[
         regions: sys::FI_MR_VIRT_ADDR
             | sys::FI_MR_PROV_KEY
             | sys::FI_MR_LOCAL
-            | sys::FI_MR_ALLOCATED,
+            | sys::FI_MR_ALLOCATED
+            | sys::FI_MR_HMEM,
         mode: 0,
         key_bytes: 8,
         immediate_bytes: 4,
@@ -142,7 +143,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "adversary",
-        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR,
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_HMEM,
         mode: sys::FI_CONTEXT2,
         key_bytes: 2,
         immediate_bytes: 4,

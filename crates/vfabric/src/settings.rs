@@ -39,7 +39,7 @@ settings! {
     "faults", "a script", "", "Faults by post and by operation; see below.";
     "immediates", "0, 1 or variable", "the profile's",
         "Whether writes with immediates work; without, they answer -FI_ENOSYS, whatever `cq_data_size` says. By the variable: if the process had FI_CXI_ENABLE_WRITEDATA=1 when libfabric loaded the provider, as on cxi.";
-    "regions", "endpoint, prov_key, allocated, virt_addr, local, or none", "the profile's",
+    "regions", "endpoint, prov_key, allocated, virt_addr, local, hmem, or none", "the profile's",
         "What registration asks of the user: FI_MR_* bits, with commas between.";
     "endpoints", "a number", "the profile's", "How many endpoints a NIC has; the next one is refused with -FI_ENOSPC.";
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
@@ -57,7 +57,8 @@ settings! {
     "pci", "addresses, one per NIC", "0000:10:00.0 and up", "Where fi_info.nic says that the NICs are.";
     "numa", "nodes, one or one per NIC", "0", "Without `pci`: the PCI domain that each NIC's address has.";
     "tolerate", "rules", "", "Broken rules that are counted apart and fail no test; names as in reports.";
-    "hmem", "0 or 1", "0", "Whether device memory (FI_HMEM) is offered.";
+    "hmem", "0, 1 or calls, one or one per NIC", "0",
+        "Whether device memory (FI_HMEM) is offered. Calls: it is, and by CUDA's calls alone, so that FI_OPT_CUDA_API_PERMITTED cannot be turned off.";
     "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
 }
 
@@ -79,8 +80,19 @@ pub(crate) struct Settings {
     pub(crate) pci: Vec<PciAddress>,
     pub(crate) numa: Vec<u64>,
     pub(crate) tolerated: Vec<Rule>,
-    pub(crate) device_memory: bool,
+    /// Of each NIC, or of all.
+    pub(crate) device_memory: Vec<DeviceMemory>,
     pub(crate) report: Option<PathBuf>,
+}
+
+/// How a NIC moves device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceMemory {
+    None,
+    /// By itself.
+    Direct,
+    /// Somebody calls CUDA for it.
+    Calls,
 }
 
 /// As sysfs writes it: `0000:3b:00.0`.
@@ -110,7 +122,7 @@ impl Settings {
             pci: Vec::new(),
             numa: vec![0],
             tolerated: Vec::new(),
-            device_memory: false,
+            device_memory: vec![DeviceMemory::None],
             report: None,
         }
     }
@@ -205,7 +217,9 @@ impl Settings {
                 let rule = |name| Rule::ALL.iter().find(|rule| rule.name() == name).copied();
                 self.tolerated = value.split(',').map(rule).collect::<Option<_>>()?;
             }
-            "hmem" => self.device_memory = switch(value)?,
+            "hmem" => {
+                self.device_memory = value.split(',').map(device_memory).collect::<Option<_>>()?;
+            }
             "report" => {
                 let number = std::process::id().to_string();
                 self.report = Some(PathBuf::from(value.replace("%p", &number)));
@@ -218,6 +232,12 @@ impl Settings {
     /// A list's entry for a NIC: the last one serves the rest.
     pub(crate) fn of_nic(list: &[u64], nic: usize) -> u64 {
         list.get(nic).or_else(|| list.last()).copied().unwrap_or(0)
+    }
+
+    /// How a NIC moves device memory.
+    pub(crate) fn device_memory_of(&self, nic: usize) -> DeviceMemory {
+        let last = self.device_memory.last();
+        self.device_memory.get(nic).or(last).copied().unwrap_or(DeviceMemory::None)
     }
 
     /// Where a NIC says that it is.
@@ -250,6 +270,15 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
+fn device_memory(value: &str) -> Option<DeviceMemory> {
+    match value {
+        "0" => Some(DeviceMemory::None),
+        "1" => Some(DeviceMemory::Direct),
+        "calls" => Some(DeviceMemory::Calls),
+        _ => None,
+    }
+}
+
 fn region_bits(value: &str) -> Option<c_int> {
     if value == "none" {
         return Some(0);
@@ -262,6 +291,7 @@ fn region_bits(value: &str) -> Option<c_int> {
                 "allocated" => sys::FI_MR_ALLOCATED,
                 "virt_addr" => sys::FI_MR_VIRT_ADDR,
                 "local" => sys::FI_MR_LOCAL,
+                "hmem" => sys::FI_MR_HMEM,
                 _ => return None,
             },
         )
@@ -316,6 +346,17 @@ mod tests {
         let second = PciAddress { domain: 1, bus: 2, device: 3, function: 4 };
         assert_eq!(settings.pci_of(1), second);
         assert_eq!(settings.pci_of(2).domain, 1, "NUMA node 1");
+    }
+
+    #[test]
+    fn nics_may_differ_in_device_memory() {
+        let settings = Settings::of_text("hmem=1,calls,0").unwrap();
+        let [first, second, later] = [0, 1, 7].map(|nic| settings.device_memory_of(nic));
+        assert_eq!(
+            [first, second, later],
+            [DeviceMemory::Direct, DeviceMemory::Calls, DeviceMemory::None]
+        );
+        assert!(Settings::of_text("hmem=2").is_err());
     }
 
     #[test]

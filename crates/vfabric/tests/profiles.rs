@@ -357,20 +357,43 @@ fn a_devices_memory_is_marked_by_its_registration() {
     let rig = Rig::new("profile=cxi hmem=1");
     let (a, b) = (rig.end(0), rig.end(1));
     let (source, target) = (Buffer::of(64, b"gpu"), Buffer::new(64));
-    let region = b.register_device(&target).unwrap();
+    let region = b.register_device(&target, 0).unwrap();
     assert_eq!((region.bind(&b), region.enable()), (0, 0));
     assert_eq!(a.write(source.bare(64), region.at(a.know(&b), 0)), 0);
     a.wait().done();
     a.idle(1000);
     assert_eq!(target.bytes(0, 3), [0; 3]);
-    let own = b.register(&source, EVERY_ACCESS).at(b.know(&b), 0);
-    assert_eq!(b.read(source.bare(8), own), 0);
+    // What another device has, or the host, is read on another way.
+    let page = Buffer::new(64);
+    let own = b.register(&page, EVERY_ACCESS).at(b.know(&b), 0);
+    assert_eq!(b.read(page.bare(8), own), 0);
+    b.wait().done();
+    let other = Buffer::new(64);
+    let elsewhere = b.register_device(&other, 1).unwrap();
+    assert_eq!((elsewhere.bind(&b), elsewhere.enable()), (0, 0));
+    assert_eq!(b.read(page.bare(8), elsewhere.at(b.know(&b), 0)), 0);
+    b.wait().done();
+    assert_eq!(target.bytes(0, 3), [0; 3]);
+    assert_eq!(b.read(page.bare(8), region.at(b.know(&b), 0)), 0);
     b.wait().done();
     assert_eq!(target.bytes(0, 3), *b"gpu");
+    assert_eq!(page.bytes(0, 3), *b"gpu", "a NIC reads what it has written");
+    assert_eq!(rig.count(), 0, "{:?}", rig.violations());
     drop((a, b));
     drop(rig);
     let host_only = Rig::new("profile=cxi");
-    assert_eq!(host_only.end(0).register_device(&target).err(), Some(-sys::FI_ENOSYS));
+    assert_eq!(host_only.end(0).register_device(&target, 0).err(), Some(-sys::FI_ENOSYS));
+}
+
+#[test]
+fn bytes_of_a_device_are_never_injected() {
+    let rig = Rig::new("profile=tcp hmem=1");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let (source, target) = (Buffer::of(64, b"gpu"), Buffer::new(64));
+    a.register_device(&source, 0).unwrap();
+    let there = b.register(&target, EVERY_ACCESS).at(a.know(&b), 0);
+    assert_eq!(a.write(source.bare(64), there), -(sys::FI_EFAULT as isize));
+    rig.caught("no_descriptor", 1);
 }
 
 #[test]

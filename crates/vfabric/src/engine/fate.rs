@@ -56,6 +56,7 @@ impl Engine {
             print: None,
             region: None,
             held: None,
+            read_device: None,
             // Nobody hears of its end.
             silent: true,
             signalled: false,

@@ -1,5 +1,7 @@
 //! Operations in flight: they depart, land and are acknowledged, each at its time, unless a NIC stalls, dies or a script says otherwise.
 
+use std::ffi::c_int;
+
 use libfabric_sys as sys;
 
 use super::fate::Fate;
@@ -40,6 +42,8 @@ pub(crate) struct Operation {
     pub(super) delay: u64,
     /// Where its landed bytes wait to be seen.
     pub(super) held: Option<u64>,
+    /// Of a read: the device whose memory it reads.
+    pub(super) read_device: Option<c_int>,
     pub(super) result: Outcome,
 }
 
@@ -199,7 +203,7 @@ impl Engine {
         let len = memory::bits(operation.local.len);
         if operation.kind != Kind::Read && matches!(operation.source, Source::Memory) {
             let mut bytes = vec![0; len];
-            let (address, endpoint) = (operation.local.address, operation.initiator);
+            let (address, endpoint) = (operation.local.place(), operation.initiator);
             if memory::read(address, &mut bytes) {
                 operation.source = Source::Taken(bytes);
             } else {
@@ -269,7 +273,7 @@ impl Engine {
         if operation.delivery
             && let Some(held) = operation.held
         {
-            self.show(held);
+            self.show_arrived(held);
         }
         self.check_print(&operation);
         let Some(state) = self.endpoints.get_mut(endpoint) else { return };
@@ -300,7 +304,7 @@ impl Engine {
 
     fn finish_read(&mut self, operation: &mut Operation) {
         let Source::Taken(bytes) = &operation.source else { return };
-        let (address, len, endpoint) = (operation.local.address, bytes.len(), operation.initiator);
+        let (address, len, endpoint) = (operation.local.place(), bytes.len(), operation.initiator);
         self.show_over(address, len as u64);
         if !memory::write(address, bytes) {
             operation.result = Err(Errno(sys::FI_EFAULT));
@@ -308,20 +312,20 @@ impl Engine {
                 format!("{len} bytes at {address:#x} are gone before endpoint {endpoint} has read into them")
             });
         }
-        // A read pushes what came by the same NIC before it.
+        // A read pushes what came by the same NIC before it: to the memory that it reads.
         let nics =
             [endpoint, operation.target].map(|end| self.endpoints.get(end).map(|one| one.nic));
         if let [Some(reader), Some(read)] = nics
             && reader == read
         {
-            self.show_of_nic(reader);
+            self.show_by_read(reader, operation.read_device);
         }
     }
 
     /// The user must leave a buffer alone until its operation has ended.
     fn check_print(&mut self, operation: &Operation) {
         let Some(print) = operation.print.filter(|_| !operation.reported) else { return };
-        let Local { address, len, .. } = operation.local;
+        let (address, len) = (operation.local.place(), operation.local.len);
         if memory::print(address, memory::bits(len)) != Some(print) {
             self.broken(Rule::FreedEarly, || {
                 format!(
@@ -351,7 +355,7 @@ impl Engine {
     }
 
     /// Ends an operation in an error, now, wherever it is.
-    pub(super) fn fail(&mut self, id: u64, errno: std::ffi::c_int) {
+    pub(super) fn fail(&mut self, id: u64, errno: c_int) {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.result = Err(Errno(errno));
             self.acknowledge(id);

@@ -123,12 +123,18 @@ impl Engine {
                 access,
                 operation.initiator,
             )?;
+            let (device, shift) =
+                self.regions.get(region).map_or((None, 0), |region| (region.device, region.shift));
+            operation.read_device = device;
             // A NIC reads what it has written.
             self.show_over(address, len);
-            if !memory::read(address, &mut bytes) {
+            if !memory::read(address.wrapping_add(shift), &mut bytes) {
                 return self.refuse(Rule::FreedEarly, sys::FI_EIO, || {
                     format!("{len} bytes at {address:#x} are gone while region {region} is open")
                 });
+            }
+            if let Ok(nic) = self.endpoint(operation.target).map(|target| target.nic) {
+                self.overlay(nic, address, &mut bytes);
             }
         }
         self.counters.add("bytes.read", len);
@@ -204,7 +210,7 @@ impl Engine {
     pub(super) fn fill(&mut self, endpoint: u64, receive: Receive, message: Message) {
         let room = memory::bits(receive.local.len);
         let len = message.bytes.len().min(room);
-        let address = receive.local.address;
+        let address = receive.local.place();
         let written = memory::write(address, &message.bytes[..len]);
         if !written {
             self.broken(Rule::FreedEarly, || {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use libfabric_sys as sys;
 
@@ -10,6 +11,8 @@ use super::post::Receive;
 use super::progress::Entry;
 use super::{Engine, Errno, Outcome};
 use crate::ledger::Rule;
+use crate::memory::Mapping;
+use crate::settings::DeviceMemory;
 
 /// A domain: one NIC.
 #[derive(Debug)]
@@ -93,8 +96,12 @@ pub(crate) struct Region {
     pub(super) len: u64,
     pub(super) access: u64,
     pub(super) context: u64,
-    /// Of a device: what lands in it is seen after a flush only.
-    pub(super) device: bool,
+    /// The device whose memory it is: what lands in it is seen after a flush only.
+    pub(super) device: Option<c_int>,
+    /// What is added to an address in it to find the bytes.
+    pub(super) shift: u64,
+    /// Where these are, if the region has its own view of them.
+    _mapping: Option<Arc<Mapping>>,
     pub(super) key: Option<u64>,
     /// The endpoint it is bound to.
     pub(super) endpoint: Option<u64>,
@@ -112,7 +119,9 @@ impl Region {
             len,
             access,
             context,
-            device: false,
+            device: None,
+            shift: 0,
+            _mapping: None,
             key: None,
             endpoint: None,
             enabled: false,
@@ -120,9 +129,15 @@ impl Region {
         }
     }
 
-    /// The same, of a device's memory.
-    pub(crate) fn of_device(self) -> Self {
-        Self { device: true, ..self }
+    /// The same, of a device's memory, whose bytes are found at `place`.
+    pub(crate) fn of_device(
+        self,
+        device: c_int,
+        place: u64,
+        mapping: Option<Arc<Mapping>>,
+    ) -> Self {
+        let shift = place.wrapping_sub(self.base);
+        Self { device: Some(device), shift, _mapping: mapping, ..self }
     }
 
     /// What FI_MR_PROV_KEY leaves unknown before the region is enabled.
@@ -161,6 +176,31 @@ impl Engine {
         self.keys.retain(|(domain, _), _| *domain != id);
         self.retired_keys.retain(|(domain, _)| *domain != id);
         Ok(())
+    }
+
+    /// Whether regions of this domain may be of a device's memory.
+    pub(crate) fn takes_device_memory(&self, id: u64) -> bool {
+        let nic = self.domains.get(id).map(|domain| domain.nic);
+        nic.is_some_and(|nic| self.settings.device_memory_of(nic) != DeviceMemory::None)
+    }
+
+    /// Whether an endpoint may call CUDA, by its user.
+    pub(crate) fn permit_cuda(&mut self, id: u64, permitted: bool) -> Outcome {
+        let endpoint = self.endpoint(id)?;
+        if endpoint.enabled {
+            return self.refuse(Rule::Arguments, sys::FI_EOPBADSTATE, || {
+                format!("endpoint {id} is enabled, and its options are set before that")
+            });
+        }
+        match self.settings.device_memory_of(endpoint.nic) {
+            DeviceMemory::None => Err(Errno(sys::FI_EINVAL)),
+            DeviceMemory::Calls if !permitted => Err(Errno(sys::FI_EOPNOTSUPP)),
+            DeviceMemory::Calls => Ok(()),
+            DeviceMemory::Direct => {
+                self.counters.count(if permitted { "cuda.permitted" } else { "cuda.forbidden" });
+                Ok(())
+            }
+        }
     }
 
     /// Whether no domain is open any more.

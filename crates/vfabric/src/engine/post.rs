@@ -25,6 +25,15 @@ pub(crate) struct Local {
     pub(crate) len: u64,
     /// 0 for none.
     pub(crate) descriptor: u64,
+    /// What is added to the address to find the bytes: of a device's, they are elsewhere.
+    pub(crate) shift: u64,
+}
+
+impl Local {
+    /// Where the bytes are.
+    pub(super) fn place(&self) -> u64 {
+        self.address.wrapping_add(self.shift)
+    }
 }
 
 /// Memory of the peer's, as its user named it.
@@ -95,7 +104,7 @@ impl Ask {
 
 impl Engine {
     /// Accepts a send, a write or a read; -FI_EAGAIN where there is no room or a fault says so.
-    pub(crate) fn post(&mut self, ask: Ask) -> Outcome {
+    pub(crate) fn post(&mut self, mut ask: Ask) -> Outcome {
         let nic = self.ready(ask.endpoint)?;
         if ask.kind == Kind::Write && ask.immediate.is_some() && !self.settings.profile.immediates {
             self.counters.count("refused.immediate");
@@ -103,11 +112,13 @@ impl Engine {
         }
         self.check_length(&ask)?;
         let target = self.peer_of(&ask)?;
+        self.check_kind(&ask)?;
         let region = if ask.is_injected() {
             None
         } else {
             self.check_local(ask.endpoint, &ask.local, ask.access())?
         };
+        ask.local.shift = self.shift_of(region);
         self.counters.count(ask.name());
         self.may_post(nic)?;
         self.may_reach(target)?;
@@ -141,7 +152,7 @@ impl Engine {
             print: if ask.is_injected() || ask.kind == Kind::Read {
                 None
             } else {
-                memory::print(ask.local.address, memory::bits(ask.local.len))
+                memory::print(ask.local.place(), memory::bits(ask.local.len))
             },
             region,
             signalled,
@@ -153,15 +164,17 @@ impl Engine {
             fate: Fate::default(),
             delay: 0,
             held: None,
+            read_device: None,
             result: Ok(()),
         });
         Ok(())
     }
 
     /// Posts a receive; a message that came before it fills it at once.
-    pub(crate) fn post_receive(&mut self, id: u64, local: Local, context: u64) -> Outcome {
+    pub(crate) fn post_receive(&mut self, id: u64, mut local: Local, context: u64) -> Outcome {
         let nic = self.ready(id)?;
         let region = self.check_local(id, &local, sys::FI_RECV)?;
+        local.shift = self.shift_of(region);
         self.counters.count("posts.recv");
         self.may_post(nic)?;
         if self.endpoint(id)?.receives.len() >= self.settings.profile.receive_depth {
@@ -244,6 +257,26 @@ impl Engine {
                 )
             }),
         }
+    }
+
+    /// Device memory needs a descriptor that says so, and so is not injected: the processor cannot read it.
+    fn check_kind(&mut self, ask: &Ask) -> Outcome {
+        let Local { address, len, descriptor, .. } = ask.local;
+        let device = |region: &super::Region| region.device.is_some() && region.holds(address, len);
+        let bare = ask.is_injected() || descriptor == 0;
+        if bare && len > 0 && self.regions.iter().any(|(_, region)| device(region)) {
+            return self.refuse(Rule::NoDescriptor, sys::FI_EFAULT, || {
+                format!(
+                    "{} of {len} bytes of a device's memory at {address:#x} without descriptor",
+                    ask.name()
+                )
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn shift_of(&self, region: Option<u64>) -> u64 {
+        region.and_then(|region| self.regions.get(region)).map_or(0, |region| region.shift)
     }
 
     /// Whether these bytes may be used by this endpoint. Answers their region.
@@ -396,7 +429,7 @@ impl Engine {
             return Ok(Source::Memory);
         }
         let mut bytes = vec![0; memory::bits(ask.local.len)];
-        if memory::read(ask.local.address, &mut bytes) {
+        if memory::read(ask.local.place(), &mut bytes) {
             return Ok(Source::Taken(bytes));
         }
         self.refuse(Rule::FreedEarly, sys::FI_EFAULT, || {

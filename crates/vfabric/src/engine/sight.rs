@@ -2,8 +2,10 @@
 //!
 //! A write's bytes come to light cache line by cache line, in any order, within a bound of turns. These make them visible before
 //! that: the target reads the arrival that came with them, the initiator is told that they were delivered, a later write or a
-//! read meets the same bytes, the region or its endpoint closes. Memory that is marked stays unseen longer, as a GPU's does: until a read
-//! by the same NIC completes.
+//! read meets the same bytes, the region or its endpoint closes. Memory that is marked stays unseen longer: until a read
+//! by the same NIC completes. Of a device's, until one of memory of that device does, for no other goes the way of the writes.
+
+use std::ffi::c_int;
 
 use libfabric_sys as sys;
 
@@ -19,6 +21,8 @@ pub(super) struct Held {
     nic: usize,
     region: u64,
     marked: bool,
+    /// Of a device's memory: a read of that alone shows it.
+    device: Option<c_int>,
     /// None once it was shown.
     lines: Vec<Option<Line>>,
 }
@@ -27,6 +31,12 @@ pub(super) struct Held {
 struct Line {
     address: u64,
     bytes: Vec<u8>,
+}
+
+impl Line {
+    fn meets(&self, address: u64, len: u64) -> bool {
+        self.address < address + len && address < self.address + self.bytes.len() as u64
+    }
 }
 
 impl Engine {
@@ -39,9 +49,10 @@ impl Engine {
         bytes: &[u8],
     ) -> Outcome<Option<u64>> {
         let len = bytes.len() as u64;
-        self.show_over(address, len);
+        self.show_under(address, len);
         let meets = |(start, size): &(u64, u64)| address < start + size && *start < address + len;
-        let marked = self.region(region)?.device || self.marked.iter().any(meets);
+        let device = self.region(region)?.device;
+        let marked = device.is_some() || self.marked.iter().any(meets);
         if !marked && !self.settings.profile.hold {
             return self.put(region, address, bytes).map(|()| None);
         }
@@ -73,7 +84,7 @@ impl Engine {
                 Some(Line { address: address + from as u64, bytes: bytes[from..to].to_vec() })
             })
             .collect();
-        self.held.insert(id, Held { endpoint, nic, region, marked, lines });
+        self.held.insert(id, Held { endpoint, nic, region, marked, device, lines });
         Ok(Some(id))
     }
 
@@ -107,7 +118,8 @@ impl Engine {
     }
 
     fn put(&mut self, region: u64, address: u64, bytes: &[u8]) -> Outcome {
-        if bytes.is_empty() || memory::write(address, bytes) {
+        let place = address.wrapping_add(self.shift_of(Some(region)));
+        if bytes.is_empty() || memory::write(place, bytes) {
             return Ok(());
         }
         let len = bytes.len();
@@ -152,16 +164,38 @@ impl Engine {
         self.show_where(|held| held.endpoint == endpoint);
     }
 
-    pub(super) fn show_of_nic(&mut self, nic: usize) {
-        self.show_where(|held| held.nic == nic);
+    /// A read by this NIC has completed, of this device's memory or the host's. It pushes what lies on its own way: a device's
+    /// memory is another end of the bus.
+    pub(super) fn show_by_read(&mut self, nic: usize, device: Option<c_int>) {
+        self.show_where(|held| held.nic == nic && held.device.is_none_or(|of| device == Some(of)));
     }
 
-    /// What is held of these bytes.
+    /// What is held of these bytes, but of a device's.
     pub(super) fn show_over(&mut self, address: u64, len: u64) {
-        let meets = |line: &Line| {
-            line.address < address + len && address < line.address + line.bytes.len() as u64
-        };
-        self.show_where(|held| held.lines.iter().flatten().any(meets));
+        self.show_where(|held| {
+            held.device.is_none()
+                && held.lines.iter().flatten().any(|line| line.meets(address, len))
+        });
+    }
+
+    /// What is held of these bytes of a device's, which come behind it.
+    fn show_under(&mut self, address: u64, len: u64) {
+        self.show_where(|held| held.lines.iter().flatten().any(|line| line.meets(address, len)));
+    }
+
+    /// What this NIC has written of these bytes is what it reads, seen or not.
+    pub(super) fn overlay(&self, nic: usize, address: u64, bytes: &mut [u8]) {
+        // In the order in which they landed.
+        for held in self.held.values().filter(|held| held.nic == nic) {
+            for line in held.lines.iter().flatten() {
+                let from = line.address.max(address);
+                let to = (line.address + line.bytes.len() as u64).min(address + bytes.len() as u64);
+                if from < to {
+                    let place = |base: u64| memory::bits(from - base)..memory::bits(to - base);
+                    bytes[place(address)].copy_from_slice(&line.bytes[place(line.address)]);
+                }
+            }
+        }
     }
 
     fn show_where(&mut self, which: impl Fn(&Held) -> bool) {

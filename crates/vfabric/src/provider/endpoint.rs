@@ -177,14 +177,34 @@ unsafe extern "C" fn get_option(
 }
 
 unsafe extern "C" fn set_option(
-    _endpoint: *mut sys::fid,
+    fid: *mut sys::fid,
     _level: c_int,
     option: c_int,
-    _value: *const c_void,
-    _len: usize,
+    value: *const c_void,
+    len: usize,
 ) -> c_int {
     match option {
-        sys::FI_OPT_CUDA_API_PERMITTED | sys::FI_OPT_SHARED_MEMORY_PERMITTED => 0,
+        // SAFETY: this table is of endpoints only, and the user's value is as long as it says.
+        sys::FI_OPT_CUDA_API_PERMITTED => unsafe { permit_cuda(fid, value, len) },
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED => 0,
         _ => -sys::FI_ENOPROTOOPT,
     }
+}
+
+/// As fi_endpoint(3) has it: without CUDA there is nothing to permit, and who moves device memory by its calls needs them.
+///
+/// # Safety
+///
+/// `fid` is an endpoint's, and `value` good for `len` bytes.
+unsafe fn permit_cuda(fid: *mut sys::fid, value: *const c_void, len: usize) -> c_int {
+    // SAFETY: the caller's.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
+    if len != size_of::<bool>() {
+        return -sys::FI_EINVAL;
+    }
+    // SAFETY: the caller's; any byte is read as a flag.
+    let permitted = unsafe { value.cast::<u8>().read() } != 0;
+    answer(engine().permit_cuda(endpoint.id, permitted))
 }

@@ -11,7 +11,7 @@ use libfabric_sys as sys;
 use super::{NAME, library, nic};
 use crate::engine::engine;
 use crate::profile::{Profile, Progress};
-use crate::settings::Settings;
+use crate::settings::{DeviceMemory, Settings};
 
 /// What every profile can do.
 const CAPS: u64 = sys::FI_MSG
@@ -57,7 +57,9 @@ pub(super) unsafe extern "C" fn getinfo(
     let Some(granted) = wanted.granted(&engine.settings) else { return -sys::FI_ENODATA };
     let mut list = ptr::null_mut();
     for number in (0..engine.settings.nics).rev() {
-        if wanted.domain.as_deref().is_some_and(|name| name != domain_name(number)) {
+        let lacks_hmem = wanted.caps & sys::FI_HMEM != 0
+            && engine.settings.device_memory_of(number) == DeviceMemory::None;
+        if lacks_hmem || wanted.domain.as_deref().is_some_and(|name| name != domain_name(number)) {
             continue;
         }
         let Some(made) = make(&engine.settings, &granted, number) else {
@@ -161,8 +163,7 @@ impl Wanted {
     /// None where the profile cannot give what is asked, or asks more than is offered.
     fn granted(&self, settings: &Settings) -> Option<Granted> {
         let profile = &settings.profile;
-        let hmem = if settings.device_memory { sys::FI_HMEM } else { 0 };
-        let fits = self.caps & !(CAPS | hmem) == 0
+        let fits = self.caps & !(CAPS | sys::FI_HMEM) == 0
             && matches!(self.endpoint, sys::FI_EP_UNSPEC | sys::FI_EP_RDM)
             && self.max_message <= profile.max_message
             && self.immediate_bytes <= profile.immediate_bytes
@@ -195,10 +196,12 @@ impl Wanted {
 
     /// A mode that the profile needs has to be offered; one that it does not need is not kept.
     fn granted_modes(&self, profile: &Profile) -> Option<c_int> {
+        let hmem = if self.caps & sys::FI_HMEM == 0 { sys::FI_MR_HMEM } else { 0 };
+        let needed = profile.regions & !hmem;
         match self.modes {
-            None => Some(profile.regions),
-            Some(MR_BASIC) => (profile.regions & !MR_BASIC_MODES == 0).then_some(MR_BASIC),
-            Some(modes) => (profile.regions & !modes == 0).then_some(profile.regions),
+            None => Some(needed),
+            Some(MR_BASIC) => (needed & !MR_BASIC_MODES == 0).then_some(MR_BASIC),
+            Some(modes) => (needed & !modes == 0).then_some(needed),
         }
     }
 }

@@ -25,7 +25,7 @@ table! {
 
 /// Bytes as a call names them.
 pub(super) fn local(buffer: *const c_void, len: usize, descriptor: *mut c_void) -> Local {
-    Local { address: number(buffer), len: len as u64, descriptor: number(descriptor) }
+    Local { address: number(buffer), len: len as u64, descriptor: number(descriptor), shift: 0 }
 }
 
 /// The one piece that operations may have; none at all are no bytes.
@@ -39,7 +39,7 @@ pub(super) unsafe fn piece(
     count: usize,
 ) -> Option<Local> {
     if count == 0 {
-        return Some(Local { address: 0, len: 0, descriptor: 0 });
+        return Some(Local { address: 0, len: 0, descriptor: 0, shift: 0 });
     }
     if count > 1 {
         return None;

@@ -1,6 +1,7 @@
 //! Regions: registered, bound, enabled, closed.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use libfabric_sys as sys;
 
@@ -8,6 +9,7 @@ use super::object::Object;
 use super::table::table;
 use super::{answer, number, pointer};
 use crate::engine::{self, Errno, Region, engine};
+use crate::memory::Mapping;
 
 table! {
     fn objects() -> sys::fi_ops { close: close, bind: bind, control: control }
@@ -67,17 +69,25 @@ unsafe extern "C" fn register_attributes(
     // SAFETY: the user gives attributes.
     let asked = unsafe { attributes.read() };
     let device_memory = asked.iface != sys::FI_HMEM_SYSTEM || flags & sys::FI_MR_DMABUF != 0;
-    if device_memory && !engine().settings.device_memory {
+    // SAFETY: the caller's.
+    let takes = unsafe { takes_device_memory(domain) };
+    if device_memory && !takes {
         return -sys::FI_ENOSYS;
     }
+    let mut mapping = None;
     let (base, len) = if flags & sys::FI_MR_DMABUF != 0 {
         // SAFETY: with this flag, the first field points to one of these.
         let dmabuf = unsafe { asked.mr_iov.cast::<sys::fi_mr_dmabuf>().read() };
         let end = dmabuf.offset.checked_add(dmabuf.len as u64);
         match (size_of_file(dmabuf.fd), end) {
             (None, _) => return -libc::EBADF,
-            (Some(size), Some(end)) if end <= size => {}
+            (Some(size), Some(end)) if end <= size => {
+                mapping = Mapping::of(dmabuf.fd, crate::memory::bits(end)).map(Arc::new);
+            }
             _ => return -sys::FI_EINVAL,
+        }
+        if mapping.is_none() {
+            return -sys::FI_EINVAL;
         }
         (number(dmabuf.base_addr) + dmabuf.offset, dmabuf.len)
     } else if asked.iov_count == 1 {
@@ -88,9 +98,59 @@ unsafe extern "C" fn register_attributes(
         return -sys::FI_EINVAL;
     };
     let made = Region::new(base, len as u64, asked.access, number(asked.context));
-    let made = if device_memory { made.of_device() } else { made };
+    let made = match mapping {
+        _ if !device_memory => made,
+        Some(mapping) => {
+            // SAFETY: with FI_MR_DMABUF, as above.
+            let dmabuf = unsafe { asked.mr_iov.cast::<sys::fi_mr_dmabuf>().read() };
+            let place = mapping.address() + dmabuf.offset;
+            made.of_device(device_of(&asked), place, Some(mapping))
+        }
+        None => made.of_device(device_of(&asked), place_by_driver(base, len), None),
+    };
     // SAFETY: the caller's.
     unsafe { open(domain, made, asked.requested_key, asked.context, region) }
+}
+
+/// Whose memory it is, by the union's member for its kind.
+fn device_of(asked: &sys::fi_mr_attr) -> c_int {
+    if asked.iface == sys::FI_HMEM_CUDA {
+        // SAFETY: the member for this kind; every member of the union is plain numbers.
+        unsafe { asked.device.cuda }
+    } else {
+        0
+    }
+}
+
+/// # Safety
+///
+/// `domain` must be a domain of ours.
+unsafe fn takes_device_memory(domain: *mut sys::fid) -> bool {
+    // SAFETY: the caller's.
+    let domain = unsafe { Object::<sys::fid_domain>::of(domain.cast()) };
+    domain.is_some_and(|domain| engine().takes_device_memory(domain.id))
+}
+
+/// Where bytes at a device's address really are. A GPU's driver answers its provider (nvidia-peermem); the stand-in for it does
+/// the same by a function of its own, for its addresses are nowhere the processor can go. Elsewhere, where they say.
+fn place_by_driver(address: u64, len: usize) -> u64 {
+    // SAFETY: a C string; nothing is loaded by it.
+    let library =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return address;
+    }
+    // SAFETY: the library is open.
+    let symbol = unsafe { libc::dlsym(library, c"standin_view".as_ptr()) };
+    if symbol.is_null() {
+        return address;
+    }
+    let place: *const c_void = symbol;
+    // SAFETY: the stand-in defines it so; a symbol's address is a function pointer.
+    let place =
+        unsafe { (&raw const place).cast::<extern "C" fn(u64, usize) -> *mut c_void>().read() };
+    let place = place(address, len);
+    if place.is_null() { address } else { number(place) }
 }
 
 /// A real provider maps what the descriptor names, while it registers: here it must be open, and long enough.

@@ -439,15 +439,20 @@ impl<'rig> End<'rig> {
     }
 
     /// As a GPU's memory.
-    pub(crate) fn register_device(&self, buffer: &Buffer) -> Result<Registered<'_>, i32> {
+    pub(crate) fn register_device(
+        &self,
+        buffer: &Buffer,
+        device: i32,
+    ) -> Result<Registered<'_>, i32> {
         let piece = sys::iovec { iov_base: buffer.pointer(0), iov_len: buffer.len };
-        let attributes = sys::Grown::new(sys::fi_mr_attr {
+        let mut attributes = sys::Grown::new(sys::fi_mr_attr {
             mr_iov: &raw const piece,
             iov_count: 1,
             access: EVERY_ACCESS,
             iface: sys::FI_HMEM_CUDA,
             ..Default::default()
         });
+        attributes.known.device.cuda = device;
         let mut region = ptr::null_mut();
         // SAFETY: the domain is open, the attributes are whole, and the place is valid.
         let code = unsafe {
