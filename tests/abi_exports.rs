@@ -52,6 +52,17 @@ fn the_library_has_nccls_name_for_it_and_is_never_unloaded() {
     assert_eq!(Path::new(&support::plugin()).file_name().expect("a file"), support::PLUGIN_FILE);
 }
 
+/// NCCL's threads must not wait for kernels, as these calls may: they are for tools and tests.
+#[test]
+fn the_library_knows_of_cuda_only_calls_that_wait_for_no_kernel() {
+    let bytes = std::fs::read(support::plugin()).expect("the plugin was built");
+    let has = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
+    let barred = ["cuMem", "cuCtx", "cuStream", "cuEvent", "cuLaunch", "cuDevicePrimaryCtx"];
+    for name in barred {
+        assert!(!has(name), "the plugin names {name}…");
+    }
+}
+
 fn dynamic_section() -> String {
     support::output_of(Command::new("readelf").args(["--dynamic", "--wide"]).arg(support::plugin()))
 }
