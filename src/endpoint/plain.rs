@@ -23,6 +23,17 @@ pub(crate) struct Plain {
     pub(crate) region: Name,
 }
 
+/// What a look at a request finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Looked {
+    /// It is done, and the size of the message.
+    Done(u64),
+    /// A receive, and not the last one, that waits for parts which announce themselves: [`Endpoint::wait_for_parts`].
+    AwaitsParts,
+    /// To be asked by [`Endpoint::test_in_a_turn`].
+    Unknown,
+}
+
 /// The answer to a test in its common case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tested {
@@ -167,15 +178,43 @@ impl Endpoint {
         receiver.awaits_fins() || receiver.awaits_copies()
     }
 
-    /// As [`Endpoint::test`] for what is known to be done: the size of the message.
+    /// As [`Endpoint::test`] for what is known to be done.
     #[inline(always)]
-    pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {
+    pub(crate) fn test_plainly(&mut self, request: Name) -> Looked {
         let (comm, receives) = request.comm();
         if receives {
-            self.report_plainly(comm, request)
-        } else {
-            self.open_plainly(comm)?.test_plainly(request.line())
+            return self.look_at_receive(comm, request.line());
         }
+        let size = self.open_plainly(comm).and_then(|sender| sender.test_plainly(request.line()));
+        size.map_or(Looked::Unknown, Looked::Done)
+    }
+
+    #[inline(always)]
+    fn look_at_receive(&mut self, comm: Name, line: u16) -> Looked {
+        // The last one is no common case: it may not be reported before the sender is told.
+        if self.outstanding < 2 {
+            return Looked::Unknown;
+        }
+        let Some(receiver) = self.receivers.of_mut(comm) else { return Looked::Unknown };
+        match receiver.look_plainly(line) {
+            Ok(size) => {
+                self.outstanding -= 1;
+                Looked::Done(size)
+            }
+            Err(true) => Looked::AwaitsParts,
+            Err(false) => Looked::Unknown,
+        }
+    }
+
+    /// A turn of progress for a receive that [`Looked::AwaitsParts`].
+    #[inline(always)]
+    pub(crate) fn wait_for_parts(&mut self, request: Name) -> Tested {
+        let comm = request.comm().0;
+        let busy = self.progress_for(false);
+        if busy && let Some(size) = self.report_plainly(comm, request) {
+            return Tested::Done(size);
+        }
+        self.receive_after_a_turn(comm, request, busy)
     }
 
     /// The same after a turn of progress.
@@ -199,7 +238,6 @@ impl Endpoint {
 
     #[inline(always)]
     fn report_plainly(&mut self, comm: Name, request: Name) -> Option<u64> {
-        // The last one is no common case: it may not be reported before the sender is told.
         if self.outstanding < 2 {
             return None;
         }
@@ -242,6 +280,13 @@ impl Endpoint {
         {
             return Tested::Done(size);
         }
+        self.receive_after_a_turn(comm, request, busy)
+    }
+
+    /// What is left to look at for a receive that a turn of progress has not been seen to complete.
+    #[inline(always)]
+    fn receive_after_a_turn(&mut self, comm: Name, request: Name, mut busy: bool) -> Tested {
+        let line = request.line();
         let came = self.receivers.of(comm).is_some_and(|entry| entry.has_copies(Look::Memory));
         if came {
             self.take_copies(comm.slot());

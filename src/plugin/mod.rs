@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
-pub(crate) use crate::endpoint::plain::{Plain, Tested};
+pub(crate) use crate::endpoint::plain::{Looked, Plain, Tested};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, Name};
 
@@ -273,10 +273,16 @@ impl Unasked {
         }
     }
 
-    /// [`Unasked::test`] of a message that stands alone and is known to be done: its size.
+    /// [`Unasked::test`] of a message that stands alone and is known to be done.
     #[inline(always)]
-    pub(crate) fn test_plainly(&mut self, request: Name) -> Option<u64> {
-        self.0.as_deref_mut()?.test_plainly(request)
+    pub(crate) fn test_plainly(&mut self, request: Name) -> Looked {
+        self.0.as_deref_mut().map_or(Looked::Unknown, |endpoint| endpoint.test_plainly(request))
+    }
+
+    /// A turn of progress for a receive that was seen to wait for parts.
+    #[inline(always)]
+    pub(crate) fn wait_for_parts(&mut self, request: Name) -> Tested {
+        self.0.as_deref_mut().map_or(Tested::Otherwise, |endpoint| endpoint.wait_for_parts(request))
     }
 
     /// The same after a turn of progress.

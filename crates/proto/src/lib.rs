@@ -57,8 +57,8 @@ pub use ids::{CommId, ConnectionId, Line};
 pub use immediate::Immediate;
 pub use parts::{Cut, Part, RailPlan};
 pub use receive::{
-    AdvertWrite, Arrival, Bundled, EagerArrival, LoneDone, PlainReceive, Receive, ReceiveFlow,
-    ReceivePoll,
+    AdvertWrite, Arrival, Bundled, EagerArrival, LoneDone, PlainLook, PlainReceive, Receive,
+    ReceiveFlow, ReceivePoll,
 };
 pub use send::{
     BundleWrite, EagerWrite, FailedFin, Message, PlainMessage, SendFlow, SendPoll, Submit,

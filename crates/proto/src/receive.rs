@@ -34,7 +34,7 @@ pub use arrivals::Arrival;
 pub use bundle::Bundled;
 use eager::Eager;
 pub use eager::EagerArrival;
-pub use plain::PlainReceive;
+pub use plain::{PlainLook, PlainReceive};
 use slot::Slot;
 pub use told::LoneDone;
 

@@ -10,7 +10,7 @@ use crate::abi::guard::{guard, plainly};
 use crate::abi::object;
 use crate::abi::place::{is_marked, missing, optional_place, place};
 use crate::handle::Name;
-use crate::plugin::{self, Plain, Plainly, Poll, Tested, Unasked};
+use crate::plugin::{self, Looked, Plain, Plainly, Poll, Tested, Unasked};
 
 pub(in crate::abi) unsafe extern "C" fn isend(
     comm: *mut c_void,
@@ -392,28 +392,65 @@ pub(in crate::abi) unsafe extern "C" fn test(
         return unsafe { test_generally(request, done, sizes, None) };
     };
     match plainly(|| endpoint.test_plainly(object::name(request))) {
-        Some(Some(size)) => {
+        Some(Looked::Done(size)) => {
             // SAFETY: NCCL's own places: one entry for the sizes is always there.
             unsafe { write_size(done, sizes, Some(size)) };
             ResultCode::SUCCESS
         }
         // SAFETY: passed on, and the place for the answer is not null.
-        Some(None) => unsafe { test_in_a_turn(request, done, sizes, endpoint) },
+        Some(Looked::AwaitsParts) => unsafe { wait_for_parts(request, done, sizes, endpoint) },
+        // SAFETY: as above.
+        Some(Looked::Unknown) => unsafe { test_in_a_turn(request, done, sizes, endpoint) },
         None => ResultCode::INTERNAL_ERROR,
     }
+}
+
+/// By C's convention, as [`test_in_a_turn`], so that `test` keeps nothing over a call.
+///
+/// # Safety
+///
+/// As for `test`; and `done` is not null.
+#[inline(never)]
+unsafe extern "C" fn wait_for_parts(
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+    mut endpoint: Unasked,
+) -> ResultCode {
+    let tested = plainly(|| endpoint.wait_for_parts(object::name(request)));
+    // SAFETY: passed on.
+    unsafe { tested_in_a_turn(tested, request, done, sizes, endpoint) }
 }
 
 /// # Safety
 ///
 /// As for `test`; and `done` is not null.
 #[inline(never)]
-unsafe fn test_in_a_turn(
+unsafe extern "C" fn test_in_a_turn(
     request: *mut c_void,
     done: *mut c_int,
     sizes: *mut c_int,
     mut endpoint: Unasked,
 ) -> ResultCode {
-    let size = match plainly(|| endpoint.test_in_a_turn(object::name(request))) {
+    let tested = plainly(|| endpoint.test_in_a_turn(object::name(request)));
+    // SAFETY: passed on.
+    unsafe { tested_in_a_turn(tested, request, done, sizes, endpoint) }
+}
+
+/// Tells what a turn of progress has brought.
+///
+/// # Safety
+///
+/// As for `test`; and `done` is not null.
+#[inline(always)]
+unsafe fn tested_in_a_turn(
+    tested: Option<Tested>,
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+    endpoint: Unasked,
+) -> ResultCode {
+    let size = match tested {
         Some(Tested::Done(size)) => Some(size),
         Some(Tested::Pending) => None,
         Some(Tested::Otherwise) => {

@@ -1,7 +1,7 @@
 //! The common case of receiving: see `endpoint/plain.rs`.
 
 use proto::limits::MAX_DATA_RAILS;
-use proto::{Immediate, Line};
+use proto::{Immediate, Line, PlainLook};
 
 use super::Receiver;
 use crate::endpoint::plain::Plain;
@@ -51,6 +51,20 @@ impl Receiver {
     #[inline(always)]
     pub(in crate::endpoint) fn awaits_parts(&self, request: u16) -> bool {
         self.awaits(request) && !self.awaits_fins()
+    }
+
+    /// Reports the receive of `request`, if it is complete and alone. Else whether it awaits parts that announce themselves, and no
+    /// message is expected to come in another way.
+    #[inline(always)]
+    pub(in crate::endpoint) fn look_plainly(&mut self, request: u16) -> Result<u64, bool> {
+        match self.flow.look_plainly(request) {
+            PlainLook::Complete(done) => {
+                self.carried |= done.carried;
+                Ok(done.size)
+            }
+            PlainLook::Incomplete => Err(!self.awaits_fins() && self.attention == 0),
+            PlainLook::Other => Err(false),
+        }
     }
 
     /// Whether there is nothing to do for the receive of `request` but to wait.

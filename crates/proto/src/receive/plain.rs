@@ -19,6 +19,17 @@ pub struct PlainReceive {
     pub carried: u16,
 }
 
+/// What the line of a request is seen to be.
+#[derive(Clone, Copy, Debug)]
+pub enum PlainLook {
+    /// It was complete and alone, and is reported now.
+    Complete(PlainReceive),
+    /// Posted, in whatever group.
+    Incomplete,
+    /// Find the line, and ask for it.
+    Other,
+}
+
 impl ReceiveFlow {
     /// [`post`](Self::post) of one receive. `words` are what its advert has behind the form: address, length, and the keys of 2
     /// or 4 rails ([`LineFormat`](crate::LineFormat)), where that of a rail that is not there is 0.
@@ -101,17 +112,32 @@ impl ReceiveFlow {
         behind.wrapping_sub(1) < self.window().lines() && slot.is_complete() && slot.is_alone()
     }
 
-    /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone. None: find
-    /// the line, and ask for it.
+    /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone.
     #[inline(always)]
-    pub fn poll_plainly(&mut self, request: u16) -> Option<PlainReceive> {
-        if !self.is_complete_plainly(request) {
-            return None;
+    pub fn look_plainly(&mut self, request: u16) -> PlainLook {
+        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
+        if behind.wrapping_sub(1) >= self.window().lines() {
+            return PlainLook::Other;
         }
         let slot = self.slot_mut(Line::new(request.into()));
+        if !slot.is_complete() {
+            return if slot.is_incomplete() { PlainLook::Incomplete } else { PlainLook::Other };
+        }
+        if !slot.is_alone() {
+            return PlainLook::Other;
+        }
         slot.stage = FREE;
         let (size, carried) = (slot.size, slot.carried);
         self.unretired -= 1;
-        Some(PlainReceive { size, carried })
+        PlainLook::Complete(PlainReceive { size, carried })
+    }
+
+    /// The same, where it does not matter what else the line is. None: find it, and ask for it.
+    #[inline(always)]
+    pub fn poll_plainly(&mut self, request: u16) -> Option<PlainReceive> {
+        match self.look_plainly(request) {
+            PlainLook::Complete(done) => Some(done),
+            PlainLook::Incomplete | PlainLook::Other => None,
+        }
     }
 }
