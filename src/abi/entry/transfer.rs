@@ -411,6 +411,10 @@ pub(in crate::abi) unsafe extern "C" fn test(
 ///
 /// As for `test`; and `done` is not null.
 #[inline(never)]
+#[expect(
+    improper_ctypes_definitions,
+    reason = "Rust alone calls it: what is asked for is that nothing unwinds"
+)]
 unsafe extern "C" fn wait_for_parts(
     request: *mut c_void,
     done: *mut c_int,
@@ -426,6 +430,10 @@ unsafe extern "C" fn wait_for_parts(
 ///
 /// As for `test`; and `done` is not null.
 #[inline(never)]
+#[expect(
+    improper_ctypes_definitions,
+    reason = "Rust alone calls it: what is asked for is that nothing unwinds"
+)]
 unsafe extern "C" fn test_in_a_turn(
     request: *mut c_void,
     done: *mut c_int,
