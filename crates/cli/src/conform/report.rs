@@ -184,5 +184,5 @@ skipped a failure, for runs that are meant to exercise everything. `--large` add
 `--threads` holds both sides in two threads of one process, for fabrics that reach no other process, and leaves out what
 stops or kills one.
 
-Memory is host memory. Sources are of NCCL 2.30.7. An id keeps its meaning for ever.
+Memory is host memory, but in the chapter about GPUs. Sources are of NCCL 2.30.7. An id keeps its meaning for ever.
 ";

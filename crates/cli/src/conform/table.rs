@@ -97,6 +97,7 @@ pub(super) const CHAPTERS: &[(&str, &[Behaviour])] = &[
     ("Groups", behaviours::groups::ALL),
     ("Short and long", behaviours::mixed::ALL),
     ("Flush", behaviours::flush::ALL),
+    ("GPU memory", behaviours::gpu::ALL),
     ("Close", behaviours::closing::ALL),
     ("Threads", behaviours::threads::ALL),
     ("Silence and death", behaviours::silence::ALL),

@@ -1,10 +1,12 @@
 //! Messages in flight: each flow is one direction of a connection, moved a turn at a time, every byte checked.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::thread;
 
+use gpu::Devices;
 use ironrail_group::loader::raw::{
-    Arena, Before, Receive, ReceiveComm, Region, Request, SendComm, Tested,
+    Arena, Before, Receive, ReceiveComm, Region, Request, SendComm, Tested, Wrong,
 };
 
 use super::case::{Case, Outcome, Stop, fail, hold};
@@ -53,6 +55,77 @@ pub(super) struct Manner {
     pub(super) parents: bool,
     /// All requests are tested, the newest first.
     pub(super) newest_first: bool,
+    /// Where the buffers are.
+    pub(super) memory: Memory,
+}
+
+/// Whose memory buffers are, and how it is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    Host,
+    /// A GPU's, by its address.
+    Gpu(i32),
+    /// A GPU's, by its dmabuf.
+    Dmabuf(i32),
+}
+
+impl Memory {
+    /// Skips where there is not so much.
+    pub(super) fn allocate(self, len: usize) -> Outcome<Arena> {
+        let (Self::Gpu(device) | Self::Dmabuf(device)) = self else { return arena(len) };
+        let devices = gpus()?;
+        Arena::on_device(&devices, device, len)
+            .map_err(|error| Stop::Skip(format!("GPU {device} has no {len} bytes: {error}")))
+    }
+
+    /// Of a whole arena on either kind of comm.
+    pub(super) fn register(self, comm: &impl Registers, memory: Arena) -> Outcome<Region> {
+        match self {
+            Self::Host | Self::Gpu(_) => Ok(comm.register(memory)?),
+            Self::Dmabuf(_) => {
+                let dmabuf = memory
+                    .dmabuf()
+                    .map_err(|error| Stop::Skip(format!("there is no dmabuf: {error}")))?;
+                Ok(comm.register_dmabuf(memory, dmabuf)?)
+            }
+        }
+    }
+
+    /// Whether what comes there is seen after a flush only.
+    pub(super) fn is_flushed(self) -> bool {
+        self != Self::Host
+    }
+}
+
+/// The GPUs of this machine; skips where there are none, and says why.
+pub(super) fn gpus() -> Outcome<Devices> {
+    Devices::open().map_err(|why| Stop::Skip(format!("no GPU: {why}")))
+}
+
+/// Either kind of comm.
+pub(super) trait Registers {
+    fn register(&self, memory: Arena) -> Result<Region, Wrong>;
+    fn register_dmabuf(&self, memory: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong>;
+}
+
+impl Registers for SendComm {
+    fn register(&self, memory: Arena) -> Result<Region, Wrong> {
+        self.register(memory, 0, memory.len())
+    }
+
+    fn register_dmabuf(&self, memory: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
+        self.register_dmabuf(memory, dmabuf)
+    }
+}
+
+impl Registers for ReceiveComm {
+    fn register(&self, memory: Arena) -> Result<Region, Wrong> {
+        self.register(memory, 0, memory.len())
+    }
+
+    fn register_dmabuf(&self, memory: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
+        self.register_dmabuf(memory, dmabuf)
+    }
 }
 
 impl Manner {
@@ -64,6 +137,7 @@ impl Manner {
         bare: false,
         parents: true,
         newest_first: false,
+        memory: Memory::Host,
     };
 }
 
@@ -118,8 +192,8 @@ impl<'a> Outgoing<'a> {
         manner: Manner,
     ) -> Outcome<Self> {
         let largest = messages.iter().map(|message| message.bytes + message.shifts.0).max();
-        let slots = Slots::new(largest.unwrap_or(0), manner.window)?;
-        let region = comm.register(slots.arena, 0, slots.arena.len())?;
+        let slots = Slots::new(largest.unwrap_or(0), manner)?;
+        let region = manner.memory.register(comm, slots.arena)?;
         Ok(Self {
             comm,
             region,
@@ -186,6 +260,11 @@ impl<'a> Outgoing<'a> {
     pub(super) fn into_region(self) -> Region {
         self.region
     }
+
+    /// The same, with the memory.
+    pub(super) fn into_parts(self) -> (Region, Arena) {
+        (self.region, self.slots.arena)
+    }
 }
 
 impl Flow for Outgoing<'_> {
@@ -217,6 +296,8 @@ pub(super) struct Incoming<'a> {
     cleared: Option<usize>,
     done: usize,
     outstanding: VecDeque<(Request, (usize, usize))>,
+    /// A flush under way, and what it is for: nothing else is looked at meanwhile.
+    flush: Option<(Request, (usize, usize))>,
 }
 
 impl<'a> Incoming<'a> {
@@ -227,8 +308,8 @@ impl<'a> Incoming<'a> {
         manner: Manner,
     ) -> Outcome<Self> {
         let largest = messages.iter().map(|message| message.room + message.shifts.1).max();
-        let slots = Slots::new(largest.unwrap_or(0), manner.window)?;
-        let region = comm.register(slots.arena, 0, slots.arena.len())?;
+        let slots = Slots::new(largest.unwrap_or(0), manner)?;
+        let region = manner.memory.register(comm, slots.arena)?;
         Ok(Self {
             comm,
             region,
@@ -240,6 +321,7 @@ impl<'a> Incoming<'a> {
             cleared: None,
             done: 0,
             outstanding: VecDeque::new(),
+            flush: None,
         })
     }
 
@@ -272,12 +354,36 @@ impl<'a> Incoming<'a> {
     }
 
     pub(super) fn poll(&mut self) -> Outcome<bool> {
+        if let Some((request, place)) = &mut self.flush {
+            let place = *place;
+            if !request.test_over(self.manner.poisoned, true)?.done {
+                return Ok(false);
+            }
+            self.flush = None;
+            return self.see(place);
+        }
         let Some(found) = poll(&mut self.outstanding, self.manner)? else { return Ok(false) };
         let ((_, (slot, number)), tested) = found;
         let message = self.messages[number];
         if !self.manner.bare {
             told(number, &tested, &[message.bytes], self.manner.poisoned)?;
         }
+        if self.manner.memory.is_flushed() && message.bytes > 0 {
+            let at = self.slots.at(slot) + message.shifts.1;
+            let (arena, len, tag) = (self.slots.arena, message.bytes, message.tag);
+            let part = Receive { arena, at, len, tag, region: &self.region };
+            let request = self.comm.iflush(&[part], self.manner.before)?;
+            if let Some(request) = request {
+                self.flush = Some((request, (slot, number)));
+                return Ok(true);
+            }
+        }
+        self.see((slot, number))
+    }
+
+    /// Checks a message that is there, and gives its buffer back.
+    fn see(&mut self, (slot, number): (usize, usize)) -> Outcome<bool> {
+        let message = self.messages[number];
         let at = self.slots.at(slot) + message.shifts.1;
         check(self.slots.arena, at, &pattern(self.salt, number, message.bytes), message.room)
             .map_err(|why| Stop::Fail(format!("message {number}: {why}")))?;
@@ -292,6 +398,10 @@ impl<'a> Incoming<'a> {
 
     pub(super) fn into_region(self) -> Region {
         self.region
+    }
+
+    pub(super) fn into_parts(self) -> (Region, Arena) {
+        (self.region, self.slots.arena)
     }
 
     /// Whether every buffer whose receive is done has stayed as it was overwritten then.
@@ -366,11 +476,11 @@ struct Slots {
 }
 
 impl Slots {
-    fn new(largest: usize, count: usize) -> Outcome<Self> {
+    fn new(largest: usize, manner: Manner) -> Outcome<Self> {
         let stride = (largest + 2 * GUARD_BYTES).next_multiple_of(64);
-        let arena = arena(stride * count)?;
+        let arena = manner.memory.allocate(stride * manner.window)?;
         arena.fill(0, arena.len(), SPOILT);
-        Ok(Self { arena, stride, largest, taken: vec![false; count] })
+        Ok(Self { arena, stride, largest, taken: vec![false; manner.window] })
     }
 
     /// The slot that the next message takes.

@@ -1,6 +1,6 @@
 //! Broken plugins: each fault fails the behaviours that are about it, and leaves others alone.
 
-use super::{conform, ended, ids, reference, set};
+use super::{conform, ended, give_gpus, ids, reference, set};
 
 /// Behaviours that most faults leave alone: the plugin is not simply dead.
 const BYSTANDERS: [&str; 3] = ["name-is-a-word", "devices-are-counted", "load-table-is-data"];
@@ -14,6 +14,22 @@ fn broken(fault: &str, expected: &[&str]) {
     assert_eq!(code, 1, "{fault}: {lines}{errors}");
     assert_eq!(ids(&lines, "FAIL"), set(expected), "{fault}: {lines}");
     assert_eq!(ids(&lines, "pass"), set(&BYSTANDERS), "{fault}: {lines}");
+}
+
+/// The same where there are GPUs, whose memory the plugin takes.
+fn broken_on_gpus(fault: &str, expected: &[&str]) {
+    let sound = "flush-has-an-end";
+    let chosen = [expected, &[sound]].concat().join(",");
+    let mut command = conform(&format!("--timeout 10 --only {chosen} --net"));
+    command.arg(reference()).env("REFERENCE_FAULT", fault);
+    if fault != "assume-gpu" {
+        command.env("REFERENCE_GPU", "1");
+    }
+    give_gpus(&mut command);
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 1, "{fault}: {lines}{errors}");
+    assert_eq!(ids(&lines, "FAIL"), set(expected), "{fault}: {lines}");
+    assert_eq!(ids(&lines, "pass"), set(&[sound]), "{fault}: {lines}");
 }
 
 macro_rules! broken_plugins {
@@ -69,4 +85,31 @@ broken_plugins! {
     listeners_that_are_one_are_found: "shared-listener" fails
         "handles-differ", "listeners-are-independent";
     a_handle_that_cannot_travel_is_found: "wide-handle" fails "handle-is-plain-bytes";
+}
+
+macro_rules! broken_on_gpus {
+    ($($name:ident: $fault:literal fails $($id:literal),+;)*) => {
+        $(#[test]
+        fn $name() {
+            broken_on_gpus($fault, &[$($id),+]);
+        })*
+    };
+}
+
+broken_on_gpus! {
+    a_flush_that_does_nothing_is_found: "no-flush" fails
+        "gpu-flush-makes-visible", "gpu-memory-in-groups", "gpu-memory-carries-messages";
+    a_flush_of_one_buffer_for_a_group_is_found: "flush-first" fails "gpu-memory-in-groups";
+    a_flush_that_ends_too_early_is_found: "flush-early" fails "gpu-flush-makes-visible";
+    a_descriptor_used_after_the_call_is_found: "late-descriptor" fails "gpu-dmabuf-registers";
+    a_promise_of_device_memory_that_is_not_kept_is_found: "refuse-gpu" fails
+        "gpu-memory-registers", "gpu-memory-carries-messages";
+    ranges_of_device_memory_that_are_refused_are_found: "ranges-of-gpu" fails
+        "gpu-memory-registers";
+    a_registration_that_outlives_its_buffer_is_found: "old-view" fails "gpu-address-used-again";
+    a_copy_from_device_memory_by_the_cpu_is_found: "copy-gpu" fails
+        "gpu-memory-registers", "gpu-memory-carries-messages";
+    device_memory_that_is_touched_to_be_refused_is_found: "assume-gpu" fails
+        "gpu-memory-is-refused";
+    device_memory_for_one_comm_only_is_found: "alone-on-gpu" fails "gpu-buffer-on-many-comms";
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod broken;
+#[path = "../../../gpu/tests/support/mod.rs"]
+mod cuda;
 mod ours;
 #[path = "../../../group/tests/support/mod.rs"]
 mod support;
@@ -18,6 +20,16 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn reference() -> &'static Path {
     support::reference(TEMPORARY)
+}
+
+/// Two GPUs for this command: the driver without one comes before whatever the machine has.
+fn give_gpus(command: &mut Command) {
+    let mut folders = cuda::folder(TEMPORARY).as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+        folders.push(":");
+        folders.push(others);
+    }
+    command.env("LD_LIBRARY_PATH", folders);
 }
 
 fn conform(arguments: &str) -> Command {
@@ -47,18 +59,28 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 
 // ---- sound plugins ---------------------------------------------------------------------------------------------
 
-/// What needs a GPU, gigabytes, a second device, global regions, or a plugin that refuses.
-const LACKING: [&str; 9] = [
+/// What needs gigabytes, a second device, global regions, or a plugin that refuses.
+const LACKING: [&str; 6] = [
     "properties-ports-differ",
     "properties-global-regions-are-global",
     "register-two-gib",
     "message-of-a-gib",
     "request-null-when-not-now",
     "sizes-are-int-up-to-v8",
+];
+
+/// What needs a GPU and a plugin that takes its memory, and what needs one that does not.
+const OF_GPUS: [&str; 8] = [
     "gpu-memory-registers",
     "gpu-dmabuf-registers",
+    "gpu-memory-carries-messages",
+    "gpu-memory-in-groups",
     "gpu-flush-makes-visible",
+    "gpu-buffer-on-many-comms",
+    "gpu-address-used-again",
+    "gpu-deregister-in-flight",
 ];
+const OF_NO_GPU: &str = "gpu-memory-is-refused";
 
 #[test]
 fn the_reference_passes_and_skips_only_what_it_lacks() {
@@ -66,9 +88,58 @@ fn the_reference_passes_and_skips_only_what_it_lacks() {
     command.arg(reference());
     let (code, lines, errors) = ended(command);
     assert_eq!(code, 0, "{lines}{errors}");
-    assert_eq!(ids(&lines, "skip"), set(&LACKING), "{lines}");
-    assert!(ids(&lines, "pass").len() >= 120, "{lines}");
-    assert!(lines.trim_end().ends_with("149 passed, 0 failed, 9 skipped"), "{lines}");
+    assert_eq!(ids(&lines, "skip"), set(&[&LACKING[..], &OF_GPUS].concat()), "{lines}");
+    assert!(ids(&lines, "pass").contains(OF_NO_GPU), "{lines}");
+    assert!(lines.trim_end().ends_with("150 passed, 0 failed, 14 skipped"), "{lines}");
+}
+
+/// By each table the reference holds what is about GPUs, with descriptors and without.
+#[test]
+fn the_reference_passes_with_gpus_and_skips_nothing_about_them() {
+    for (takes, table) in [("1", 12), ("1", 8), ("1", 6), ("address", 12)] {
+        let mut chosen = set(&OF_GPUS);
+        if table < 9 {
+            chosen.remove("gpu-memory-in-groups");
+        }
+        if takes == "address" {
+            chosen.remove("gpu-dmabuf-registers");
+        }
+        let only = chosen.iter().cloned().collect::<Vec<_>>().join(",");
+        let mut command = conform(&format!("--jobs 2 --no-skip --abi {table} --only {only} --net"));
+        command.arg(reference()).env("REFERENCE_GPU", takes);
+        give_gpus(&mut command);
+        let (code, lines, errors) = ended(command);
+        assert_eq!(code, 0, "{takes} {table}: {lines}{errors}");
+        assert_eq!(ids(&lines, "pass"), chosen, "{lines}");
+    }
+}
+
+#[test]
+fn a_skip_about_gpus_says_what_is_missing() {
+    let held = |id: &str, words: &str, takes: Option<&str>| {
+        let mut command = conform(&format!("--only {id} --net"));
+        command.arg(reference()).env("STANDIN_CUDA", words);
+        give_gpus(&mut command);
+        if let Some(takes) = takes {
+            command.env("REFERENCE_GPU", takes);
+        }
+        let (code, lines, errors) = ended(command);
+        assert_eq!(code, 0, "{lines}{errors}");
+        let first = lines.lines().next().unwrap().to_owned();
+        first.split_once(": ").unwrap().1.to_owned()
+    };
+    let why = held("gpu-memory-registers", "no-init", Some("1"));
+    assert_eq!(why, "no GPU: the CUDA driver does not start: cuInit answered 100 (no device)");
+    let why = held("gpu-memory-registers", "no-devices", Some("1"));
+    assert_eq!(why, "no GPU: the CUDA driver has no device");
+    assert_eq!(held("gpu-memory-registers", "", None), "ptrSupport has no CUDA bit");
+    assert_eq!(held("gpu-dmabuf-registers", "", Some("address")), "ptrSupport has no DMABUF bit");
+    let why = held("gpu-dmabuf-registers", "no-dmabuf", Some("1"));
+    assert_eq!(
+        why,
+        "there is no dmabuf: cuMemGetHandleForAddressRange answered 801 (not supported)"
+    );
+    assert_eq!(held("gpu-memory-is-refused", "", Some("1")), "ptrSupport has the CUDA bit");
 }
 
 #[test]
@@ -168,10 +239,11 @@ fn a_skip_says_why_and_can_be_made_a_failure() {
     let only = "--only gpu-memory-registers,name-is-a-word --net";
     let mut command = conform(only);
     command.arg(reference());
+    give_gpus(&mut command);
     let (code, lines, _) = ended(command);
     assert_eq!(code, 0);
     assert!(
-        lines.contains("skip  v12  gpu-memory-registers: conform has host memory only"),
+        lines.contains("skip  v12  gpu-memory-registers: ptrSupport has no CUDA bit"),
         "{lines}"
     );
     let mut command = conform(&format!("--no-skip {only}"));

@@ -1,6 +1,9 @@
 // A net plugin over TCP sockets on host memory that keeps NCCL's whole contract, grouped receives included, and can be
 // told to break it in one place: REFERENCE_FAULT names the place. `ironrail conform` must find each.
 //
+// With REFERENCE_GPU=1 it also takes the memory of the driver without a GPU (crates/gpu/tests/support/cuda.c), and with
+// REFERENCE_GPU=address only by its address. What comes there is seen after a flush.
+//
 //   stale-request       isend that cannot post leaves *request as it was
 //   ignore-tags         a message takes the first free place of the first receive
 //   cut-tags            of a tag, only 16 bits count
@@ -28,8 +31,19 @@
 //   finalize-leak       finalize keeps what init opened
 //   shared-listener     all listeners are one
 //   wide-handle         connect needs the address at which listen wrote the handle
+//   no-flush            iflush answers null, and what came stays unseen
+//   flush-first         iflush shows what came into its first buffer only
+//   flush-early         the flush's request is done before what came is seen
+//   late-descriptor     regMrDmaBuf looks at its descriptor at the first use of the region
+//   refuse-gpu          regMr of device memory is an error, whatever ptrSupport says
+//   ranges-of-gpu       regMr of device memory takes whole allocations only
+//   old-view            of two regions at one address, the second is where the first was
+//   copy-gpu            short messages are copied from device memory by the CPU
+//   assume-gpu          regMr of device memory looks at it, though ptrSupport does not say so
+//   alone-on-gpu        device memory is registered once at a time
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -38,6 +52,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -51,12 +66,25 @@ struct part {
   char *data;
   size_t room, came;
   int tag, taken;
+  struct region *region;  // of device memory
+};
+
+// What came into device memory and is yet to be seen.
+struct unseen {
+  struct unseen *next;
+  struct region *region;
+  char *data;  // where the user has it
+  size_t size;
+  char bytes[];
 };
 
 struct request {
   struct comm *comm;
   struct part parts[GROUP];
   int count, missing, live, sends;
+  // A flush, of all regions or of one.
+  int flushes;
+  struct region *flush;
   // Of a send: what goes out, and how much has.
   char *bytes, *own;
   size_t size, moved;
@@ -82,12 +110,16 @@ struct comm {
   struct message *body, *early, **early_end;
   unsigned early_count, messages;
   size_t moved;  // in this call
+  struct unseen *unseen;
 };
 
 struct region {
   struct comm *comm;
   char *data;
   size_t size;
+  // Of device memory: where the CPU finds it, and whether that is a mapping of the region's own.
+  char *view;
+  int device, mapped, descriptor;
 };
 
 struct listener {
@@ -212,6 +244,10 @@ static int close_comm(void *opaque) {
     next = comm->early->next;
     free(comm->early);
   }
+  for (struct unseen *next; comm->unseen; comm->unseen = next) {
+    next = comm->unseen->next;
+    free(comm->unseen);
+  }
   for (unsigned place = 0; place < comm->places; place++) free(comm->requests[place].own);
   free(comm->body);
   free(comm->requests);
@@ -229,21 +265,112 @@ static int close_listen(void *opaque) {
 
 // ---- memory ------------------------------------------------------------------------------------------------------
 
-static int register_any(void *comm, void *data, size_t size, int type, void **out) {
-  *out = NULL;
-  if (type != 1) return fail(INVALID_ARGUMENT, "reference: host memory only");
+static int takes_gpu(void) { return getenv("REFERENCE_GPU") != NULL; }
+static int takes_dmabuf(void) { return takes_gpu() && strcmp(getenv("REFERENCE_GPU"), "1") == 0; }
+
+// Where the CPU finds device memory: nothing knows that of a real GPU.
+static char *view_of(void *data, size_t size) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void *(*view)(uint64_t, size_t) = NULL;
+  if (driver) *(void **)&view = dlsym(driver, "standin_view");
+  return view ? view((uintptr_t)data, size) : NULL;
+}
+
+// Registrations that are found again by their address alone.
+static struct {
+  void *data;
+  char *view;
+} old[4096];
+
+static char *old_view(void *data, char *view) {
+  for (unsigned i = 0; i < 4096; i++) {
+    if (old[i].data == data) return old[i].view;
+    if (!old[i].data) {
+      old[i].data = data, old[i].view = view;
+      return view;
+    }
+  }
+  return view;
+}
+
+static int open_region(void *comm, void *data, size_t size, char *view, void **out) {
   struct region *region = malloc(sizeof *region);
-  *region = (struct region){comm, data, size};
+  *region = (struct region){.comm = comm, .data = data, .size = size, .view = view, .device = view != NULL, .descriptor = -1};
   *out = region;
   return OK;
+}
+
+// How often device memory is registered now.
+static int on_gpu;
+
+static int register_any(void *comm, void *data, size_t size, int type, void **out) {
+  *out = NULL;
+  if (type == 1) return open_region(comm, data, size, NULL, out);
+  if (is("assume-gpu") && type == 2) return *(volatile char *)data == 0x55 ? OK : fail(INVALID_ARGUMENT, "reference: no");
+  if (type != 2 || !takes_gpu() || is("refuse-gpu")) return fail(INVALID_ARGUMENT, "reference: host memory only");
+  char *view = view_of(data, size);
+  if (!view) return fail(INVALID_ARGUMENT, "reference: that is no device memory");
+  if (is("ranges-of-gpu") && (uintptr_t)data % 4096) return fail(INVALID_ARGUMENT, "reference: whole pages only");
+  if (is("alone-on-gpu") && ++on_gpu > 2) return fail(INVALID_USAGE, "reference: registered already");
+  if (is("old-view")) {
+    // As a NIC has it that keeps the pages: by a mapping of its own, since the driver's goes with the allocation.
+    char *own = mremap(view - (uintptr_t)view % 4096, 0, size + 4096, MREMAP_MAYMOVE);
+    if (own != MAP_FAILED) view = old_view(data, own + (uintptr_t)view % 4096);
+  }
+  return open_region(comm, data, size, view, out);
+}
+
+static int register_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int descriptor, void **out) {
+  *out = NULL;
+  if (type != 2 || !takes_dmabuf()) return fail(INVALID_ARGUMENT, "reference: no descriptors");
+  if (is("alone-on-gpu") && ++on_gpu > 2) return fail(INVALID_USAGE, "reference: registered already");
+  size_t whole = offset + size;
+  char *view = is("late-descriptor") ? data : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (view == MAP_FAILED) return fail(SYSTEM_ERROR, "reference: the descriptor cannot be mapped");
+  open_region(comm, data, size, view + offset, out);
+  struct region *region = *out;
+  if (is("late-descriptor"))
+    region->descriptor = descriptor;
+  else if (is("old-view"))
+    region->view = old_view(data, view + offset);
+  else
+    region->mapped = 1;
+  return OK;
+}
+
+// Where the CPU finds what the user has at `data`. Null: nowhere.
+static char *place_in(struct region *region, char *data) {
+  if (!region->device) return data;
+  if (region->descriptor >= 0) {
+    char *view = mmap(NULL, region->size, PROT_READ | PROT_WRITE, MAP_SHARED, region->descriptor, 0);
+    if (view == MAP_FAILED) return NULL;
+    region->view = view;
+    region->descriptor = -1;
+  }
+  return region->view + (data - region->data);
 }
 
 static int register_v6(void *comm, void *data, int size, int type, void **out) {
   return register_any(comm, data, (size_t)size, type, out);
 }
 
-static int deregister(void *comm, void *region) {
-  (void)comm;
+static int deregister(void *opaque, void *closed) {
+  struct comm *comm = opaque;
+  struct region *region = closed;
+  for (struct unseen **at = &comm->unseen; *at;) {
+    struct unseen *unseen = *at;
+    if (unseen->region != region) {
+      at = &unseen->next;
+      continue;
+    }
+    *at = unseen->next;
+    free(unseen);
+  }
+  // What waits to be sent from it or to come there is over.
+  for (unsigned number = comm->first; region->device && number != comm->last; number++)
+    comm->failed = comm->requests[number % comm->places].live ? REMOTE_ERROR : comm->failed;
+  if (region->device) on_gpu--;
+  if (region->mapped) munmap(region->view, region->size);
   free(region);
   return OK;
 }
@@ -317,7 +444,19 @@ static int deliver(struct comm *comm, struct message *message) {
     }
     size = part->room;
   }
-  memcpy(part->data, message->body, size);
+  if (part->region) {
+    if (!place_in(part->region, part->data)) {
+      comm->failed = fail(SYSTEM_ERROR, "reference: the descriptor is closed");
+      return 1;
+    }
+    struct unseen *unseen = malloc(sizeof *unseen + size), **at = &comm->unseen;
+    *unseen = (struct unseen){.region = part->region, .data = part->data, .size = size};
+    memcpy(unseen->bytes, message->body, size);
+    while (*at) at = &(*at)->next;
+    *at = unseen;
+  } else {
+    memcpy(part->data, message->body, size);
+  }
   part->came = size;
   part->taken = 1;
   request->missing--;
@@ -393,6 +532,7 @@ static void push(struct comm *comm) {
 }
 
 static int progress(struct comm *comm) {
+  if (comm->failed) return comm->failed;
   comm->moved = 0;
   if (comm->sends) {
     push(comm);
@@ -414,7 +554,8 @@ static int isend_any(void *opaque, void *data, size_t size, int tag, struct regi
   struct request *request = new_request(comm);
   if (!request) return progress(comm);
   request->missing = 1;
-  request->bytes = data;
+  request->bytes = is("copy-gpu") && size <= 64 ? data : place_in(region, data);
+  if (!request->bytes) return fail(SYSTEM_ERROR, "reference: the descriptor is closed");
   request->size = size;
   request->parts[0].tag = tag;
   if (is("lose-last")) {
@@ -437,7 +578,11 @@ static int irecv_any(void *opaque, int n, void **data, size_t *sizes, int *tags,
   struct request *request = new_request(comm);
   if (!request) return progress(comm);
   request->count = request->missing = n;
-  for (int i = 0; i < n; i++) request->parts[i] = (struct part){.data = data[i], .room = sizes[i], .tag = tags[i]};
+  for (int i = 0; i < n; i++) {
+    struct region *region = regions[i];
+    struct region *device = region->device ? region : NULL;
+    request->parts[i] = (struct part){.data = data[i], .room = sizes[i], .tag = tags[i], .region = device};
+  }
   if (!(is("leave-one") && optional)) *out = request;
   return progress(comm);
 }
@@ -448,10 +593,33 @@ static int irecv_int(void *comm, int n, void **data, int *sizes, int *tags, void
   return irecv_any(comm, n, data, wide, tags, regions, out);
 }
 
-static int iflush(void *comm, int n, void **data, int *sizes, void **regions, void **out) {
-  (void)comm, (void)n, (void)data, (void)sizes, (void)regions;
+// Shows what came, or what came into one region: all, or what came before the last.
+static void show(struct comm *comm, struct region *only) {
+  for (struct unseen **at = &comm->unseen; *at;) {
+    struct unseen *unseen = *at;
+    if (only && unseen->region != only) {
+      at = &unseen->next;
+      continue;
+    }
+    memcpy(place_in(unseen->region, unseen->data), unseen->bytes, unseen->size);
+    *at = unseen->next;
+    free(unseen);
+  }
+}
+
+static int iflush(void *opaque, int n, void **data, int *sizes, void **regions, void **out) {
+  (void)n, (void)data, (void)sizes;
+  struct comm *comm = opaque;
   if (is("crash")) __builtin_trap();
   *out = NULL;
+  if (!takes_gpu() || is("no-flush")) return OK;
+  struct request *request = new_request(comm);
+  if (!request) return fail(SYSTEM_ERROR, "reference: too many requests");
+  request->count = 0;
+  request->missing = 0;
+  request->flush = is("flush-first") ? regions[0] : NULL;
+  request->flushes = 1;
+  *out = request;
   return OK;
 }
 
@@ -465,6 +633,7 @@ static int test(void *opaque, int *done, int *sizes) {
   int code = progress(comm);
   if (code) return code;
   if (again) *again = 0x55, again = NULL;
+  if (request->flushes && !is("flush-early")) show(comm, request->flush);
   if (request->missing == 0) {
     *done = 1;
     if (is("need-sizes") || sizes) {
@@ -522,7 +691,8 @@ _Static_assert(sizeof(struct props6) == 48 && sizeof(struct props7) == 56 && siz
 _Static_assert(sizeof(struct props9) == 104 && sizeof(struct props11) == 112 && sizeof(struct props12) == 128, "size");
 
 #define COMMON(p)                                                                                          \
-  (p)->name = "ref0", (p)->pci_path = NULL, (p)->guid = 7, (p)->ptr_support = 1, (p)->speed = 25000,       \
+  (p)->name = "ref0", (p)->pci_path = NULL, (p)->guid = 7, (p)->speed = 25000,                             \
+  (p)->ptr_support = 1 | 2 * takes_gpu() | 4 * takes_dmabuf(),                                             \
   (p)->port = 1 + device, (p)->max_comms = 1024, (p)->max_recvs = 1;                                       \
   if (!is("unwritten-property")) (p)->latency = 12
 #define DEVICE(p) (p)->device_type = 0, (p)->device_version = 0
@@ -632,18 +802,18 @@ static int irecv_v10(void *comm, int n, void **data, size_t *sizes, int *tags, v
 #define DATA(isend, irecv) isend, irecv, iflush, test, close_comm, close_comm, close_listen
 
 TABLE(6, 17) = {"Reference", init_v6, devices, props_v6, listen_any, connect_any, accept_any,
-                register_v6, NULL, deregister, DATA(isend_v6, irecv_int)};
+                register_v6, register_dmabuf, deregister, DATA(isend_v6, irecv_int)};
 TABLE(7, 19) = {"Reference", init_v6, devices, props_v7, listen_any, connect_v7, accept_v7,
-                register_v6, NULL, deregister, DATA(isend_v6, irecv_int), NULL, NULL};
+                register_v6, register_dmabuf, deregister, DATA(isend_v6, irecv_int), NULL, NULL};
 TABLE(8, 19) = {"Reference", init_v6, devices, props_v8, listen_any, connect_v7, accept_v7,
-                register_any, NULL, deregister, DATA(isend_v6, irecv_int), NULL, NULL};
+                register_any, register_dmabuf, deregister, DATA(isend_v6, irecv_int), NULL, NULL};
 TABLE(9, 20) = {"Reference", init_v6, devices, props_v9, listen_any, connect_v7, accept_v7,
-                register_any, NULL, deregister, DATA(isend_v9, irecv_v9), NULL, NULL, NULL};
+                register_any, register_dmabuf, deregister, DATA(isend_v9, irecv_v9), NULL, NULL, NULL};
 TABLE(10, 20) = {"Reference", init_v10, devices, props_v9, listen_any, connect_v10, accept_v7,
-                 register_any, NULL, deregister, DATA(isend_v10, irecv_v10), NULL, NULL, NULL};
+                 register_any, register_dmabuf, deregister, DATA(isend_v10, irecv_v10), NULL, NULL, NULL};
 TABLE(11, 22) = {"Reference", init_v11, devices, props_v11, listen_v11, connect_v11, accept_v7,
-                 register_any, NULL, deregister, DATA(isend_v10, irecv_v10), NULL, NULL, NULL,
+                 register_any, register_dmabuf, deregister, DATA(isend_v10, irecv_v10), NULL, NULL, NULL,
                  finalize, set_net_attr};
 TABLE(12, 22) = {"Reference", init_v11, devices, props_v12, listen_v11, connect_v11, accept_v7,
-                 register_any, NULL, deregister, DATA(isend_v10, irecv_v10), NULL, NULL, NULL,
+                 register_any, register_dmabuf, deregister, DATA(isend_v10, irecv_v10), NULL, NULL, NULL,
                  finalize, set_net_attr};

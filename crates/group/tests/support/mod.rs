@@ -31,7 +31,7 @@ fn build(directory: &str, name: &str, source: &str) -> PathBuf {
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"])
         .arg(&own)
         .arg(&source)
-        .arg("-lpthread")
+        .args(["-lpthread", "-ldl"])
         .status();
     assert!(
         status.is_ok_and(|status| status.success()),

@@ -1,8 +1,8 @@
-//! iflush, and what needs a GPU.
+//! iflush.
 
-use ironrail_group::loader::raw::{Before, Receive};
+use ironrail_group::loader::raw::Receive;
 
-use super::super::case::{Case, Outcome, skip};
+use super::super::case::{Case, Outcome};
 use super::super::link::Link;
 use super::super::table::{Behaviour, one};
 use super::super::traffic::{Manner, arena};
@@ -20,24 +20,6 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         "flushes between messages disturb nothing",
         "NCCL src/transport/net.cc:1641-1687",
         flush_between_messages,
-    ),
-    one(
-        "gpu-memory-registers",
-        "regMr takes device memory where ptrSupport says so",
-        "NCCL src/transport/net.cc:984-1015",
-        gpu,
-    ),
-    one(
-        "gpu-dmabuf-registers",
-        "regMrDmaBuf takes a descriptor that NCCL closes right after the call",
-        "NCCL src/transport/net.cc:1000",
-        gpu,
-    ),
-    one(
-        "gpu-flush-makes-visible",
-        "after a flush the GPU sees what came",
-        "NCCL src/graph/paths.cc:572-597",
-        gpu,
     ),
 ];
 
@@ -65,13 +47,6 @@ fn flush(case: &Case, link: &Link) -> Outcome {
     let memory = arena(8192)?;
     let region = link.receive.register(memory, 0, 8192)?;
     let part = Receive { arena: memory, at: 0, len: 4096, tag: 0, region: &region };
-    let request = link.receive.iflush(&[part], Before::Stale)?;
-    if let Some(mut request) = request {
-        case.until("wait for a flush", || Ok(request.test_over(true, true)?.done.then_some(())))?;
-    }
+    super::flush(case, link, &[part])?;
     Ok(region.deregister()?)
-}
-
-fn gpu(_: &mut Case) -> Outcome {
-    skip("conform has host memory only")
 }

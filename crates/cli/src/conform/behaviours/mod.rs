@@ -3,6 +3,7 @@
 pub(super) mod closing;
 pub(super) mod connections;
 pub(super) mod flush;
+pub(super) mod gpu;
 pub(super) mod groups;
 pub(super) mod loading;
 pub(super) mod messages;
@@ -17,9 +18,11 @@ mod too_long;
 use std::fs;
 
 use ironrail_group::loader::Properties;
-use ironrail_group::loader::raw::{Before, Net, Receive, ReceiveComm, Region, SendComm, Wrong};
+use ironrail_group::loader::raw::{
+    Arena, Before, Net, Receive, ReceiveComm, Region, SendComm, Wrong,
+};
 
-use super::case::{Case, Outcome, Stop, skip};
+use super::case::{Case, Outcome, Stop, hold, skip};
 use super::link::Link;
 use super::traffic::{
     Flow, GUARD_BYTES, Incoming, Manner, Message, Outgoing, arena, clear, drive, pattern,
@@ -38,8 +41,19 @@ pub(super) fn talk_alone(
     messages: &[Message],
     manner: Manner,
 ) -> Outcome {
-    let mut out = Outgoing::new(&link.send, case.role(), messages, manner)?;
-    let mut into = Incoming::new(&link.receive, case.source(), messages, manner)?;
+    talk_between(case, link, messages, manner, manner)
+}
+
+/// The same, of sends and receives that differ in their manner.
+pub(super) fn talk_between(
+    case: &Case,
+    link: &Link,
+    messages: &[Message],
+    sends: Manner,
+    receives: Manner,
+) -> Outcome {
+    let mut out = Outgoing::new(&link.send, case.role(), messages, sends)?;
+    let mut into = Incoming::new(&link.receive, case.source(), messages, receives)?;
     drive(case, "move messages", &mut [&mut out, &mut into])?;
     out.end()?;
     into.end()
@@ -70,6 +84,42 @@ pub(super) fn give(case: &Case, comm: &SendComm, bytes: &[u8], tag: i32) -> Outc
         case.until("send a message", || Ok(comm.isend(place, tag, &region, Before::Null)?))?;
     case.until("wait for a send", || Ok(request.test()?.done.then_some(())))?;
     Ok(region.deregister()?)
+}
+
+/// A message from one place of a region to one of another.
+pub(super) fn carry(
+    case: &Case,
+    link: &Link,
+    (out, from): (&Region, (Arena, usize)),
+    (into, to): (&Region, (Arena, usize)),
+    len: usize,
+) -> Outcome {
+    let bytes = pattern(3, from.1 + to.1, len);
+    from.0.write(from.1, &bytes);
+    to.0.fill(to.1, len, 0);
+    let part = Receive { arena: to.0, at: to.1, len, tag: 0, region: into };
+    let mut receive =
+        case.until("post a receive", || Ok(link.receive.irecv(&[part], Before::Null, true)?))?;
+    let mut send = case.until("post a send", || {
+        Ok(link.send.isend((from.0, from.1, len), 0, out, Before::Null)?)
+    })?;
+    let (mut sent, mut came) = (false, false);
+    case.until("move a message", || {
+        sent = sent || send.test()?.done;
+        came = came || receive.test()?.done;
+        Ok((sent && came).then_some(()))
+    })?;
+    if to.0.is_on_device() && len > 0 {
+        flush(case, link, &[part])?;
+    }
+    hold!(to.0.read(to.1, len) == bytes, "{len} bytes from {} to {} are wrong", from.1, to.1);
+    Ok(())
+}
+
+/// Makes what came visible to a GPU.
+pub(super) fn flush(case: &Case, link: &Link, parts: &[Receive<'_>]) -> Outcome {
+    let Some(mut request) = link.receive.iflush(parts, Before::Stale)? else { return Ok(()) };
+    case.until("wait for a flush", || Ok(request.test_over(true, true)?.done.then_some(())))
 }
 
 /// Receives one message.

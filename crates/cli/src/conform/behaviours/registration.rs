@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ironrail_group::loader::raw::{Arena, Before, Receive, Region};
+use ironrail_group::loader::raw::{Before, Receive};
 
 use super::super::case::{Case, Outcome, Stop, hold, skip};
 use super::super::link::Link;
 use super::super::table::{Behaviour, one, two};
-use super::super::traffic::{Incoming, Manner, Message, Outgoing, arena, pattern};
-use super::{few, give_back, talk, talk_alone};
+use super::super::traffic::{Incoming, Manner, Message, Outgoing, arena};
+use super::{carry, few, give_back, talk, talk_alone};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -91,33 +91,6 @@ fn register_host_memory(case: &mut Case) -> Outcome {
     }
     link.close()?;
     Ok(net.finalize()?)
-}
-
-/// A message from one place of a region to one of another.
-fn carry(
-    case: &Case,
-    link: &Link,
-    (out, from): (&Region, (Arena, usize)),
-    (into, to): (&Region, (Arena, usize)),
-    len: usize,
-) -> Outcome {
-    let bytes = pattern(3, from.1 + to.1, len);
-    from.0.write(from.1, &bytes);
-    to.0.fill(to.1, len, 0);
-    let part = Receive { arena: to.0, at: to.1, len, tag: 0, region: into };
-    let mut receive =
-        case.until("post a receive", || Ok(link.receive.irecv(&[part], Before::Null, true)?))?;
-    let mut send = case.until("post a send", || {
-        Ok(link.send.isend((from.0, from.1, len), 0, out, Before::Null)?)
-    })?;
-    let (mut sent, mut came) = (false, false);
-    case.until("move a message", || {
-        sent = sent || send.test()?.done;
-        came = came || receive.test()?.done;
-        Ok((sent && came).then_some(()))
-    })?;
-    hold!(to.0.read(to.1, len) == bytes, "{len} bytes from {} to {} are wrong", from.1, to.1);
-    Ok(())
 }
 
 fn register_any_range(case: &mut Case) -> Outcome {

@@ -1,11 +1,12 @@
 //! Comms, regions and requests, each usable until the call that ends it.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use net_abi::{Close, MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_HOST};
+use net_abi::{Close, MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
 
 use super::super::calls::{Accept, Calls, Irecv, Isend, Register};
 use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
@@ -100,24 +101,49 @@ impl Comm {
         check(name, unsafe { close(self.raw.as_ptr()) })
     }
 
-    fn register(&self, arena: Arena, at: usize, len: usize) -> Result<Region, Wrong> {
+    /// `kind` is NCCL's word for whose memory it is.
+    fn register(
+        &self,
+        (arena, at, len): (Arena, usize, usize),
+        kind: c_int,
+    ) -> Result<Region, Wrong> {
         let data = arena.at(at, len).cast();
         let comm = self.raw.as_ptr();
         let mut raw = stale();
         let code = match self.life.calls()?.register {
             Register::V6(Some(register)) => {
-                // SAFETY: the comm is open, and the memory is never freed.
-                unsafe { register(comm, data, int(len)?, PTR_HOST, &raw mut raw) }
+                // SAFETY: the comm is open, and the memory is freed by no one but its user, who keeps what is registered.
+                unsafe { register(comm, data, int(len)?, kind, &raw mut raw) }
             }
             // SAFETY: as above.
             Register::V8(Some(register)) => unsafe {
-                register(comm, data, len, PTR_HOST, &raw mut raw)
+                register(comm, data, len, kind, &raw mut raw)
             },
             _ => return Err(missing("regMr")),
         };
-        check("regMr", code)?;
+        self.registered("regMr", code, raw)
+    }
+
+    fn register_dmabuf(&self, arena: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
+        let register = self.life.calls()?.register_dmabuf.ok_or_else(|| missing("regMrDmaBuf"))?;
+        let (data, len) = (arena.at(0, arena.len()).cast(), arena.len());
+        let mut raw = stale();
+        let (comm, descriptor) = (self.raw.as_ptr(), dmabuf.as_raw_fd());
+        // SAFETY: as in `register`; the descriptor is open.
+        let code = unsafe { register(comm, data, len, PTR_CUDA, 0, descriptor, &raw mut raw) };
+        drop(dmabuf);
+        self.registered("regMrDmaBuf", code, raw)
+    }
+
+    fn registered(
+        &self,
+        call: &'static str,
+        code: ResultCode,
+        raw: *mut c_void,
+    ) -> Result<Region, Wrong> {
+        check(call, code)?;
         if raw == stale() {
-            return Err(Wrong::Contract("regMr left the region as it was".to_owned()));
+            return Err(Wrong::Contract(format!("{call} left the region as it was")));
         }
         Ok(Region { raw, comm: self.raw, life: Arc::clone(&self.life) })
     }
@@ -170,7 +196,17 @@ impl ListenComm {
 
 impl SendComm {
     pub fn register(&self, arena: Arena, at: usize, len: usize) -> Result<Region, Wrong> {
-        self.0.register(arena, at, len)
+        self.0.register((arena, at, len), arena.kind())
+    }
+
+    /// Says that it is a device's memory, whatever it is.
+    pub fn register_as_device(&self, arena: Arena) -> Result<Region, Wrong> {
+        self.0.register((arena, 0, arena.len()), PTR_CUDA)
+    }
+
+    /// A device's, by a dmabuf of all of it, which is closed when the call is over, as NCCL does.
+    pub fn register_dmabuf(&self, arena: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
+        self.0.register_dmabuf(arena, dmabuf)
     }
 
     pub fn isend(
@@ -211,7 +247,17 @@ impl SendComm {
 
 impl ReceiveComm {
     pub fn register(&self, arena: Arena, at: usize, len: usize) -> Result<Region, Wrong> {
-        self.0.register(arena, at, len)
+        self.0.register((arena, at, len), arena.kind())
+    }
+
+    /// Says that it is a device's memory, whatever it is.
+    pub fn register_as_device(&self, arena: Arena) -> Result<Region, Wrong> {
+        self.0.register((arena, 0, arena.len()), PTR_CUDA)
+    }
+
+    /// A device's, by a dmabuf of all of it, which is closed when the call is over, as NCCL does.
+    pub fn register_dmabuf(&self, arena: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
+        self.0.register_dmabuf(arena, dmabuf)
     }
 
     /// One request for all of `parts`. Without `parents` the array of profiler handles is null, as in NCCL's bootstrap.

@@ -1,21 +1,26 @@
-//! Memory that a plugin may touch at any time: it is copied in and out, never borrowed, never freed.
+//! Memory that a plugin may touch at any time: it is copied in and out, never borrowed; the host's is never freed, a device's when asked.
 
 use std::alloc::{self, Layout};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
 
-use net_abi::HANDLE_MAX_BYTES;
+use gpu::{DeviceMemory, Devices, DriverError};
+use net_abi::{HANDLE_MAX_BYTES, PTR_CUDA, PTR_HOST};
 
 use super::super::page_bytes;
 
-/// Page-aligned memory for buffers.
+/// Page-aligned memory for buffers, the host's or a device's.
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
+    /// A device's, which the CPU cannot touch, until it is freed.
+    device: Option<&'static Mutex<Option<DeviceMemory>>>,
 }
 
-// SAFETY: it is memory for the rest of the process, and only copied in and out.
+// SAFETY: it is memory for the rest of the process, and only copied in and out; a device's is reached by its driver alone.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -26,7 +31,50 @@ impl Arena {
         let layout = Layout::from_size_align(len.max(1), page_bytes()).ok()?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
-        Some(Self { base, len })
+        Some(Self { base, len, device: None })
+    }
+
+    /// On a device, with garbage in it.
+    pub fn on_device(devices: &Devices, device: i32, len: usize) -> Result<Self, DriverError> {
+        let memory = devices.allocate(device, len)?;
+        let base = usize::try_from(memory.address()).unwrap_or(0);
+        let base = NonNull::new(ptr::with_exposed_provenance_mut(base));
+        let base = base.ok_or(DriverError { call: "cuMemAlloc", code: 0 })?;
+        Ok(Self { base, len, device: Some(Box::leak(Box::new(Mutex::new(Some(memory))))) })
+    }
+
+    /// Frees a device's memory. Copies from and to it are over then, and whoever has it registered is told nothing.
+    pub fn free(self) {
+        if let Some(device) = self.device {
+            drop(device.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+
+    /// Whether it is a device's.
+    pub fn is_on_device(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// The number that stands for its address: what a freed one and a new one may share.
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
+    /// Its dmabuf, from its first byte on.
+    pub fn dmabuf(&self) -> Result<OwnedFd, DriverError> {
+        let none = DriverError { call: "cuMemGetHandleForAddressRange", code: INVALID_VALUE };
+        self.by_driver(DeviceMemory::dmabuf).unwrap_or(Err(none))
+    }
+
+    /// NCCL's word for whose memory it is.
+    pub(super) fn kind(&self) -> c_int {
+        if self.device.is_some() { PTR_CUDA } else { PTR_HOST }
+    }
+
+    /// `None`: it is the host's.
+    fn by_driver<T>(&self, call: impl FnOnce(&DeviceMemory) -> T) -> Option<T> {
+        let memory = self.device?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(call(memory.as_ref().expect("memory that was freed is not used")))
     }
 
     pub fn len(&self) -> usize {
@@ -39,20 +87,29 @@ impl Arena {
 
     pub fn write(&self, at: usize, bytes: &[u8]) {
         let place = self.at(at, bytes.len());
+        if let Some(outcome) = self.by_driver(|memory| memory.write(at, bytes)) {
+            return outcome.expect("a copy to a device");
+        }
         // SAFETY: `at` proved the range inside the allocation, which no slice ever borrows.
         unsafe { ptr::copy(bytes.as_ptr(), place, bytes.len()) };
     }
 
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
         let place = self.at(at, len);
+        if self.device.is_some() {
+            return self.write(at, &vec![byte; len]);
+        }
         // SAFETY: as in `write`.
         unsafe { ptr::write_bytes(place, byte, len) };
     }
 
     /// A copy of what stands there now.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
         let place = self.at(at, len);
+        if let Some(outcome) = self.by_driver(|memory| memory.read(at, len)) {
+            return outcome.expect("a copy from a device");
+        }
+        let mut bytes = vec![0; len];
         // SAFETY: as in `write`; zeroed at allocation, so initialised.
         unsafe { ptr::copy(place, bytes.as_mut_ptr(), len) };
         bytes
@@ -61,8 +118,7 @@ impl Arena {
     /// The address of a range that lies inside.
     pub(super) fn at(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "{at}+{len} lies outside {}", self.len);
-        // SAFETY: just checked.
-        unsafe { self.base.as_ptr().add(at) }
+        self.base.as_ptr().wrapping_add(at)
     }
 }
 
@@ -110,6 +166,8 @@ impl Default for HandlePlace {
 
 const GUARD: u8 = 0xee;
 const GUARD_BYTES: usize = 1024;
+/// CUDA_ERROR_INVALID_VALUE (cuda.h).
+const INVALID_VALUE: i32 = 1;
 
 #[cfg(test)]
 mod tests {
