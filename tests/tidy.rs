@@ -97,6 +97,9 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         "TrafficClass",
         "device::Device",
         "discovery::RailPlan",
+        // What a device registers, and what is asked of its endpoints for that.
+        "gpu::GpuMemory",
+        "gpu",
         "Subject",
         "probe",
         "order",

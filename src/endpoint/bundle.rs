@@ -70,7 +70,9 @@ impl Endpoint {
 
     /// A ring for the bundles of a new connection, and how its sender names it. None where there are none.
     pub(super) fn lend_bundle_ring(&mut self, bundle_bytes: u32) -> Option<(Unit, Ring)> {
-        if bundle_bytes == 0 || self.settings.bundle_bytes_max == 0 {
+        // A copy into GPU memory is not ours to make.
+        let copies = !self.device.plan.gpu_memory.is_direct();
+        if bundle_bytes == 0 || self.settings.bundle_bytes_max == 0 || !copies {
             return None;
         }
         let unit = self.slabs.take_short(Short::Bundles, BUNDLE_PLACE_WORDS)?;

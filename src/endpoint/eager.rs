@@ -161,9 +161,9 @@ impl Endpoint {
 
     /// A ring for the eager messages of a new connection, and how its sender names it. None where there are none.
     pub(super) fn lend_eager_ring(&mut self, eager_bytes: u32) -> Option<(Unit, Ring)> {
-        // Receives into the memory of a device would need another copy than ours: as long as there may be any, nothing is
-        // lent. (`register` takes the host's alone.)
-        if eager_bytes == 0 || self.settings.eager_bytes_max == 0 {
+        // Which receive such a message is for is known when it is there, and no copy of ours reaches a GPU.
+        let copies = !self.device.plan.gpu_memory.is_direct();
+        if eager_bytes == 0 || self.settings.eager_bytes_max == 0 || !copies {
             return None;
         }
         let unit = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS)?;

@@ -1,28 +1,54 @@
-//! The read that makes received bytes visible: once per data rail that brought some, from memory of the endpoint's own.
+//! The read that makes received bytes visible: once per data rail that brought some, of the memory that they went to.
 //!
-//! A NIC's read of its own host's memory passes the same path as the writes before it, and pushes them ahead. The page it
-//! reads belongs to the endpoint, since regions may be bound to the rails that use them.
+//! A NIC's read passes the same path as its writes before it, and pushes them ahead: the answer to a read does not overtake a posted
+//! write, nor does the read (PCI Express Base Specification, Transaction Ordering). So it has to go where the writes went. GPU memory is
+//! read where the received buffer begins, by the registration that the bytes came through, once per GPU; the host's memory from a page of
+//! the endpoint's own. Both are registered for the rail that reads them, wherever regions are bound to rails
+//! (docs/decisions/0013-a-flush-reads-what-was-received.md).
 
-use fabric::{FabricError, Post, RemoteBytes, RemoteKey};
+use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
-use super::Endpoint;
 use super::nics::Nic;
+use super::slots::Slots;
+use super::{Endpoint, setup};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
-use crate::plugin::Poll;
+use crate::plugin::{Poll, Receive};
 use crate::rail::{Purpose, UserRegion};
 
-/// What one read takes: a cache line.
+/// What one read takes, or what is left of the buffer: a cache line.
 const READ_BYTES: usize = 64;
+/// Of a group: a read for each GPU that a buffer of it lies on, and one for the host.
+const READS_MAX: usize = setup::MAX_GROUP as usize;
+
+/// Whose memory is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Host,
+    Gpu(i32),
+    /// Of several, in one group.
+    Several,
+}
 
 /// A flush under way.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Flush {
-    /// NICs whose read was refused so far, as bits.
-    unposted: u32,
+    /// The comm that it is of.
+    comm: Handle,
+    reads: [Option<Read>; READS_MAX],
     /// Reads that have not completed.
     in_flight: u32,
     failed: bool,
+}
+
+/// One read on each of some NICs.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    place: Place,
+    /// The slot and generation of the buffer's registration, and where the buffer begins; none for the page of our own.
+    buffer: Option<(u16, u16, u64)>,
+    /// NICs whose read was refused so far, as bits.
+    unposted: u32,
 }
 
 impl Flush {
@@ -30,43 +56,68 @@ impl Flush {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.failed |= !well;
     }
+
+    fn unposted(&self) -> u32 {
+        self.reads.iter().flatten().fold(0, |all, read| all | read.unposted)
+    }
 }
 
 impl Endpoint {
-    /// Reads once on each rail that brought bytes to `comm` since its last flush. `None`: there is nothing to wait for.
-    pub(crate) fn iflush(&mut self, comm: Handle) -> Result<Option<Handle>> {
+    /// Reads once on each rail that brought bytes to `comm` since its last flush, from each place where `buffers` are. `None`: there
+    /// is nothing to wait for.
+    ///
+    /// The sizes that NCCL gives say nothing: its lists may have lost step with each other (NCCL src/transport/net.cc:1641-1687).
+    pub(crate) fn iflush(&mut self, comm: Handle, buffers: &[Receive]) -> Result<Option<Handle>> {
+        let self_read = self.capabilities.self_read;
+        let mut reads = reads_of(&self.regions, buffers)?;
+        let mut places = reads.iter().flatten().map(|read| read.place);
+        let place = match (places.next(), places.next()) {
+            (Some(place), None) => place,
+            _ => Place::Several,
+        };
         let receiver = super::open_receiver(
             self.receivers.get_mut(comm.slot(), comm.generation()),
             "receive comm",
         )?;
-        let unposted = receiver.take_carried();
-        if unposted == 0 || !self.capabilities.self_read {
+        let unposted = receiver.nics_to_flush(place);
+        if unposted == 0 || (!self_read && place == Place::Host) {
             return Ok(None);
         }
+        if !self_read {
+            let sentence = format!(
+                "GPU memory cannot be flushed on device {}: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0",
+                self.label()
+            );
+            return Err(Error::new(Kind::System, sentence));
+        }
+        reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
+        let flush = Flush { comm, reads, in_flight: 0, failed: false };
         let mut generation = 0;
         let slot = self.flushes.insert_with(|_, current| {
             generation = current;
-            Flush { unposted, ..Flush::default() }
+            flush
         });
         let full = || Error::new(Kind::System, "65535 flushes are under way on one endpoint");
         let slot = slot.ok_or_else(full)?;
+        self.receiver_of(comm, |receiver| receiver.flush_begins(unposted));
         self.post_flush(slot)?;
         Ok(Some(Handle::new(HandleKind::FlushRequest, self.number, generation, slot, 0)))
     }
 
     pub(super) fn test_flush(&mut self, request: Handle) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
-        let unposted =
-            self.flushes.get(slot, generation).ok_or_else(|| Error::stale("request"))?.unposted;
-        if unposted != 0 {
+        let flush = self.flushes.get(slot, generation).ok_or_else(|| Error::stale("request"))?;
+        if flush.unposted() != 0 {
             self.post_flush(slot)?;
         }
-        let flush = *self.flushes.get(slot, generation).ok_or_else(|| Error::stale("request"))?;
-        if flush.unposted != 0 || flush.in_flight != 0 {
+        let flush = self.flushes.get(slot, generation).ok_or_else(|| Error::stale("request"))?;
+        if flush.unposted() != 0 || flush.in_flight != 0 {
             return Ok(Poll::Pending);
         }
+        let (comm, failed) = (flush.comm, flush.failed);
         self.flushes.remove(slot, generation);
-        if flush.failed {
+        self.receiver_of(comm, super::receiver::Receiver::flush_ends);
+        if failed {
             return Err(Error::new(
                 Kind::System,
                 format!("a flush on device {} failed", self.label()),
@@ -75,38 +126,99 @@ impl Endpoint {
         Ok(Poll::Done { sizes: 0 })
     }
 
-    /// Posts the reads that are yet to be posted. One that is refused waits for the next test, and none is made twice.
+    fn receiver_of(&mut self, comm: Handle, body: impl FnOnce(&mut super::Receiver)) {
+        if let Some(receiver) = self.receivers.get_mut(comm.slot(), comm.generation()) {
+            body(receiver);
+        }
+    }
+
+    /// Posts the reads that are yet to be posted. One that is refused waits for the next test, and none is made twice. What was
+    /// deregistered meanwhile is read no more.
     fn post_flush(&mut self, slot: u16) -> Result<()> {
-        let Self { flushes, nics, landing, .. } = self;
+        let Self { flushes, nics, landing, regions, .. } = self;
         let Some(flush) = flushes.at_mut(slot) else { return Ok(()) };
-        for (index, nic) in nics.iter_mut().enumerate() {
-            if flush.unposted >> index & 1 == 1
-                && read(nic, index, slot, landing)? == Post::Accepted
-            {
-                flush.unposted &= !(1 << index);
-                flush.in_flight += 1;
+        for read in flush.reads.iter_mut().flatten() {
+            let found = match read.buffer {
+                None => Some((&**landing, landing.address())),
+                Some((region, generation, address)) => {
+                    regions.get(region, generation).map(|region| (&**region, address))
+                }
+            };
+            let Some((region, address)) = found else {
+                flush.failed |= read.unposted != 0;
+                read.unposted = 0;
+                continue;
+            };
+            for (index, nic) in nics.iter_mut().enumerate() {
+                if read.unposted >> index & 1 == 1
+                    && post(nic, index, slot, landing, (region, address))? == Post::Accepted
+                {
+                    read.unposted &= !(1 << index);
+                    flush.in_flight += 1;
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Posts the read of one NIC, numbered `index`.
-fn read(nic: &mut Nic, index: usize, flush: u16, landing: &UserRegion) -> Result<Post> {
+/// What there is to read for these buffers: one place of each GPU, one page for all that is the host's, or has no registration.
+fn reads_of(
+    regions: &Slots<std::sync::Arc<UserRegion>>,
+    buffers: &[Receive],
+) -> Result<[Option<Read>; READS_MAX]> {
+    let mut reads = [None; READS_MAX];
+    for receive in buffers {
+        let (place, buffer) = match receive.region {
+            None => (Place::Host, None),
+            Some(handle) => {
+                let (slot, generation) = (handle.slot(), handle.generation());
+                let region =
+                    regions.get(slot, generation).ok_or_else(|| Error::stale("memory handle"))?;
+                match region.memory().kind() {
+                    MemoryKind::Host => (Place::Host, None),
+                    MemoryKind::Cuda { device } if region.holds(receive.address, 1) => {
+                        (Place::Gpu(device), Some((slot, generation, receive.address)))
+                    }
+                    MemoryKind::Cuda { .. } => {
+                        let sentence = format!(
+                            "a flush of a buffer at {:#x}, which lies outside of its registration",
+                            receive.address
+                        );
+                        return Err(Error::new(Kind::InvalidArgument, sentence));
+                    }
+                }
+            }
+        };
+        let known = |read: &&mut Option<Read>| read.is_none_or(|read| read.place == place);
+        if let Some(free @ None) = reads.iter_mut().find(known) {
+            *free = Some(Read { place, buffer, unposted: 0 });
+        }
+    }
+    Ok(reads)
+}
+
+/// Posts the read of one NIC, numbered `index`, from where a buffer begins into our own page.
+fn post(
+    nic: &mut Nic,
+    index: usize,
+    flush: u16,
+    landing: &UserRegion,
+    (region, address): (&UserRegion, u64),
+) -> Result<Post> {
     let failed =
         |error: FabricError| Error::new(Kind::System, format!("a flush on rail {index}: {error}"));
     let myself = match nic.myself {
         Some(myself) => myself,
         None => *nic.myself.insert(nic.peers.join(&nic.data_name).map_err(failed)?),
     };
-    let page = landing.address();
-    let local = landing.local(index, page + READ_BYTES as u64, READ_BYTES);
+    let len = region.bytes_from(address).min(READ_BYTES);
+    let local = landing.local(index, landing.address() + READ_BYTES as u64, len);
     let local = local.ok_or_else(|| Error::new(Kind::Internal, "the landing page is too small"))?;
-    let key = RemoteKey::from_wire(landing.key(index));
-    let remote = RemoteBytes { address: landing.target(page), key };
-    let Some(operation) = nic.operations.begin(Purpose::Flush { flush }) else {
-        return Ok(Post::Again);
-    };
+    let key = RemoteKey::from_wire(region.key(index));
+    let remote = RemoteBytes { address: region.target(address), key };
+    let purpose = Purpose::Flush { flush, region: region.id() };
+    let Some(operation) = nic.operations.begin(purpose) else { return Ok(Post::Again) };
     let posted = nic.data.endpoint().read(local, remote, myself, nic.operations.context(operation));
     if !matches!(posted, Ok(Post::Accepted)) {
         nic.operations.end_at(operation);

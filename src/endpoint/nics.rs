@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::{
-    AddressVector, CompletionQueue, Control, Delivery, FabricError, Info, LocalBytes, PeerAddress,
-    Post, RemoteBytes,
+    AddressVector, CompletionQueue, Control, Delivery, EndpointOption, FabricError, Info,
+    LocalBytes, PeerAddress, Post, RemoteBytes,
 };
 use proto::capabilities::Capabilities;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::plugin::Config;
 use crate::plugin::device::Device;
 use crate::plugin::discovery::RailPlan;
-use crate::plugin::{Subject, TrafficClass, order, probe};
+use crate::plugin::{Subject, TrafficClass, gpu, order, probe};
 use crate::rail::peers::Peers;
 use crate::rail::{DataRail, Operations, Purpose};
 
@@ -135,12 +135,14 @@ impl Nic {
         addresses: Arc<AddressVector>,
         with_control: bool,
     ) -> std::result::Result<(Self, Arc<AddressVector>), FabricError> {
-        let options = order::options(info.provider());
+        let version = domain.fabric().library().version();
+        let no_cuda = gpu::options(info, version);
+        let options = [order::options(info.provider()), no_cuda].concat();
         let entries = settings.cq_entries_or_default();
         let queue = CompletionQueue::open(domain, entries)?;
-        let data = fabric::Endpoint::open_with(domain, info, &queue, &addresses, options)?;
+        let data = fabric::Endpoint::open_with(domain, info, &queue, &addresses, &options)?;
         let control = with_control
-            .then(|| ControlRail::open(domain, info, entries, &addresses))
+            .then(|| ControlRail::open(domain, info, entries, &addresses, no_cuda))
             .transpose()?;
         let data_name = data.name()?;
         let nic = Self {
@@ -182,9 +184,10 @@ impl ControlRail {
         info: &Info,
         entries: usize,
         addresses: &Arc<AddressVector>,
+        options: &[EndpointOption],
     ) -> std::result::Result<Self, FabricError> {
         let queue = CompletionQueue::open(domain, entries)?;
-        let endpoint = fabric::Endpoint::open(domain, info, &queue, addresses)?;
+        let endpoint = fabric::Endpoint::open_with(domain, info, &queue, addresses, options)?;
         Ok(Self { messages: Messages::new(&endpoint)?, name: endpoint.name()?, endpoint, queue })
     }
 }

@@ -424,7 +424,7 @@ impl Endpoint {
     #[inline(never)]
     fn completed_rarely(&mut self, nic: usize, purpose: Purpose, len: usize) {
         match purpose {
-            Purpose::Flush { flush } => {
+            Purpose::Flush { flush, .. } => {
                 if let Some(flush) = self.flushes.at_mut(flush) {
                     flush.completed(true);
                 }
@@ -663,7 +663,7 @@ impl Endpoint {
                     self.try_release_receiver(receiver);
                 }
             }
-            Purpose::Flush { flush } => {
+            Purpose::Flush { flush, .. } => {
                 log::warn!("{label}: a flush failed: {error}");
                 if let Some(flush) = self.flushes.at_mut(flush) {
                     flush.completed(false);

@@ -6,7 +6,7 @@ use std::array;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::{FabricError, LocalBytes, Post, RemoteBytes, RemoteKey};
+use fabric::{FabricError, LocalBytes, MemoryKind, Post, RemoteBytes, RemoteKey};
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
 use proto::wire::FIRST_KEY;
@@ -17,6 +17,7 @@ use proto::{
 
 use super::eager::Inlet;
 use super::fence::{Fence, Refusal};
+use super::flush::Place;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
@@ -74,6 +75,7 @@ pub(super) struct Receiver {
     in_flight: u32,
     /// Lanes that brought bytes since the last flush, as bits.
     carried: u16,
+    flushing: Flushing,
     pulse: Pulse,
     /// An operation to the peer has failed: it is gone, as far as this end can see.
     pub(super) is_broken: bool,
@@ -85,8 +87,20 @@ pub(super) struct Receiver {
 
 /// More lanes have longer adverts, and no plain form.
 const PLAIN_LANES: usize = LineFormat::Words8.keys();
+const NO_COPY: &str = "GPU memory is received where messages may come by a copy";
 /// Past every NIC: no region has a key for it.
 const NO_NIC: usize = usize::MAX;
+
+/// The flushes of a connection.
+#[derive(Debug, Default)]
+struct Flushing {
+    /// Those that have not ended.
+    count: u32,
+    /// The NICs that these read on, as bits.
+    nics: u32,
+    /// What the last one was of.
+    last: Option<Place>,
+}
 
 /// One receive, checked.
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +175,7 @@ impl Receiver {
             queued: false,
             in_flight: 0,
             carried: 0,
+            flushing: Flushing::default(),
             pulse: Pulse::default(),
             is_broken: false,
             ending: Ending::default(),
@@ -181,6 +196,7 @@ impl Receiver {
         if let Some(failure) = &mut self.failure {
             return Err(repeated(failure));
         }
+        debug_assert!(group.iter().all(|one| self.can_fill(one.region)), "{NO_COPY}");
         let posted = if let ([only], true) = (group, self.lanes_in_order) {
             let receive = described(only, only.region.keys(self.lanes.len()));
             self.flow.post(&mut self.shadow, &[receive], cut)
@@ -195,6 +211,12 @@ impl Receiver {
             self.write_adverts(means);
         }
         Ok(line)
+    }
+
+    /// Whether whatever may come for a receive can be put there: a copy of ours reaches no GPU, and where there may be receives of
+    /// its memory, no ring is lent.
+    fn can_fill(&self, region: &UserRegion) -> bool {
+        region.memory().kind() == MemoryKind::Host || !self.copies()
     }
 
     /// Whether the sender is dry: see [`ReceiveFlow::is_urgent`].
@@ -529,11 +551,37 @@ impl Receiver {
         }
     }
 
-    /// The NICs that brought bytes since the last flush, as bits; the next flush begins anew.
-    pub(super) fn take_carried(&mut self) -> u32 {
+    /// The NICs that a flush of memory at `place` reads on, as bits: those that brought bytes since the last flush. The next
+    /// flush begins anew.
+    ///
+    /// What a flush takes is of receives that were reported before it, whosever they are. So while that one has not ended another
+    /// one reads there too; and behind a flush of another place nobody knows what it has taken of this one, and all are read.
+    pub(super) fn nics_to_flush(&mut self, place: Place) -> u32 {
         let carried = std::mem::take(&mut self.carried);
         let brought = |lane: &usize| carried >> lane & 1 == 1;
-        (0..self.lanes.len()).filter(brought).fold(0, |nics, lane| nics | 1 << self.lanes[lane].nic)
+        let nic = |lane: usize| 1 << self.lanes[lane].nic;
+        let last = self.flushing.last.replace(place);
+        let other = last.is_some_and(|last| last != place || last == Place::Several);
+        if other {
+            return (0..self.lanes.len()).fold(0, |nics, lane| nics | nic(lane));
+        }
+        (0..self.lanes.len())
+            .filter(brought)
+            .fold(self.flushing.nics, |nics, lane| nics | nic(lane))
+    }
+
+    /// A flush reads on these NICs.
+    pub(super) fn flush_begins(&mut self, nics: u32) {
+        self.flushing.count += 1;
+        self.flushing.nics |= nics;
+    }
+
+    /// A flush has ended.
+    pub(super) fn flush_ends(&mut self) {
+        self.flushing.count = self.flushing.count.saturating_sub(1);
+        if self.flushing.count == 0 {
+            self.flushing.nics = 0;
+        }
     }
 
     /// Requests that were posted and not yet reported done.

@@ -9,20 +9,33 @@ use super::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::device::Device;
+use crate::plugin::gpu::GpuMemory;
 use crate::rail::UserRegion;
 
 /// Regions of one endpoint: NCCL registers each buffer once per connection.
 pub(super) const REGIONS_MAX: u16 = u16::MAX;
 
 impl Endpoint {
+    /// Refuses what the device's properties do not offer.
+    pub(crate) fn takes_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
+        let label = self.label();
+        let sentence = match &self.device.plan.gpu_memory {
+            GpuMemory::Direct { dmabuf } if *dmabuf || !by_dmabuf => return Ok(()),
+            GpuMemory::Direct { .. } => format!(
+                "device {label} registers GPU memory by its address, not by a DMA-BUF: set NCCL_DMABUF_ENABLE=0"
+            ),
+            GpuMemory::ByHost(obstacle) => format!(
+                "device {label} moves host memory only ({}): set NCCL_NET_GDR_LEVEL=LOC",
+                obstacle.phrase()
+            ),
+        };
+        Err(Error::new(Kind::InvalidArgument, sentence))
+    }
+
     /// Registers `memory` on every data rail, unless a registration that is held covers it.
     pub(crate) fn register(&mut self, memory: UserMemory) -> Result<Handle> {
         if memory.kind() != MemoryKind::Host {
-            let sentence = format!(
-                "device {} moves host memory only: set NCCL_NET_GDR_LEVEL=LOC",
-                self.label()
-            );
-            return Err(Error::new(Kind::InvalidArgument, sentence));
+            self.takes_gpu_memory(memory.dmabuf().is_some())?;
         }
         let full = || {
             let sentence =

@@ -16,7 +16,7 @@ use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use crate::error::{Error, Kind as ErrorKind, Result};
 use takes::Value;
-pub(crate) use takes::{Takes, Zero};
+pub(crate) use takes::{DeviceMemory, Takes, Zero};
 
 /// Before each of our names.
 pub(crate) const PREFIX: &str = "IRONRAIL_";
@@ -90,6 +90,8 @@ settings! {
     stripe_bytes_min: usize = "STRIPE_MIN", Takes::Bytes { min: 128, max: 1 << 40, zero: Zero::Refused }, "128K", shared true;
     /// Ask for basic registration (`FI_MR_BASIC`), which gives virtual addresses and provider keys on providers that otherwise use offsets.
     basic_regions: bool = "BASIC_REGIONS", Takes::Switch, "0", shared true;
+    /// Whether the rails read and write GPU memory themselves (GPUDirect RDMA). `auto`: where there is a CUDA driver, and the provider can (FI_HMEM) without calls of CUDA. `1`: the same, and a warning where it cannot be. `0`: NCCL copies through the host's memory.
+    device_memory: DeviceMemory = "DEVICE_MEMORY", Takes::Choice(&["auto", "0", "1"]), "auto", shared false;
     /// How long connect and accept wait for the peer before they fail.
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// After how long the log says whom connect or accept is waiting for.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fabric::{FabricError, Info, Library, Query};
 
 use super::config::Config;
+use super::gpu::{self, GpuMemory, Obstacle};
 use super::interfaces;
 use super::topology::{self, Candidate, Choice, Named};
 use crate::error::{Error, Kind, Result};
@@ -32,6 +33,7 @@ pub(crate) struct DevicePlan {
     /// Unique in the process, and without blanks: NCCL tells devices apart by it.
     pub(crate) name: String,
     pub(crate) rails: Vec<RailPlan>,
+    pub(crate) gpu_memory: GpuMemory,
 }
 
 /// A rail before it is opened.
@@ -58,12 +60,13 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery> {
     let choice = topology::choose(&candidates, config.provider.as_deref(), filtered);
     let choice = choice.ok_or_else(|| none_usable(&library, config, &candidates))?;
     let listed = Listed { infos, candidates };
-    let devices = if config.rails.is_empty() {
+    let mut devices = if config.rails.is_empty() {
         listed.devices(&choice.provider, config.max_rails)
     } else {
         vec![listed.named(&library, config, &choice.provider)?]
     };
     let chosen_because = announce(&choice, &devices);
+    gpu::equip(&library, config, &mut devices);
     Ok(Discovery { library, devices, chosen_because })
 }
 
@@ -242,7 +245,8 @@ impl Listed {
 impl DevicePlan {
     fn new(rails: Vec<RailPlan>) -> Self {
         let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
-        Self { name: device_name(&names), rails }
+        let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
+        Self { name: device_name(&names), rails, gpu_memory }
     }
 
     /// What its rails carry together, in megabits per second; a guess where nobody knows.

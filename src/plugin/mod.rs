@@ -4,6 +4,7 @@ mod config;
 pub(crate) mod device;
 pub(crate) mod discovery;
 mod environment;
+pub(crate) mod gpu;
 mod interfaces;
 pub(crate) mod order;
 mod probe;
@@ -158,6 +159,23 @@ pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handl
         endpoint.register(memory)
     };
     registry::with(comm, register)
+}
+
+/// The GPU that these bytes belong to, and the number of their buffer, for a comm whose device takes GPU memory, and takes it so.
+pub(crate) fn gpu_of(
+    comm: Handle,
+    address: u64,
+    len: usize,
+    by_dmabuf: bool,
+) -> Result<(i32, u64)> {
+    started()?;
+    registry::with(comm, |endpoint| {
+        endpoint.check_comm(comm)?;
+        endpoint.takes_gpu_memory(by_dmabuf)
+    })?;
+    // Outside of the lock: other connections of the endpoint go on.
+    let owner = gpu::owner(address, len)?;
+    Ok((owner.device, owner.buffer))
 }
 
 /// Returns when nothing touches the memory any more; past a bound it is an error, and the memory stays registered.
@@ -357,8 +375,8 @@ pub(crate) fn may_end_early(request: Handle) -> Result<Handle> {
 }
 
 /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; whoever asks gets the reads.
-pub(crate) fn iflush(comm: Handle, _buffers: &[Receive]) -> Result<Option<Handle>> {
-    registry::with(comm, |endpoint| endpoint.iflush(comm))
+pub(crate) fn iflush(comm: Handle, buffers: &[Receive]) -> Result<Option<Handle>> {
+    registry::with(comm, |endpoint| endpoint.iflush(comm, buffers))
 }
 
 pub(crate) fn close_send(comm: Handle) -> Result<()> {

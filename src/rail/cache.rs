@@ -23,10 +23,11 @@ struct Held {
     handles: usize,
 }
 
-/// Ordered by kind, then by where a range begins, longest first: the range that may hold another comes right before it.
+/// Ordered by kind and buffer, then by where a range begins, longest first: the range that may hold another comes right before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     kind: u64,
+    buffer: u64,
     start: u64,
     shortness: u64,
 }
@@ -42,8 +43,7 @@ impl RegionCache {
             return Ok(held);
         }
         let region = Arc::new(register()?);
-        // A DMA-BUF is a buffer of its own each time: its descriptor may be another one at the same address.
-        if memory.dmabuf().is_none() {
+        if is_told_apart(&memory) {
             let held = Held { region: Arc::downgrade(&region), handles: 1 };
             self.held.insert(Key::of(&memory), held);
         }
@@ -79,14 +79,15 @@ impl RegionCache {
 
     /// The held registration that covers `memory`.
     fn find(&mut self, memory: &UserMemory) -> Option<Arc<UserRegion>> {
-        if memory.dmabuf().is_some() {
+        if !is_told_apart(memory) {
             return None;
         }
         let key = Key::of(memory);
         let (nearest, held) = self.held.range_mut(..=key).next_back()?;
         // The nearest range that begins at or before this one. Another one may hold it too: then a registration is
         // made that was not needed, which costs time and nothing else.
-        let region = if nearest.kind == key.kind { held.region.upgrade() } else { None };
+        let is_its = (nearest.kind, nearest.buffer) == (key.kind, key.buffer);
+        let region = if is_its { held.region.upgrade() } else { None };
         let region = region.filter(|region| region.holds(memory.address(), memory.len()))?;
         held.handles += 1;
         Some(region)
@@ -105,6 +106,13 @@ impl Key {
             MemoryKind::Host => 0,
             MemoryKind::Cuda { device } => 1 + u64::from(device.cast_unsigned()),
         };
-        Self { kind, start: memory.address(), shortness: u64::MAX - memory.len() as u64 }
+        let shortness = u64::MAX - memory.len() as u64;
+        Self { kind, buffer: memory.buffer(), start: memory.address(), shortness }
     }
+}
+
+/// Whether the same range of the same kind is the same memory. On a device it may be freed and allocated anew while its registration is
+/// held, and then is not what was registered, by address or by DMA-BUF: the number of its buffer tells, where the driver has one.
+fn is_told_apart(memory: &UserMemory) -> bool {
+    memory.kind() == MemoryKind::Host || memory.buffer() != 0
 }

@@ -24,8 +24,8 @@ pub(crate) enum Purpose {
     Eager { sender: u16, number: u32 },
     /// Short messages that travel together, by the sender in this slot.
     Bundle { sender: u16 },
-    /// A read of our own memory, for the flush in this slot.
-    Flush { flush: u16 },
+    /// A read of this region of ours, for the flush in this slot.
+    Flush { flush: u16, region: RegionId },
     /// A sign of life asked for by the sender in this slot.
     SenderPulse { sender: u16 },
     /// The same by a receiver.
@@ -186,10 +186,11 @@ impl Operations {
         )
     }
 
-    /// Whether a part of anybody's, in flight or waiting to be posted, reads `region`.
+    /// Whether a part of anybody's, in flight or waiting to be posted, or a flush reads `region`.
     pub(crate) fn reads(&self, region: RegionId) -> bool {
-        self.purposes()
-            .any(|purpose| matches!(purpose, Purpose::Part { region: read, .. } if *read == region))
+        self.purposes().any(|purpose| {
+            matches!(purpose, Purpose::Part { region: read, .. } | Purpose::Flush { region: read, .. } if *read == region)
+        })
     }
 
     /// The same for the parts of one sender.
@@ -244,13 +245,16 @@ mod tests {
     #[test]
     fn the_end_of_a_part_is_no_end_of_anything_else() {
         let mut operations = Operations::new(2);
-        let (flush, region) = (Purpose::Flush { flush: 7 }, RegionId::next());
+        let [page, region] = [RegionId::next(), RegionId::next()];
+        let flush = Purpose::Flush { flush: 7, region: page };
         let begun = [flush, part(region)].map(|purpose| operations.begin(purpose).unwrap());
         let [flush, part] = begun.map(|index| operations.context(index).number());
         assert!(operations.end_part(flush).is_none() && operations.end_part(1).is_none());
         assert!(operations.end_part(part).is_some_and(|part| part.sender == 1 && part.bytes == 8));
         assert!(operations.end_part(part).is_none() && !operations.reads(region));
-        assert!(matches!(operations.end(flush), Some(Purpose::Flush { flush: 7 })));
+        assert!(operations.reads(page));
+        assert!(matches!(operations.end(flush), Some(Purpose::Flush { flush: 7, .. })));
+        assert!(!operations.reads(page));
         assert!(operations.is_empty());
     }
 }

@@ -5,7 +5,9 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::{Data, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, UserMemory};
+use fabric::{
+    Data, Endpoint, FabricError, HostBytes, LocalBytes, MemoryKind, Pages, Region, UserMemory,
+};
 
 /// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
 #[derive(Debug)]
@@ -81,6 +83,13 @@ impl UserRegion {
         address >= self.memory.address() && end.is_some_and(|end| end <= self.end)
     }
 
+    /// How many bytes there are from `address` on; none outside.
+    pub(crate) fn bytes_from(&self, address: u64) -> usize {
+        let inside = address >= self.memory.address();
+        let left = self.end.checked_sub(address).filter(|_| inside).unwrap_or(0);
+        usize::try_from(left).unwrap_or(usize::MAX)
+    }
+
     /// Bytes of the buffer as a post on data rail `rail` names them; `None` out of bounds.
     #[inline]
     pub(crate) fn local(
@@ -112,6 +121,7 @@ impl UserRegion {
         words: [u64; COUNT],
         len: usize,
     ) -> bool {
+        debug_assert_eq!(self.memory.kind(), MemoryKind::Host, "a copy to GPU memory");
         let address = target.wrapping_sub(self.to_target);
         self.first.store_words(address, words, len)
     }

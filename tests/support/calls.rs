@@ -155,6 +155,40 @@ impl Net {
         Ok(object(region).expect("a region"))
     }
 
+    /// GPU memory, by its address.
+    pub(crate) fn register_gpu(self, comm: Object, address: u64, len: usize) -> Answer<Object> {
+        let (mut region, data) = (STALE, gpu_pointer(address));
+        call!(self.table, reg_mr(pointer(comm), data, len, net_abi::PTR_CUDA, &raw mut region))?;
+        Ok(object(region).expect("a region"))
+    }
+
+    /// The same by a DMA-BUF.
+    pub(crate) fn register_dmabuf(
+        self,
+        comm: Object,
+        address: u64,
+        len: usize,
+        offset: u64,
+        descriptor: c_int,
+    ) -> Answer<Object> {
+        let (mut region, data) = (STALE, gpu_pointer(address));
+        let kind = net_abi::PTR_CUDA;
+        let place = &raw mut region;
+        call!(
+            self.table,
+            reg_mr_dma_buf(pointer(comm), data, len, kind, offset, descriptor, place)
+        )?;
+        Ok(object(region).expect("a region"))
+    }
+
+    /// `ptrSupport` of a device: bits of memory's kinds.
+    pub(crate) fn pointer_support(self, device: c_int) -> Answer<c_int> {
+        let mut properties = std::mem::MaybeUninit::<net_abi::PropertiesV12>::zeroed();
+        call!(self.table, get_properties(device, properties.as_mut_ptr()))?;
+        // SAFETY: the call has written it, and zeros are valid as well.
+        Ok(unsafe { properties.assume_init() }.ptr_support)
+    }
+
     pub(crate) fn deregister(self, comm: Object, region: Object) -> Answer<()> {
         call!(self.table, dereg_mr(pointer(comm), pointer(region)))
     }
@@ -256,6 +290,51 @@ impl Net {
         let (mut size, mut regions) = (c_int::try_from(len).unwrap_or(c_int::MAX), pointer(region));
         let (data, size, regions) = (&raw mut data, &raw mut size, &raw mut regions);
         call!(self.table, iflush(pointer(comm), 1, data, size, regions, &raw mut request))?;
+        Ok(object(request))
+    }
+
+    /// The same for a group: where each buffer begins, its size as NCCL says it, and its registration.
+    pub(crate) fn iflush_each(
+        self,
+        comm: Object,
+        buffers: &[(usize, c_int, Object)],
+    ) -> Answer<Option<Object>> {
+        let mut request = STALE;
+        let mut data: Vec<*mut c_void> =
+            buffers.iter().map(|(address, ..)| ptr::without_provenance_mut(*address)).collect();
+        let mut sizes: Vec<c_int> = buffers.iter().map(|(_, size, _)| *size).collect();
+        let mut regions: Vec<_> = buffers.iter().map(|(.., region)| pointer(*region)).collect();
+        let count = c_int::try_from(buffers.len()).expect("few");
+        let (data, sizes, regions) = (data.as_mut_ptr(), sizes.as_mut_ptr(), regions.as_mut_ptr());
+        call!(self.table, iflush(pointer(comm), count, data, sizes, regions, &raw mut request))?;
+        Ok(object(request))
+    }
+
+    /// A group of receives, each into a buffer of its own: where, its length, its tag and its registration.
+    pub(crate) fn irecv_into(
+        self,
+        comm: Object,
+        receives: &[(usize, usize, c_int, Object)],
+    ) -> Answer<Option<Object>> {
+        let mut request = STALE;
+        let mut data: Vec<*mut c_void> =
+            receives.iter().map(|(address, ..)| ptr::without_provenance_mut(*address)).collect();
+        let mut sizes: Vec<usize> = receives.iter().map(|(_, len, ..)| *len).collect();
+        let mut tags: Vec<c_int> = receives.iter().map(|(_, _, tag, _)| *tag).collect();
+        let mut regions: Vec<_> = receives.iter().map(|(.., region)| pointer(*region)).collect();
+        call!(
+            self.table,
+            irecv(
+                pointer(comm),
+                c_int::try_from(receives.len()).expect("few"),
+                data.as_mut_ptr(),
+                sizes.as_mut_ptr(),
+                tags.as_mut_ptr(),
+                regions.as_mut_ptr(),
+                ptr::null_mut(),
+                &raw mut request
+            )
+        )?;
         Ok(object(request))
     }
 
@@ -405,12 +484,22 @@ pub(crate) fn warned() -> usize {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
+/// All that the log has said, of every level.
+pub(crate) fn lines() -> Vec<String> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+static ALL: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// What stands in a place before the call: a plugin has to overwrite it.
 const STALE: *mut c_void = ptr::without_provenance_mut(0x5a5a_5a5a_5a5a_5a5a);
 
 fn pointer(object: Object) -> *mut c_void {
     ptr::without_provenance_mut(object.0)
+}
+
+fn gpu_pointer(address: u64) -> *mut c_void {
+    ptr::without_provenance_mut(usize::try_from(address).expect("64 bits"))
 }
 
 fn object(place: *mut c_void) -> Option<Object> {
@@ -437,6 +526,7 @@ unsafe extern "C" fn receive(
     // SAFETY: the plugin's format is "%s", so its argument is a C string.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     super::say(&format!("  log {level}: {text}"));
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).push(text.clone());
     if level == LOG_WARN {
         LINES.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }

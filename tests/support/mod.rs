@@ -9,6 +9,7 @@
 pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod counting;
+pub(crate) mod gpu;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod sockets;

@@ -11,10 +11,13 @@ mod connecting;
 mod eager;
 mod flush;
 mod gone;
+mod gpu;
 mod lines;
 mod link;
 mod mixed;
 mod silence;
+#[path = "../../crates/gpu/tests/support/mod.rs"]
+mod standin;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../../crates/vfabric/tests/support/provider.rs"]

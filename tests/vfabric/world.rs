@@ -61,7 +61,9 @@ impl World {
         let context = first.init().expect("init");
         let fabric = VirtualFabric::of(&provider);
         first.finalize(context).expect("finalize");
-        let anew = format!("profile={profile} nics=16");
+        // What was asked of device memory holds for the fabric that is made anew, too.
+        let hmem = std::env::var("VFABRIC_HMEM").unwrap_or_else(|_| "0".to_owned());
+        let anew = format!("profile={profile} nics=16 hmem={hmem}");
         if rails[0] == rails[1] {
             fabric.configure(&anew);
             return Self { nets: [first, first], fabric };

@@ -169,14 +169,18 @@ impl Info {
         self.receive_mut().size = receive;
     }
 
-    /// Whether two answers are the same place, whatever else they offer.
-    pub(crate) fn names_same_place(&self, other: &Self) -> bool {
+    /// Whether two answers are the same place, whatever else they offer or ask.
+    pub fn is_at(&self, other: &Self) -> bool {
         self.provider() == other.provider()
             && self.fabric_name() == other.fabric_name()
             && self.domain_name() == other.domain_name()
             && self.source_address() == other.source_address()
             && self.protocol() == other.protocol()
-            && self.domain().mr_mode == other.domain().mr_mode
+    }
+
+    /// The same, and they ask the same of registration.
+    pub(crate) fn names_same_place(&self, other: &Self) -> bool {
+        self.is_at(other) && self.domain().mr_mode == other.domain().mr_mode
     }
 
     /// Takes a list apart into its entries.

@@ -8,6 +8,7 @@ pub struct UserMemory {
     address: u64,
     len: usize,
     kind: MemoryKind,
+    buffer: u64,
     dmabuf: Option<Dmabuf>,
 }
 
@@ -40,7 +41,7 @@ impl UserMemory {
     /// The bytes stay mapped, readable and writable, until every region over them has closed and every operation posted from
     /// them has ended; peers and the provider may read and write them meanwhile.
     pub const unsafe fn host(address: u64, len: usize) -> Self {
-        Self { address, len, kind: MemoryKind::Host, dmabuf: None }
+        Self { address, len, kind: MemoryKind::Host, buffer: 0, dmabuf: None }
     }
 
     /// `len` bytes of a CUDA device's memory at `address`, by its dmabuf if there is one.
@@ -54,7 +55,13 @@ impl UserMemory {
         device: i32,
         dmabuf: Option<Dmabuf>,
     ) -> Self {
-        Self { address, len, kind: MemoryKind::Cuda { device }, dmabuf }
+        Self { address, len, kind: MemoryKind::Cuda { device }, buffer: 0, dmabuf }
+    }
+
+    /// The same, in the buffer of this number (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no other buffer of the process ever has: what is
+    /// freed and allocated anew at an address is told apart by it. 0: nobody knows.
+    pub const fn in_buffer(self, buffer: u64) -> Self {
+        Self { buffer, ..self }
     }
 
     /// The first byte's address.
@@ -75,6 +82,11 @@ impl UserMemory {
     /// Whose memory it is.
     pub const fn kind(&self) -> MemoryKind {
         self.kind
+    }
+
+    /// The number of its buffer, on a device; 0 where nobody knows.
+    pub const fn buffer(&self) -> u64 {
+        self.buffer
     }
 
     /// Its dmabuf, if it has one.

@@ -42,14 +42,18 @@ pub(in crate::abi) unsafe fn register(
     // SAFETY: the caller vouches for it.
     let region = unsafe { place(region, ptr::null_mut(), "memory handle") }?;
     let (address, len) = range(data, size)?;
+    let comm = object::comm(comm)?;
     let memory = match kind {
         // SAFETY: NCCL keeps what it registers until it has deregistered it.
         PTR_HOST => unsafe { UserMemory::host(address, len) },
-        // SAFETY: as above.
-        PTR_CUDA => unsafe { UserMemory::cuda(address, len, ANY_DEVICE, None) },
+        PTR_CUDA => {
+            let (device, buffer) = plugin::gpu_of(comm, address, len, false)?;
+            // SAFETY: as above; the driver has named the device.
+            unsafe { UserMemory::cuda(address, len, device, None) }.in_buffer(buffer)
+        }
         _ => return Err(unknown_kind(kind)),
     };
-    *region = object::pointer(plugin::register(object::comm(comm)?, memory)?);
+    *region = object::pointer(plugin::register(comm, memory)?);
     Ok(())
 }
 
@@ -75,10 +79,12 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
                 format!("{descriptor} is no DMA-BUF descriptor"),
             ));
         }
-        let dmabuf = Dmabuf { fd: descriptor, offset };
-        // SAFETY: NCCL keeps what it registers until it has deregistered it, and made the dmabuf from it.
-        let memory = unsafe { UserMemory::cuda(address, len, ANY_DEVICE, Some(dmabuf)) };
-        *region = object::pointer(plugin::register(object::comm(comm)?, memory)?);
+        let comm = object::comm(comm)?;
+        let (device, buffer) = plugin::gpu_of(comm, address, len, true)?;
+        let dmabuf = Some(Dmabuf { fd: descriptor, offset });
+        // SAFETY: NCCL keeps what it registers until it has deregistered it, and made the dmabuf from it; the driver has named the device.
+        let memory = unsafe { UserMemory::cuda(address, len, device, dmabuf) }.in_buffer(buffer);
+        *region = object::pointer(plugin::register(comm, memory)?);
         Ok(())
     })
 }
@@ -89,9 +95,6 @@ pub(in crate::abi) unsafe extern "C" fn dereg_mr(
 ) -> ResultCode {
     guard("deregMr", || plugin::deregister(object::comm(comm)?, object::region(region)?))
 }
-
-/// NCCL does not say which GPU owns the memory; the plugin asks the driver before it registers.
-const ANY_DEVICE: i32 = -1;
 
 fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {
     let len = size.bytes()?;

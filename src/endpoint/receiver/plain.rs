@@ -3,7 +3,7 @@
 use proto::limits::MAX_DATA_RAILS;
 use proto::{Immediate, Line, PlainLook};
 
-use super::Receiver;
+use super::{NO_COPY, Receiver};
 use crate::endpoint::plain::Plain;
 use crate::rail::UserRegion;
 
@@ -21,6 +21,7 @@ impl Receiver {
         if len == 0 || !self.narrow || !region.holds(address, len) {
             return None;
         }
+        debug_assert!(self.can_fill(region), "{NO_COPY}");
         let [first, second] = region.first_keys();
         let words = [region.target(address), len as u64, first, second & self.second_lane];
         self.flow.post_plainly(&mut self.places, words, tag, cut)
@@ -38,6 +39,7 @@ impl Receiver {
         if len == 0 || !region.holds(address, len) {
             return None;
         }
+        debug_assert!(self.can_fill(region), "{NO_COPY}");
         let (address, len) = (region.target(address), len as u64);
         let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
         if self.wide {

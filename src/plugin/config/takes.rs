@@ -116,6 +116,16 @@ fn within(number: u64, min: u64, max: u64, zero: Zero) -> Option<Value> {
     (is_zero || (min..=max).contains(&number)).then_some(Value::Number(number))
 }
 
+/// Whether rails may move GPU memory themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceMemory {
+    /// Where it works.
+    Auto,
+    Off,
+    /// Where it works, and a warning elsewhere.
+    On,
+}
+
 /// A value the setting accepts, before it becomes a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
@@ -200,6 +210,17 @@ impl From<Value> for usize {
 impl From<Value> for Duration {
     fn from(value: Value) -> Self {
         Self::from_millis(value.number())
+    }
+}
+
+impl From<Value> for DeviceMemory {
+    fn from(value: Value) -> Self {
+        match value.text().as_str() {
+            "auto" => Self::Auto,
+            "0" => Self::Off,
+            "1" => Self::On,
+            _ => panic!("{MISMATCH}"),
+        }
     }
 }
 

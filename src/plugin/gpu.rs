@@ -1,0 +1,302 @@
+//! GPU memory: whether it goes straight to and from a device's rails, and if not why; and which GPU an address belongs to.
+//!
+//! Which provider and which NICs serve is decided without it. For the rails that were chosen libfabric is asked a second time, for
+//! FI_HMEM: all of them have it, or the device moves the host's memory alone.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fabric::{
+    AddressVector, CompletionQueue, Data, Domain, Endpoint, EndpointOption, Fabric, FabricError,
+    Info, Library, OptionName, OptionValue, Query, Version,
+};
+use gpu::{Driver, Owner};
+
+use super::config::{Config, DeviceMemory};
+use super::discovery::{DevicePlan, RailPlan};
+use crate::error::{Error, Kind, Result};
+
+/// How GPU memory goes between a device's rails and a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GpuMemory {
+    /// The NICs read and write it.
+    Direct {
+        /// It may also be registered by a DMA-BUF.
+        dmabuf: bool,
+    },
+    /// NCCL copies it through memory of the host's.
+    ByHost(Obstacle),
+}
+
+/// Why NICs do not reach GPU memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    TurnedOff,
+    /// In the words of `gpu`.
+    NoDriver(String),
+    NotOffered {
+        interface: String,
+        provider: String,
+    },
+    /// The provider would call CUDA in our calls, in whose threads that may never come back.
+    CallsCuda {
+        interface: String,
+        provider: String,
+        answer: String,
+    },
+    /// A libfabric that cannot be told to leave CUDA alone.
+    CannotBeTold {
+        interface: String,
+        provider: String,
+        version: Version,
+    },
+}
+
+impl GpuMemory {
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Self::Direct { .. })
+    }
+
+    /// Whether it may be registered by a DMA-BUF.
+    pub(crate) fn takes_dmabuf(&self) -> bool {
+        matches!(self, Self::Direct { dmabuf: true })
+    }
+
+    /// For the log.
+    fn told(&self) -> String {
+        match self {
+            Self::Direct { dmabuf: true } => "goes direct, by address or DMA-BUF".to_owned(),
+            Self::Direct { dmabuf: false } => "goes direct, by address".to_owned(),
+            Self::ByHost(obstacle) => format!("goes through the host: {}", obstacle.phrase()),
+        }
+    }
+}
+
+impl Obstacle {
+    pub(crate) fn phrase(&self) -> String {
+        match self {
+            Self::TurnedOff => "IRONRAIL_DEVICE_MEMORY=0 turns it off".to_owned(),
+            Self::NoDriver(reason) => reason.clone(),
+            Self::NotOffered { interface, provider } => {
+                format!("{provider} offers no FI_HMEM on {interface}")
+            }
+            Self::CallsCuda { interface, provider, answer } => {
+                format!("{provider} does not do without calls of CUDA on {interface} ({answer})")
+            }
+            Self::CannotBeTold { interface, provider, version } => format!(
+                "libfabric {version} cannot keep {provider} on {interface} from calls of CUDA"
+            ),
+        }
+    }
+
+    fn next_step(&self) -> &'static str {
+        match self {
+            Self::TurnedOff => "unset it",
+            Self::NoDriver(_) => {
+                "check that nvidia-smi lists the GPUs where the job runs, and that the container has the driver's libcuda.so.1"
+            }
+            Self::NotOffered { .. } => {
+                "use a libfabric that was built with CUDA (fi_info -c FI_HMEM lists what it offers), or another provider by IRONRAIL_PROVIDER"
+            }
+            Self::CallsCuda { .. } => {
+                "cxi needs GDRCopy for that, efa peer-to-peer access to the GPU, and rxm FI_OFI_RXM_ENABLE_DIRECT_SEND=1"
+            }
+            Self::CannotBeTold { .. } => "use libfabric 1.18 or newer",
+        }
+    }
+}
+
+/// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
+pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [DevicePlan]) {
+    for device in devices.iter_mut() {
+        match direct(library, config, &device.rails) {
+            Ok((infos, dmabuf)) => {
+                for (rail, info) in device.rails.iter_mut().zip(infos) {
+                    rail.info = info;
+                }
+                device.gpu_memory = GpuMemory::Direct { dmabuf };
+            }
+            Err(obstacle) => device.gpu_memory = GpuMemory::ByHost(obstacle),
+        }
+    }
+    announce(config, devices);
+}
+
+/// What libfabric says of the rails with GPU memory, if all have it; and whether DMA-BUFs may be registered.
+fn direct(
+    library: &Arc<Library>,
+    config: &Config,
+    rails: &[RailPlan],
+) -> std::result::Result<(Vec<Info>, bool), Obstacle> {
+    if config.device_memory == DeviceMemory::Off {
+        return Err(Obstacle::TurnedOff);
+    }
+    let driver = Driver::get().map_err(|reason| Obstacle::NoDriver(reason.to_string()))?;
+    let infos = rails.iter().map(|rail| with_gpu_memory(library, config, rail));
+    let infos: Vec<_> = infos.collect::<std::result::Result<_, _>>()?;
+    let by_driver = (0..driver.devices()).any(|device| driver.exports_dmabuf(device));
+    let by_library = library.api() >= Version::new(1, 20);
+    let dmabuf = by_driver && by_library && infos.iter().all(knows_dmabuf);
+    Ok((infos, dmabuf))
+}
+
+/// A rail as libfabric describes it to who asks for GPU memory.
+fn with_gpu_memory(
+    library: &Arc<Library>,
+    config: &Config,
+    rail: &RailPlan,
+) -> std::result::Result<Info, Obstacle> {
+    let (interface, provider) = (rail.interface.clone(), rail.info.provider().to_owned());
+    let query = Query {
+        provider: Some(provider.clone()),
+        basic_regions: config.basic_regions,
+        device_memory: true,
+        ..Query::default()
+    };
+    let here = |query: &Query| {
+        let found = library.find(query).unwrap_or_default();
+        found.into_iter().find(|info| info.device_memory() && info.is_at(&rail.info))
+    };
+    // An alias is listed only when it is asked for.
+    let by_address = || {
+        let address: IpAddr = rail.address.parse().ok()?;
+        here(&Query { source: Some(address.to_string()), ..query.clone() })
+    };
+    let info = here(&query).or_else(by_address);
+    let Some(info) = info else { return Err(Obstacle::NotOffered { interface, provider }) };
+    // Before 1.18 nothing can be said: there a NIC is trusted, and software that copies is not.
+    let version = library.version();
+    if version < TOLD_SINCE {
+        let trusted = info.nic().is_some();
+        return if trusted {
+            Ok(info)
+        } else {
+            Err(Obstacle::CannotBeTold { interface, provider, version })
+        };
+    }
+    match tried(library, &info) {
+        Ok(()) => Ok(info),
+        Err(error) => Err(Obstacle::CallsCuda { interface, provider, answer: error.to_string() }),
+    }
+}
+
+/// Opens an endpoint that may not call CUDA: fi_endpoint(3), FI_OPT_CUDA_API_PERMITTED. A provider whose way to GPU memory are such
+/// calls refuses; all that have FI_HMEM know the option.
+fn tried(library: &Arc<Library>, info: &Info) -> std::result::Result<(), FabricError> {
+    let domain = Domain::open(&Fabric::open(library, info)?, info)?;
+    let queue = CompletionQueue::open(&domain, TRIAL_ENTRIES)?;
+    let addresses = AddressVector::open(&domain)?;
+    Endpoint::<Data>::open_with(&domain, info, &queue, &addresses, &[NO_CUDA_CALLS]).map(drop)
+}
+
+/// What every endpoint of a rail asks for that may touch GPU memory: the provider's progress runs in NCCL's threads, one of which
+/// kernels wait for, and a call of CUDA's that waits for a kernel there never ends.
+pub(crate) fn options(info: &Info, version: Version) -> &'static [EndpointOption] {
+    if info.device_memory() && version >= TOLD_SINCE { &[NO_CUDA_CALLS] } else { &[] }
+}
+
+const NO_CUDA_CALLS: EndpointOption = EndpointOption {
+    name: OptionName::CudaApiPermitted,
+    value: OptionValue::Flag(false),
+    required: true,
+};
+const TOLD_SINCE: Version = Version::new(1, 18);
+const TRIAL_ENTRIES: usize = 64;
+
+/// Whether a provider reads FI_MR_DMABUF (fi_mr(3)): no call tells, and one that does not know the flag takes the descriptor for an
+/// address. These do, by their sources, and who speaks a NIC's protocol for it.
+fn knows_dmabuf(info: &Info) -> bool {
+    let core = info.provider().split(';').next().unwrap_or_default();
+    matches!(core, "cxi" | "efa" | "verbs" | "opx")
+        || matches!(info.protocol(), FI_PROTO_EFA | FI_PROTO_CXI)
+}
+
+/// rdma/fabric.h.
+const FI_PROTO_EFA: u32 = 20;
+const FI_PROTO_CXI: u32 = 24;
+
+/// One line where all devices are alike, as they mostly are.
+fn announce(config: &Config, devices: &[DevicePlan]) {
+    let alike = devices.windows(2).all(|pair| pair[0].gpu_memory == pair[1].gpu_memory);
+    for device in devices.iter().take(if alike { 1 } else { usize::MAX }) {
+        let of = if alike { String::new() } else { format!("device {}: ", device.name) };
+        match &device.gpu_memory {
+            GpuMemory::ByHost(obstacle) if config.device_memory == DeviceMemory::On => log::warn!(
+                "{of}IRONRAIL_DEVICE_MEMORY=1 asks for direct transfers of GPU memory, and it goes through the host: {}; {}",
+                obstacle.phrase(),
+                obstacle.next_step()
+            ),
+            found => log::info!("{of}GPU memory {}", found.told()),
+        }
+    }
+}
+
+/// The GPU that all of these bytes belong to, and the buffer; no buffer (0) where they are of several. The driver says it of the
+/// address: a process may register memory of other GPUs than its own (PXN).
+pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
+    let driver = Driver::get().map_err(|reason| {
+        let sentence = format!("{len} bytes of GPU memory cannot be registered: {reason}");
+        Error::new(Kind::InvalidUsage, sentence)
+    })?;
+    let last = address.saturating_add(len.saturating_sub(1) as u64);
+    let nobody = |at: u64| {
+        let sentence = format!(
+            "{len} bytes at {address:#x} were given as GPU memory, and the byte at {at:#x} is not: CUDA's driver knows no device's allocation there"
+        );
+        Error::new(Kind::InvalidArgument, sentence)
+    };
+    let first = driver.owner(address).ok_or_else(|| nobody(address))?;
+    let end = driver.owner(last).ok_or_else(|| nobody(last))?;
+    if first.device != end.device {
+        let sentence = format!(
+            "{len} bytes at {address:#x} begin in memory of GPU {} and end in memory of GPU {}: a region lies on one",
+            first.device, end.device
+        );
+        return Err(Error::new(Kind::InvalidArgument, sentence));
+    }
+    let buffer = if first.buffer == end.buffer { first.buffer } else { 0 };
+    Ok(Owner { buffer, ..first })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_gpu_memory_goes_through_the_host_is_one_phrase_with_a_next_step() {
+        let (interface, provider) = ("eth0".to_owned(), "tcp".to_owned());
+        let version = Version::new(1, 17);
+        for (obstacle, words) in [
+            (Obstacle::TurnedOff, "IRONRAIL_DEVICE_MEMORY=0"),
+            (Obstacle::NoDriver("no CUDA driver (why)".to_owned()), "no CUDA driver"),
+            (
+                Obstacle::NotOffered { interface: interface.clone(), provider: provider.clone() },
+                "tcp offers no FI_HMEM on eth0",
+            ),
+            (
+                Obstacle::CallsCuda {
+                    interface: interface.clone(),
+                    provider: provider.clone(),
+                    answer: "no".to_owned(),
+                },
+                "tcp does not do without calls of CUDA on eth0 (no)",
+            ),
+            (Obstacle::CannotBeTold { interface, provider, version }, "libfabric 1.17"),
+        ] {
+            let phrase = obstacle.phrase();
+            assert!(phrase.contains(words) && !phrase.contains('\n'), "{phrase}");
+            assert!(!obstacle.next_step().is_empty());
+            let told = GpuMemory::ByHost(obstacle).told();
+            assert!(told.starts_with("goes through the host: "), "{told}");
+        }
+    }
+
+    #[test]
+    fn without_a_driver_nothing_is_gpu_memory() {
+        if Driver::get().is_ok() {
+            return;
+        }
+        let error = owner(4096, 64).unwrap_err();
+        assert!(error.sentence.contains("CUDA"), "{}", error.sentence);
+    }
+}

@@ -1,0 +1,50 @@
+//! CUDA's driver without a GPU (`crates/gpu/tests/support/cuda.c`), loaded before the plugin looks for one, and memory of its devices.
+//!
+//! An address of that memory is mapped to nothing: a plugin whose processor touches it dies. The virtual fabric finds the bytes as a NIC
+//! does.
+
+use std::ffi::{CStr, CString, c_char, c_ulong, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use gpu::{DeviceMemory, Devices};
+
+/// The stand-in, loaded: whoever opens `libcuda.so.1` afterwards has it.
+pub(crate) struct Gpus {
+    devices: Devices,
+    calls: Calls,
+}
+
+type Calls = extern "C" fn(*const c_char, *const c_char) -> c_ulong;
+
+impl Gpus {
+    /// Of the library in this file. `words` are for STANDIN_CUDA.
+    pub(crate) fn load(file: &Path, words: &str) -> Self {
+        Self::try_load(file, words).expect("the stand-in has devices")
+    }
+
+    /// The same where the words may say that there are no devices.
+    pub(crate) fn try_load(file: &Path, words: &str) -> Option<Self> {
+        super::virtual_fabric::set("STANDIN_CUDA", words);
+        let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
+        // SAFETY: its initialisers do nothing.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "{} does not open", file.display());
+        // SAFETY: the library is open.
+        let symbol: *const c_void = unsafe { libc::dlsym(library, c"standin_calls".as_ptr()) };
+        assert!(!symbol.is_null());
+        // SAFETY: the stand-in defines it so; a symbol's address is a function pointer.
+        let calls = unsafe { (&raw const symbol).cast::<Calls>().read() };
+        Some(Self { devices: Devices::open().ok()?, calls })
+    }
+
+    /// Memory of a device.
+    pub(crate) fn allocate(&self, device: i32, len: usize) -> DeviceMemory {
+        self.devices.allocate(device, len).expect("there is room")
+    }
+
+    /// How often the library in a file of this name has made a call of the driver's; any, by `None`.
+    pub(crate) fn calls_of(&self, file: &CStr, call: Option<&CStr>) -> u64 {
+        (self.calls)(file.as_ptr(), call.map_or(std::ptr::null(), CStr::as_ptr))
+    }
+}
