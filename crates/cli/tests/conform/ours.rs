@@ -1,11 +1,12 @@
 //! Ironrail itself, by its newest table and by v8: over a real provider, and over every profile of the virtual fabric.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::OnceLock;
 
-use super::{TEMPORARY, conform, ended, ids, set};
+use super::{OF_GPUS, TEMPORARY, conform, ended, give_gpus, ids, set};
 
 /// Built by cargo for this test: whatever else lies in the target folder is not taken.
 fn built(package: &str, name: &str) -> PathBuf {
@@ -161,4 +162,100 @@ profiles! {
     it_passes_over_the_profile_of_efa and by_v8_over_the_profile_of_efa: "efa", &[];
     it_passes_over_the_profile_of_tcp and by_v8_over_the_profile_of_tcp: "tcp", &[];
     it_passes_over_the_adversary and by_v8_over_the_adversary: "adversary", &[];
+}
+
+// ---- the memory of GPUs ------------------------------------------------------------------------------------------
+
+/// libfabric 2.5.1, as scripts/setup brings it: one that knows dmabufs.
+const NEWER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1"
+);
+
+/// What the plugin may ask of the driver in NCCL's threads: none of it waits for a kernel.
+const PATIENT: [&str; 4] =
+    ["cuInit", "cuDeviceGetCount", "cuPointerGetAttributes", "cuDeviceGetAttribute"];
+
+/// All that is about GPUs holds, over two rails of a profile that take their memory; where `dmabuf` is not, by address alone. No rule of
+/// the fabric is broken, and the plugin makes none of the driver's calls that may wait.
+fn on_gpus(profile: &str, table: u32, library: Option<&str>, dmabuf: bool) {
+    if library.is_some_and(|library| !Path::new(library).exists()) {
+        let line = "SKIPPED: there is no libfabric 2.5.1: scripts/setup brings it\n";
+        drop(std::io::stderr().write_all(line.as_bytes()));
+        return;
+    }
+    let of_all = if dmabuf { "dmabuf" } else { "address" };
+    let own = format!("conform-gpus-{profile}-{table}-{of_all}-{}", process::id());
+    let reports = Path::new(TEMPORARY).join(own);
+    let _ = std::fs::remove_dir_all(&reports);
+    std::fs::create_dir_all(&reports).unwrap();
+    let mut expected = set(&OF_GPUS);
+    if table < 9 {
+        expected.remove("gpu-memory-in-groups");
+    }
+    if !dmabuf {
+        expected.remove("gpu-dmabuf-registers");
+    }
+    let only = expected.iter().cloned().collect::<Vec<_>>().join(",");
+    let mut command = conform(&format!(
+        "--threads --no-skip --jobs 2 --timeout 60 --abi {table} --only {only} --net"
+    ));
+    command.arg(ironrail()).envs([
+        ("VFABRIC_HMEM", "1"),
+        ("VFABRIC_REPORT", &*format!("{}/fabric-%p", reports.display())),
+        ("STANDIN_CUDA_REPORT", &*format!("{}/driver-%p", reports.display())),
+        ("FI_PROVIDER_PATH", vfabric().to_str().unwrap()),
+        ("FI_PROVIDER", "vfabric"),
+        ("VFABRIC_PROFILE", profile),
+        ("VFABRIC_NICS", "2"),
+        ("IRONRAIL_RAILS", "vnic0,vnic1"),
+    ]);
+    if let Some(library) = library {
+        command.env("IRONRAIL_LIBFABRIC", library);
+    }
+    give_gpus(&mut command);
+    let (code, lines, errors) = ended(command);
+    assert_eq!(code, 0, "{lines}{errors}");
+    assert_eq!(ids(&lines, "pass"), expected, "{lines}");
+    let texts = std::fs::read_dir(&reports).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        let is_fabric = path.file_name().unwrap().to_str().unwrap().starts_with("fabric");
+        (is_fabric, std::fs::read_to_string(path).unwrap())
+    });
+    let (mut fabrics, mut asked) = (0, 0);
+    for (is_fabric, text) in texts {
+        if is_fabric {
+            fabrics += 1;
+            let broken: Vec<&str> =
+                text.lines().filter(|line| line.starts_with("violation ")).collect();
+            assert!(text.contains("\nviolations ") && broken.is_empty(), "{broken:#?}");
+            continue;
+        }
+        for line in text.lines().filter(|line| line.starts_with("libnccl_net_ironrail.so ")) {
+            let call = line.split_whitespace().nth(1).unwrap();
+            assert!(PATIENT.contains(&call), "the plugin calls {call}");
+            asked += usize::from(call == "cuPointerGetAttributes");
+        }
+    }
+    // Each process has opened the fabric, and asked whose memory it is.
+    assert!(fabrics == expected.len() && asked == expected.len(), "{fabrics} {asked}");
+    std::fs::remove_dir_all(&reports).unwrap();
+}
+
+macro_rules! on_gpus {
+    ($($name:ident: $profile:literal, $table:literal, $library:expr, $dmabuf:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            on_gpus($profile, $table, $library, $dmabuf);
+        }
+    )*};
+}
+
+// Whether there are dmabufs goes by the provider and by libfabric: those of 1.17 know none.
+on_gpus! {
+    gpu_memory_over_the_profile_of_cxi: "cxi", 12, None, false;
+    gpu_memory_over_the_profile_of_tcp: "tcp", 12, None, false;
+    gpu_memory_over_the_adversary: "adversary", 12, None, false;
+    gpu_memory_and_dmabufs_over_the_profile_of_cxi: "cxi", 12, Some(NEWER), true;
+    gpu_memory_and_dmabufs_by_v8_over_the_profile_of_efa: "efa", 8, Some(NEWER), true;
 }

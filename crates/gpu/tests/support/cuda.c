@@ -310,7 +310,8 @@ int cuMemFree_v2(address_t address) {
   struct allocation *found = around(address);
   code = found && found->at == address ? SUCCESS : INVALID_VALUE;
   if (!code) {
-    munmap(found->view, found->len);
+    // Nothing takes its place, so that whoever still uses it is found out.
+    closed(found->view, found->len);
     close(found->file);
     found->len = 0;
   }
