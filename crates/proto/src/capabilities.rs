@@ -1,7 +1,6 @@
 //! What a provider was found to do. Peers exchange theirs at connect and use what both have.
 
-use crate::codec::{Reader, Writer};
-use crate::handshake::HandshakeError;
+use crate::codec::{HandshakeError, Reader, Writer};
 use crate::limits::PART_ALIGN;
 
 /// How many bytes of an immediate arrive, if any.

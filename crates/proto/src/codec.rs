@@ -6,8 +6,10 @@
 //!
 //! Nothing here trusts a length: every slice is taken by `get`. Allocation is bounded by the message, which is bounded.
 
+use std::fmt;
+
 use crate::bits::{fold, mix};
-use crate::handshake::HandshakeError;
+use crate::ids::ConnectionId;
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES};
 
 /// First bytes of every connection message: `IRRL`.
@@ -70,8 +72,8 @@ impl<const MAX: usize> Default for Bounded<MAX> {
     }
 }
 
-impl<const MAX: usize> std::fmt::Debug for Bounded<MAX> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<const MAX: usize> fmt::Debug for Bounded<MAX> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.as_bytes().escape_ascii())
     }
 }
@@ -248,3 +250,48 @@ impl<'a> Iterator for Reader<'a> {
         }))
     }
 }
+
+/// Why bytes are not a handle or a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeError {
+    Short,
+    Magic,
+    /// Of another version; from a request, whom to tell.
+    Version {
+        theirs: u16,
+        reply: Option<(ConnectionId, Address)>,
+    },
+    Check,
+    Length,
+    Kind(u16),
+    Missing(&'static str),
+    Repeated(u16),
+    FieldLength(u16),
+    Value(&'static str),
+    /// What is to be sent does not fit a message.
+    TooLong {
+        len: usize,
+    },
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short => f.write_str("it ends too early"),
+            Self::Magic => f.write_str("it is not of this plugin"),
+            Self::Version { theirs, .. } => {
+                write!(f, "it is of protocol version {theirs}, ours is {VERSION}")
+            }
+            Self::Check => f.write_str("its check does not hold"),
+            Self::Length => f.write_str("its length is out of bounds"),
+            Self::Kind(kind) => write!(f, "its kind {kind} is unknown"),
+            Self::Missing(name) => write!(f, "it lacks the {name}"),
+            Self::Repeated(kind) => write!(f, "it has field {kind} twice"),
+            Self::FieldLength(kind) => write!(f, "its field {kind} has a wrong length"),
+            Self::Value(name) => write!(f, "its {name} makes no sense"),
+            Self::TooLong { len } => write!(f, "it would have {len} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}

@@ -8,11 +8,12 @@
 //!
 //! The sender applies the rule when it reads the adverts of a group, before it sends by them. The receiver applies it when
 //! eager messages arrive, in their order, and when receives are posted. Then the n-th message of a tag meets the n-th receive of that tag, eager or not (NCCL plugins/net/README.md,
-//! irecv). At most E messages wait at the sender, so that the law of [`Window`](crate::Window) holds: of the lines past
+//! irecv). At most E messages wait at the sender, so that the law of [`Window`] holds: of the lines past
 //! the last advert read, no more are complete than there are eager messages without a line.
 
 use crate::flow::{LineSink, LineSource};
 use crate::ids::Line;
+use crate::window::Window;
 use crate::wire::{Form, Kind, body, head_line, seal};
 
 /// The longest message that may be sent eagerly.
@@ -110,6 +111,11 @@ struct Waiting {
     base: Line,
     tag: i32,
 }
+
+const _: () = {
+    assert!(Window::SINGLE.eager_places() as usize == Unplaced::MAX);
+    assert!(Window::GROUPED.eager_places() as usize == Unplaced::MAX);
+};
 
 impl Unplaced {
     /// At most E of every window, and as many places as an eager ring has: one that is used costs each connection as much

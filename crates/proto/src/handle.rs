@@ -5,8 +5,7 @@
 //! 32..36 address format | 36..48 zero | 48..112 control address | 112..128 scratch of connect, outside the check
 //! ```
 
-use crate::codec::{Address, VERSION, check_of};
-use crate::handshake::HandshakeError;
+use crate::codec::{Address, HandshakeError, VERSION, check_of};
 use crate::limits::HANDLE_BYTES;
 
 /// Where and how a listener is reached.

@@ -40,7 +40,6 @@ pub mod window;
 pub mod wire;
 
 mod bits;
-mod fields;
 
 pub use answered::{Answered, RequestMark, Standing};
 pub use asking::Asking;

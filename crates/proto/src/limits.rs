@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-use crate::eager::Unplaced;
-use crate::ids::RESIDUES;
-use crate::window::Window;
-
 /// Data rails of one connection: a line of 192 bytes has room for 20 keys, and NCCL's virtual device is narrower still.
 pub const MAX_DATA_RAILS: usize = 16;
 /// Rails that carry control messages of one connection.
@@ -54,17 +50,6 @@ pub const HANDLE_BYTES: usize = 128;
 pub const NCCL_MAX_REQUESTS: u32 = 32;
 
 const _: () = {
-    assert!(Window::SINGLE.outstanding() + Window::SINGLE.eager() <= Window::SINGLE.lines());
-    assert!(Window::SINGLE.eager_places() as usize == Unplaced::MAX);
-    assert!(Window::GROUPED.eager_places() as usize == Unplaced::MAX);
-    assert!(Window::GROUPED.outstanding() + Window::GROUPED.eager() <= Window::GROUPED.lines());
-    assert!(
-        Window::SINGLE.outstanding() >= NCCL_MAX_REQUESTS,
-        "NCCL may post all its requests as single receives"
-    );
-    assert!(Window::GROUPED.outstanding() as usize >= MAX_GROUP, "one group always fits");
-    assert!(Window::GROUPED.lines() <= MAX_RING && Window::SINGLE.lines() <= MAX_RING);
-    assert!(MAX_RING <= RESIDUES / 2, "an immediate resolves to one line of the ring");
     assert!(MAX_RING < 1 << 15, "a done of 16 bits has a direction");
     assert!(MAX_PARTS <= u64::BITS);
     assert!(MAX_DATA_RAILS <= u16::BITS as usize, "the rails that carried bytes are bits of a u16");

@@ -1,7 +1,6 @@
 //! The rails of one end, as it describes them to the other, and how two ends pair theirs.
 
-use crate::codec::{Address, Name, Reader, Writer};
-use crate::handshake::HandshakeError;
+use crate::codec::{Address, HandshakeError, Name, Reader, Writer};
 use crate::limits::{MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 /// A rail as its peer needs to know it.

@@ -2,8 +2,8 @@
 //!
 //! The law is W ≤ L − E: then an advert is never overwritten before the sender has read it or, eagerly, gone past it.
 
-use crate::ids::Line;
-use crate::limits::MAX_RING;
+use crate::ids::{Line, RESIDUES};
+use crate::limits::{MAX_GROUP, MAX_RING, NCCL_MAX_REQUESTS};
 
 /// A window that keeps the law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,18 @@ impl Window {
         self.lines - self.place(first)
     }
 }
+
+const _: () = {
+    assert!(Window::SINGLE.outstanding() + Window::SINGLE.eager() <= Window::SINGLE.lines());
+    assert!(Window::GROUPED.outstanding() + Window::GROUPED.eager() <= Window::GROUPED.lines());
+    assert!(
+        Window::SINGLE.outstanding() >= NCCL_MAX_REQUESTS,
+        "NCCL may post all its requests as single receives"
+    );
+    assert!(Window::GROUPED.outstanding() as usize >= MAX_GROUP, "one group always fits");
+    assert!(Window::GROUPED.lines() <= MAX_RING && Window::SINGLE.lines() <= MAX_RING);
+    assert!(MAX_RING <= RESIDUES / 2, "an immediate resolves to one line of the ring");
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,15 +1,20 @@
-//! The fields of connection messages: their types, and how those of one message are gathered.
-//!
-//! Whatever the message, every field is read the same way; the message then takes what it must have.
+//! Bytes to messages: whatever the message, every field is read the same way; the message then takes what it must have.
 
+use super::messages::{
+    Bye, Cease, Ceased, Identity, Message, Refusal, RefusalReason, Reply, Request, Ring, Side,
+    Withdraw, Withdrawn,
+};
+use super::numbers::{
+    BEGUN, BUNDLE_BYTES, BUNDLE_RING, BYE, CAPABILITIES, CEASE, CEASED, COMM, CONNECTION,
+    CONTROL_PAIRS, DATA_PAIRS, DONE, EAGER_BYTES, EAGER_END, EAGER_RING, FIN_ONLY, FROM, HOST,
+    LIBFABRIC, LISTENER, LISTENER_NONCE, MAX_GROUP_FIELD, NONCE, PROCESS, PROVIDER,
+    PROVIDER_VERSION, RAIL, REASON, REFUSAL, REPLY, REPLY_TO, REQUEST, RING, SETTINGS, TEXT,
+    WINDOW, WITHDRAW, WITHDRAWN,
+};
 use crate::capabilities::Capabilities;
-use crate::codec::{Address, Field, Name, Reader};
+use crate::codec::{Address, Field, HandshakeError, Name, Reader, VERSION, open};
 use crate::eager::FIRST_EAGER;
 use crate::fence::Begun;
-use crate::handshake::{
-    Bye, Cease, Ceased, HandshakeError, Identity, Refusal, RefusalReason, Reply, Request, Ring,
-    Side, Withdraw, Withdrawn,
-};
 use crate::ids::{CommId, ConnectionId, Line};
 use crate::limits::{
     FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS, MAX_GROUP, MAX_TEXT_BYTES,
@@ -17,43 +22,34 @@ use crate::limits::{
 use crate::rails::{Pairing, Rail, RailPair, decode_pairs};
 use crate::window::Window;
 
-// Types of fields. 1 and 2 are the same in every version.
-pub(crate) const CONNECTION: u16 = 1;
-pub(crate) const REPLY_TO: u16 = 2;
-pub(crate) const LISTENER: u16 = 3;
-pub(crate) const LISTENER_NONCE: u16 = 4;
-pub(crate) const NONCE: u16 = 5;
-pub(crate) const CAPABILITIES: u16 = 6;
-pub(crate) const RAIL: u16 = 7;
-pub(crate) const RING: u16 = 8;
-pub(crate) const WINDOW: u16 = 9;
-pub(crate) const MAX_GROUP_FIELD: u16 = 10;
-pub(crate) const COMM: u16 = 11;
-pub(crate) const DATA_PAIRS: u16 = 12;
-pub(crate) const CONTROL_PAIRS: u16 = 13;
-pub(crate) const FIN_ONLY: u16 = 14;
-pub(crate) const REASON: u16 = 15;
-pub(crate) const TEXT: u16 = 16;
-pub(crate) const FROM: u16 = 17;
-pub(crate) const HOST: u16 = 18;
-pub(crate) const PROCESS: u16 = 19;
-pub(crate) const PROVIDER: u16 = 20;
-pub(crate) const LIBFABRIC: u16 = 21;
-pub(crate) const SETTINGS: u16 = 22;
-pub(crate) const BEGUN: u16 = 23;
-pub(crate) const DONE: u16 = 24;
-pub(crate) const PROVIDER_VERSION: u16 = 26;
-pub(crate) const EAGER_BYTES: u16 = 27;
-pub(crate) const EAGER_RING: u16 = 28;
-pub(crate) const EAGER_END: u16 = 29;
-pub(crate) const BUNDLE_BYTES: u16 = 30;
-pub(crate) const BUNDLE_RING: u16 = 31;
+impl Message {
+    /// Reads the message at the beginning of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let envelope = open(bytes)?;
+        let fields = Fields::read(envelope.fields)?;
+        if envelope.version != VERSION {
+            let reply = fields.connection.zip(fields.reply_to);
+            return Err(HandshakeError::Version { theirs: envelope.version, reply });
+        }
+        match envelope.kind {
+            REQUEST => fields.request().map(Box::new).map(Self::Request),
+            REPLY => fields.reply().map(Box::new).map(Self::Reply),
+            REFUSAL => fields.refusal().map(Self::Refusal),
+            BYE => fields.bye().map(Self::Bye),
+            WITHDRAW => fields.withdraw().map(Self::Withdraw),
+            WITHDRAWN => fields.withdrawn().map(Self::Withdrawn),
+            CEASE => fields.cease().map(Self::Cease),
+            CEASED => fields.ceased().map(Self::Ceased),
+            kind => Err(HandshakeError::Kind(kind)),
+        }
+    }
+}
 
 /// Every field there is, as far as a message has it.
 #[derive(Default)]
-pub(crate) struct Fields {
-    pub(crate) connection: Option<ConnectionId>,
-    pub(crate) reply_to: Option<Address>,
+struct Fields {
+    connection: Option<ConnectionId>,
+    reply_to: Option<Address>,
     listener: Option<u64>,
     listener_nonce: Option<u64>,
     nonce: Option<u64>,
@@ -85,7 +81,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, HandshakeError> {
+    fn read(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let mut fields = Self::default();
         for field in Reader::new(bytes) {
             fields.take(field?)?;
@@ -150,7 +146,7 @@ impl Fields {
         }
     }
 
-    pub(crate) fn request(mut self) -> Result<Request, HandshakeError> {
+    fn request(mut self) -> Result<Request, HandshakeError> {
         Ok(Request {
             connection: self.connection()?,
             reply_to: have(self.reply_to.take(), "reply address")?,
@@ -168,7 +164,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn reply(mut self) -> Result<Reply, HandshakeError> {
+    fn reply(mut self) -> Result<Reply, HandshakeError> {
         Ok(Reply {
             connection: self.connection()?,
             comm: have(self.comm, "comm id")?,
@@ -188,7 +184,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn refusal(mut self) -> Result<Refusal, HandshakeError> {
+    fn refusal(mut self) -> Result<Refusal, HandshakeError> {
         Ok(Refusal {
             connection: self.connection()?,
             reason: have(self.reason, "reason")?,
@@ -196,7 +192,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn bye(self) -> Result<Bye, HandshakeError> {
+    fn bye(self) -> Result<Bye, HandshakeError> {
         Ok(Bye {
             connection: self.connection()?,
             comm: have(self.comm, "comm id")?,
@@ -208,7 +204,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn withdraw(self) -> Result<Withdraw, HandshakeError> {
+    fn withdraw(self) -> Result<Withdraw, HandshakeError> {
         Ok(Withdraw {
             connection: self.connection()?,
             comm: have(self.comm, "comm id")?,
@@ -218,7 +214,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn withdrawn(self) -> Result<Withdrawn, HandshakeError> {
+    fn withdrawn(self) -> Result<Withdrawn, HandshakeError> {
         Ok(Withdrawn {
             connection: self.connection()?,
             comm: have(self.comm, "comm id")?,
@@ -228,7 +224,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn cease(self) -> Result<Cease, HandshakeError> {
+    fn cease(self) -> Result<Cease, HandshakeError> {
         Ok(Cease {
             connection: self.connection()?,
             comm: have(self.comm, "comm id")?,
@@ -236,7 +232,7 @@ impl Fields {
         })
     }
 
-    pub(crate) fn ceased(self) -> Result<Ceased, HandshakeError> {
+    fn ceased(self) -> Result<Ceased, HandshakeError> {
         Ok(Ceased {
             connection: self.connection()?,
             comm: have(self.comm, "comm id")?,
@@ -280,4 +276,31 @@ fn decode_window(bytes: [u8; 12]) -> Result<Window, HandshakeError> {
     };
     let [lines, eager, outstanding] = [lines, eager, outstanding].map(|v| u32::from_le_bytes(*v));
     Window::new(lines, eager, outstanding).ok_or(HandshakeError::Value("window"))
+}
+
+impl Ring {
+    fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let [address, keys @ ..] = words else { return Err(HandshakeError::Value("ring")) };
+        if !rest.is_empty() || keys.is_empty() || keys.len() > MAX_CONTROL_RAILS {
+            return Err(HandshakeError::Value("ring"));
+        }
+        let keys = keys.iter().map(|key| u64::from_le_bytes(*key)).collect();
+        Ok(Self { address: u64::from_le_bytes(*address), keys })
+    }
+}
+
+impl RefusalReason {
+    fn from_u8(value: u8) -> Result<Self, HandshakeError> {
+        let all = [
+            Self::Version,
+            Self::Check,
+            Self::Feature,
+            Self::Nonce,
+            Self::Rails,
+            Self::Busy,
+            Self::Closed,
+        ];
+        all.into_iter().find(|reason| *reason as u8 == value).ok_or(HandshakeError::Value("reason"))
+    }
 }
