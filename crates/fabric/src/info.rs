@@ -9,7 +9,7 @@ use libfabric_sys as sys;
 
 use crate::error::FabricError;
 use crate::library::Library;
-use crate::query::{c_string, duplicate};
+use crate::text::{c_string, duplicate};
 
 /// One answer of [`Library::find`], owned. What it promises is not always so: see the probe.
 pub struct Info {

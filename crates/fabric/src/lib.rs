@@ -41,6 +41,7 @@ mod queue;
 mod region;
 mod ring;
 mod scope;
+mod text;
 
 /// What `lockless` is made of.
 mod atomic {

@@ -4,7 +4,7 @@
 //! is not asked for either, so that providers need not pay for it. All modes of registration are offered, and what is
 //! returned is obeyed.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::c_int;
 use std::ptr;
 
 use libfabric_sys as sys;
@@ -12,6 +12,7 @@ use libfabric_sys as sys;
 use crate::error::{FabricError, check};
 use crate::info::Info;
 use crate::library::Library;
+use crate::text::c_string;
 
 /// Which fabrics to look for. The default asks for all that can carry rails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,17 +100,6 @@ impl Library {
         domain.cq_data_size = immediate_bytes;
         Ok(hints)
     }
-}
-
-pub(crate) fn c_string(text: &str) -> Result<CString, FabricError> {
-    CString::new(text).map_err(|_| FabricError::new("fi_getinfo", sys::FI_EINVAL))
-}
-
-/// A copy for libfabric to free.
-pub(crate) fn duplicate(text: &CStr) -> Result<*mut std::ffi::c_char, FabricError> {
-    // SAFETY: `text` is a C string.
-    let copy = unsafe { libc::strdup(text.as_ptr()) };
-    if copy.is_null() { Err(FabricError::new("fi_getinfo", sys::FI_ENOMEM)) } else { Ok(copy) }
 }
 
 /// What every rail does: messages and one-sided access, both ways.
