@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{DataType, GROUP_MAX};
 
-use super::{launcher, sizes, versus};
+use super::sizes;
 
 /// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
 ///
@@ -396,14 +396,24 @@ const ALONE_BYTES: usize = 1 << 30;
 /// NCCL_MAX_NET_SIZE.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
+/// What a command line asks for.
+pub(super) enum Task<'a> {
+    Run(Benchmark),
+    /// Two of them, in turns.
+    Compare(&'a Versus),
+}
+
 impl Perf {
     pub(crate) fn is_verbose(&self) -> bool {
         self.options().verbose
     }
 
-    /// Whether all went well.
-    pub(crate) fn run(&self) -> Result<bool, GroupError> {
-        let options = self.options();
+    /// What is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Of usage: options that do not go together.
+    pub(super) fn task(&self) -> Result<Task<'_>, GroupError> {
         let benchmark = match &self.benchmark {
             Command::AllReduce(_) => Benchmark::AllReduce,
             Command::AllGather(_) => Benchmark::AllGather,
@@ -411,13 +421,13 @@ impl Perf {
             Command::SendReceive { stream, .. } => Benchmark::SendReceive(*stream),
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
-            Command::VersusRaw { versus, .. } => return versus::run(versus, options),
+            Command::VersusRaw { versus, .. } => return Ok(Task::Compare(versus)),
         };
-        options.check(&benchmark)?;
-        launcher::run(&benchmark, options)
+        self.options().check(&benchmark)?;
+        Ok(Task::Run(benchmark))
     }
 
-    fn options(&self) -> &Options {
+    pub(super) fn options(&self) -> &Options {
         match &self.benchmark {
             Command::AllReduce(options)
             | Command::AllGather(options)

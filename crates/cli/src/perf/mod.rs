@@ -18,4 +18,17 @@ mod slots;
 mod statistics;
 mod versus;
 
+use ironrail_group::error::GroupError;
+
 pub(crate) use arguments::Perf;
+use arguments::Task;
+
+impl Perf {
+    /// Whether all went well.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        match self.task()? {
+            Task::Run(benchmark) => launcher::run(&benchmark, self.options()),
+            Task::Compare(versus) => versus::run(versus, self.options()),
+        }
+    }
+}
