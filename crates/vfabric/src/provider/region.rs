@@ -1,6 +1,6 @@
 //! Regions: registered, bound, enabled, closed.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 use libfabric_sys as sys;
@@ -9,6 +9,7 @@ use super::object::Object;
 use super::table::table;
 use super::{answer, number, pointer};
 use crate::engine::{self, Errno, Region, engine};
+use crate::ledger::Rule;
 use crate::memory::Mapping;
 
 table! {
@@ -98,6 +99,9 @@ unsafe extern "C" fn register_attributes(
         return -sys::FI_EINVAL;
     };
     let made = Region::new(base, len as u64, asked.access, number(asked.context));
+    if device_memory && !is_of_device(base, device_of(&asked)) {
+        return -sys::FI_EINVAL;
+    }
     let made = match mapping {
         _ if !device_memory => made,
         Some(mapping) => {
@@ -131,21 +135,47 @@ unsafe fn takes_device_memory(domain: *mut sys::fid) -> bool {
     domain.is_some_and(|domain| engine().takes_device_memory(domain.id))
 }
 
+/// Whether CUDA's driver, if it is loaded, has this address on this device. Else it is written down: a real provider pins the wrong memory.
+fn is_of_device(address: u64, device: c_int) -> bool {
+    let Some(call) = of_driver(c"cuPointerGetAttribute") else { return true };
+    // SAFETY: the driver's reference declares it so; a symbol's address is a function pointer.
+    let call = unsafe {
+        (&raw const call).cast::<unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int>().read()
+    };
+    let mut found: c_int = -1;
+    // SAFETY: the attribute is an int; an address may be any number.
+    let code = unsafe { call((&raw mut found).cast(), DEVICE_ORDINAL, address) };
+    let is_so = code == 0 && found == device;
+    if !is_so {
+        engine().broken(Rule::Arguments, || {
+            format!(
+                "memory at {address:#x} is registered as device {device}'s, and is device {found}'s"
+            )
+        });
+    }
+    is_so
+}
+
+/// CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, cuda.h.
+const DEVICE_ORDINAL: c_int = 9;
+
+/// A function of CUDA's driver, or of the stand-in for it, if that is loaded.
+fn of_driver(name: &CStr) -> Option<*const c_void> {
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    // SAFETY: a C string; nothing is loaded by it.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), flags) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: the library is open.
+    let symbol: *const c_void = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!symbol.is_null()).then_some(symbol)
+}
+
 /// Where bytes at a device's address really are. A GPU's driver answers its provider (nvidia-peermem); the stand-in for it does
 /// the same by a function of its own, for its addresses are nowhere the processor can go. Elsewhere, where they say.
 fn place_by_driver(address: u64, len: usize) -> u64 {
-    // SAFETY: a C string; nothing is loaded by it.
-    let library =
-        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return address;
-    }
-    // SAFETY: the library is open.
-    let symbol = unsafe { libc::dlsym(library, c"standin_view".as_ptr()) };
-    if symbol.is_null() {
-        return address;
-    }
-    let place: *const c_void = symbol;
+    let Some(place) = of_driver(c"standin_view") else { return address };
     // SAFETY: the stand-in defines it so; a symbol's address is a function pointer.
     let place =
         unsafe { (&raw const place).cast::<extern "C" fn(u64, usize) -> *mut c_void>().read() };
