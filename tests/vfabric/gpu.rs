@@ -384,8 +384,10 @@ fn each_of_several_flushes_shows_its_own_bytes() {
         const ORDERS: [[i32; 4]; 3] = [[0, 0, 0, 0], [0, 1, 0, 1], [1, 1, 0, 0]];
         let from = Memory::Host(Buffer::new(LEN));
         let source = rig.register(rig.send, &from);
-        for devices in ORDERS {
-            for message in 0..20 {
+        for (devices, in_turn) in
+            ORDERS.into_iter().flat_map(|order| [(order, false), (order, true)])
+        {
+            for message in 0..10 {
                 let sent = pattern(message, LEN);
                 from.write(0, &sent);
                 let intos = devices.map(|device| rig.gpu(device, LEN));
@@ -400,11 +402,14 @@ fn each_of_several_flushes_shows_its_own_bytes() {
                 for request in received.into_iter().chain(requests) {
                     rig.finish(request);
                 }
-                let flushes: Vec<_> = intos
-                    .iter()
-                    .zip(targets)
-                    .map(|(into, target)| rig.flush(into, 0, LEN, target))
-                    .collect();
+                let flush = |(into, target): (&Memory, Object)| {
+                    let flush = rig.flush(into, 0, LEN, target);
+                    if in_turn {
+                        rig.flushed(flush);
+                    }
+                    flush.filter(|_| !in_turn)
+                };
+                let flushes: Vec<_> = intos.iter().zip(targets).map(flush).collect();
                 // From the last one on: none may lean on what another one waits for.
                 for (into, flush) in intos.iter().zip(flushes).rev() {
                     rig.flushed(flush);
@@ -496,7 +501,12 @@ fn one_buffer_is_registered_once_however_it_is_named() {
 /// Its old registration, which NCCL has not given back, would lead into memory that is nobody's.
 #[test]
 fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
-    play_each(&["", "no-ids"], &[provider(), driver()], BOUND, |part, words| {
+    let cases = ["by address", "no-ids", "by descriptor second", "no-ids second"];
+    play_each(&with(&cases), &[provider(), driver()], BOUND, |part, case| {
+        if case.ends_with(" second") {
+            set("IRONRAIL_LIBFABRIC", crate::SECOND_LIBFABRIC);
+        }
+        let words = if case.starts_with("no-ids") { "no-ids" } else { "" };
         let rig = Rig::open_with(part, "cxi", 1, words);
         let from = Memory::Host(Buffer::new(64));
         let source = rig.register(rig.send, &from);
@@ -506,7 +516,9 @@ fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
         drop(old);
         let new = rig.gpu(0, 64);
         assert_eq!(new.address(), address, "the stand-in gives an address out again");
+        let regions = rig.fabric.number("opened.regions");
         let target = rig.register(rig.receive, &new);
+        assert_eq!(rig.fabric.number("opened.regions"), regions + 1);
         from.write(0, b"anew");
         let received = rig.irecv(&new, 0, 64, target);
         let sent = rig.isend(&from, 0, 4, 0, source);
@@ -559,48 +571,40 @@ fn what_is_no_gpu_memory_is_refused_by_name() {
     });
 }
 
-/// Of each: the profile, what NICs have (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver; then ptrSupport, and what the
-/// log says.
-const OFFERS: [(&str, i32, &str); 9] = [
+/// Of each: the profile, what NICs have (VFABRIC_HMEM), IRONRAIL_DEVICE_MEMORY, words for the driver, the library; then ptrSupport, and
+/// what the log says.
+const OFFERS: [(&str, i32, &str); 11] = [
+    ("cxi 1 auto -", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
     (
-        "cxi 1 auto",
+        "cxi 1 auto - second",
         PTR_HOST | PTR_CUDA | PTR_DMABUF,
         "GPU memory goes direct, by address or DMA-BUF",
     ),
-    ("cxi 1 auto no-dmabuf", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
-    ("tcp 1 1", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
-    (
-        "cxi 1 0",
-        PTR_HOST,
-        "GPU memory goes through the host: IRONRAIL_DEVICE_MEMORY=0 turns it off",
-    ),
-    ("cxi 0 1", PTR_HOST, "vfabric offers no FI_HMEM on vnic0; use a libfabric"),
-    (
-        "cxi 1,0 auto",
-        PTR_HOST,
-        "GPU memory goes through the host: vfabric offers no FI_HMEM on vnic1",
-    ),
-    ("cxi calls 1", PTR_HOST, "vfabric does not do without calls of CUDA on vnic0"),
-    ("efa 1,calls auto", PTR_HOST, "vfabric does not do without calls of CUDA on vnic1"),
+    ("cxi 1 auto no-dmabuf second", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
+    ("tcp 1 1 - second", PTR_HOST | PTR_CUDA, "GPU memory goes direct, by address"),
+    ("cxi 1 0 -", PTR_HOST, "goes through the host: IRONRAIL_DEVICE_MEMORY=0 turns it off"),
+    ("cxi 0 1 -", PTR_HOST, "vfabric offers no FI_HMEM on vnic0; use a libfabric"),
+    ("cxi 1,0 auto -", PTR_HOST, "goes through the host: vfabric offers no FI_HMEM on vnic1"),
+    ("cxi 1,0 auto - second", PTR_HOST, "vfabric offers no FI_HMEM on vnic1"),
+    ("cxi calls 1 - second", PTR_HOST, "vfabric does not do without calls of CUDA on vnic0"),
+    ("efa 1,calls auto - second", PTR_HOST, "does not do without calls of CUDA on vnic1"),
     ("cxi 1 1 no-devices", PTR_HOST, "the CUDA driver has no device; check that nvidia-smi"),
 ];
 
 /// The second library is one that knows the option by which software is told from NICs, and DMA-BUFs.
 #[test]
 fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
-    if with(&[" second"]).is_empty() {
-        return;
-    }
     let names = OFFERS.map(|(case, ..)| case);
-    let second = ("LIBFABRIC", crate::SECOND_LIBFABRIC);
-    play_each(&names, &[provider(), driver(), second], BOUND, |part, case| {
+    play_each(&with(&names), &[provider(), driver()], BOUND, |part, case| {
         let (_, expected, words) =
             OFFERS.into_iter().find(|(name, ..)| *name == case).expect("a case");
         let parts: Vec<&str> = case.split(' ').collect();
-        let [profile, hmem, wanted, ..] = parts[..] else { panic!("{case}") };
+        let [profile, hmem, wanted, driver_words, ..] = parts[..] else { panic!("{case}") };
         set("VFABRIC_HMEM", hmem);
         set("IRONRAIL_DEVICE_MEMORY", wanted);
-        let driver_words = parts.get(3).copied().unwrap_or("");
+        if case.ends_with(" second") {
+            set("IRONRAIL_LIBFABRIC", crate::SECOND_LIBFABRIC);
+        }
         let gpus = Gpus::try_load(Path::new(driver().1), driver_words);
         let World { nets: [net, _], fabric } = World::open_and_say(part, profile, [2, 2], "info");
         assert_eq!(net.pointer_support(0).expect("getProperties"), expected, "{case}");
@@ -669,6 +673,45 @@ fn an_abort_takes_gpu_memory_back() {
         rig.turn();
         assert_eq!(rig.fabric.number("counter.bytes.written"), before, "after deregMr");
         net.deregister(rig.send, source).expect("deregMr");
+        rig.close();
+    });
+}
+
+/// What is read is a buffer of NCCL's: it stays registered as long.
+#[test]
+fn memory_is_not_given_back_under_its_flush() {
+    play_each(&["cxi 1", "efa 2", "tcp 1"], &[provider(), driver()], BOUND, |part, case| {
+        let rig = Rig::of_case(part, case);
+        let (from, into) = (Memory::Host(Buffer::new(64)), rig.gpu(1, 64));
+        let (source, target) = (rig.register(rig.send, &from), rig.register(rig.receive, &into));
+        // The first is flushed before. The second time nobody waits for the flush, and the last time its read was refused.
+        for time in 0..4 {
+            let target = if time == 0 { target } else { rig.register(rig.receive, &into) };
+            let received = rig.irecv(&into, 0, 64, target);
+            let sent = rig.isend(&from, 0, 64, 0, source);
+            rig.finish(received);
+            rig.finish(sent);
+            if time == 0 {
+                rig.flushed(rig.flush(&into, 0, 64, target));
+                rig.net.deregister(rig.receive, target).expect("deregMr");
+                continue;
+            }
+            if time == 3 {
+                let posts = rig.fabric.number("counter.posts");
+                rig.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 2));
+            } else {
+                rig.fabric.delay_next(100);
+            }
+            let flush = rig.flush(&into, 0, 64, target).expect("there is something to flush");
+            rig.net.deregister(rig.receive, target).expect("deregMr");
+            assert_eq!(rig.fabric.violations(), Vec::<String>::new());
+            match time {
+                1 => rig.flushed(Some(flush)),
+                2 => {}
+                _ => assert!(rig.net.test_flush(flush).is_err(), "its buffer is not registered"),
+            }
+        }
+        rig.net.deregister(rig.send, source).expect("deregMr");
         rig.close();
     });
 }
