@@ -97,23 +97,34 @@ impl Rig {
     }
 
     fn open_with(part: &Part, profile: &str, rails: usize, words: &str) -> Self {
+        Self::open_on(part, profile, rails, words, "")
+    }
+
+    fn open_on(part: &Part, profile: &str, rails: usize, words: &str, more: &str) -> Self {
         set("VFABRIC_HMEM", "1");
         // Long messages take all rails.
         set("IRONRAIL_STRIPE_MIN", "16K");
         let gpus = Gpus::load(Path::new(driver().1), words);
         let World { nets: [net, _], fabric } = World::open(part, profile, [rails, rails]);
+        if !more.is_empty() {
+            fabric.configure(&format!("profile={profile} nics=16 hmem=1 {more}"));
+        }
         let ends = [End::open(net), End::open(net)];
         let (send, receive) = connect(&ends[0], &ends[1]);
         Self { net, fabric, gpus, ends, send, receive }
     }
 
     fn of_case(part: &Part, case: &str) -> Self {
+        Self::of_case_with(part, case, "")
+    }
+
+    fn of_case_with(part: &Part, case: &str, more: &str) -> Self {
         let words: Vec<&str> = case.split(' ').collect();
         let [profile, rails, ..] = words[..] else { panic!("{case}: a profile and a number") };
         if words.len() > 2 {
             set("IRONRAIL_LIBFABRIC", crate::SECOND_LIBFABRIC);
         }
-        Self::open(part, profile, rails.parse().expect("a number"))
+        Self::open_on(part, profile, rails.parse().expect("a number"), "", more)
     }
 
     fn gpu(&self, device: i32, len: usize) -> Memory {
@@ -215,42 +226,62 @@ fn messages_go_between_host_and_gpu_memory_whichever_way() {
     play_each(&with(&CASES), &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
         let sizes = if case == LONG_CASE { &SIZES[..] } else { &SIZES[..SIZES.len() - 1] };
-        let longest = sizes[sizes.len() - 1];
-        let memories = |len| [Memory::Host(Buffer::new(len)), rig.gpu(0, len), rig.gpu(1, len)];
-        let (froms, intos) = (memories(longest), memories(longest + 64));
-        let sources = froms.each_ref().map(|memory| rig.register(rig.send, memory));
-        let targets = intos.each_ref().map(|memory| rig.register(rig.receive, memory));
-        let mut message = 0;
-        for (from, source) in froms.iter().zip(sources) {
-            for (into, target) in intos.iter().zip(targets) {
-                for &len in sizes {
-                    message += 1;
-                    let (sent, before) = (pattern(message, len), vec![0; len]);
-                    from.write(0, &sent);
-                    into.write(64, &before);
-                    // Every other one is shorter than its receive.
-                    let posted = if message % 2 == 0 { len } else { longest };
-                    let received = rig.irecv(into, 64, posted, target);
-                    let request = rig.isend(from, 0, len, 0, source);
-                    assert_eq!(rig.finish(received), len);
-                    rig.finish(request);
-                    if into.is_gpu() && len > 0 {
-                        assert!(into.read(64, len) == before, "{len} bytes are seen too early");
-                        let flush = rig.flush(into, 64, len, target);
-                        assert!(flush.is_some(), "there is something to flush");
-                        rig.flushed(flush);
-                    }
-                    assert!(into.read(64, len) == sent, "message {message} of {len} bytes");
-                }
-            }
-        }
-        for (comm, regions) in [(rig.send, sources), (rig.receive, targets)] {
-            for region in regions {
-                rig.net.deregister(comm, region).expect("deregMr");
-            }
+        every_way(&rig, sizes);
+        rig.close();
+    });
+}
+
+/// Settings of the fabric are the environment's (`scripts/matrix vfabric`).
+#[test]
+#[ignore = "it takes its case from GPU_CASE"]
+fn messages_of_gpus_as_told() {
+    let case = std::env::var("GPU_CASE").expect("GPU_CASE names profile and rails");
+    play_each(&[&case], &[provider(), driver()], 10 * BOUND, |part, case| {
+        let more = std::env::var("GPU_FABRIC").unwrap_or_default();
+        let rig = Rig::of_case_with(part, case, &more);
+        for _ in 0..3 {
+            every_way(&rig, &SIZES);
         }
         rig.close();
     });
+}
+
+/// From the host and two GPUs to the host and two GPUs.
+fn every_way(rig: &Rig, sizes: &[usize]) {
+    let longest = sizes[sizes.len() - 1];
+    let memories = |len| [Memory::Host(Buffer::new(len)), rig.gpu(0, len), rig.gpu(1, len)];
+    let (froms, intos) = (memories(longest), memories(longest + 64));
+    let sources = froms.each_ref().map(|memory| rig.register(rig.send, memory));
+    let targets = intos.each_ref().map(|memory| rig.register(rig.receive, memory));
+    let mut message = 0;
+    for (from, source) in froms.iter().zip(sources) {
+        for (into, target) in intos.iter().zip(targets) {
+            for &len in sizes {
+                message += 1;
+                let (sent, before) = (pattern(message, len), vec![0; len]);
+                from.write(0, &sent);
+                into.write(64, &before);
+                // Every other one is shorter than its receive.
+                let posted = if message % 2 == 0 { len } else { longest };
+                let received = rig.irecv(into, 64, posted, target);
+                let request = rig.isend(from, 0, len, 0, source);
+                assert_eq!(rig.finish(received), len);
+                rig.finish(request);
+                if into.is_gpu() && len > 0 {
+                    assert!(into.read(64, len) == before, "{len} bytes are seen too early");
+                    let flush = rig.flush(into, 64, len, target);
+                    assert!(flush.is_some(), "there is something to flush");
+                    rig.flushed(flush);
+                }
+                assert!(into.read(64, len) == sent, "message {message} of {len} bytes");
+            }
+        }
+    }
+    for (comm, regions) in [(rig.send, sources), (rig.receive, targets)] {
+        for region in regions {
+            rig.net.deregister(comm, region).expect("deregMr");
+        }
+    }
 }
 
 /// Bursts of short messages: from and to a GPU they travel one by one, and nothing is copied.

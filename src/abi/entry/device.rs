@@ -110,8 +110,9 @@ fn bit(set: bool, bit: c_int) -> c_int {
     if set { bit } else { 0 }
 }
 
-/// What stands in NCCL's struct when the call fails, and the fields that never change: no flush is forced, NCCL has no
-/// use for multi-requests, and 0 would be a rail like any other.
+/// What stands in NCCL's struct when the call fails, and the fields that never change: NCCL has no use for multi-requests, and 0 would be a
+/// rail like any other. No flush is forced: GPUs that need one get it (before compute capability 9.0, NCCL src/graph/paths.cc:572-597),
+/// and on the others NCCL forces one for NICs whose bytes and completions take different ways, which ours do not.
 const UNKNOWN_DEVICE: PropertiesV12 = PropertiesV12 {
     name: c"".as_ptr(),
     pci_path: ptr::null(),
