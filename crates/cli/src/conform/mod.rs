@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   supervisor ─▶ worker, one or two processes per behaviour ─▶ behaviours ─▶ traffic, groups, link ─▶ the plugin
-//!        │                                                          table: all of them, with their sources
+//!        │                                                          behaviour: what one is; table: all of them, with their sources
 //!        └─▶ report: a line per behaviour, the counts, JSON
 //! ```
 //! The plugin is never loaded into the supervisor: one that crashes, hangs or leaks fails the behaviour at hand, and the
 //! rest goes on.
 
+mod behaviour;
 mod behaviours;
 mod case;
 mod groups;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use table::{Behaviour, Shape};
+use behaviour::{Behaviour, Shape};
 
 /// Holds a net plugin to the behaviours that NCCL relies on, each in processes of its own.
 ///

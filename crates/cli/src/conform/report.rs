@@ -7,7 +7,8 @@ use std::time::Duration;
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
-use super::table::{Behaviour, CHAPTERS, NEWEST, OLDEST, Shape};
+use super::behaviour::{Behaviour, NEWEST, OLDEST, Shape};
+use super::table::CHAPTERS;
 use super::worker::Contents;
 use crate::output;
 

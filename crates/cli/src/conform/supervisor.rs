@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use ironrail_group::error::GroupError;
 
 use super::Conform;
+use super::behaviour::{Behaviour, NEWEST, OLDEST, Shape};
 use super::behaviours::{GROUPS_EXPECTED_SINCE, NO_GROUPS};
 use super::case::STAGE;
 use super::report::{Held, Report, Results};
-use super::table::{Behaviour, NEWEST, OLDEST, Shape};
 use super::worker::{ANSWER, CONTENTS, Contents, Said, VERDICT, Verdict};
 
 /// Whether everything held.

@@ -11,8 +11,9 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::Library;
 use serde::{Deserialize, Serialize};
 
+use super::behaviour::{Behaviour, NEWEST, Shape};
 use super::case::{Case, Outcome, Stop};
-use super::table::{self, Shape};
+use super::table;
 use super::{Conform, case};
 use crate::output;
 
@@ -107,7 +108,7 @@ fn verdict(held: Outcome) -> Verdict {
 
 /// The worst of two threads, one per side. When one has failed the other waits for it in vain, inside the plugin or not:
 /// it is left there, and the supervisor ends the process.
-fn both(options: &Conform, behaviour: &'static table::Behaviour, limit: Duration) -> Verdict {
+fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Verdict {
     let (one, other) = match UnixStream::pair() {
         Ok(pair) => pair,
         Err(error) => return Verdict::Fail(format!("conform has no sockets: {error}")),
@@ -145,12 +146,12 @@ fn both(options: &Conform, behaviour: &'static table::Behaviour, limit: Duration
 
 fn hold(
     options: &Conform,
-    behaviour: &table::Behaviour,
+    behaviour: &Behaviour,
     role: usize,
     other: Option<UnixStream>,
     limit: Duration,
 ) -> Outcome {
-    let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(table::NEWEST);
+    let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(NEWEST);
     let mut case = Case::new(options.plugin().to_owned(), version, role, other, limit)?;
     case.is_large = options.large;
     case.death_is_told = Duration::from_secs(options.death);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ironrail_group::loader::raw::Net;
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
 use super::super::link::{Link, at_once};
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
 use super::{few, give_back, nudge, talk};
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, fail, hold};
 use super::super::link::{Link, accept, at_once, connect, place, trade};
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Flow, Manner, Message, Outgoing, drive};
 use super::{few, give, holdings, named, pass, take, talk};
 

@@ -2,9 +2,9 @@
 
 use ironrail_group::loader::raw::Receive;
 
+use super::super::behaviour::{Behaviour, one};
 use super::super::case::{Case, Outcome};
 use super::super::link::Link;
-use super::super::table::{Behaviour, one};
 use super::super::traffic::{Manner, arena};
 use super::{few, talk};
 

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use ironrail_group::loader::raw::{Arena, Before, Net, Receive, Region};
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};
 use super::super::link::Link;
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Incoming, Manner, Memory, Message, Outgoing, arena, gpus, pattern};
 use super::{carry, few, flush, give_back, group_most, talk, talk_between};
 

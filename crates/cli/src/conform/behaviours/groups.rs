@@ -1,9 +1,9 @@
 //! Grouped receives, where maxRecvs allows them.
 
+use super::super::behaviour::{Behaviour, two};
 use super::super::case::{Case, Outcome};
 use super::super::groups::{GroupIncoming, GroupOutgoing, Plan};
 use super::super::link::Link;
-use super::super::table::{Behaviour, two};
 use super::super::traffic::{Message, drive};
 use super::group_most;
 

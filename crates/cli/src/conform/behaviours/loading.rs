@@ -8,9 +8,9 @@ use std::time::Duration;
 use ironrail_group::loader::Library;
 use ironrail_group::loader::raw::{self, Net};
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
 use super::super::link::{Link, at_once};
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Incoming, Manner, Message, Outgoing};
 use super::{few, holdings, nudge, talk, whole};
 

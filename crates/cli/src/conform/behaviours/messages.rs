@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};
 use super::super::link::Link;
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
 use super::{few, nudge, talk, too_long, whole};
 

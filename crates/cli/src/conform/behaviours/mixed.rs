@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ironrail_group::loader::raw::Net;
 
+use super::super::behaviour::{Behaviour, two};
 use super::super::case::{Case, Outcome, Stop};
 use super::super::groups::{GroupIncoming, GroupOutgoing, Plan};
 use super::super::link::Link;
-use super::super::table::{Behaviour, two};
 use super::super::traffic::{Flow, Manner, Message, drive};
 use super::{group_most, nudge, talk_alone};
 

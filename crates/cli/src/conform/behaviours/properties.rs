@@ -6,9 +6,9 @@ use std::path::Path;
 
 use ironrail_group::loader::raw::{self, Before, Net, Receive};
 
+use super::super::behaviour::{Behaviour, one};
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
 use super::super::link::Link;
-use super::super::table::{Behaviour, one};
 use super::super::traffic::{GUARD_BYTES, arena, check, clear, pattern};
 use super::properties;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ironrail_group::loader::raw::{Before, Receive};
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, Stop, hold, skip};
 use super::super::link::Link;
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Incoming, Manner, Message, Outgoing, arena};
 use super::{carry, few, give_back, talk, talk_alone};
 

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use ironrail_group::loader::raw::{Before, Receive};
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};
 use super::super::link::Link;
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{
     Flow, GUARD_BYTES, Incoming, Manner, Message, Outgoing, arena, check, clear, drive, pattern,
 };

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ironrail_group::loader::raw::Net;
 
+use super::super::behaviour::{Behaviour, victim};
 use super::super::case::{Case, Outcome, Stop, fail, hold};
 use super::super::link::Link;
-use super::super::table::{Behaviour, victim};
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
 use super::{few, nudge, talk};
 

@@ -5,9 +5,9 @@ use std::thread;
 
 use ironrail_group::loader::raw::Net;
 
+use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, hold};
 use super::super::link::{Link, trade};
-use super::super::table::{Behaviour, one, two};
 use super::super::traffic::{Manner, Message, arena};
 use super::{few, pass, talk, talk_alone};
 

@@ -1,0 +1,86 @@
+//! What a behaviour is.
+
+use super::case::{Case, Outcome};
+
+/// One thing that NCCL relies on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behaviour {
+    /// Stays the same for ever: scripts name it.
+    pub(super) id: &'static str,
+    /// What NCCL expects, in a line.
+    pub(super) expects: &'static str,
+    /// Where NCCL's source says so.
+    pub(super) source: &'static str,
+    pub(super) shape: Shape,
+    /// The oldest and the newest table that has it.
+    pub(super) tables: (u32, u32),
+    pub(super) seconds: u64,
+    pub(super) run: fn(&mut Case) -> Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    One,
+    Two,
+    /// The second process is killed or stopped on the way.
+    Victim,
+}
+
+impl Shape {
+    pub(super) fn processes(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Two | Self::Victim => 2,
+        }
+    }
+}
+
+/// A behaviour of one process.
+pub(super) const fn one(
+    id: &'static str,
+    expects: &'static str,
+    source: &'static str,
+    run: fn(&mut Case) -> Outcome,
+) -> Behaviour {
+    let (shape, tables, seconds) = (Shape::One, (OLDEST, NEWEST), SECONDS);
+    Behaviour { id, expects, source, shape, tables, seconds, run }
+}
+
+/// A behaviour of two processes.
+pub(super) const fn two(
+    id: &'static str,
+    expects: &'static str,
+    source: &'static str,
+    run: fn(&mut Case) -> Outcome,
+) -> Behaviour {
+    Behaviour { shape: Shape::Two, ..one(id, expects, source, run) }
+}
+
+/// A behaviour of two processes, of which the second does not see its end.
+pub(super) const fn victim(
+    id: &'static str,
+    expects: &'static str,
+    source: &'static str,
+    run: fn(&mut Case) -> Outcome,
+) -> Behaviour {
+    Behaviour { shape: Shape::Victim, ..one(id, expects, source, run) }
+}
+
+impl Behaviour {
+    pub(super) const fn since(self, table: u32) -> Self {
+        Self { tables: (table, self.tables.1), ..self }
+    }
+
+    pub(super) const fn until(self, table: u32) -> Self {
+        Self { tables: (self.tables.0, table), ..self }
+    }
+
+    pub(super) const fn within(self, seconds: u64) -> Self {
+        Self { seconds, ..self }
+    }
+}
+
+pub(super) const OLDEST: u32 = 6;
+pub(super) const NEWEST: u32 = 12;
+/// Many times what a healthy plugin needs on a loaded machine.
+const SECONDS: u64 = 20;
