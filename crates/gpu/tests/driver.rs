@@ -129,6 +129,14 @@ plays! {
         assert_eq!(memory.read(1233, 7).unwrap(), b"\0hello\0");
         assert_eq!((memory.len(), memory.device(), memory.is_empty()), (5000, 1, false));
     };
+    a_thread_is_left_the_context_that_it_had in standin(), "": || {
+        let memory = Devices::open().unwrap().allocate(1, 8).unwrap();
+        // Contexts are a stack, and a deep one has an end.
+        for number in 0..100 {
+            memory.write(0, &[number]).unwrap();
+            assert_eq!(memory.read(0, 1).unwrap(), [number]);
+        }
+    };
     a_device_that_is_not_there_is_an_error in standin(), "": || {
         let devices = Devices::open().unwrap();
         for device in [-1, 2] {
