@@ -58,5 +58,16 @@ impl Endpoint {
 
 fn refused(device: &Device, memory: &UserMemory, error: &FabricError) -> Error {
     let (len, name) = (memory.len(), &device.plan.name);
-    Error::new(Kind::System, format!("registering {len} bytes on device {name}: {error}"))
+    let sentence = match (memory.kind(), memory.dmabuf()) {
+        (MemoryKind::Host, _) => format!("registering {len} bytes on device {name}: {error}"),
+        (MemoryKind::Cuda { device }, None) => format!(
+            "registering {len} bytes of GPU {device} by their address on device {name}: {error}; \
+             check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0"
+        ),
+        (MemoryKind::Cuda { device }, Some(_)) => format!(
+            "registering {len} bytes of GPU {device} by a DMA-BUF on device {name}: {error}; \
+             set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0"
+        ),
+    };
+    Error::new(Kind::System, sentence)
 }

@@ -591,7 +591,10 @@ fn what_is_no_gpu_memory_is_refused_by_name() {
             let closed = file.as_raw_fd();
             drop(file);
             let failure = by_dmabuf(memory.address(), closed).expect_err("it is closed");
-            assert!(failure.said[0].contains("registering 4096 bytes"), "{failure:?}");
+            assert!(
+                failure.said[0].contains("registering 4096 bytes of GPU 0 by a DMA-BUF"),
+                "{failure:?}"
+            );
         } else {
             refused(by_dmabuf(memory.address(), file.as_raw_fd()), "NCCL_DMABUF_ENABLE=0");
         }
