@@ -22,7 +22,32 @@ struct End {
     net: Net,
     /// With a listener that nobody asks, by which an end goes on.
     open: Option<world::End>,
-    buffer: Buffer,
+    buffer: Memory,
+}
+
+/// What an end sends from and receives into; nobody looks at what comes.
+#[derive(Clone, Copy)]
+enum Memory {
+    Host(Buffer),
+    /// A GPU's, as long as the process.
+    Gpu(u64),
+}
+
+impl Memory {
+    fn address(self) -> usize {
+        match self {
+            Self::Host(buffer) => buffer.address(),
+            Self::Gpu(address) => usize::try_from(address).expect("64 bits"),
+        }
+    }
+
+    fn register(self, net: Net, comm: Object, offset: usize, len: usize) -> Object {
+        let region = match self {
+            Self::Host(buffer) => net.register(comm, buffer.part(offset, len)),
+            Self::Gpu(address) => net.register_gpu(comm, address + offset as u64, len),
+        };
+        region.expect("regMr")
+    }
 }
 
 /// One connection, as far as it has come; the end `from` sends.
@@ -40,8 +65,17 @@ struct Comm {
 
 impl Ends {
     pub(crate) fn new(nets: [Net; 2]) -> Self {
-        let end = |net| End { net, open: None, buffer: Buffer::new(BUFFER) };
+        let end = |net| End { net, open: None, buffer: Memory::Host(Buffer::new(BUFFER)) };
         Self { ends: nets.map(end), meet: false }
+    }
+
+    /// The same with memory of GPUs at these addresses.
+    pub(crate) fn of_gpus(nets: [Net; 2], addresses: [u64; 2]) -> Self {
+        let mut ends = Self::new(nets);
+        for (end, address) in ends.ends.iter_mut().zip(addresses) {
+            end.buffer = Memory::Gpu(address);
+        }
+        ends
     }
 
     /// The same, for a provider that loses what ends say to each other first at the same time (docs/testing.md, known weaknesses).
@@ -60,8 +94,8 @@ impl Ends {
         let links = [(); 2].map(|()| {
             let (send, receive) = world::connect(&ends[0], &ends[1]);
             let [(net, out), (_, into)] = self.ends.map(|end| (end.net, end.buffer));
-            let from = net.register(send, out).expect("regMr");
-            let to = net.register(receive, into).expect("regMr");
+            let from = out.register(net, send, 0, BUFFER);
+            let to = into.register(net, receive, 0, BUFFER);
             let received = net.irecv(receive, into.address(), 8, 0, to).expect("irecv");
             let mut sent = None;
             let done = (0..CALLS_MAX).any(|_| {
@@ -154,8 +188,9 @@ impl Ends {
         if let (Some(send), Some(receive)) = (comm.send, comm.receive) {
             for (end, of, regions) in [(sender, send, 0), (receiver, receive, 1)] {
                 for _ in 0..random.up_to(3) {
-                    let part = end.buffer.part(random.below(4) * SLOT, BUFFER - 4 * SLOT);
-                    comm.regions[regions].push(end.net.register(of, part).expect("regMr"));
+                    let at = random.below(4) * SLOT;
+                    let region = end.buffer.register(end.net, of, at, BUFFER - 4 * SLOT);
+                    comm.regions[regions].push(region);
                 }
             }
             if random.up_to(1) == 0 {

@@ -17,10 +17,12 @@ mod cycle;
 mod deaths;
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use cycle::Ends;
 use support::calls::Net;
+use support::gpu::{Gpus, driver};
 use support::link::descriptors;
 use support::say;
 use support::stage::{Part, play};
@@ -65,6 +67,19 @@ fn nothing_is_left_of_what_was_aborted_over_tcp() {
 #[test]
 fn nothing_is_left_of_what_was_aborted_over_the_adversary() {
     let said = play(&[provider()], BOUND, |part| virtually(part, "adversary"));
+    report(&said);
+}
+
+/// Over the virtual fabric, with a stand-in for CUDA's driver: a flush reads what is given back, and no processor may.
+#[test]
+fn nothing_is_left_of_what_was_aborted_over_gpus() {
+    let said = play(&[provider(), driver()], BOUND, |part| {
+        set("VFABRIC_HMEM", "1");
+        let gpus = Gpus::load(Path::new(driver().1), "");
+        let memory = [0, 1].map(|device| gpus.allocate(device, cycle::BUFFER));
+        let addresses = memory.each_ref().map(|memory| memory.address());
+        aborted(part, "cxi", "cxi with GPUs", |nets| Ends::of_gpus(nets, addresses));
+    });
     report(&said);
 }
 
@@ -134,6 +149,10 @@ const REPORT: &str = "cycles: ";
 const PATIENCE: &str = "700";
 
 fn virtually(part: &Part, profile: &str) {
+    aborted(part, profile, profile, Ends::new);
+}
+
+fn aborted(part: &Part, profile: &str, name: &str, make: impl Fn([Net; 2]) -> Ends) {
     set("IRONRAIL_CLOSE_TIMEOUT_MS", PATIENCE);
     let World { nets, fabric } = World::open(part, profile, [2, 2]);
     let broken = |ends: &Ends| {
@@ -146,7 +165,7 @@ fn virtually(part: &Part, profile: &str) {
         });
         fabric.violations().into_iter().chain(left).collect()
     };
-    run(Ends::new(nets), profile, COUNT, broken, |_| fabric.is_clean());
+    run(make(nets), name, COUNT, broken, |_| fabric.is_clean());
 }
 
 /// What is done over and over.

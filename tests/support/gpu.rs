@@ -9,6 +9,21 @@ use std::path::Path;
 
 use gpu::{DeviceMemory, Devices};
 
+#[path = "../../crates/gpu/tests/support/mod.rs"]
+mod standin;
+
+/// The stand-in's file, built by whoever starts the play.
+pub(crate) fn driver() -> (&'static str, &'static str) {
+    let built = || {
+        let folder = standin::folder(env!("CARGO_TARGET_TMPDIR"));
+        folder.join("libcuda.so.1").to_str().expect("the target folder is text").to_owned()
+    };
+    (DRIVER, std::env::var(format!("IRONRAIL_{DRIVER}")).unwrap_or_else(|_| built()).leak())
+}
+
+/// The test's own setting, without its prefix.
+const DRIVER: &str = "TEST_DRIVER";
+
 /// The stand-in, loaded: whoever opens `libcuda.so.1` afterwards has it.
 pub(crate) struct Gpus {
     devices: Devices,

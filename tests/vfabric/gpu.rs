@@ -12,7 +12,7 @@ use net_abi::{PTR_CUDA, PTR_DMABUF, PTR_HOST, ResultCode};
 
 use crate::support;
 use crate::support::calls::{self, Buffer, Net, Object};
-use crate::support::gpu::Gpus;
+use crate::support::gpu::{Gpus, driver};
 use crate::support::stage::{Part, play_each};
 use crate::support::virtual_fabric::{VirtualFabric, set};
 use crate::world::{End, World, connect, provider};
@@ -26,18 +26,6 @@ const SIZES: [usize; 6] = [0, 8, 40, 4000, 64 << 10, 4 << 20];
 const LONG_CASE: &str = "cxi 2 second";
 /// More tests of a request that is not done are a hang.
 const TESTS_MAX: u32 = 100_000;
-
-/// The stand-in's file, built by whoever starts the play.
-fn driver() -> (&'static str, &'static str) {
-    let built = || {
-        let folder = crate::standin::folder(env!("CARGO_TARGET_TMPDIR"));
-        folder.join("libcuda.so.1").to_str().expect("the target folder is text").to_owned()
-    };
-    (DRIVER, std::env::var(format!("IRONRAIL_{DRIVER}")).unwrap_or_else(|_| built()).leak())
-}
-
-/// The test's own setting, without its prefix.
-const DRIVER: &str = "TEST_DRIVER";
 
 /// Of some cases, those that the libraries on this machine allow.
 fn with<'a>(cases: &[&'a str]) -> Vec<&'a str> {

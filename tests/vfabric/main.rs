@@ -16,8 +16,6 @@ mod lines;
 mod link;
 mod mixed;
 mod silence;
-#[path = "../../crates/gpu/tests/support/mod.rs"]
-mod standin;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../../crates/vfabric/tests/support/provider.rs"]
