@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use super::library::{DriverError, Library, NAME, Unavailable, check};
+use super::library::{DriverError, Library, NAME, Unavailable, check, is_child};
 
 /// The devices of this process.
 #[derive(Clone, Debug)]
@@ -46,9 +46,10 @@ impl Devices {
     /// Why there is none.
     pub fn open() -> Result<Self, Unavailable> {
         static FOUND: OnceLock<Result<Devices, Unavailable>> = OnceLock::new();
-        let found = FOUND.get_or_init(|| Ok(Self(Arc::new(Calls::of(Library::open(NAME)?)?))));
-        let found = found.clone()?;
-        if found.0.library.is_forked() { Err(Unavailable::Forked) } else { Ok(found) }
+        if is_child() {
+            return Err(Unavailable::Forked);
+        }
+        FOUND.get_or_init(|| Ok(Self(Arc::new(Calls::of(Library::open(NAME)?)?)))).clone()
     }
 
     /// How many there are.

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use super::library::{Library, NAME, Unavailable};
+use super::library::{Library, NAME, Unavailable, is_child};
 
 /// The driver as NCCL's threads may use it: nothing here waits for a kernel, allocates, or needs a current context.
 #[derive(Debug)]
@@ -37,11 +37,13 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Why there is none; the same ever after. A child of the process that found it has none.
+    /// Why there is none; the same ever after. A child of the process that asked first has none.
     pub fn get() -> Result<&'static Self, &'static Unavailable> {
         static FOUND: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
-        let found = FOUND.get_or_init(|| Self::of(Library::open(NAME)?)).as_ref()?;
-        if found.library.is_forked() { Err(&Unavailable::Forked) } else { Ok(found) }
+        if is_child() {
+            return Err(&Unavailable::Forked);
+        }
+        FOUND.get_or_init(|| Self::of(Library::open(NAME)?)).as_ref()
     }
 
     fn of(library: Library) -> Result<Self, Unavailable> {

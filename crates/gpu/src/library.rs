@@ -5,13 +5,13 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::process;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An open driver that is initialised and has a device. It stays loaded until the process ends.
 #[derive(Debug)]
 pub(crate) struct Library {
     handle: NonNull<c_void>,
     devices: c_int,
-    process: u32,
 }
 
 // SAFETY: the loader's handle may be used from any thread (dlsym(3) is MT-safe), and is never closed.
@@ -32,7 +32,7 @@ impl Library {
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let handle =
             NonNull::new(handle).ok_or_else(|| Unavailable::NoLibrary(loader_message()))?;
-        let mut library = Self { handle, devices: 0, process: process::id() };
+        let mut library = Self { handle, devices: 0 };
         // SAFETY: the driver's reference declares cuInit so.
         let init: Init = unsafe { library.symbol(c"cuInit") }?;
         // SAFETY: as above, cuDeviceGetCount.
@@ -65,11 +65,16 @@ impl Library {
     pub(crate) fn devices(&self) -> c_int {
         self.devices
     }
+}
 
-    /// Whether this is a child of the process that initialised it, where no call may be made.
-    pub(crate) fn is_forked(&self) -> bool {
-        self.process != process::id()
-    }
+/// Whether this is a child of the process that first asked, where no call may be made: CUDA does not work there, and another thread may
+/// have been in the middle of one.
+pub(crate) fn is_child() -> bool {
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    let own = process::id();
+    // Nothing but the number itself is handed over.
+    let before = FIRST.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
+    before.is_err_and(|first| first != own)
 }
 
 /// What a driver's call answered.
@@ -92,6 +97,7 @@ impl fmt::Display for DriverError {
             1 => " (invalid value)",
             2 => " (out of memory)",
             3 => " (not initialised)",
+            34 => " (a stub of the CUDA toolkit's, which the loader finds before the driver)",
             100 => " (no device)",
             101 => " (invalid device)",
             201 => " (invalid context)",

@@ -84,6 +84,9 @@ plays! {
     a_driver_that_does_not_start_says_how in standin(), "no-init": || {
         assert_eq!(missing().to_string(), "the CUDA driver does not start: cuInit answered 100 (no device)");
     };
+    a_stub_in_the_drivers_place_is_named in standin(), "stub": || {
+        assert!(missing().to_string().contains("cuInit answered 34 (a stub of the CUDA toolkit's"), "{}", missing());
+    };
     a_driver_without_devices_is_none in standin(), "no-devices": || {
         assert_eq!(missing(), &Unavailable::NoDevice);
     };

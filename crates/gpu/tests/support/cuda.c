@@ -7,6 +7,7 @@
 //
 // STANDIN_CUDA, words with commas between them:
 //   no-init      cuInit answers CUDA_ERROR_NO_DEVICE
+//   stub         cuInit answers CUDA_ERROR_STUB_LIBRARY, as the CUDA toolkit's library to link with does
 //   no-devices   there are none
 //   no-dmabuf    no dmabuf can be made
 //   no-ids       buffer ids are 0
@@ -25,7 +26,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801 };
 enum { DEVICES = 2, ALLOCATIONS = 4096, PAGE = 4096, STACK = 16, KEPT = 512 };
 #define ARENA ((uint64_t)4 << 30)
 typedef uint64_t address_t;
@@ -133,6 +134,7 @@ int cuInit(unsigned flags) {
   COUNT();
   if (flags) return INVALID_VALUE;
   if (is("no-init")) return NO_DEVICE;
+  if (is("stub")) return STUB_LIBRARY;
   // As the real one: what a parent has initialised is lost to its children for good.
   if (initialised && initialised != getpid()) return NOT_INITIALIZED;
   initialised = getpid();
