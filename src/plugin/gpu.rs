@@ -99,7 +99,8 @@ impl Obstacle {
                 "use a libfabric that was built with CUDA (fi_info -c FI_HMEM lists what it offers), or another provider by IRONRAIL_PROVIDER"
             }
             Self::CallsCuda { .. } => {
-                "cxi needs GDRCopy for that, efa peer-to-peer access to the GPU, and rxm FI_OFI_RXM_ENABLE_DIRECT_SEND=1"
+                "for cxi load GDRCopy's gdrdrv and use a libfabric built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
+                 other providers copy, so unset it"
             }
             Self::CannotBeTold { .. } => "use libfabric 1.18 or newer",
         }

@@ -335,6 +335,23 @@ nobody gave them a value and the provider is not excluded by `IRONRAIL_PROVIDER`
 ";
 
 const PAGE_TAIL: &str = "
+## GPU memory
+
+A device takes GPU memory (GPUDirect RDMA) if there is a CUDA driver with a GPU, and each of its rails has FI_HMEM and does without calls of CUDA in
+NCCL's threads, where they could hang the job. A line at the start says how GPU memory goes, and if it goes through the host's, why. What
+providers ask for, by libfabric's sources; none of it was run on hardware yet:
+
+| provider | direct if | else |
+|---|---|---|
+| efa | the kernel lets the NIC reach the GPU's memory | through the host |
+| cxi | libfabric was built with CUDA and GDRCopy, and `gdrdrv` is loaded | through the host |
+| verbs;ofi_rxm | never: rxm does not promise to do without calls of CUDA where regions are local too, as those of verbs are | through the host |
+| tcp, net, sockets | never: they have no FI_HMEM | through the host |
+| shm | never: it copies by calls of CUDA | through the host |
+
+By DMA-BUF it needs libfabric 1.20 or newer, and a driver and kernel that have them; by address, nvidia-peermem. NCCL chooses, and
+`NCCL_DMABUF_ENABLE` and `NCCL_NET_GDR_LEVEL` say how.
+
 ## NCCL_PROTO
 
 NCCL's kernels look at flags inside the receive buffer before the message is complete. LL needs words of 8 bytes that appear
