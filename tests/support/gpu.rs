@@ -6,6 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_ulong, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use gpu::{DeviceMemory, Devices};
 
@@ -14,11 +15,13 @@ mod standin;
 
 /// The stand-in's file, built by whoever starts the play.
 pub(crate) fn driver() -> (&'static str, &'static str) {
+    static FILE: OnceLock<String> = OnceLock::new();
     let built = || {
         let folder = standin::folder(env!("CARGO_TARGET_TMPDIR"));
         folder.join("libcuda.so.1").to_str().expect("the target folder is text").to_owned()
     };
-    (DRIVER, std::env::var(format!("IRONRAIL_{DRIVER}")).unwrap_or_else(|_| built()).leak())
+    let named = || std::env::var(format!("IRONRAIL_{DRIVER}")).unwrap_or_else(|_| built());
+    (DRIVER, FILE.get_or_init(named))
 }
 
 /// The test's own setting, without its prefix.
