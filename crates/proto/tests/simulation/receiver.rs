@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use proto::eager::{EAGER_PLACE_WORDS, FIRST_PAYLOAD};
 use proto::receive::Pace;
 use proto::{
-    Arrival, Immediate, Line, LineFormat, LineSource, Path, ProtocolError, Receive, ReceiveFlow,
-    ReceivePoll,
+    Arrival, Immediate, Line, LineFormat, LineSource, Path, PlainLook, ProtocolError, Receive,
+    ReceiveFlow, ReceivePoll,
 };
 
 use crate::faults::{Fault, Faults};
@@ -418,9 +418,8 @@ impl Receiver {
                 return;
             }
         }
-        if random.percent(50)
-            && let Some(plain) = self.flow.poll_plainly(first.number() as u16)
-        {
+        let looked = random.percent(50).then(|| self.flow.look_plainly(first.number() as u16));
+        if let Some(PlainLook::Complete(plain)) = looked {
             assert_eq!(group.count, 1);
             oracle.receive(script, group.first, plain.size, plain.carried);
             self.done += 1;
@@ -432,10 +431,13 @@ impl Receiver {
                 let parts = script.parameters.path != Path::Fin;
                 let plain = parts && group.count == 1;
                 assert_eq!(self.flow.waits_plainly(first.number() as u16), plain);
+                let incomplete = matches!(looked, Some(PlainLook::Incomplete));
+                assert!(incomplete || looked.is_none() || group.count > 1, "{looked:?}");
                 self.test_early(random, script, network, oracle, faults, index);
             }
             ReceivePoll::Done { count } => {
                 assert_eq!(count as usize, group.count);
+                assert!(looked.is_none() || group.count > 1, "it is complete, and was {looked:?}");
                 for entry in group.first..group.first + group.count {
                     let line = script.line(entry);
                     let (size, carried) = (self.flow.size(line), self.flow.carried(line));
