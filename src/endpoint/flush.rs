@@ -6,11 +6,13 @@
 //! the endpoint's own. Both are registered for the rail that reads them, wherever regions are bound to rails
 //! (docs/decisions/0013-a-flush-reads-what-was-received.md).
 
+use std::sync::Arc;
+
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
 use super::nics::Nic;
 use super::slots::Slots;
-use super::{Endpoint, setup};
+use super::{Endpoint, Receiver, open_receiver, setup};
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::{Poll, Receive};
@@ -75,10 +77,8 @@ impl Endpoint {
             (Some(place), None) => place,
             _ => Place::Several,
         };
-        let receiver = super::open_receiver(
-            self.receivers.get_mut(comm.slot(), comm.generation()),
-            "receive comm",
-        )?;
+        let slot = self.receivers.get_mut(comm.slot(), comm.generation());
+        let receiver = open_receiver(slot, "receive comm")?;
         let unposted = receiver.nics_to_flush(place);
         if unposted == 0 || (!self_read && place == Place::Host) {
             return Ok(None);
@@ -116,7 +116,7 @@ impl Endpoint {
         }
         let (comm, failed) = (flush.comm, flush.failed);
         self.flushes.remove(slot, generation);
-        self.receiver_of(comm, super::receiver::Receiver::flush_ends);
+        self.receiver_of(comm, Receiver::flush_ends);
         if failed {
             return Err(Error::new(
                 Kind::System,
@@ -126,7 +126,7 @@ impl Endpoint {
         Ok(Poll::Done { sizes: 0 })
     }
 
-    fn receiver_of(&mut self, comm: Handle, body: impl FnOnce(&mut super::Receiver)) {
+    fn receiver_of(&mut self, comm: Handle, body: impl FnOnce(&mut Receiver)) {
         if let Some(receiver) = self.receivers.get_mut(comm.slot(), comm.generation()) {
             body(receiver);
         }
@@ -164,7 +164,7 @@ impl Endpoint {
 
 /// What there is to read for these buffers: one place of each GPU, one page for all that is the host's, or has no registration.
 fn reads_of(
-    regions: &Slots<std::sync::Arc<UserRegion>>,
+    regions: &Slots<Arc<UserRegion>>,
     buffers: &[Receive],
 ) -> Result<[Option<Read>; READS_MAX]> {
     let mut reads = [None; READS_MAX];
