@@ -14,7 +14,7 @@ use super::messages::Messages;
 use crate::error::{Error, Kind, Result};
 use crate::plugin::Config;
 use crate::plugin::device::Device;
-use crate::plugin::discovery::RailPlan;
+use crate::plugin::plan::RailPlan;
 use crate::plugin::{Subject, TrafficClass, gpu, order, probe};
 use crate::rail::peers::Peers;
 use crate::rail::{DataRail, Operations, Purpose};

@@ -9,7 +9,7 @@ use super::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::device::Device;
-use crate::plugin::gpu::GpuMemory;
+use crate::plugin::plan::GpuMemory;
 use crate::rail::UserRegion;
 
 /// Regions of one endpoint: NCCL registers each buffer once per connection.

@@ -7,7 +7,7 @@ use proto::capabilities::Capabilities;
 
 use super::TrafficClass;
 use super::config::Config;
-use super::discovery::{DevicePlan, RailPlan};
+use super::plan::{DevicePlan, RailPlan};
 use crate::error::{Error, Kind, Result};
 
 /// One device.

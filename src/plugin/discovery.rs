@@ -8,8 +8,9 @@ use std::sync::Arc;
 use fabric::{FabricError, Info, Library, Query};
 
 use super::config::Config;
-use super::gpu::{self, GpuMemory, Obstacle};
+use super::gpu;
 use super::interfaces;
+use super::plan::{DevicePlan, RailPlan};
 use super::topology::{self, Candidate, Choice, Named};
 use crate::error::{Error, Kind, Result};
 
@@ -25,29 +26,6 @@ pub(crate) struct Discovery {
         expect(dead_code, reason = "said in the log by then; tests read it here")
     )]
     pub(crate) chosen_because: String,
-}
-
-/// A device before it is opened.
-#[derive(Debug)]
-pub(crate) struct DevicePlan {
-    /// Unique in the process, and without blanks: NCCL tells devices apart by it.
-    pub(crate) name: String,
-    pub(crate) rails: Vec<RailPlan>,
-    pub(crate) gpu_memory: GpuMemory,
-}
-
-/// A rail before it is opened.
-#[derive(Debug)]
-pub(crate) struct RailPlan {
-    pub(crate) info: Info,
-    /// Peers' rails pair by it.
-    pub(crate) fabric_name: String,
-    /// As the user would name it: the interface, the NIC, or the address that was given.
-    pub(crate) interface: String,
-    /// The source address, for logs.
-    pub(crate) address: String,
-    pub(crate) speed_mbps: Option<u32>,
-    pub(crate) pci_path: Option<String>,
 }
 
 /// Finds what the settings ask for. Takes as long as the providers take to look around.
@@ -242,44 +220,6 @@ impl Listed {
     }
 }
 
-impl DevicePlan {
-    fn new(rails: Vec<RailPlan>) -> Self {
-        let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
-        let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
-        Self { name: device_name(&names), rails, gpu_memory }
-    }
-
-    /// What its rails carry together, in megabits per second; a guess where nobody knows.
-    pub(crate) fn speed_mbps(&self) -> u32 {
-        let speeds = self.rails.iter().map(|rail| rail.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT));
-        speeds.fold(0, u32::saturating_add)
-    }
-
-    /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it: what they
-    /// then say to it ends the process, inside of shm (of 1.17 and of 2.5.1).
-    pub(crate) fn is_mapped_by_peers(&self) -> bool {
-        self.rails.iter().any(|rail| rail.info.provider() == "shm")
-    }
-
-    /// Whether a region serves every endpoint of the device's domains.
-    pub(crate) fn regions_are_global(&self) -> bool {
-        self.rails.iter().all(|rail| !rail.info.region_mode().bind_to_endpoint)
-    }
-}
-
-/// `eth0`, `eth0+eth1`, or with many `eth0+15more`; letters that NCCL's lists and files know are left as they are.
-fn device_name(rails: &[&str]) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-+".contains(letter);
-    let joined = rails.join("+");
-    let name = match rails {
-        [first, rest @ ..] if joined.len() > NAME_BYTES_MAX => {
-            format!("{first}+{}more", rest.len())
-        }
-        _ => joined,
-    };
-    name.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect()
-}
-
 /// The start-up lines. Sites look for "Selected provider is".
 fn announce(choice: &Choice, devices: &[DevicePlan]) -> String {
     let chosen = format!("{} ({})", choice.provider, choice.because);
@@ -362,10 +302,6 @@ fn shown_address(bytes: &[u8]) -> String {
 }
 
 const DEFAULT_LIBRARY: &str = "libfabric.so.1";
-/// NCCL keeps names in places of 64 bytes and more.
-const NAME_BYTES_MAX: usize = 60;
-/// What NCCL takes where nothing is known.
-const SPEED_MBPS_DEFAULT: u32 = 10_000;
 
 /// rdma/fabric.h, and the system's numbers.
 const FI_SOCKADDR: u32 = 1;
@@ -415,16 +351,6 @@ mod tests {
         assert_eq!(shown_address(b"fi_shm://7\0"), "fi_shm://7");
         assert_eq!(shown_address(&[1, 0xab]), "01ab");
         assert_eq!(shown_address(&[]), "");
-    }
-
-    #[test]
-    fn a_device_is_named_after_its_rails() {
-        assert_eq!(device_name(&["eth0"]), "eth0");
-        assert_eq!(device_name(&["cxi0", "cxi1"]), "cxi0+cxi1");
-        assert_eq!(device_name(&["fd00::2"]), "fd00__2");
-        let many: Vec<String> = (0..16).map(|place| format!("127.0.0.{place}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(device_name(&many), "127.0.0.0+15more");
     }
 
     #[test]

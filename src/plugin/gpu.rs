@@ -13,99 +13,8 @@ use fabric::{
 use gpu::{Driver, Owner};
 
 use super::config::{Config, DeviceMemory};
-use super::discovery::{DevicePlan, RailPlan};
+use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
 use crate::error::{Error, Kind, Result};
-
-/// How GPU memory goes between a device's rails and a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum GpuMemory {
-    /// The NICs read and write it.
-    Direct {
-        /// It may also be registered by a DMA-BUF.
-        dmabuf: bool,
-    },
-    /// NCCL copies it through memory of the host's.
-    ByHost(Obstacle),
-}
-
-/// Why NICs do not reach GPU memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    TurnedOff,
-    /// In the words of `gpu`.
-    NoDriver(String),
-    NotOffered {
-        interface: String,
-        provider: String,
-    },
-    /// The provider would call CUDA in our calls, in whose threads that may never come back.
-    CallsCuda {
-        interface: String,
-        provider: String,
-        answer: String,
-    },
-    /// A libfabric that cannot be told to leave CUDA alone.
-    CannotBeTold {
-        interface: String,
-        provider: String,
-        version: Version,
-    },
-}
-
-impl GpuMemory {
-    pub(crate) fn is_direct(&self) -> bool {
-        matches!(self, Self::Direct { .. })
-    }
-
-    /// Whether it may be registered by a DMA-BUF.
-    pub(crate) fn takes_dmabuf(&self) -> bool {
-        matches!(self, Self::Direct { dmabuf: true })
-    }
-
-    /// For the log.
-    fn told(&self) -> String {
-        match self {
-            Self::Direct { dmabuf: true } => "goes direct, by address or DMA-BUF".to_owned(),
-            Self::Direct { dmabuf: false } => "goes direct, by address".to_owned(),
-            Self::ByHost(obstacle) => format!("goes through the host: {}", obstacle.phrase()),
-        }
-    }
-}
-
-impl Obstacle {
-    pub(crate) fn phrase(&self) -> String {
-        match self {
-            Self::TurnedOff => "IRONRAIL_DEVICE_MEMORY=0 turns it off".to_owned(),
-            Self::NoDriver(reason) => reason.clone(),
-            Self::NotOffered { interface, provider } => {
-                format!("{provider} offers no FI_HMEM on {interface}")
-            }
-            Self::CallsCuda { interface, provider, answer } => {
-                format!("{provider} does not do without calls of CUDA on {interface} ({answer})")
-            }
-            Self::CannotBeTold { interface, provider, version } => format!(
-                "libfabric {version} cannot keep {provider} on {interface} from calls of CUDA"
-            ),
-        }
-    }
-
-    fn next_step(&self) -> &'static str {
-        match self {
-            Self::TurnedOff => "unset it",
-            Self::NoDriver(_) => {
-                "check that nvidia-smi lists the GPUs where the job runs, and that the container has the driver's libcuda.so.1"
-            }
-            Self::NotOffered { .. } => {
-                "use a libfabric that was built with CUDA (fi_info -c FI_HMEM lists what it offers), or another provider by IRONRAIL_PROVIDER"
-            }
-            Self::CallsCuda { .. } => {
-                "for cxi load GDRCopy's gdrdrv and use a libfabric built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
-                 other providers copy, so unset it"
-            }
-            Self::CannotBeTold { .. } => "use libfabric 1.18 or newer",
-        }
-    }
-}
 
 /// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
 pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [DevicePlan]) {
@@ -262,35 +171,6 @@ pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn why_gpu_memory_goes_through_the_host_is_one_phrase_with_a_next_step() {
-        let (interface, provider) = ("eth0".to_owned(), "tcp".to_owned());
-        let version = Version::new(1, 17);
-        for (obstacle, words) in [
-            (Obstacle::TurnedOff, "IRONRAIL_DEVICE_MEMORY=0"),
-            (Obstacle::NoDriver("no CUDA driver (why)".to_owned()), "no CUDA driver"),
-            (
-                Obstacle::NotOffered { interface: interface.clone(), provider: provider.clone() },
-                "tcp offers no FI_HMEM on eth0",
-            ),
-            (
-                Obstacle::CallsCuda {
-                    interface: interface.clone(),
-                    provider: provider.clone(),
-                    answer: "no".to_owned(),
-                },
-                "tcp does not do without calls of CUDA on eth0 (no)",
-            ),
-            (Obstacle::CannotBeTold { interface, provider, version }, "libfabric 1.17"),
-        ] {
-            let phrase = obstacle.phrase();
-            assert!(phrase.contains(words) && !phrase.contains('\n'), "{phrase}");
-            assert!(!obstacle.next_step().is_empty());
-            let told = GpuMemory::ByHost(obstacle).told();
-            assert!(told.starts_with("goes through the host: "), "{told}");
-        }
-    }
 
     #[test]
     fn without_a_driver_nothing_is_gpu_memory() {

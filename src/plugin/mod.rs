@@ -2,11 +2,12 @@
 
 mod config;
 pub(crate) mod device;
-pub(crate) mod discovery;
+mod discovery;
 mod environment;
 pub(crate) mod gpu;
 mod interfaces;
 pub(crate) mod order;
+pub(crate) mod plan;
 mod probe;
 mod properties;
 mod registry;

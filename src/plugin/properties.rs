@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 
 use super::DeviceProperties;
-use super::discovery::DevicePlan;
+use super::plan::DevicePlan;
 
 /// The properties of one device. Strings are leaked: NCCL keeps pointers to them, and this happens once per process.
 pub(crate) fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {

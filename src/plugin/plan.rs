@@ -1,0 +1,204 @@
+//! What a device is to be: its rails, and how GPU memory gets to them.
+
+use fabric::{Info, Version};
+
+/// A device before it is opened.
+#[derive(Debug)]
+pub(crate) struct DevicePlan {
+    /// Unique in the process, and without blanks: NCCL tells devices apart by it.
+    pub(crate) name: String,
+    pub(crate) rails: Vec<RailPlan>,
+    pub(crate) gpu_memory: GpuMemory,
+}
+
+/// A rail before it is opened.
+#[derive(Debug)]
+pub(crate) struct RailPlan {
+    pub(crate) info: Info,
+    /// Peers' rails pair by it.
+    pub(crate) fabric_name: String,
+    /// As the user would name it: the interface, the NIC, or the address that was given.
+    pub(crate) interface: String,
+    /// The source address, for logs.
+    pub(crate) address: String,
+    pub(crate) speed_mbps: Option<u32>,
+    pub(crate) pci_path: Option<String>,
+}
+
+/// How GPU memory goes between a device's rails and a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GpuMemory {
+    /// The NICs read and write it.
+    Direct {
+        /// It may also be registered by a DMA-BUF.
+        dmabuf: bool,
+    },
+    /// NCCL copies it through memory of the host's.
+    ByHost(Obstacle),
+}
+
+/// Why NICs do not reach GPU memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    TurnedOff,
+    /// In the words of `gpu`.
+    NoDriver(String),
+    NotOffered {
+        interface: String,
+        provider: String,
+    },
+    /// The provider would call CUDA in our calls, in whose threads that may never come back.
+    CallsCuda {
+        interface: String,
+        provider: String,
+        answer: String,
+    },
+    /// A libfabric that cannot be told to leave CUDA alone.
+    CannotBeTold {
+        interface: String,
+        provider: String,
+        version: Version,
+    },
+}
+
+impl GpuMemory {
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Self::Direct { .. })
+    }
+
+    /// Whether it may be registered by a DMA-BUF.
+    pub(crate) fn takes_dmabuf(&self) -> bool {
+        matches!(self, Self::Direct { dmabuf: true })
+    }
+
+    /// For the log.
+    pub(super) fn told(&self) -> String {
+        match self {
+            Self::Direct { dmabuf: true } => "goes direct, by address or DMA-BUF".to_owned(),
+            Self::Direct { dmabuf: false } => "goes direct, by address".to_owned(),
+            Self::ByHost(obstacle) => format!("goes through the host: {}", obstacle.phrase()),
+        }
+    }
+}
+
+impl Obstacle {
+    pub(crate) fn phrase(&self) -> String {
+        match self {
+            Self::TurnedOff => "IRONRAIL_DEVICE_MEMORY=0 turns it off".to_owned(),
+            Self::NoDriver(reason) => reason.clone(),
+            Self::NotOffered { interface, provider } => {
+                format!("{provider} offers no FI_HMEM on {interface}")
+            }
+            Self::CallsCuda { interface, provider, answer } => {
+                format!("{provider} does not do without calls of CUDA on {interface} ({answer})")
+            }
+            Self::CannotBeTold { interface, provider, version } => format!(
+                "libfabric {version} cannot keep {provider} on {interface} from calls of CUDA"
+            ),
+        }
+    }
+
+    pub(super) fn next_step(&self) -> &'static str {
+        match self {
+            Self::TurnedOff => "unset it",
+            Self::NoDriver(_) => {
+                "check that nvidia-smi lists the GPUs where the job runs, and that the container has the driver's libcuda.so.1"
+            }
+            Self::NotOffered { .. } => {
+                "use a libfabric that was built with CUDA (fi_info -c FI_HMEM lists what it offers), or another provider by IRONRAIL_PROVIDER"
+            }
+            Self::CallsCuda { .. } => {
+                "for cxi load GDRCopy's gdrdrv and use a libfabric built with it, for efa see that the driver lets the NIC reach the GPU's memory; \
+                 other providers copy, so unset it"
+            }
+            Self::CannotBeTold { .. } => "use libfabric 1.18 or newer",
+        }
+    }
+}
+
+impl DevicePlan {
+    pub(super) fn new(rails: Vec<RailPlan>) -> Self {
+        let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
+        let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
+        Self { name: device_name(&names), rails, gpu_memory }
+    }
+
+    /// What its rails carry together, in megabits per second; a guess where nobody knows.
+    pub(crate) fn speed_mbps(&self) -> u32 {
+        let speeds = self.rails.iter().map(|rail| rail.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT));
+        speeds.fold(0, u32::saturating_add)
+    }
+
+    /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it: what they
+    /// then say to it ends the process, inside of shm (of 1.17 and of 2.5.1).
+    pub(crate) fn is_mapped_by_peers(&self) -> bool {
+        self.rails.iter().any(|rail| rail.info.provider() == "shm")
+    }
+
+    /// Whether a region serves every endpoint of the device's domains.
+    pub(crate) fn regions_are_global(&self) -> bool {
+        self.rails.iter().all(|rail| !rail.info.region_mode().bind_to_endpoint)
+    }
+}
+
+/// `eth0`, `eth0+eth1`, or with many `eth0+15more`; letters that NCCL's lists and files know are left as they are.
+fn device_name(rails: &[&str]) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-+".contains(letter);
+    let joined = rails.join("+");
+    let name = match rails {
+        [first, rest @ ..] if joined.len() > NAME_BYTES_MAX => {
+            format!("{first}+{}more", rest.len())
+        }
+        _ => joined,
+    };
+    name.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect()
+}
+
+/// NCCL keeps names in places of 64 bytes and more.
+const NAME_BYTES_MAX: usize = 60;
+/// What NCCL takes where nothing is known.
+const SPEED_MBPS_DEFAULT: u32 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_named_after_its_rails() {
+        assert_eq!(device_name(&["eth0"]), "eth0");
+        assert_eq!(device_name(&["cxi0", "cxi1"]), "cxi0+cxi1");
+        assert_eq!(device_name(&["fd00::2"]), "fd00__2");
+        let many: Vec<String> = (0..16).map(|place| format!("127.0.0.{place}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(device_name(&many), "127.0.0.0+15more");
+    }
+
+    #[test]
+    fn why_gpu_memory_goes_through_the_host_is_one_phrase_with_a_next_step() {
+        let (interface, provider) = ("eth0".to_owned(), "tcp".to_owned());
+        let version = Version::new(1, 17);
+        for (obstacle, words) in [
+            (Obstacle::TurnedOff, "IRONRAIL_DEVICE_MEMORY=0"),
+            (Obstacle::NoDriver("no CUDA driver (why)".to_owned()), "no CUDA driver"),
+            (
+                Obstacle::NotOffered { interface: interface.clone(), provider: provider.clone() },
+                "tcp offers no FI_HMEM on eth0",
+            ),
+            (
+                Obstacle::CallsCuda {
+                    interface: interface.clone(),
+                    provider: provider.clone(),
+                    answer: "no".to_owned(),
+                },
+                "tcp does not do without calls of CUDA on eth0 (no)",
+            ),
+            (Obstacle::CannotBeTold { interface, provider, version }, "libfabric 1.17"),
+        ] {
+            let phrase = obstacle.phrase();
+            assert!(phrase.contains(words) && !phrase.contains('\n'), "{phrase}");
+            assert!(!obstacle.next_step().is_empty());
+            let told = GpuMemory::ByHost(obstacle).told();
+            assert!(told.starts_with("goes through the host: "), "{told}");
+        }
+    }
+}
