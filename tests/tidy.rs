@@ -96,9 +96,9 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         "Receive",
         "TrafficClass",
         "device::Device",
-        "discovery::RailPlan",
+        "plan::RailPlan",
         // What a device registers, and what is asked of its endpoints for that.
-        "gpu::GpuMemory",
+        "plan::GpuMemory",
         "gpu",
         "Subject",
         "probe",
