@@ -47,6 +47,20 @@ fn other_part(part: &Part) -> bool {
             part.say("ready");
             drop(receive_for_ever(net, &link));
         }
+        "posted" => {
+            let Link { receive, input, .. } = Link::to_peer(net, context, &mut { part });
+            let mut requests = (0..POSTED).map(|slot| {
+                let posted = net.irecv(receive, input.slot(slot), SLOT, TAG, input.region);
+                posted.expect("irecv").expect("a request")
+            });
+            let (first, rest) = (requests.next(), requests.collect::<Vec<_>>());
+            wait("a message", || {
+                net.test(first.expect("it is one of many")).expect("test").is_some()
+            });
+            while net.test(rest[0]).expect("test").is_none() {
+                std::thread::yield_now();
+            }
+        }
         "bystander" => bystander::play(part, net, context),
         name => panic!("no part {name}"),
     }
@@ -56,6 +70,10 @@ fn other_part(part: &Part) -> bool {
 /// What NCCL would give for a tag: the sender's rank.
 const TAG: i32 = 41;
 const OUTSTANDING: usize = 6;
+/// Receives of a peer that dies with them.
+const POSTED: usize = 12;
+/// Too long for a bundle, and short enough to be injected where anything is.
+const SHORT: usize = 64;
 
 /// Long messages, a few outstanding, until a call fails.
 fn send_for_ever(net: Net, link: &Link) -> Failure {
@@ -224,4 +242,44 @@ fn a_peer_that_dies_in_silence_fails_receives_that_are_posted() {
 #[test]
 fn a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive() {
     play(SETTINGS, BOUND, |part| dies(part, "idle", send_for_ever));
+}
+
+/// rxm looks at the context of whatever fails, and an injected write over tcp has none: see `injects` in `src/plugin/probe.rs`.
+#[test]
+fn short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end() {
+    let settings = [SETTINGS, &[("PROVIDER", "tcp;ofi_rxm")]].concat();
+    play(&settings, BOUND, |part| {
+        if other_part(part) {
+            return;
+        }
+        let (net, context) = open(part);
+        let mut victim = part.cast("posted", &[]);
+        let link = Link::to_peer(net, context, &mut victim);
+        let send = || net.isend(link.send, link.out.slot(0), SHORT, TAG, link.out.region);
+        let mut first = None;
+        wait("an advert", || {
+            first = send().expect("isend");
+            first.is_some()
+        });
+        wait("its end", || net.test(first.expect("posted")).expect("test").is_some());
+        victim.kill();
+        // No turn of progress between them: the first ones go to a socket that has not heard yet.
+        let mut sent = VecDeque::new();
+        let failure = in_time(|| {
+            while sent.len() < POSTED - 1 {
+                match send() {
+                    Ok(request) => sent.extend(request),
+                    Err(failure) => return failure,
+                }
+            }
+            loop {
+                match net.test(sent[0]) {
+                    Ok(None) => std::thread::yield_now(),
+                    Ok(Some(_)) => drop(sent.pop_front()),
+                    Err(failure) => return failure,
+                }
+            }
+        });
+        peer_is_gone(&failure);
+    });
 }
