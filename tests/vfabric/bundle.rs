@@ -113,6 +113,15 @@ fn a_burst_takes_fewer_posts_than_it_has_messages_over_the_adversary() {
     play(&[provider()], BOUND, |part| fewer_posts_than_messages(part, "adversary", 2));
 }
 
+/// As over rxm, and on eight rails nothing is plain.
+#[test]
+fn a_burst_takes_fewer_posts_than_it_has_messages_where_nothing_is_injected() {
+    play_each(&["1", "2", "8"], &[provider()], BOUND, |part, rails| {
+        set("VFABRIC_INJECT", "0");
+        fewer_posts_than_messages(part, "tcp", rails.parse().expect("a number"));
+    });
+}
+
 /// Adverts have room for four keys.
 #[test]
 fn bundles_go_over_four_rails() {

@@ -116,7 +116,8 @@ impl Sender {
             return None;
         }
         let injects = (len as u64) < self.inject_below;
-        let local = if injects { Some(region.host_bytes(address, len)?) } else { None };
+        let follows = self.may_follow(turn.number, len as u64);
+        let local = if injects || follows { Some(region.host_bytes(address, len)?) } else { None };
         let (flow, places, rail) = (&mut self.flow, &self.places, &self.plain_rail);
         let message = if self.wide {
             flow.match_plainly::<_, 8>(places, tag, len as u64, rail)?
@@ -125,14 +126,14 @@ impl Sender {
         };
         let rail = nics.get_mut(self.plain_lane.nic)?;
         if let Some(local) = &local
-            && self.may_follow(turn.number, len as u64)
+            && follows
             && message.copies
         {
             told(message.line);
             self.hold_plainly(turn.holding, slot, local, &message);
             return Some(true);
         }
-        match local {
+        match local.filter(|_| injects) {
             Some(_) if !rail.data.is_clear_to(self.plain_lane.peer) => Some(false),
             Some(local) => {
                 self.sent_in = turn.number;
