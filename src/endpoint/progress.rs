@@ -17,7 +17,7 @@ const BATCHES_PER_TURN: usize = 4;
 /// So many times longer than control may data be refused: a process that is stopped takes none, and lives.
 const DATA_STALL: u32 = 30;
 /// Turns for data between two for control.
-const CONTROL_TURNS: u32 = 8;
+const CONTROL_TURNS: u32 = 16;
 /// How often peers are looked after, unless the bound on their silence is short.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -1,7 +1,7 @@
 //! Receivers whose adverts wait or that owe a done: a list, and when to look at it.
 //!
 //! Mostly they rest, and there may be many: a turn for data walks the list only after something that may have made one
-//! due ([`Working::wake`]). A full turn always does, and every eighth is one. One that has nothing left stays for a few
+//! due ([`Working::wake`]). A full turn always does, and every sixteenth is one. One that has nothing left stays for a few
 //! turns: mostly something comes again, and to leave and to come costs more.
 
 /// What a walk has made of a receiver on the list.
@@ -85,7 +85,7 @@ const LONG: u32 = 64;
 mod tests {
     use super::*;
 
-    /// The turns of 1 to 40 that walk the list, where every eighth is a full one and the one in `list` rests.
+    /// The turns of 1 to 40 that walk the list, with a full one now and then and the one in `list` rests.
     fn walks(working: &mut Working) -> Vec<(u32, u32)> {
         let mut walks = Vec::new();
         for turn in 1..=40_u32 {
