@@ -345,26 +345,8 @@ impl Net {
         receives: &[(usize, usize, c_int)],
         region: Object,
     ) -> Answer<Option<Object>> {
-        let mut request = STALE;
-        let mut data: Vec<*mut c_void> = Vec::new();
-        data.extend(receives.iter().map(|(address, ..)| ptr::without_provenance_mut(*address)));
-        let mut sizes: Vec<usize> = receives.iter().map(|(_, len, _)| *len).collect();
-        let mut tags: Vec<c_int> = receives.iter().map(|(.., tag)| *tag).collect();
-        let mut regions = vec![pointer(region); receives.len()];
-        call!(
-            self.table,
-            irecv(
-                pointer(comm),
-                c_int::try_from(receives.len()).expect("few"),
-                data.as_mut_ptr(),
-                sizes.as_mut_ptr(),
-                tags.as_mut_ptr(),
-                regions.as_mut_ptr(),
-                ptr::null_mut(),
-                &raw mut request
-            )
-        )?;
-        Ok(object(request))
+        let of_one = |&(address, len, tag)| (address, len, tag, region);
+        self.irecv_into(comm, &receives.iter().map(of_one).collect::<Vec<_>>())
     }
 
     /// The sizes of `count` messages that are done.
