@@ -6,14 +6,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fabric::{
-    AddressVector, CompletionQueue, Data, Domain, Endpoint, EndpointOption, Fabric, FabricError,
-    Info, Library, OptionName, OptionValue, Query, Version,
-};
+use fabric::{EndpointOption, Info, Library, OptionName, OptionValue, Query, Version};
 use gpu::{Driver, Owner};
 
 use super::config::{Config, DeviceMemory};
 use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
+use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, opens_with};
 use crate::error::{Error, Kind, Result};
 
 /// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
@@ -84,19 +82,10 @@ fn with_gpu_memory(
             Err(Obstacle::CannotBeTold { interface, provider, version })
         };
     }
-    match tried(library, &info) {
+    match opens_with(library, &info, &[NO_CUDA_CALLS]) {
         Ok(()) => Ok(info),
         Err(error) => Err(Obstacle::CallsCuda { interface, provider, answer: error.to_string() }),
     }
-}
-
-/// Opens an endpoint that may not call CUDA: fi_endpoint(3), FI_OPT_CUDA_API_PERMITTED. A provider whose way to GPU memory are such
-/// calls refuses; all that have FI_HMEM know the option.
-fn tried(library: &Arc<Library>, info: &Info) -> std::result::Result<(), FabricError> {
-    let domain = Domain::open(&Fabric::open(library, info)?, info)?;
-    let queue = CompletionQueue::open(&domain, TRIAL_ENTRIES)?;
-    let addresses = AddressVector::open(&domain)?;
-    Endpoint::<Data>::open_with(&domain, info, &queue, &addresses, &[NO_CUDA_CALLS]).map(drop)
 }
 
 /// What every endpoint of a rail asks for that may touch GPU memory: the provider's progress runs in NCCL's threads, one of which
@@ -105,25 +94,21 @@ pub(crate) fn options(info: &Info, version: Version) -> &'static [EndpointOption
     if info.device_memory() && version >= TOLD_SINCE { &[NO_CUDA_CALLS] } else { &[] }
 }
 
+/// fi_endpoint(3), FI_OPT_CUDA_API_PERMITTED. A provider whose way to GPU memory are such calls refuses; all that have FI_HMEM know the
+/// option.
 const NO_CUDA_CALLS: EndpointOption = EndpointOption {
     name: OptionName::CudaApiPermitted,
     value: OptionValue::Flag(false),
     required: true,
 };
 const TOLD_SINCE: Version = Version::new(1, 18);
-const TRIAL_ENTRIES: usize = 64;
 
 /// Whether a provider reads FI_MR_DMABUF (fi_mr(3)): no call tells, and one that does not know the flag takes the descriptor for an
 /// address. These do, by their sources, and who speaks a NIC's protocol for it.
 fn knows_dmabuf(info: &Info) -> bool {
-    let core = info.provider().split(';').next().unwrap_or_default();
-    matches!(core, "cxi" | "efa" | "verbs" | "opx")
+    matches!(core(info.provider()), "cxi" | "efa" | "verbs" | "opx")
         || matches!(info.protocol(), FI_PROTO_EFA | FI_PROTO_CXI)
 }
-
-/// rdma/fabric.h.
-const FI_PROTO_EFA: u32 = 20;
-const FI_PROTO_CXI: u32 = 24;
 
 /// One line where all devices are alike, as they mostly are.
 fn announce(config: &Config, devices: &[DevicePlan]) {

@@ -10,6 +10,7 @@ pub(crate) mod order;
 pub(crate) mod plan;
 mod probe;
 mod properties;
+mod provider;
 mod registry;
 mod stats;
 mod topology;

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use fabric::{
-    AddressVector, CompletionQueue, Data, Domain, Endpoint, EndpointOption, Fabric, Info, Library,
-    OptionName, OptionValue,
-};
+use fabric::{EndpointOption, Info, Library, OptionName, OptionValue};
+
+use super::provider::{core, opens_with};
 
 /// What a provider shows of a message that is landing: the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,14 +50,8 @@ fn takes_lines(provider: &str) -> bool {
 
 /// Whether an endpoint opens with that option: it is the device that knows.
 fn grants_lines(library: &Arc<Library>, info: &Info) -> bool {
-    let open = || {
-        let domain = Domain::open(&Fabric::open(library, info)?, info)?;
-        let queue = CompletionQueue::open(&domain, PROBE_ENTRIES)?;
-        let addresses = AddressVector::open(&domain)?;
-        Endpoint::<Data>::open_with(&domain, info, &queue, &addresses, &[LINES])
-    };
-    match open() {
-        Ok(_) => true,
+    match opens_with(library, info, &[LINES]) {
+        Ok(()) => true,
         Err(error) => {
             log::debug!("{} grants no order within lines: {error}", info.provider());
             false
@@ -79,10 +72,6 @@ fn by_name(provider: &str) -> Order {
     }
 }
 
-fn core(provider: &str) -> &str {
-    provider.split(';').next().unwrap_or(provider)
-}
-
 /// What NCCL_PROTO must say, if it must say anything. LL128 goes over the network only into a GPU's memory: elsewhere NCCL
 /// counts the way as too long for it (NCCL src/graph/tuning.cc:518-535).
 pub(super) fn protocols(order: Order, device_memory: bool) -> Option<&'static str> {
@@ -92,8 +81,6 @@ pub(super) fn protocols(order: Order, device_memory: bool) -> Option<&'static st
         Order::Words | Order::Lines => None,
     }
 }
-
-const PROBE_ENTRIES: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! What a provider can really do, learned by doing it once: the first endpoint of a device writes to itself.
 //!
 //! fi_getinfo over-promises: cxi reports a `cq_data_size` of 8 and refuses `fi_writedata`, the tcp family of 1.17
-//! reports remote writes with length 0. What cannot be learned by doing is one function at the end of this file.
+//! reports remote writes with length 0. What cannot be learned by doing are two functions at its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +11,8 @@ use fabric::{
     FabricError, Info, Pages, PeerAddress, Post, Region, RemoteBytes,
 };
 use proto::capabilities::{Capabilities, ImmediateWidth};
+
+use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core};
 
 /// All of the probe ends within this; what was not seen by then counts as absent.
 const PROBE_BOUND: Duration = Duration::from_secs(2);
@@ -189,8 +191,8 @@ fn width_of(data: u64) -> ImmediateWidth {
 fn proves_arrival(protocol: u32, provider: &str) -> bool {
     // A layer has a protocol of its own whatever it stands on, and cxi a second one in later releases: there the name of
     // the core provider, which comes first, says who acknowledges.
-    let core = provider.split(';').next().unwrap_or(provider);
-    matches!(protocol, FI_PROTO_CXI | FI_PROTO_EFA) || matches!(core, "cxi" | "efa" | "verbs")
+    matches!(protocol, FI_PROTO_CXI | FI_PROTO_EFA)
+        || matches!(core(provider), "cxi" | "efa" | "verbs")
 }
 
 /// Whether an injected write that fails is without harm. Over tcp it is reported, without a context (libfabric prov/tcp, up to 2.5 at least),
@@ -198,10 +200,6 @@ fn proves_arrival(protocol: u32, provider: &str) -> bool {
 fn injects(provider: &str) -> bool {
     provider != "tcp;ofi_rxm"
 }
-
-/// rdma/fabric.h.
-const FI_PROTO_EFA: u32 = 20;
-const FI_PROTO_CXI: u32 = 24;
 
 #[cfg(test)]
 mod tests {
