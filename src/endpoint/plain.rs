@@ -196,14 +196,11 @@ impl Endpoint {
             return Looked::Unknown;
         }
         let Some(receiver) = self.receivers.of_mut(comm) else { return Looked::Unknown };
-        match receiver.look_plainly(line) {
-            Ok(size) => {
-                self.outstanding -= 1;
-                Looked::Done(size)
-            }
-            Err(true) => Looked::AwaitsParts,
-            Err(false) => Looked::Unknown,
+        let looked = receiver.look_plainly(line);
+        if let Looked::Done(_) = looked {
+            self.outstanding -= 1;
         }
+        looked
     }
 
     /// A turn of progress for a receive that [`Looked::AwaitsParts`].

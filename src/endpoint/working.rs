@@ -85,7 +85,7 @@ const LONG: u32 = 64;
 mod tests {
     use super::*;
 
-    /// The turns of 1 to 40 that walk the list, with a full one now and then and the one in `list` rests.
+    /// The turns of 1 to 40 that walk the list, where a full one comes now and then, and the one in `list` rests.
     fn walks(working: &mut Working) -> Vec<(u32, u32)> {
         let mut walks = Vec::new();
         for turn in 1..=40_u32 {

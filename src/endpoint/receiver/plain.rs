@@ -4,7 +4,7 @@ use proto::limits::MAX_DATA_RAILS;
 use proto::{Immediate, Line, PlainLook};
 
 use super::{NO_COPY, Receiver};
-use crate::endpoint::plain::Plain;
+use crate::endpoint::plain::{Looked, Plain};
 use crate::rail::UserRegion;
 
 impl Receiver {
@@ -55,17 +55,19 @@ impl Receiver {
         self.awaits(request) && !self.awaits_fins()
     }
 
-    /// Reports the receive of `request`, if it is complete and alone. Else whether it awaits parts that announce themselves, and no
-    /// message is expected to come in another way.
+    /// Reports the receive of `request`, if it is complete and alone.
     #[inline(always)]
-    pub(in crate::endpoint) fn look_plainly(&mut self, request: u16) -> Result<u64, bool> {
+    pub(in crate::endpoint) fn look_plainly(&mut self, request: u16) -> Looked {
         match self.flow.look_plainly(request) {
             PlainLook::Complete(done) => {
                 self.carried |= done.carried;
-                Ok(done.size)
+                Looked::Done(done.size)
             }
-            PlainLook::Incomplete => Err(!self.awaits_fins() && self.attention == 0),
-            PlainLook::Other => Err(false),
+            // No message is expected to come in another way.
+            PlainLook::Incomplete if !self.awaits_fins() && self.attention == 0 => {
+                Looked::AwaitsParts
+            }
+            PlainLook::Incomplete | PlainLook::Other => Looked::Unknown,
         }
     }
 
