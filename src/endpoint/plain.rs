@@ -206,12 +206,16 @@ impl Endpoint {
     /// A turn of progress for a receive that [`Looked::AwaitsParts`].
     #[inline(always)]
     pub(crate) fn wait_for_parts(&mut self, request: Name) -> Tested {
-        let comm = request.comm().0;
-        let busy = self.progress_for(false);
-        if busy && let Some(size) = self.report_plainly(comm, request) {
+        let busy = self.progress_for_parts();
+        // It was there, and not the last, and no turn changes that: so the name is not compared again.
+        if busy
+            && let Some(receiver) = self.receivers.at_mut(request.slot())
+            && let Some(size) = receiver.look_again(request.line())
+        {
+            self.outstanding -= 1;
             return Tested::Done(size);
         }
-        self.receive_after_a_turn(comm, request, busy)
+        self.receive_after_a_turn(request.comm().0, request, busy)
     }
 
     /// The same after a turn of progress.

@@ -1,13 +1,15 @@
 //! A turn of progress: completions are read and told to whom they concern, and what waits is tried again.
 
+use std::slice;
 use std::time::{Duration, Instant};
 
 use fabric::{Batch, Completion, CompletionError, CqPoll, FabricError, Polled, Post};
 use proto::{Arrival, Immediate, Line};
 
 use super::nics::Nic;
-use super::receiver::gone;
-use super::working::Stay;
+use super::receiver::{Receiver, gone};
+use super::slots::Slots;
+use super::working::{Stay, Working};
 use super::{Endpoint, SenderState, enqueue, enqueue_late, receiver, remember, sender};
 use crate::error::{Error, Kind};
 use crate::rail::{Letter, PartWrite, Purpose};
@@ -28,6 +30,53 @@ enum Rare {
     Other(Completion),
     /// It was the last part of a message of the sender in this slot.
     Written(u16, Line),
+}
+
+/// What plain completions of a data queue change.
+struct Taking<'endpoint> {
+    nic: usize,
+    rail: &'endpoint mut Nic,
+    senders: &'endpoint mut Slots<Box<SenderState>>,
+    receivers: &'endpoint mut Slots<Box<Receiver>>,
+    working: &'endpoint mut Working,
+}
+
+impl Taking<'_> {
+    /// Takes what is plain, up to what is not: that. Straight code over what it borrows, so that all of that stays in registers,
+    /// and nothing in it can panic.
+    #[inline(always)]
+    fn take(&mut self, rest: &mut slice::Iter<'_, Completion>) -> Option<Rare> {
+        let Self { nic, rail, senders, receivers, working } = self;
+        for completion in rest.by_ref() {
+            // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
+            if completion.is_remote_write() {
+                let immediate = Immediate::from_bits(completion.immediate());
+                let slot = immediate.comm().get();
+                if let Some(receiver) = receivers.at_mut(slot).map(|receiver| &mut **receiver)
+                    && let Some(due) = receiver.arrived_plainly(*nic, immediate)
+                {
+                    if !receiver.queued {
+                        enqueue_late(receiver, working, slot);
+                    } else if due {
+                        working.wake();
+                    }
+                    continue;
+                }
+            } else if let Some(part) = rail.operations.end_part(completion.context()) {
+                rail.data.bytes += part.bytes;
+                rail.data.writes += 1;
+                if let Some(state) = senders.at_mut(part.sender)
+                    && let SenderState::Connected(sender) = &mut **state
+                    && !sender.part_written(part.line)
+                {
+                    continue;
+                }
+                return Some(Rare::Written(part.sender, part.line));
+            }
+            return Some(Rare::Other(*completion));
+        }
+        None
+    }
 }
 
 impl Endpoint {
@@ -60,7 +109,7 @@ impl Endpoint {
     /// queues, adverts and dones, is waited for by senders, and they look themselves. False: nothing has happened.
     #[inline(always)]
     pub(super) fn progress_for(&mut self, control: bool) -> bool {
-        if control || self.watch.is_each(CONTROL_TURNS) {
+        if control || self.is_due_in_full() {
             self.progress();
             return true;
         }
@@ -87,6 +136,59 @@ impl Endpoint {
         }
         self.watch.turn();
         self.walk_if_awake() || busy
+    }
+
+    /// Whether even a turn for data is to be a full one.
+    #[inline(always)]
+    fn is_due_in_full(&self) -> bool {
+        self.watch.is_each(CONTROL_TURNS)
+    }
+
+    /// A turn for data, in straight code where there is one NIC: what is plain is taken here, without a call.
+    #[inline(always)]
+    pub(super) fn progress_for_parts(&mut self) -> bool {
+        if self.is_due_in_full() || !self.holding.is_empty() {
+            return self.progress_for_data();
+        }
+        let Self { nics, senders, receivers, working, batch: Some(batch), .. } = self else {
+            return self.progress_for_data();
+        };
+        let [rail] = &mut nics[..] else { return self.progress_for_data() };
+        let polled = rail.queue.poll(batch);
+        let Some(count) = polled.few() else { return self.turn_otherwise(polled) };
+        let mut rest = batch.first(count).iter();
+        let rare = Taking { nic: 0, rail, senders, receivers, working }.take(&mut rest);
+        let is_clear = rail.data.is_clear();
+        if let Some(rare) = rare {
+            let taken = count - rest.len();
+            self.take_rest(0, count, taken, rare);
+        }
+        if !is_clear {
+            self.flush(0);
+        }
+        self.watch.turn();
+        self.walk_if_awake();
+        true
+    }
+
+    /// What is left of a turn for data of the only NIC, whose queue had nothing, or more than a few.
+    #[inline(always)]
+    fn turn_otherwise(&mut self, polled: Polled) -> bool {
+        let mut busy = !polled.is_empty();
+        if busy {
+            self.polled_data(0, polled);
+        }
+        if !self.nics[0].data.is_clear() {
+            self.flush(0);
+            busy = true;
+        }
+        self.watch.turn();
+        self.walk_if_awake() || busy
+    }
+
+    #[inline(never)]
+    fn progress_for_data(&mut self) -> bool {
+        self.progress_for(false)
     }
 
     /// Writes adverts and dones that something has made due since the last walk. Whether there may have been any.
@@ -239,8 +341,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes what is plain, behind the first `from`, up to what is not: that, and how many are taken with it. Straight code
-    /// over what it borrows, so that all of that stays in registers, and nothing in it can panic.
+    /// Takes what is plain, behind the first `from`, up to what is not: that, and how many are taken with it.
     #[inline(always)]
     fn take_plainly(&mut self, nic: usize, count: usize, from: usize) -> Option<(usize, Rare)> {
         let Self { nics, senders, receivers, working, batch: Some(batch), .. } = self else {
@@ -248,35 +349,8 @@ impl Endpoint {
         };
         let rail = nics.get_mut(nic)?;
         let mut rest = batch.first(count).get(from..)?.iter();
-        while let Some(completion) = rest.next() {
-            // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
-            if completion.is_remote_write() {
-                let immediate = Immediate::from_bits(completion.immediate());
-                let slot = immediate.comm().get();
-                if let Some(receiver) = receivers.at_mut(slot).map(|receiver| &mut **receiver)
-                    && let Some(due) = receiver.arrived_plainly(nic, immediate)
-                {
-                    if !receiver.queued {
-                        enqueue_late(receiver, working, slot);
-                    } else if due {
-                        working.wake();
-                    }
-                    continue;
-                }
-            } else if let Some(part) = rail.operations.end_part(completion.context()) {
-                rail.data.bytes += part.bytes;
-                rail.data.writes += 1;
-                if let Some(state) = senders.at_mut(part.sender)
-                    && let SenderState::Connected(sender) = &mut **state
-                    && !sender.part_written(part.line)
-                {
-                    continue;
-                }
-                return Some((count - rest.len(), Rare::Written(part.sender, part.line)));
-            }
-            return Some((count - rest.len(), Rare::Other(*completion)));
-        }
-        None
+        let rare = Taking { nic, rail, senders, receivers, working }.take(&mut rest)?;
+        Some((count - rest.len(), rare))
     }
 
     /// The batch holds what a poll has found. Others follow as long as they fill it.

@@ -169,6 +169,14 @@ impl Polled {
         self.0 == EMPTY || self.0 == 0
     }
 
+    /// How many have ended well, if any and fewer than fill a batch: then there are no more to be read now.
+    #[inline(always)]
+    pub fn few(self) -> Option<usize> {
+        let count = self.0.cast_unsigned();
+        // One comparison: errors are huge here, and so is none less one.
+        (count.wrapping_sub(1) < Batch::CAPACITY - 1).then_some(count)
+    }
+
     /// How many have ended well. None: there was a failure.
     #[inline(always)]
     pub fn count(self) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! The common case of receiving: see `endpoint/plain.rs`.
 
 use proto::limits::MAX_DATA_RAILS;
-use proto::{Immediate, Line, PlainLook};
+use proto::{Immediate, Line, PlainLook, PlainReceive};
 
 use super::{NO_COPY, Receiver};
 use crate::endpoint::plain::{Looked, Plain};
@@ -59,10 +59,7 @@ impl Receiver {
     #[inline(always)]
     pub(in crate::endpoint) fn look_plainly(&mut self, request: u16) -> Looked {
         match self.flow.look_plainly(request) {
-            PlainLook::Complete(done) => {
-                self.carried |= done.carried;
-                Looked::Done(done.size)
-            }
+            PlainLook::Complete(done) => Looked::Done(self.reported(done)),
             // No message is expected to come in another way.
             PlainLook::Incomplete if !self.awaits_fins() && self.attention == 0 => {
                 Looked::AwaitsParts
@@ -87,8 +84,22 @@ impl Receiver {
     #[inline(always)]
     pub(in crate::endpoint) fn test_plainly(&mut self, request: u16) -> Option<u64> {
         let done = self.flow.poll_plainly(request)?;
+        Some(self.reported(done))
+    }
+
+    /// The same for one that [`Receiver::look_plainly`] has found waiting for parts, under the same lock.
+    #[inline(always)]
+    pub(in crate::endpoint) fn look_again(&mut self, request: u16) -> Option<u64> {
+        match self.flow.look_again(request) {
+            PlainLook::Complete(done) => Some(self.reported(done)),
+            PlainLook::Incomplete | PlainLook::Other => None,
+        }
+    }
+
+    #[inline(always)]
+    fn reported(&mut self, done: PlainReceive) -> u64 {
         self.carried |= done.carried;
-        Some(done.size)
+        done.size
     }
 
     /// [`Receiver::arrived`], where the case is the common one, and the message complete: whether adverts may be due by that. None:

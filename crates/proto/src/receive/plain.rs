@@ -85,6 +85,13 @@ impl ReceiveFlow {
         Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0))
     }
 
+    /// Whether one of the lines last posted, as many as a ring has, ends in these bits.
+    #[inline(always)]
+    fn window_holds(&self, request: u16) -> bool {
+        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
+        behind.wrapping_sub(1) < self.window().lines()
+    }
+
     /// Whether the line whose low bits a request carries is posted, and not complete.
     #[inline(always)]
     pub fn awaits(&self, request: u16) -> bool {
@@ -95,10 +102,9 @@ impl ReceiveFlow {
     /// for it but to wait, and to look for a fin. False: find the line, and ask for it.
     #[inline(always)]
     pub fn waits_plainly(&self, request: u16) -> bool {
-        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
         let slot = self.slot(Line::new(request.into()));
         self.failed.is_none()
-            && behind.wrapping_sub(1) < self.window().lines()
+            && self.window_holds(request)
             && slot.is_incomplete()
             && slot.is_alone()
             && self.parameters.path != Path::Fin
@@ -107,18 +113,28 @@ impl ReceiveFlow {
     /// Whether [`poll_plainly`](Self::poll_plainly) would answer.
     #[inline(always)]
     pub fn is_complete_plainly(&self, request: u16) -> bool {
-        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
         let slot = self.slot(Line::new(request.into()));
-        behind.wrapping_sub(1) < self.window().lines() && slot.is_complete() && slot.is_alone()
+        self.window_holds(request) && slot.is_complete() && slot.is_alone()
     }
 
     /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone.
     #[inline(always)]
     pub fn look_plainly(&mut self, request: u16) -> PlainLook {
-        let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
-        if behind.wrapping_sub(1) >= self.window().lines() {
+        if !self.window_holds(request) {
             return PlainLook::Other;
         }
+        self.look_in_window(request)
+    }
+
+    /// The same for a line that was seen incomplete, and can have been reported to nobody since.
+    #[inline(always)]
+    pub fn look_again(&mut self, request: u16) -> PlainLook {
+        debug_assert!(self.window_holds(request), "what is incomplete stays in the window");
+        self.look_in_window(request)
+    }
+
+    #[inline(always)]
+    fn look_in_window(&mut self, request: u16) -> PlainLook {
         let slot = self.slot_mut(Line::new(request.into()));
         if !slot.is_complete() {
             return if slot.is_incomplete() { PlainLook::Incomplete } else { PlainLook::Other };

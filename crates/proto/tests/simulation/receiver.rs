@@ -418,7 +418,12 @@ impl Receiver {
                 return;
             }
         }
-        let looked = random.percent(50).then(|| self.flow.look_plainly(first.number() as u16));
+        let low = first.number() as u16;
+        let looked = match random.below(4) {
+            0 => Some(self.flow.look_plainly(low)),
+            1 => Some(self.flow.look_again(low)),
+            _ => None,
+        };
         if let Some(PlainLook::Complete(plain)) = looked {
             assert_eq!(group.count, 1);
             oracle.receive(script, group.first, plain.size, plain.carried);
@@ -430,7 +435,7 @@ impl Receiver {
             ReceivePoll::Pending => {
                 let parts = script.parameters.path != Path::Fin;
                 let plain = parts && group.count == 1;
-                assert_eq!(self.flow.waits_plainly(first.number() as u16), plain);
+                assert_eq!(self.flow.waits_plainly(low), plain);
                 let incomplete = matches!(looked, Some(PlainLook::Incomplete));
                 assert!(incomplete || looked.is_none() || group.count > 1, "{looked:?}");
                 self.test_early(random, script, network, oracle, faults, index);
