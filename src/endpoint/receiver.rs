@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{FabricError, LocalBytes, MemoryKind, Post, RemoteBytes, RemoteKey};
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
-use proto::limits::{MAX_DATA_RAILS, MAX_GROUP};
+use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_RING};
 use proto::wire::FIRST_KEY;
 use proto::{
     AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineFormat, LineSink, LineSource,
@@ -390,7 +390,8 @@ impl Receiver {
         }
         self.learn_rank();
         let waits = self.awaits_more() && !(self.ending.closing || self.ending.heard_bye);
-        let mark = u64::from(self.flow.done().number()) << 32 | u64::from(self.flow.outstanding());
+        let (done, next) = (self.flow.done().number(), self.flow.next().number());
+        let mark = u64::from(done) << 32 | u64::from(next);
         match self.pulse.sweep(elapsed, bound, waits, mark) {
             Verdict::Fine => {}
             Verdict::Beat if pulse::has_ended(&self.peer) => {
@@ -487,7 +488,7 @@ impl Receiver {
         let next = self.flow.next().number();
         // Requests lie within one ring behind the next line.
         let behind = next.wrapping_sub(u32::from(request)) & 0xffff;
-        let live = behind.wrapping_sub(1) < self.flow.parameters().window.lines();
+        let live = behind.wrapping_sub(1) < MAX_RING;
         live.then(|| Line::new(next.wrapping_sub(behind)))
     }
 

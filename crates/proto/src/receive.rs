@@ -58,10 +58,9 @@ pub struct ReceiveFlow {
     /// Turns of progress that brought nothing since something came or went.
     idle_turns: u32,
     pace: Pace,
-    /// The size of a message that came lately.
-    recent: u64,
+    /// The slot of the line that was completed last: the size of a message that came lately.
+    recent: u32,
     lone_in_flight: bool,
-    unretired: u32,
     /// Word 0 of the failure that was read.
     failure_head: u64,
     failed: Option<ProtocolError>,
@@ -73,9 +72,9 @@ pub struct ReceiveFlow {
     bundles: bool,
     /// The flag of adverts whose receives may be filled by a copy; 0 once one is posted that may not.
     copies: u64,
-    /// Receives may be posted by [`post_plainly`](Self::post_plainly).
-    plain: bool,
-    /// As long as the longest ring, so that a masked line is always inside.
+    /// So many may be outstanding where one more is posted by [`post_plainly`](Self::post_plainly): none where that is not to be.
+    plain_room: u32,
+    /// Lines modulo the longest ring, whatever ring they travel in: so a slot is found without the window.
     slots: Box<[Slot; MAX_RING as usize]>,
 }
 
@@ -141,9 +140,9 @@ impl ReceiveFlow {
             stamped: first,
             idle_turns: 0,
             pace: Pace::default(),
-            recent: 0,
+            // Nothing is posted there before something is complete.
+            recent: first.plus(u32::MAX).number() % MAX_RING,
             lone_in_flight: false,
-            unretired: 0,
             failure_head: 0,
             failed: None,
             counters: ReceiveCounters::default(),
@@ -151,7 +150,11 @@ impl ReceiveFlow {
             eager: None,
             bundles: false,
             copies: 0,
-            plain: parameters.rails <= LineFormat::Words8.keys(),
+            plain_room: if parameters.rails <= LineFormat::Words8.keys() {
+                parameters.window.outstanding()
+            } else {
+                0
+            },
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
             parameters,
@@ -188,7 +191,6 @@ impl ReceiveFlow {
                     return Ok(None);
                 }
                 self.post_line::<S, 4>(sink, only, Form::advert(0, 1, cut, only.tag));
-                self.unretired += 1;
                 return Ok(Some(first));
             }
         }
@@ -210,7 +212,6 @@ impl ReceiveFlow {
                 LineFormat::Words24 => self.post_line::<S, 22>(sink, receive, form),
             }
         }
-        self.unretired += 1;
         Ok(Some(first))
     }
 
@@ -242,9 +243,9 @@ impl ReceiveFlow {
         let (line, done) = (self.next, self.done);
         let place = self.window().place(line);
         // All that is looked up comes before what is stored: whose memory that is, no compiler knows.
-        let slot = &mut self.slots[(place % MAX_RING) as usize];
+        let slot = &mut self.slots[index_of(line)];
         let body = body(self.parameters.nonce, &words);
-        *slot = Slot::posted(form, len, body);
+        slot.post(form, len, body);
         self.stamped = done;
         self.next = line.plus(1);
         sink.store_line(place, sealed(body, line, form, self.copies, done), words);
@@ -253,7 +254,9 @@ impl ReceiveFlow {
     /// Sets when adverts and dones are written.
     pub fn set_pace(&mut self, pace: Pace) {
         // Adverts of the plain form wait for somebody to look at them.
-        self.plain &= pace.adverts_wait;
+        if !pace.adverts_wait {
+            self.plain_room = 0;
+        }
         self.pace = pace;
     }
 
@@ -293,7 +296,6 @@ impl ReceiveFlow {
             for index in 0..count {
                 self.slot_mut(first.plus(index)).stage = slot::FREE;
             }
-            self.unretired -= 1;
             return ReceivePoll::Done { count };
         }
         match self.failed {
@@ -305,7 +307,7 @@ impl ReceiveFlow {
     /// How many bytes a complete line received.
     #[inline]
     pub fn size(&self, line: Line) -> u64 {
-        self.slot(line).size
+        self.slot(line).len
     }
 
     /// The rails that brought bytes of a complete line, as bits.
@@ -315,15 +317,15 @@ impl ReceiveFlow {
     }
 
     /// How many receives (a group is one) were posted and not yet reported done.
-    #[inline]
+    #[cold]
     pub fn outstanding(&self) -> u32 {
-        self.unretired
+        count32(self.slots.iter().filter(|slot| slot.is_outstanding()).count())
     }
 
     /// Fails the flow from outside. The first cause stays.
     #[cold]
     pub fn fail(&mut self, cause: ProtocolError) {
-        self.plain = false;
+        self.plain_room = 0;
         self.failed.get_or_insert(cause);
     }
 
@@ -347,7 +349,7 @@ impl ReceiveFlow {
 
     /// Whether a receive holds the place of `line`: it was posted, and not yet said to be done.
     pub fn holds(&self, line: Line) -> bool {
-        !self.slot(line).is_free() && !self.slot(line).is_told()
+        self.slot(line).is_held()
     }
 
     /// The line that the next receive takes.
@@ -368,11 +370,23 @@ impl ReceiveFlow {
 
     #[inline(always)]
     fn slot(&self, line: Line) -> &Slot {
-        &self.slots[(self.window().place(line) % MAX_RING) as usize]
+        &self.slots[index_of(line)]
     }
 
     #[inline]
     fn slot_mut(&mut self, line: Line) -> &mut Slot {
-        &mut self.slots[(self.window().place(line) % MAX_RING) as usize]
+        &mut self.slots[index_of(line)]
     }
+
+    /// The size of a message that came lately.
+    #[inline]
+    fn recent_len(&self) -> u64 {
+        self.slots[(self.recent % MAX_RING) as usize].len
+    }
+}
+
+/// Where the slot of a line is.
+#[inline(always)]
+const fn index_of(line: Line) -> usize {
+    (line.number() % MAX_RING) as usize
 }

@@ -46,7 +46,7 @@ fn messages_are_taken_in_order_up_to_the_first_that_is_missing() {
 #[test]
 fn messages_of_a_bundle_keep_no_rails_busy() {
     let mut world = Bundles::new(parameters());
-    world.pair.receiver.set_pace(Pace { busy_bytes: 17, ..Pace::default() });
+    world.pair.receiver.set_pace(Pace { busy_bytes: 25, ..Pace::default() });
     world.post(6);
     let alone = send_alone(&mut world);
     world.pair.receiver.arrived(0, alone, 16);

@@ -3,7 +3,7 @@
 mod pair;
 
 use pair::{Pair, parameters};
-use proto::limits::BUSY_IDLE_TURNS;
+use proto::limits::{BUSY_IDLE_TURNS, MAX_RING};
 use proto::receive::Pace;
 use proto::{
     Arrival, FlowParameters, Line, LineSource, Path, ReceivePoll, SendPoll, Submit, Window,
@@ -37,14 +37,16 @@ fn a_group_is_posted_whole_or_not_at_all() {
 fn a_receive_that_was_not_reported_keeps_its_place() {
     let mut pair = Pair::new(parameters());
     let first = pair.exchange();
-    for _ in 1..64 {
+    for _ in 1..MAX_RING {
         let line = pair.exchange();
         pair.sender.observe(&pair.mailbox);
+        let before = line.plus(u32::MAX);
+        assert_eq!(pair.sender.poll(before), SendPoll::Done { len: 8 });
         assert_eq!(pair.receiver.poll(line), ReceivePoll::Done { count: 1 });
     }
-    assert_eq!(pair.post(&[(8, 0)], false), None, "its place is the first line's");
+    assert_eq!(pair.post(&[(8, 0)], false), None, "its slot is the first line's");
     assert_eq!(pair.receiver.poll(first), ReceivePoll::Done { count: 1 });
-    assert_eq!(pair.post(&[(8, 0)], false), Some(Line::new(64)));
+    assert_eq!(pair.post(&[(8, 0)], false), Some(Line::new(MAX_RING)));
 }
 
 #[test]

@@ -67,14 +67,14 @@ impl ReceiveFlow {
     pub(super) fn is_due(&self, unsent: u32, left: u32, idle: u32) -> bool {
         unsent >= left
             && (unsent >= BUSY_FACTOR * left
-                || self.recent.wrapping_mul(left.into()) < self.pace.busy_bytes
+                || self.recent_len().wrapping_mul(left.into()) < self.pace.busy_bytes
                 || idle >= BUSY_IDLE_TURNS)
     }
 
     #[inline(never)]
     fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
         let slot = self.slot(line);
-        sink.store_words(place, 0, sealed(slot.size, line, slot.form(), self.copies, self.done));
+        sink.store_words(place, 0, sealed(slot.sum, line, slot.form(), self.copies, self.done));
     }
 
     /// The post of these adverts was accepted.

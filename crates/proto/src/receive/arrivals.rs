@@ -7,6 +7,7 @@ use crate::error::{ProtocolError, Violation};
 use crate::flow::{LineSource, Path};
 use crate::ids::{Line, RESIDUES};
 use crate::immediate::Immediate;
+use crate::limits::MAX_RING;
 use crate::wire::{Form, Kind, SHORT_LINE_WORDS, head_line, validates};
 
 /// What an immediate was.
@@ -38,6 +39,7 @@ impl ReceiveFlow {
             self.counters.duplicates += 1;
             return Arrival::Duplicate;
         }
+        slot.touch();
         if immediate.is_last() {
             if slot.stage != NO_LAST || slot.parts >> part != 0 {
                 return self.violation();
@@ -46,14 +48,14 @@ impl ReceiveFlow {
         } else if part >= slot.stage {
             return self.violation();
         }
-        let sum = if slot.parts == 0 { 0 } else { slot.size };
-        slot.size = sum.saturating_add(completion_len);
+        let sum = if slot.parts == 0 { 0 } else { slot.sum };
+        slot.sum = sum.saturating_add(completion_len);
         slot.parts |= bit;
         slot.carried |= 1 << (rail & 15);
         if slot.stage == NO_LAST || slot.parts != u64::MAX >> (63 - slot.stage) {
             return Arrival::Progress;
         }
-        let (len, sum, carried) = (slot.len, slot.size, slot.carried);
+        let (len, sum, carried) = (slot.len, slot.sum, slot.carried);
         self.complete(line, self.told_size(immediate, len, sum), carried)
     }
 
@@ -78,10 +80,10 @@ impl ReceiveFlow {
             self.fail(ProtocolError::Violation(violation));
             return self.violation();
         }
-        slot.size = size;
+        slot.len = size;
         slot.carried = if size == 0 { 0 } else { carried };
         slot.complete();
-        (self.idle_turns, self.recent) = (0, size);
+        (self.idle_turns, self.recent) = (0, line.number() % MAX_RING);
         if line == self.done {
             self.advance();
         }

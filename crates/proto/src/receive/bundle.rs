@@ -1,7 +1,6 @@
 //! Messages that came in bundles: each is taken by a copy, and then its line is complete as if parts had come.
 
-use super::ReceiveFlow;
-use super::slot::NO_LAST;
+use super::{ReceiveFlow, index_of};
 use crate::bundle::{self, BUNDLE_PLACES, PAYLOAD_WORDS};
 use crate::error::{ProtocolError, Violation};
 use crate::flow::LineSource;
@@ -73,17 +72,18 @@ impl ReceiveFlow {
         if !self.bundles || self.failed.is_some() {
             return 0;
         }
-        let (nonce, window, end) = (self.parameters.nonce, self.parameters.window, self.advertised);
+        let (nonce, end) = (self.parameters.nonce, self.advertised);
         let (mut line, mut count) = (self.done, 0);
         while line != end {
-            let slot = &mut self.slots[(window.place(line) % MAX_RING) as usize];
-            if slot.stage == NO_LAST && slot.parts == 0 {
+            let slot = &mut self.slots[index_of(line)];
+            if slot.is_untouched() {
                 let Some((len, payload)) = bundle::read(ring, nonce, line) else { break };
                 if len > slot.len || !copy(line, len, payload) {
                     break;
                 }
-                (slot.size, slot.carried) = (len, 0);
+                slot.len = len;
                 slot.complete();
+                self.recent = line.number() % MAX_RING;
                 count += 1;
             } else if slot.is_incomplete() {
                 break;
@@ -92,8 +92,7 @@ impl ReceiveFlow {
         }
         self.done = line;
         if count > 0 {
-            // They are short.
-            (self.idle_turns, self.recent) = (0, 0);
+            self.idle_turns = 0;
         }
         count
     }

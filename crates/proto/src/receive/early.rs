@@ -30,7 +30,6 @@ impl ReceiveFlow {
             return false;
         }
         slot.tell();
-        self.unretired -= 1;
         true
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! As on the sending side: it does what the general form would do, or nothing, and then the general form is asked.
 
-use super::ReceiveFlow;
-use super::slot::{COMPLETE, FREE, NO_LAST};
+use super::slot::{COMPLETE_ALONE, FREE, FRESH, NO_LAST};
+use super::{ReceiveFlow, index_of};
 use crate::bits::low16;
 use crate::flow::{LineSink, Path};
 use crate::ids::{Line, RESIDUES};
@@ -43,11 +43,10 @@ impl ReceiveFlow {
     ) -> Option<Line> {
         const { assert!(WORDS == 4 || WORDS == 6) };
         let line = self.next;
-        let has_room = line.distance(self.done) < self.window().outstanding();
-        if !self.plain || !has_room || !self.slot(line).is_free() {
+        let has_room = line.distance(self.done) < self.plain_room;
+        if !has_room || !self.slot(line).is_free() {
             return None;
         }
-        self.unretired += 1;
         self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words);
         Some(line)
     }
@@ -57,26 +56,27 @@ impl ReceiveFlow {
     /// that. `carried` is the bit of the rail.
     #[inline(always)]
     pub fn arrived_plainly(&mut self, carried: u16, immediate: Immediate) -> Option<bool> {
-        let (done, advertised, window) = (self.done, self.advertised, self.window());
+        let (done, advertised) = (self.done, self.advertised);
         let ahead = immediate.residue().wrapping_sub(done.number()) % RESIDUES;
         if !immediate.is_whole_in_one_part() || ahead >= advertised.distance(done) {
             return None;
         }
         // Read once: what is written to the slot could be any of these, for all that is known of a box.
         let slots = &mut *self.slots;
-        let slot = &mut slots[(window.place(done.plus(ahead)) % MAX_RING) as usize];
-        if slot.stage != NO_LAST || slot.parts != 0 || !slot.is_alone() || slot.len == 0 {
+        // As the line's own number, since the residues are so many rings.
+        let index = immediate.residue() % MAX_RING;
+        let slot = &mut slots[index as usize];
+        if slot.stage != FRESH {
             return None;
         }
-        let len = slot.len;
-        (slot.size, slot.carried, slot.stage) = (len, carried, COMPLETE);
-        (self.idle_turns, self.recent) = (0, len);
+        (slot.carried, slot.stage) = (carried, COMPLETE_ALONE);
+        (self.idle_turns, self.recent) = (0, index);
         let mut done = done;
         if ahead == 0 {
             done = done.plus(1);
-            let next = &slots[(window.place(done) % MAX_RING) as usize];
+            let next = &slots[index_of(done)];
             self.done = done;
-            if done != advertised && !next.is_incomplete() {
+            if !next.is_incomplete() && done != advertised {
                 self.advance();
                 done = self.done;
             }
@@ -85,11 +85,11 @@ impl ReceiveFlow {
         Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0))
     }
 
-    /// Whether one of the lines last posted, as many as a ring has, ends in these bits.
+    /// Whether one of the lines last posted, as many as there are slots, ends in these bits.
     #[inline(always)]
     fn window_holds(&self, request: u16) -> bool {
         let behind = u32::from(low16(self.next.number().into()).wrapping_sub(request));
-        behind.wrapping_sub(1) < self.window().lines()
+        behind.wrapping_sub(1) < MAX_RING
     }
 
     /// Whether the line whose low bits a request carries is posted, and not complete.
@@ -114,7 +114,7 @@ impl ReceiveFlow {
     #[inline(always)]
     pub fn is_complete_plainly(&self, request: u16) -> bool {
         let slot = self.slot(Line::new(request.into()));
-        self.window_holds(request) && slot.is_complete() && slot.is_alone()
+        self.window_holds(request) && slot.stage == COMPLETE_ALONE
     }
 
     /// [`poll`](Self::poll) for the line whose low bits a request carries, if it is complete and stands alone.
@@ -136,16 +136,14 @@ impl ReceiveFlow {
     #[inline(always)]
     fn look_in_window(&mut self, request: u16) -> PlainLook {
         let slot = self.slot_mut(Line::new(request.into()));
-        if !slot.is_complete() {
-            return if slot.is_incomplete() { PlainLook::Incomplete } else { PlainLook::Other };
+        match slot.stage {
+            COMPLETE_ALONE => {
+                slot.stage = FREE;
+                PlainLook::Complete(PlainReceive { size: slot.len, carried: slot.carried })
+            }
+            0..=NO_LAST => PlainLook::Incomplete,
+            _ => PlainLook::Other,
         }
-        if !slot.is_alone() {
-            return PlainLook::Other;
-        }
-        slot.stage = FREE;
-        let (size, carried) = (slot.size, slot.carried);
-        self.unretired -= 1;
-        PlainLook::Complete(PlainReceive { size, carried })
     }
 
     /// The same, where it does not matter what else the line is. None: find it, and ask for it.

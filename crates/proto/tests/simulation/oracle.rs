@@ -24,13 +24,15 @@ struct Fate {
 #[derive(Debug)]
 pub(crate) struct Oracle {
     fates: Vec<Fate>,
+    /// As many entries are complete at the receiver, in order.
+    pub(crate) done: usize,
     /// Counts everything that happens, so that a hang is seen.
     pub(crate) events: u64,
 }
 
 impl Oracle {
     pub(crate) fn new(script: &Script) -> Self {
-        Self { fates: vec![Fate::default(); script.entries.len()], events: 0 }
+        Self { fates: vec![Fate::default(); script.entries.len()], done: 0, events: 0 }
     }
 
     pub(crate) fn is_taken(&self, entry: usize) -> bool {

@@ -162,7 +162,7 @@ impl Sender {
                     let line = script.line(entry);
                     let place = script.parameters.window.place(line);
                     let lap = script.parameters.window.lines() as usize;
-                    let free = entry < lap || oracle.is_received(entry - lap);
+                    let free = entry < lap || entry - lap < oracle.done;
                     assert!(free, "the fin of {entry} overwrites one that was not read");
                     network.post_fin(random, place, self.flow.fin_words(line), Some(entry));
                 }
