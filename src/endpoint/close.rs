@@ -31,10 +31,11 @@ const LAST_TURNS: u32 = 256;
 
 impl Endpoint {
     pub(crate) fn close_send(&mut self, comm: Handle) -> Result<()> {
-        let sender =
-            open_sender(self.senders.get_mut(comm.slot(), comm.generation()), "send comm")?;
+        let Self { senders, nics, .. } = self;
+        let sender = open_sender(senders.get_mut(comm.slot(), comm.generation()), "send comm")?;
         sender.ending.closing = true;
         sender.block();
+        sender.count_in_flight(nics, comm.slot());
         self.senders.hide(comm.slot());
         self.progress();
         self.try_release_sender(comm.slot());

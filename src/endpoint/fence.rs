@@ -307,13 +307,15 @@ impl Endpoint {
     }
 
     /// How far the connections with a peer's endpoint are: whatever it does changes this.
-    fn mark(&self, peer: Lane) -> u64 {
+    fn mark(&mut self, peer: Lane) -> u64 {
         let mut mark: u64 = 0;
         let mut add = |number: u32| mark = mark.wrapping_mul(MARK_STEP).wrapping_add(number.into());
-        for state in self.senders.iter() {
-            if let SenderState::Connected(sender) = &**state
+        let Self { senders, nics, .. } = self;
+        for (slot, _, state) in senders.iter_mut() {
+            if let SenderState::Connected(sender) = &mut **state
                 && sender.lanes().first() == Some(&peer)
             {
+                sender.count_in_flight(nics, slot);
                 sender.mark().into_iter().for_each(&mut add);
             }
         }
@@ -427,9 +429,12 @@ impl Endpoint {
     pub(super) fn heard_withdraw(&mut self, withdraw: &Withdraw) {
         let Withdraw { connection, comm, nonce, done, reply_to } = *withdraw;
         let (slot, generation) = parts(connection.0);
-        match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
+        let Self { senders, nics, .. } = self;
+        match senders.get_mut(slot, generation).map(|state| &mut **state) {
             Some(SenderState::Connected(sender)) if sender.nonce() == nonce => {
                 sender.withdrawn(done);
+                // The answer depends on it.
+                sender.count_in_flight(nics, slot);
                 self.unheard.end_of(sender.lanes());
                 let (begun, lane) = (sender.begun(), sender.control());
                 let eager_end = sender.eager_end();

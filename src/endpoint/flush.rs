@@ -218,8 +218,10 @@ fn post(
     let key = RemoteKey::from_wire(region.key(index));
     let remote = RemoteBytes { address: region.target(address), key };
     let purpose = Purpose::Flush { flush, region: region.id() };
-    let Some(operation) = nic.operations.begin(purpose) else { return Ok(Post::Again) };
-    let posted = nic.data.endpoint().read(local, remote, myself, nic.operations.context(operation));
+    let Some((operation, context)) = nic.operations.begin(purpose) else {
+        return Ok(Post::Again);
+    };
+    let posted = nic.data.endpoint().read(local, remote, myself, context);
     if !matches!(posted, Ok(Post::Accepted)) {
         nic.operations.end_at(operation);
     }

@@ -112,8 +112,7 @@ impl Nic {
         remote: RemoteBytes<Control>,
         peer: PeerAddress,
     ) -> Option<std::result::Result<Post, FabricError>> {
-        let operation = self.operations.begin(purpose)?;
-        let context = self.operations.context(operation);
+        let (operation, context) = self.operations.begin(purpose)?;
         let control = self.control().expect("control lanes lie on control rails");
         let posted = control.write(local, remote, peer, Delivery::Default, context);
         if !matches!(posted, Ok(Post::Accepted)) {

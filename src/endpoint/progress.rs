@@ -62,9 +62,17 @@ impl Taking<'_> {
                     }
                     continue;
                 }
+            } else if let Some(part) = rail.operations.end_whole(completion.context()) {
+                rail.data.ended(part.bytes);
+                if let Some(state) = senders.at_mut(part.sender)
+                    && let SenderState::Connected(sender) = &mut **state
+                {
+                    sender.whole_written(part.line);
+                    continue;
+                }
+                return Some(Rare::Written(part.sender, part.line));
             } else if let Some(part) = rail.operations.end_part(completion.context()) {
-                rail.data.bytes += part.bytes;
-                rail.data.writes += 1;
+                rail.data.ended(part.bytes);
                 if let Some(state) = senders.at_mut(part.sender)
                     && let SenderState::Connected(sender) = &mut **state
                     && !sender.part_written(part.line)
@@ -408,12 +416,14 @@ impl Endpoint {
         let Some(purpose) = rail.operations.end(completion.context()) else {
             return self.completed_nothing(nic);
         };
-        let Purpose::Part { sender, line, bytes, .. } = purpose else {
-            return self.completed_control(nic, purpose, completion.len());
+        let (sender, line, bytes, whole) = match purpose {
+            Purpose::Part { sender, line, bytes, .. } => (sender, line, bytes, false),
+            Purpose::Whole { sender, line, bytes, .. } => (sender, line, bytes, true),
+            other => return self.completed_control(nic, other, completion.len()),
         };
-        rail.data.bytes += bytes;
-        rail.data.writes += 1;
+        rail.data.ended(bytes);
         match self.senders.at_mut(sender).map(|state| &mut **state) {
+            Some(SenderState::Connected(connected)) if whole => connected.whole_written(line),
             Some(SenderState::Connected(connected)) => {
                 if connected.part_written(line) {
                     self.message_written(sender, line);
@@ -530,6 +540,7 @@ impl Endpoint {
                 self.heard(nic, &bytes.unwrap_or_default());
             }
             Purpose::Part { .. }
+            | Purpose::Whole { .. }
             | Purpose::Advert { .. }
             | Purpose::LoneDone { .. }
             | Purpose::Eager { .. }
@@ -711,6 +722,9 @@ impl Endpoint {
         };
         match purpose {
             Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
+            Purpose::Whole { sender, .. } => {
+                self.uncounted_failed(sender, &remote("a write of data"));
+            }
             Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
             Purpose::Eager { sender, .. } => {
                 self.sender_failed(sender, remote("a write of a short message"));
@@ -758,6 +772,17 @@ impl Endpoint {
                 self.post_inbox(nic, buffer);
             }
         }
+    }
+
+    /// [`Endpoint::sender_failed`] by an operation that the sender has not counted.
+    #[cold]
+    fn uncounted_failed(&mut self, slot: u16, error: &Error) {
+        if let Some(SenderState::Connected(sender)) =
+            self.senders.at_mut(slot).map(|state| &mut **state)
+        {
+            sender.broke(error);
+        }
+        self.give_up_parts_of(slot);
     }
 
     fn sender_failed(&mut self, slot: u16, error: Error) {
@@ -833,12 +858,12 @@ impl Endpoint {
             return Err(FabricError { call: "a message on a NIC without control rail", code: -22 });
         };
         let Some(buffer) = control.messages.write(bytes) else { return Ok(Post::Again) };
-        let Some(operation) = rail.operations.begin(Purpose::Message { buffer, peer, letter })
+        let Some((operation, context)) =
+            rail.operations.begin(Purpose::Message { buffer, peer, letter })
         else {
             control.messages.release(buffer);
             return Ok(Post::Again);
         };
-        let context = rail.operations.context(operation);
         let posted = match control.messages.outbox(buffer, bytes.len()) {
             Some(local) => control.endpoint.send(local, peer, context),
             None => Err(FabricError { call: "a message outside of its buffer", code: -22 }),
@@ -872,11 +897,10 @@ impl Endpoint {
     fn post_inbox(&mut self, nic: usize, buffer: u16) {
         let rail = &mut self.nics[nic];
         let Some(control) = &mut rail.control else { return };
-        let Some(operation) = rail.operations.begin(Purpose::Inbox { buffer }) else {
+        let Some((operation, context)) = rail.operations.begin(Purpose::Inbox { buffer }) else {
             self.owed_inboxes.push((nic, buffer));
             return;
         };
-        let context = rail.operations.context(operation);
         let posted =
             control.messages.inbox(buffer).map(|local| control.endpoint.receive(local, context));
         match posted {

@@ -68,7 +68,8 @@ pub(super) struct Sender {
     feeds: VecDeque<Feed>,
     /// Fins whose post was refused.
     unsent_fins: VecDeque<Line>,
-    /// Operations of this connection that have not completed.
+    /// Operations of this connection that have not completed, but for those that are counted when somebody asks
+    /// ([`Purpose::Whole`]).
     pub(super) in_flight: u32,
     pub(super) pulse: Pulse,
     /// An operation to the peer has failed: it is gone, as far as this end can see.
@@ -345,6 +346,18 @@ impl Sender {
         more || self.ending.closing
     }
 
+    /// A message that is one write, and was not counted, has completed.
+    #[inline(always)]
+    pub(super) fn whole_written(&mut self, line: Line) {
+        self.flow.whole_written(line);
+    }
+
+    /// Counts what this sender, of this slot, has in flight and has not counted.
+    pub(super) fn count_in_flight(&mut self, nics: &mut [Nic], slot: u16) {
+        let uncounted = nics.iter_mut().map(|nic| nic.operations.count_wholes(slot));
+        self.in_flight += uncounted.sum::<u32>();
+    }
+
     /// All parts of a message have completed: its fin is written where it needs one.
     pub(super) fn finish(&mut self, means: &mut Means<'_>, line: Line) {
         if self.flow.needs_fin(line) && !self.write_fin(means, line) {
@@ -356,6 +369,12 @@ impl Sender {
     #[cold]
     pub(super) fn operation_failed(&mut self, error: &Error) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.broke(error);
+    }
+
+    /// The same of one that was not counted.
+    #[cold]
+    pub(super) fn broke(&mut self, error: &Error) {
         self.is_broken = true;
         self.fail(Error::new(error.kind, format!("sending to {}: {}", self.peer, error.sentence)));
     }
@@ -478,7 +497,7 @@ impl Sender {
         self.in_flight == 0 && !self.is_feeding() && !self.flow.holds_back()
     }
 
-    /// Numbers that change with whatever the receiver does.
+    /// Numbers that change with whatever the receiver does, where all that is in flight is counted.
     pub(super) fn mark(&self) -> [u32; 2] {
         [self.flow.peer_done().number(), self.in_flight]
     }
@@ -660,8 +679,7 @@ fn write_part(
     let nic = &mut means.nics[lane.nic];
     let region = source.region.id();
     let purpose = Purpose::Part { sender: means.slot, line, bytes: part.len, region };
-    let operation = nic.operations.begin(purpose).expect("room was made sure of");
-    let context = nic.operations.context(operation);
+    let (operation, context) = nic.operations.begin(purpose).expect("room was made sure of");
     let immediate = immediate.map(Immediate::bits);
     let write = PartWrite { operation, context, address, len, remote, peer: lane.peer, immediate };
     let posted = nic.data.post(&write, local, source.region);

@@ -117,6 +117,13 @@ impl DataRail {
         posted
     }
 
+    /// A write of so many bytes has ended well.
+    #[inline(always)]
+    pub(crate) fn ended(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.writes += 1;
+    }
+
     #[cold]
     #[inline(never)]
     fn count_out(&mut self, len: u64) {

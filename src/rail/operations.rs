@@ -14,6 +14,9 @@ use super::region::RegionId;
 pub(crate) enum Purpose {
     /// A part of a message, posted on a data rail by the sender in this slot, out of this region.
     Part { sender: u16, line: Line, bytes: u64, region: RegionId },
+    /// The same of a message that is this one part, and needs no fin: the sender does not count it, until somebody asks for what is
+    /// in flight ([`Operations::count_wholes`]).
+    Whole { sender: u16, line: Line, bytes: u64, region: RegionId },
     /// Adverts, by the receiver in this slot.
     Advert { receiver: u16, generation: u16 },
     /// A done that no advert carries, by the receiver in this slot.
@@ -60,6 +63,8 @@ pub(crate) struct Operations {
 #[derive(Debug)]
 struct Entry {
     purpose: Option<Purpose>,
+    /// The entry's own, so that who has the one has the other.
+    context: Context,
     /// Of a free entry: the next one that is free.
     next: u16,
 }
@@ -74,12 +79,13 @@ pub(crate) struct EndedPart {
 
 impl Operations {
     pub(crate) fn new(count: u16) -> Self {
-        Self {
-            contexts: Contexts::new(usize::from(count)),
-            entries: (0..count).map(|index| Entry { purpose: None, next: index + 1 }).collect(),
-            free: 0,
-            taken: 0,
-        }
+        let contexts = Contexts::new(usize::from(count));
+        let entry = |index: u16| {
+            let context = contexts.at(usize::from(index));
+            Entry { purpose: None, context, next: index + 1 }
+        };
+        let entries = (0..count).map(entry).collect();
+        Self { contexts, entries, free: 0, taken: 0 }
     }
 
     /// How many more operations can be posted now.
@@ -110,27 +116,21 @@ impl Operations {
 
     /// The contexts of posted receives, to cancel them.
     pub(crate) fn inboxes(&self) -> Vec<Context> {
-        let inbox = |(index, entry): (usize, &Entry)| {
-            matches!(entry.purpose, Some(Purpose::Inbox { .. })).then(|| self.contexts.at(index))
+        let inbox = |entry: &Entry| {
+            matches!(entry.purpose, Some(Purpose::Inbox { .. })).then_some(entry.context)
         };
-        self.entries.iter().enumerate().filter_map(inbox).collect()
+        self.entries.iter().filter_map(inbox).collect()
     }
 
-    /// Takes an entry; `None` when the table is full.
+    /// Takes an entry, to be posted with this context; `None` when the table is full.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, purpose: Purpose) -> Option<u16> {
+    pub(crate) fn begin(&mut self, purpose: Purpose) -> Option<(u16, Context)> {
         let index = self.free;
         let entry = self.entries.get_mut(usize::from(index))?;
         entry.purpose = Some(purpose);
         self.free = entry.next;
         self.taken += 1;
-        Some(index)
-    }
-
-    /// The context to post entry `index` with.
-    #[inline]
-    pub(crate) fn context(&self, index: u16) -> Context {
-        self.contexts.at(usize::from(index))
+        Some((index, entry.context))
     }
 
     /// Gives an entry back, by the context of its completion. `None` for a context that names nothing in flight.
@@ -140,7 +140,7 @@ impl Operations {
         self.end_at(u16::try_from(index).ok()?)
     }
 
-    /// [`Operations::end`] for a part. None: it is something else, or nothing, and nothing has changed.
+    /// [`Operations::end`] for a part that is counted. None: it is something else, or nothing, and nothing has changed.
     #[inline(always)]
     pub(crate) fn end_part(&mut self, raw_context: usize) -> Option<EndedPart> {
         let index = self.contexts.index_of(raw_context)?;
@@ -150,6 +150,32 @@ impl Operations {
         entry.next = std::mem::replace(&mut self.free, number(index));
         self.taken -= 1;
         Some(EndedPart { sender, line, bytes })
+    }
+
+    /// The same for a part that is a whole message.
+    #[inline(always)]
+    pub(crate) fn end_whole(&mut self, raw_context: usize) -> Option<EndedPart> {
+        let index = self.contexts.index_of(raw_context)?;
+        let entry = self.entries.get_mut(index)?;
+        let Some(Purpose::Whole { sender, line, bytes, .. }) = entry.purpose else { return None };
+        entry.purpose = None;
+        entry.next = std::mem::replace(&mut self.free, number(index));
+        self.taken -= 1;
+        Some(EndedPart { sender, line, bytes })
+    }
+
+    /// How many messages the sender in this slot has in flight that it does not count; from now on it does.
+    pub(crate) fn count_wholes(&mut self, of: u16) -> u32 {
+        let mut count = 0;
+        for entry in &mut self.entries {
+            if let Some(Purpose::Whole { sender, line, bytes, region }) = entry.purpose
+                && sender == of
+            {
+                entry.purpose = Some(Purpose::Part { sender, line, bytes, region });
+                count += 1;
+            }
+        }
+        count
     }
 
     /// [`Operations::end`], if `ends` takes what the entry is for. None: it does not, or that is nothing; nothing has changed.
@@ -189,14 +215,27 @@ impl Operations {
     /// Whether a part of anybody's, in flight or waiting to be posted, or a flush reads `region`.
     pub(crate) fn reads(&self, region: RegionId) -> bool {
         self.purposes().any(|purpose| {
-            matches!(purpose, Purpose::Part { region: read, .. } | Purpose::Flush { region: read, .. } if *read == region)
+            matches!(purpose, Purpose::Flush { region: read, .. } if *read == region)
+                || reads(purpose, region).is_some()
         })
     }
 
     /// The same for the parts of one sender.
     pub(crate) fn reads_for(&self, sender: u16, region: RegionId) -> bool {
-        let reads = |purpose: &Purpose| matches!(purpose, Purpose::Part { sender: by, region: read, .. } if *by == sender && *read == region);
-        self.purposes().any(reads)
+        self.purposes().any(|purpose| reads(purpose, region) == Some(sender))
+    }
+}
+
+/// The sender whose write of data this is, if it reads `region`.
+fn reads(purpose: &Purpose, region: RegionId) -> Option<u16> {
+    match *purpose {
+        Purpose::Part { sender, region: read, .. }
+        | Purpose::Whole { sender, region: read, .. }
+            if read == region =>
+        {
+            Some(sender)
+        }
+        _ => None,
     }
 }
 
@@ -215,11 +254,17 @@ mod tests {
         Purpose::Part { sender: 1, line: Line::FIRST, bytes: 8, region }
     }
 
+    fn whole(sender: u16, region: RegionId) -> Purpose {
+        Purpose::Whole { sender, line: Line::FIRST, bytes: 8, region }
+    }
+
     #[test]
     fn a_region_is_read_until_the_last_operation_that_names_it_has_ended() {
         let mut operations = Operations::new(4);
         let [ours, other] = [RegionId::next(), RegionId::next()];
-        let begun = [ours, other, ours].map(|region| operations.begin(part(region)).unwrap());
+        let [counted, whole] = [part(ours), whole(1, ours)];
+        let begun = [counted, part(other), whole];
+        let begun = begun.map(|purpose| operations.begin(purpose).unwrap().0);
         for (ended, reads) in begun.into_iter().zip([[true, true], [true, false], [false, false]]) {
             assert!(operations.end_at(ended).is_some());
             assert_eq!([ours, other].map(|region| operations.reads(region)), reads);
@@ -232,7 +277,8 @@ mod tests {
     fn a_full_table_takes_nothing_more_until_an_operation_ends() {
         let mut operations = Operations::new(3);
         let region = RegionId::next();
-        let begun: Vec<u16> = std::iter::from_fn(|| operations.begin(part(region))).collect();
+        let begin = || Some(operations.begin(part(region))?.0);
+        let begun: Vec<u16> = std::iter::from_fn(begin).collect();
         assert_eq!((begun.len(), operations.room()), (3, 0));
         for (ended, room) in begun.into_iter().rev().zip(1..) {
             assert!(operations.end_at(ended).is_some());
@@ -243,12 +289,26 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_its_sender_has_not_counted_is_counted_once_and_by_nobody_else() {
+        let mut operations = Operations::new(4);
+        let region = RegionId::next();
+        let begun = [whole(1, region), whole(2, region), whole(1, region), part(region)];
+        let begun = begun.map(|purpose| operations.begin(purpose).unwrap().1.number());
+        assert_eq!([1, 1, 3].map(|sender| operations.count_wholes(sender)), [2, 0, 0]);
+        let ends_whole = begun.map(|context| operations.end_whole(context).is_some());
+        assert_eq!(ends_whole, [false, true, false, false]);
+        let ends_part = begun.map(|context| operations.end_part(context).is_some());
+        assert_eq!(ends_part, [true, false, true, true]);
+        assert!(!operations.reads(region) && operations.is_empty());
+    }
+
+    #[test]
     fn the_end_of_a_part_is_no_end_of_anything_else() {
         let mut operations = Operations::new(2);
         let [page, region] = [RegionId::next(), RegionId::next()];
         let flush = Purpose::Flush { flush: 7, region: page };
-        let begun = [flush, part(region)].map(|purpose| operations.begin(purpose).unwrap());
-        let [flush, part] = begun.map(|index| operations.context(index).number());
+        let begun = [flush, part(region)].map(|purpose| operations.begin(purpose).unwrap().1);
+        let [flush, part] = begun.map(Context::number);
         assert!(operations.end_part(flush).is_none() && operations.end_part(1).is_none());
         assert!(operations.end_part(part).is_some_and(|part| part.sender == 1 && part.bytes == 8));
         assert!(operations.end_part(part).is_none() && !operations.reads(region));

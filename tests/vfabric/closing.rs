@@ -61,6 +61,31 @@ fn what_ends_by_itself_leaks_nothing_when_time_is_up() {
     });
 }
 
+/// Who reads it knows what was begun, and who said it has no write in flight that could end in the place of another connection.
+#[test]
+fn a_farewell_waits_for_a_message_of_one_write() {
+    play_each(&["cxi", "efa", "adversary"], &[provider()], BOUND * 6, |part, profile| {
+        let link = link::Link::between_ends(part, profile, 1, "");
+        let posts = || link.fabric.number("counter.posts");
+        link.warm();
+        let received = link.irecv(0, 1000, 0);
+        link.turn();
+        link.fabric.delay_next(POLLS);
+        link.isend(0, 1000, 0).expect("its receive is advertised");
+        let before = posts();
+        link.net.close_send(link.send).expect("closeSend");
+        assert_eq!(link.fabric.number("open.operations"), 1, "{profile}: the message");
+        assert_eq!(posts(), before, "{profile}: a farewell, or what else?");
+        assert_eq!(link.finish(received), 1000);
+        assert!(link.has(0, 0, 1000));
+        link.turn();
+        assert!(posts() > before, "{profile}: no farewell");
+        assert_eq!(link.fabric.number("counter.faults.delay"), 1, "{profile}");
+        link.net.close_recv(link.receive).expect("closeRecv");
+        link.close();
+    });
+}
+
 /// The sender is told, has nothing in flight, and so says farewell; by that the receiver is told.
 #[test]
 fn a_part_that_cannot_be_posted_fails_both_ends() {

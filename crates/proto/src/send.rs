@@ -156,6 +156,12 @@ impl Slot {
     const fn new(len: u64, operations: u32, carried: u16, state: State) -> Self {
         Self { len, state, _spare: 0, carried, operations }
     }
+
+    /// The only write has completed.
+    #[inline(always)]
+    const fn end(&mut self) {
+        (self.operations, self.state) = (0, State::Written);
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -172,17 +172,14 @@ impl Sender {
         let (line, bytes, peer) = (message.line, message.len, self.plain_lane.peer);
         let remote =
             RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let purpose = Purpose::Part { sender: slot, line, bytes, region: region.id() };
-        let Some(operation) = rail.operations.begin(purpose) else { return false };
+        let purpose = Purpose::Whole { sender: slot, line, bytes, region: region.id() };
+        let Some((operation, context)) = rail.operations.begin(purpose) else { return false };
         self.flow.posted_plainly(message);
-        self.in_flight += 1;
         told(line);
-        let context = rail.operations.context(operation);
         let immediate = message.immediate.bits();
         let posted = rail.data.write_first(local, remote, peer, immediate, context);
         if !posted {
             rail.operations.end_at(operation);
-            self.in_flight -= 1;
             self.flow.take_back();
         } else if self.several {
             self.take_next_lane();

@@ -227,9 +227,20 @@ impl SendFlow {
         let slot = self.slot_mut(line);
         let plain = slot.state == State::Posting { fin: false } && slot.operations == 1;
         if plain {
-            (slot.operations, slot.state) = (0, State::Written);
+            slot.end();
         }
         plain
+    }
+
+    /// The write of a message of [`posted_plainly`](Self::posted_plainly) has completed well. It has its line until then.
+    #[inline(always)]
+    pub fn whole_written(&mut self, line: Line) {
+        let slot = self.slot_mut(line);
+        debug_assert!(
+            slot.state == State::Posting { fin: false } && slot.operations == 1,
+            "a line is kept while its write is in flight"
+        );
+        slot.end();
     }
 
     /// [`poll`](Self::poll) for the line whose low bits a request carries: the length of a message that is done. None:

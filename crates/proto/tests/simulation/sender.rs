@@ -1,6 +1,6 @@
 //! The sending application and the layer that carries out its flow's actions.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use proto::bundle::{BUNDLE_PLACES, BUNDLED_BYTES_MAX};
 use proto::parts;
@@ -19,6 +19,8 @@ use crate::script::Script;
 pub(crate) struct Sender {
     pub(crate) flow: SendFlow,
     backlog: VecDeque<Post>,
+    /// Entries that are one write, posted in the plain form, which has not completed.
+    wholes: HashSet<usize>,
     requests: Vec<(usize, Request)>,
     /// The first group with an entry that is not taken.
     group: usize,
@@ -55,6 +57,7 @@ impl Sender {
         Self {
             flow,
             backlog: VecDeque::new(),
+            wholes: HashSet::new(),
             requests: Vec::new(),
             group: 0,
             turn: 0,
@@ -109,6 +112,11 @@ impl Sender {
         let first = self.flow.parameters().first_line;
         let line_of = |entry: usize| first.plus(entry as u32);
         match event {
+            SenderEvent::Written(entry)
+                if self.wholes.remove(&entry) && !entry.is_multiple_of(3) =>
+            {
+                self.flow.whole_written(line_of(entry));
+            }
             // In the plain form all of it has completed, or nothing has changed.
             SenderEvent::Written(entry)
                 if entry % 2 == 0 && self.flow.written_plainly(line_of(entry)) => {}
@@ -364,6 +372,7 @@ impl Sender {
             network.inject_part(entry, part, message.immediate);
         } else {
             self.flow.posted_plainly(&message);
+            self.wholes.insert(entry);
             let immediate = Some(message.immediate);
             self.backlog.push_back(Post::Part { entry, part, immediate });
         }
