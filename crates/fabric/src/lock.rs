@@ -1,39 +1,40 @@
 //! The lock that everything shared is behind. It is parking_lot's, unless built with `--cfg races`: the standard library's
-//! looks for poison at both ends of every call.
+//! looks for poison at both ends of every call. Of parking_lot's two it is the one with readers, though there are none: that is
+//! tried in one step, where the other one is looked at first, and then in a loop.
 //!
 //! valgrind's tools know pthread's locks, and not these, which are words that the kernel is asked about.
 //! So scripts/races builds with that switch, and has them look at the same program over pthread's.
 
 #[cfg(not(races))]
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{RwLock, RwLockWriteGuard};
 
 /// A value that one thread at a time may use. A panic under the lock does not close it: what is inside says whether it is
 /// broken.
 #[cfg(not(races))]
 #[derive(Debug)]
-pub struct Lock<T>(Mutex<T>);
+pub struct Lock<T>(RwLock<T>);
 
 /// The value, as long as this lives.
 #[cfg(not(races))]
-pub type Guard<'a, T> = MutexGuard<'a, T>;
+pub type Guard<'a, T> = RwLockWriteGuard<'a, T>;
 
 #[cfg(not(races))]
 impl<T> Lock<T> {
     /// An open lock.
     pub const fn new(value: T) -> Self {
-        Self(Mutex::new(value))
+        Self(RwLock::new(value))
     }
 
     /// Waits until nobody else has the value.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        self.0.lock()
+        self.0.write()
     }
 
     /// The value, unless somebody else has it.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.0.try_lock()
+        self.0.try_write()
     }
 }
 
