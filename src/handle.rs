@@ -139,10 +139,21 @@ impl Name {
         Self(self.0 | REQUEST | line as u64)
     }
 
-    /// Of a request: its comm, and whether that receives.
+    /// Of a request: whether its comm receives.
     #[inline(always)]
-    pub(crate) const fn comm(self) -> (Self, bool) {
-        (Self((self.0 ^ REQUEST) & !LINE), self.0 & 1 << KIND_SHIFT != 0)
+    pub(crate) const fn receives(self) -> bool {
+        self.0 & 1 << KIND_SHIFT != 0
+    }
+
+    /// Of a request: all of it but the line.
+    #[inline(always)]
+    pub(crate) const fn asked(self) -> u64 {
+        self.0 >> SLOT_SHIFT
+    }
+
+    /// Of a comm: what all of its requests are [`asked`](Name::asked).
+    pub(crate) const fn requests(self) -> u64 {
+        (self.0 | REQUEST) >> SLOT_SHIFT
     }
 }
 
@@ -150,8 +161,7 @@ impl Name {
 const REQUEST: u64 = 4 << KIND_SHIFT;
 const ENDPOINT_SHIFT: u32 = 52;
 const KIND_SHIFT: u32 = 48;
-/// The line of a request.
-const LINE: u64 = 0xffff;
+const SLOT_SHIFT: u32 = 16;
 const _: () = {
     assert!(HandleKind::Sender as u64 | 4 == HandleKind::SendRequest as u64);
     assert!(HandleKind::Receiver as u64 | 4 == HandleKind::ReceiveRequest as u64);

@@ -167,36 +167,38 @@ impl Endpoint {
     /// Whether a request that [`Endpoint::test_plainly`] did not answer still waits, so that asking again needs a turn of
     /// progress first. A group, or the last receive, may be done all the same.
     pub(super) fn waits(&self, request: Handle) -> bool {
-        let (comm, receives) = request.name().comm();
-        !receives || self.receivers.of(comm).is_some_and(|entry| entry.awaits(request.line()))
+        let request = request.name();
+        !request.receives()
+            || self.receivers.asked(request).is_some_and(|entry| entry.awaits(request.line()))
     }
 
     /// Whether what ends the request may come on a control rail: not for a receive whose parts announce themselves.
     pub(super) fn awaits_control(&mut self, request: Handle) -> bool {
-        let (comm, receives) = request.name().comm();
-        let Some(receiver) = self.receivers.of_mut(comm).filter(|_| receives) else { return true };
+        let request = request.name();
+        let receiver = self.receivers.asked_mut(request).filter(|_| request.receives());
+        let Some(receiver) = receiver else { return true };
         receiver.awaits_fins() || receiver.awaits_copies()
     }
 
     /// As [`Endpoint::test`] for what is known to be done.
     #[inline(always)]
     pub(crate) fn test_plainly(&mut self, request: Name) -> Looked {
-        let (comm, receives) = request.comm();
-        if receives {
-            return self.look_at_receive(comm, request.line());
+        if request.receives() {
+            return self.look_at_receive(request);
         }
-        let size = self.open_plainly(comm).and_then(|sender| sender.test_plainly(request.line()));
+        let size =
+            self.open_plainly(request).and_then(|sender| sender.test_plainly(request.line()));
         size.map_or(Looked::Unknown, Looked::Done)
     }
 
     #[inline(always)]
-    fn look_at_receive(&mut self, comm: Name, line: u16) -> Looked {
+    fn look_at_receive(&mut self, request: Name) -> Looked {
         // The last one is no common case: it may not be reported before the sender is told.
         if self.outstanding < 2 {
             return Looked::Unknown;
         }
-        let Some(receiver) = self.receivers.of_mut(comm) else { return Looked::Unknown };
-        let looked = receiver.look_plainly(line);
+        let Some(receiver) = self.receivers.asked_mut(request) else { return Looked::Unknown };
+        let looked = receiver.look_plainly(request.line());
         if let Looked::Done(_) = looked {
             self.outstanding -= 1;
         }
@@ -215,60 +217,59 @@ impl Endpoint {
             self.outstanding -= 1;
             return Tested::Done(size);
         }
-        self.receive_after_a_turn(request.comm().0, request, busy)
+        self.receive_after_a_turn(request, busy)
     }
 
     /// The same after a turn of progress.
     #[inline(always)]
     pub(crate) fn test_in_a_turn(&mut self, request: Name) -> Tested {
-        let (comm, receives) = request.comm();
-        if receives {
-            self.receive_in_a_turn(comm, request)
+        if request.receives() {
+            self.receive_in_a_turn(request)
         } else {
-            self.send_in_a_turn(comm, request)
+            self.send_in_a_turn(request)
         }
     }
 
     #[inline(always)]
-    fn open_plainly(&mut self, comm: Name) -> Option<&mut Sender> {
-        match &mut **self.senders.of_mut(comm)? {
+    fn open_plainly(&mut self, request: Name) -> Option<&mut Sender> {
+        match &mut **self.senders.asked_mut(request)? {
             SenderState::Connected(sender) => Some(sender),
             SenderState::Asking { .. } => None,
         }
     }
 
     #[inline(always)]
-    fn report_plainly(&mut self, comm: Name, request: Name) -> Option<u64> {
+    fn report_plainly(&mut self, request: Name) -> Option<u64> {
         if self.outstanding < 2 {
             return None;
         }
-        let size = self.receivers.of_mut(comm)?.test_plainly(request.line())?;
+        let size = self.receivers.asked_mut(request)?.test_plainly(request.line())?;
         self.outstanding -= 1;
         Some(size)
     }
 
     /// [`Endpoint::test_last_receive`], where that is complete and alone, and all dones leave at once.
     #[inline(always)]
-    fn report_last_plainly(&mut self, comm: Name, request: Name) -> Option<u64> {
+    fn report_last_plainly(&mut self, request: Name) -> Option<u64> {
         let is_last = self.outstanding == 1;
-        if !is_last || !self.receivers.of(comm)?.is_complete_plainly(request.line()) {
+        if !is_last || !self.receivers.asked(request)?.is_complete_plainly(request.line()) {
             return None;
         }
-        if !self.dones_have_left(comm.slot()) {
+        if !self.dones_have_left(request.slot()) {
             return None;
         }
-        let size = self.receivers.of_mut(comm)?.test_plainly(request.line())?;
+        let size = self.receivers.asked_mut(request)?.test_plainly(request.line())?;
         self.outstanding -= 1;
         Some(size)
     }
 
     /// A turn of progress for a receive that waits.
     #[inline(always)]
-    fn receive_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
+    fn receive_in_a_turn(&mut self, request: Name) -> Tested {
         let line = request.line();
-        let Some(receiver) = self.receivers.of_mut(comm) else { return Tested::Otherwise };
+        let Some(receiver) = self.receivers.asked_mut(request) else { return Tested::Otherwise };
         if !receiver.awaits_parts(line) {
-            return self.report_last_plainly(comm, request).map_or(Tested::Otherwise, Tested::Done);
+            return self.report_last_plainly(request).map_or(Tested::Otherwise, Tested::Done);
         }
         // Bundles that have come already need no turn. Who awaits no copies looks for them last.
         let (copies, mut busy) = (receiver.awaits_copies(), false);
@@ -277,30 +278,31 @@ impl Endpoint {
         }
         if !copies
             && busy
-            && let Some(size) = self.report_plainly(comm, request)
+            && let Some(size) = self.report_plainly(request)
         {
             return Tested::Done(size);
         }
-        self.receive_after_a_turn(comm, request, busy)
+        self.receive_after_a_turn(request, busy)
     }
 
     /// What is left to look at for a receive that a turn of progress has not been seen to complete.
     #[inline(always)]
-    fn receive_after_a_turn(&mut self, comm: Name, request: Name, mut busy: bool) -> Tested {
+    fn receive_after_a_turn(&mut self, request: Name, mut busy: bool) -> Tested {
         let line = request.line();
-        let came = self.receivers.of(comm).is_some_and(|entry| entry.has_copies(Look::Memory));
+        let came =
+            self.receivers.asked(request).is_some_and(|entry| entry.has_copies(Look::Memory));
         if came {
-            self.take_copies(comm.slot());
+            self.take_copies(request.slot());
             busy = true;
         }
-        if busy && let Some(size) = self.report_plainly(comm, request) {
+        if busy && let Some(size) = self.report_plainly(request) {
             return Tested::Done(size);
         }
         let Self { receivers, working, .. } = self;
-        let Some(receiver) = receivers.of_mut(comm) else { return Tested::Otherwise };
+        let Some(receiver) = receivers.asked_mut(request) else { return Tested::Otherwise };
         // A message too long for immediates comes with a fin, whatever the path of the others.
         if receiver.read_fins(Look::Memory) {
-            enqueue(receiver, working, comm.slot());
+            enqueue(receiver, working, request.slot());
         }
         // What came may be none, and then nothing has been looked at.
         if !came && receiver.waits_plainly(line) { Tested::Pending } else { Tested::Otherwise }
@@ -309,9 +311,9 @@ impl Endpoint {
     /// A turn of progress for a message that waits. What ends it comes into memory, and is there already where somebody else's
     /// turn has brought it: then this one polls nothing.
     #[inline(always)]
-    fn send_in_a_turn(&mut self, comm: Name, request: Name) -> Tested {
+    fn send_in_a_turn(&mut self, request: Name) -> Tested {
         let line = request.line();
-        let Some(sender) = self.open_plainly(comm).filter(|sender| sender.waits_plainly(line))
+        let Some(sender) = self.open_plainly(request).filter(|sender| sender.waits_plainly(line))
         else {
             return Tested::Otherwise;
         };
@@ -321,7 +323,7 @@ impl Endpoint {
             return Tested::Done(size);
         }
         self.progress();
-        let Some(sender) = self.open_plainly(comm) else { return Tested::Otherwise };
+        let Some(sender) = self.open_plainly(request) else { return Tested::Otherwise };
         match sender.look_plainly(line) {
             Some(size) => Tested::Done(size),
             None if sender.waits_plainly(line) => Tested::Pending,

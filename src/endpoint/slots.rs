@@ -18,10 +18,16 @@ pub(crate) struct Slots<T> {
 struct Entry<T> {
     /// The handle that names the value.
     name: u64,
+    /// What names of its requests are of: [`Name::requests`].
+    requests: u64,
     value: Option<T>,
 }
 
 impl<T> Entry<T> {
+    fn new(name: Name) -> Self {
+        Self { name: name.bits(), requests: name.requests(), value: None }
+    }
+
     #[inline]
     fn generation(&self) -> u16 {
         Name::new(self.name).generation()
@@ -58,11 +64,25 @@ impl<T> Slots<T> {
         if entry.name == name.bits() { entry.value.as_mut() } else { None }
     }
 
+    /// The value that the request is one of.
+    #[inline(always)]
+    pub(crate) fn asked(&self, request: Name) -> Option<&T> {
+        let entry = self.entries.get(usize::from(request.slot()))?;
+        if entry.requests == request.asked() { entry.value.as_ref() } else { None }
+    }
+
+    /// As [`Slots::asked`], to change it.
+    #[inline(always)]
+    pub(crate) fn asked_mut(&mut self, request: Name) -> Option<&mut T> {
+        let entry = self.entries.get_mut(usize::from(request.slot()))?;
+        if entry.requests == request.asked() { entry.value.as_mut() } else { None }
+    }
+
     /// The value in `slot` has no name any more: [`Slots::get`] finds it still, until it is removed.
     pub(crate) fn hide(&mut self, slot: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(slot)) {
-            // No name of a value has a line.
-            entry.name |= 1;
+            // No name of a value has a line, and no name that many bits behind it.
+            (entry.name, entry.requests) = (entry.name | 1, u64::MAX);
         }
     }
 
@@ -73,8 +93,7 @@ impl<T> Slots<T> {
             None => {
                 let slot =
                     u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
-                let name = Name::of(self.family, self.first, slot).bits();
-                self.entries.push(Entry { name, value: None });
+                self.entries.push(Entry::new(Name::of(self.family, self.first, slot)));
                 slot
             }
         };
@@ -122,7 +141,7 @@ impl<T> Slots<T> {
             .get_mut(usize::from(slot))
             .filter(|entry| entry.generation() == generation)?;
         let value = entry.value.take()?;
-        entry.name = Name::of(self.family, generation.wrapping_add(1), slot).bits();
+        *entry = Entry::new(Name::of(self.family, generation.wrapping_add(1), slot));
         self.free.push(slot);
         Some(value)
     }
@@ -186,13 +205,33 @@ mod tests {
         let slot = slots.insert_with(|_, _| "first").unwrap();
         let name = |generation| Handle::new(HandleKind::Sender, 5, generation, slot, 0).name();
         assert_eq!(slots.of(name(0)), Some(&"first"));
+        assert_eq!(slots.asked(name(0).request(9)), Some(&"first"));
         slots.hide(slot);
         assert_eq!(slots.of(name(0)), None);
         assert_eq!(slots.of_mut(name(0)), None);
+        assert_eq!(slots.asked(name(0).request(9)), None);
         assert_eq!(slots.get(slot, 0), Some(&"first"));
         assert_eq!(slots.remove(slot, 0), Some("first"));
         slots.insert_with(|_, _| "second").unwrap();
         assert_eq!((slots.of(name(0)), slots.of(name(1))), (None, Some(&"second")));
+        let requests = [0, 1].map(|generation| slots.asked(name(generation).request(9)));
+        assert_eq!(requests, [None, Some(&"second")]);
+    }
+
+    #[test]
+    fn only_requests_of_a_value_ask_for_it() {
+        let mut slots = Slots::new(8).named(HandleKind::Receiver, 5);
+        let slot = slots.insert_with(|_, _| "only").unwrap();
+        let name = |kind, endpoint| Handle::new(kind, endpoint, 0, slot, 65535).name();
+        let asked = [
+            name(HandleKind::ReceiveRequest, 5),
+            name(HandleKind::ReceiveRequest, 6),
+            name(HandleKind::SendRequest, 5),
+            name(HandleKind::OptionalReceiveRequest, 5),
+            name(HandleKind::Receiver, 5),
+        ];
+        let found = asked.map(|request| slots.asked_mut(request).copied());
+        assert_eq!(found, [Some("only"), None, None, None, None]);
     }
 
     #[test]
