@@ -157,11 +157,6 @@ impl Slot {
         Self { len, state, _spare: 0, carried, operations }
     }
 
-    /// The only write has completed.
-    #[inline(always)]
-    const fn end(&mut self) {
-        (self.operations, self.state) = (0, State::Written);
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,6 +166,8 @@ enum State {
     Posting {
         fin: bool,
     },
+    /// The same in one write, which has no fin behind it and is not counted.
+    Whole,
     Fin,
     Written,
 }
@@ -305,6 +302,9 @@ impl SendFlow {
     /// One write of the message has completed well.
     #[inline]
     pub fn written(&mut self, line: Line) -> WriteOutcome {
+        if self.written_plainly(line) {
+            return WriteOutcome::Written;
+        }
         let slot = self.slot_mut(line);
         let State::Posting { fin } = slot.state else { return WriteOutcome::Pending };
         slot.operations = slot.operations.saturating_sub(1);

@@ -196,7 +196,7 @@ impl SendFlow {
     /// The message of [`match_plainly`](Self::match_plainly) has left in one write that has no completion.
     #[inline(always)]
     pub fn injected_plainly(&mut self, message: &PlainMessage) {
-        self.take_plainly(message, 0, State::Written);
+        self.take_plainly(message, State::Written);
     }
 
     /// The message that was submitted last could not be posted: as if it had not been submitted.
@@ -209,38 +209,35 @@ impl SendFlow {
     /// It is under way in one write that completes.
     #[inline(always)]
     pub fn posted_plainly(&mut self, message: &PlainMessage) {
-        self.take_plainly(message, 1, State::Posting { fin: false });
+        self.take_plainly(message, State::Whole);
     }
 
     /// Which rail it takes is told by fins alone, and it needs none.
     #[inline(always)]
-    fn take_plainly(&mut self, message: &PlainMessage, operations: u32, state: State) {
+    fn take_plainly(&mut self, message: &PlainMessage, state: State) {
         let slot = &mut self.slots[(message.place % MAX_RING) as usize];
-        *slot = Slot::new(message.len, operations, 0, state);
+        *slot = Slot::new(message.len, 0, 0, state);
         self.first = message.line.plus(1);
     }
 
-    /// [`written`](Self::written) for a message that is one write, and needs no fin: all of it has completed. False: nothing
-    /// has changed.
+    /// [`written`](Self::written) for a message of [`posted_plainly`](Self::posted_plainly). False: it is none, and nothing has
+    /// changed.
     #[inline(always)]
     pub fn written_plainly(&mut self, line: Line) -> bool {
         let slot = self.slot_mut(line);
-        let plain = slot.state == State::Posting { fin: false } && slot.operations == 1;
-        if plain {
-            slot.end();
+        let whole = slot.state == State::Whole;
+        if whole {
+            slot.state = State::Written;
         }
-        plain
+        whole
     }
 
-    /// The write of a message of [`posted_plainly`](Self::posted_plainly) has completed well. It has its line until then.
+    /// The same for what is known to be one. It has its line until then.
     #[inline(always)]
     pub fn whole_written(&mut self, line: Line) {
         let slot = self.slot_mut(line);
-        debug_assert!(
-            slot.state == State::Posting { fin: false } && slot.operations == 1,
-            "a line is kept while its write is in flight"
-        );
-        slot.end();
+        debug_assert_eq!(slot.state, State::Whole, "a line is kept while its write is in flight");
+        slot.state = State::Written;
     }
 
     /// [`poll`](Self::poll) for the line whose low bits a request carries: the length of a message that is done. None:
