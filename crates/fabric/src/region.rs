@@ -196,8 +196,16 @@ impl<K: RailKind> Region<K> {
     /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
     #[inline]
     pub fn local_at(&self, address: u64, len: usize) -> Option<LocalBytes<'_, K>> {
-        let offset = address.checked_sub(self.memory.address())?;
-        self.local(usize::try_from(offset).ok()?, len)
+        let offset = address.wrapping_sub(self.memory.address());
+        let room = (self.memory.len() as u64).checked_sub(len as u64)?;
+        // An address before the memory is further behind it than any length.
+        (offset <= room).then_some(LocalBytes {
+            address,
+            len,
+            descriptor: self.descriptor,
+            scope: self.scope,
+            region: PhantomData,
+        })
     }
 
     /// Whether `endpoint` may use it: the one it was registered for, or any of its domain where regions are not bound.

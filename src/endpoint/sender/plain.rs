@@ -177,12 +177,13 @@ impl Sender {
         self.flow.posted_plainly(message);
         told(line);
         let immediate = message.immediate.bits();
+        if self.several {
+            self.take_next_lane();
+        }
         let posted = rail.data.write_first(local, remote, peer, immediate, context);
         if !posted {
             rail.operations.end_at(operation);
             self.flow.take_back();
-        } else if self.several {
-            self.take_next_lane();
         }
         posted
     }
