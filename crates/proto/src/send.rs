@@ -156,7 +156,6 @@ impl Slot {
     const fn new(len: u64, operations: u32, carried: u16, state: State) -> Self {
         Self { len, state, _spare: 0, carried, operations }
     }
-
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

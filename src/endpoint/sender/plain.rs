@@ -86,11 +86,10 @@ impl Sender {
         // What is long is itself never held back, so that this may be said before it is sent.
         self.sent_in = turn;
         // On one that NCCL may not use no message is plain.
-        // All that it may fail of comes before the match: little has to be kept behind it.
-        let rail = nics.get_mut(self.plain_lane.nic)?;
-        let local = region.local(self.plain_lane.nic, outgoing.address, outgoing.len)?;
         let (places, lane) = (&self.places, &self.plain_rail);
         let message = self.flow.match_plainly::<_, 6>(places, outgoing.tag, len, lane)?;
+        let rail = nics.get_mut(self.plain_lane.nic)?;
+        let local = region.local(self.plain_lane.nic, outgoing.address, outgoing.len)?;
         Some(self.write_plainly(rail, slot, region, local, &message, told))
     }
 
