@@ -58,10 +58,6 @@ pub(super) struct Sender {
     largest_write: u64,
     /// The longest message that is not cut.
     largest_plain: u64,
-    /// Messages from the first length on, of so many lengths, are neither injected nor cut, where adverts have room for no more than
-    /// two keys.
-    long_from: u64,
-    longs: u64,
     /// Messages shorter than this are injected: the provider copies them, and the receiver's done is their only end. 0:
     /// not even empty ones are.
     inject_below: u64,
@@ -142,9 +138,9 @@ impl Sender {
         let mut flow = flow;
         flow.set_short(inject_below.saturating_sub(1));
         let largest_plain = proto::parts::aligned(largest_write).min(plan.shared_from() - 1);
-        let (long_from, wide) =
-            (inject_below.max(1), flow.parameters().format() == LineFormat::Words8);
-        let longs = if wide { 0 } else { (largest_plain + 1).saturating_sub(long_from) };
+        // What is neither injected nor cut.
+        flow.set_long(inject_below.max(1), largest_plain + 1);
+        let wide = flow.parameters().format() == LineFormat::Words8;
         Self {
             places: mailbox.places(flow.parameters().window.lines()),
             mailbox,
@@ -164,8 +160,6 @@ impl Sender {
             turn,
             largest_write,
             largest_plain,
-            long_from,
-            longs,
             inject_below,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),

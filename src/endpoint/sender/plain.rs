@@ -80,22 +80,17 @@ impl Sender {
         told: impl FnOnce(Line),
     ) -> Option<bool> {
         let len = outgoing.len as u64;
-        if !self.is_long(len) {
+        if !self.flow.is_long(len) {
             return None;
         }
         // What is long is itself never held back, so that this may be said before it is sent.
         self.sent_in = turn;
         // On one that NCCL may not use no message is plain.
         let (places, lane) = (&self.places, &self.plain_rail);
-        let message = self.flow.match_plainly::<_, 6>(places, outgoing.tag, len, lane)?;
+        let message = self.flow.match_long(places, outgoing.tag, len, lane)?;
         let rail = nics.get_mut(self.plain_lane.nic)?;
         let local = region.local(self.plain_lane.nic, outgoing.address, outgoing.len)?;
         Some(self.write_plainly(rail, slot, region, local, &message, told))
-    }
-
-    #[inline(always)]
-    fn is_long(&self, len: u64) -> bool {
-        len.wrapping_sub(self.long_from) < self.longs
     }
 
     /// The same for messages that are neither, or that go where adverts are long.

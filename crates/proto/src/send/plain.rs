@@ -46,13 +46,16 @@ struct Span {
     end: u64,
     /// And those of 1 to so many bytes are short.
     short: u64,
+    /// And those from this length on, of so many lengths, are long.
+    long_from: u64,
+    longs: u64,
 }
 
 impl Terms {
     pub(super) fn of(parameters: &FlowParameters) -> Self {
         let plain = parameters.rails <= MOST_RAILS;
         let end = if plain { parameters.immediates_end(true) } else { 0 };
-        let span = Span { end, short: 0 };
+        let span = Span { end, ..Span::default() };
         Self {
             span,
             whole_span: span,
@@ -94,6 +97,23 @@ impl SendFlow {
         len.wrapping_sub(1) < self.plain.span.short
     }
 
+    /// Messages of `from` bytes up to below `end` are long, where adverts have 6 words and messages are plain at all.
+    pub fn set_long(&mut self, from: u64, end: u64) {
+        let span = &mut self.plain.whole_span;
+        let is_narrow = self.parameters.format() == LineFormat::Words6;
+        span.long_from = from;
+        span.longs = if is_narrow { end.min(span.end).saturating_sub(from) } else { 0 };
+        if self.plain.span.end > 0 {
+            self.plain.span = self.plain.whole_span;
+        }
+    }
+
+    /// Whether [`match_long`](Self::match_long) may find the receive for a message of `len` bytes.
+    #[inline(always)]
+    pub fn is_long(&self, len: u64) -> bool {
+        len.wrapping_sub(self.plain.span.long_from) < self.plain.span.longs
+    }
+
     /// No message is plain any more.
     pub fn end_plainly(&mut self) {
         self.plain.end();
@@ -109,6 +129,19 @@ impl SendFlow {
         rail: &u32,
     ) -> Option<PlainMessage> {
         debug_assert!(self.is_short(len), "asked before");
+        self.match_head::<S, 6>(mailbox, tag, len, rail)
+    }
+
+    /// The same for a message that [is long](Self::is_long).
+    #[inline(always)]
+    pub fn match_long<S: LineSource>(
+        &mut self,
+        mailbox: &S,
+        tag: i32,
+        len: u64,
+        rail: &u32,
+    ) -> Option<PlainMessage> {
+        debug_assert!(self.is_long(len), "asked before");
         self.match_head::<S, 6>(mailbox, tag, len, rail)
     }
 
