@@ -50,6 +50,7 @@ impl Endpoint {
         let receiver = receiver.filter(|receiver| !receiver.ending.closing);
         let receiver = receiver.ok_or_else(|| Error::stale("receive comm"))?;
         receiver.ending.closing = true;
+        receiver.flow.end_plain_arrivals();
         if !std::mem::replace(&mut receiver.ending.blocked, true) {
             *outstanding -= receiver.outstanding();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fabric::{
     CACHE_LINE_WORDS, Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, Ring,
 };
-use proto::{LineSink, LineSource};
+use proto::{Line, LineSink, LineSource};
 
 /// Units of one slab: what one registration serves. A word has a bit for each.
 const UNITS_PER_SLAB: u32 = u64::BITS;
@@ -312,6 +312,13 @@ impl<const WORDS: usize> LineSink for Places<WORDS> {
     #[inline(always)]
     fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
         self.0.store_words(place, first, words);
+    }
+
+    #[inline(always)]
+    fn writer(&mut self, line: Line, places: u32) -> impl FnMut(usize, u64) {
+        debug_assert!(self.0.places() == places, "the ring of these lines");
+        let words = self.0.place(line.number());
+        move |index, word| words.store(index, word)
     }
 
     #[inline(always)]

@@ -118,10 +118,13 @@ impl Endpoint {
     ) -> Option<bool> {
         let receiver = &mut **self.receivers.of_mut(comm)?;
         let region = &**self.regions.of(receive.region)?;
-        let line = receiver.receive_shortly(region, receive, cut)?;
-        self.outstanding += 1;
-        posted(comm.request(sender::low16(line.number())));
-        Some(receiver.is_urgent() || !receiver.queued)
+        let outstanding = &mut self.outstanding;
+        let told = move |line: Line| {
+            *outstanding += 1;
+            posted(comm.request(sender::low16(line.number())));
+        };
+        let is_posted = receiver.receive_shortly(region, receive, cut, told);
+        is_posted.then(|| receiver.is_urgent() || !receiver.queued)
     }
 
     /// The same where they have more.
@@ -135,10 +138,13 @@ impl Endpoint {
     ) -> Option<bool> {
         let receiver = &mut **self.receivers.of_mut(comm)?;
         let region = &**self.regions.of(receive.region)?;
-        let line = receiver.receive_plainly(region, receive, cut)?;
-        self.outstanding += 1;
-        posted(comm.request(sender::low16(line.number())));
-        Some(receiver.is_urgent() || !receiver.queued)
+        let outstanding = &mut self.outstanding;
+        let told = move |line: Line| {
+            *outstanding += 1;
+            posted(comm.request(sender::low16(line.number())));
+        };
+        let is_posted = receiver.receive_plainly(region, receive, cut, told);
+        is_posted.then(|| receiver.is_urgent() || !receiver.queued)
     }
 
     /// A receive was posted: its advert is written now, or with the next turn.

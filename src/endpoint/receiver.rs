@@ -43,7 +43,7 @@ pub(super) struct Receiver {
     pub(super) inlet: Option<Inlet>,
     /// Where bundles land, where there may be any.
     pub(super) bundles: Option<(Places<BUNDLE_PLACE_WORDS>, Unit)>,
-    /// In so many turns that it waits control is looked at too.
+    /// In so many turns that it waits control is looked at too. Never 0 where that is where all messages come.
     pub(super) attention: u8,
     /// The slot of the region that the last copy went to: most go to one.
     pub(super) last_region: u16,
@@ -51,8 +51,6 @@ pub(super) struct Receiver {
     lanes_in_order: bool,
     /// The NICs of the first lanes, for the plain form; none where there is no such lane.
     plain_nics: [usize; PLAIN_LANES],
-    /// The lanes are our first NICs, in order, and not more than two.
-    narrow: bool,
     /// Adverts have room for more than two keys.
     wide: bool,
     /// All bits where there is a second lane, else none.
@@ -139,7 +137,7 @@ pub(super) struct Means<'a> {
 
 impl Receiver {
     pub(super) fn new(
-        flow: ReceiveFlow,
+        mut flow: ReceiveFlow,
         rings: Rings,
         lanes: Box<[Lane]>,
         peer: Peer,
@@ -147,6 +145,11 @@ impl Receiver {
     ) -> Self {
         let format = flow.parameters().format();
         let (line_bytes, wide) = (format.bytes(), format == LineFormat::Words8);
+        // The lanes are our first NICs, in order, and not more than two.
+        if lanes::in_order(&lanes) && !wide && lanes.len() <= 2 {
+            flow.allow_short();
+        }
+        let attention = u8::from(flow.parameters().path == proto::Path::Fin);
         let Rings { shadow, fins, inlet, bundles, control, inject_bytes } = rings;
         Self {
             places: shadow.places(flow.parameters().window.lines()),
@@ -155,11 +158,10 @@ impl Receiver {
             fins,
             inlet,
             bundles: bundles.map(|unit| (unit.places(BUNDLE_PLACES), unit)),
-            attention: 0,
+            attention,
             last_region: 0,
             lanes_in_order: lanes::in_order(&lanes),
             plain_nics: array::from_fn(|index| lanes.get(index).map_or(NO_NIC, |lane| lane.nic)),
-            narrow: lanes::in_order(&lanes) && !wide && lanes.len() <= 2,
             wide,
             second_lane: if lanes.len() > 1 { u64::MAX } else { 0 },
             lane_bits: lanes::by_nic(&lanes),

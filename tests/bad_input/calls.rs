@@ -163,7 +163,16 @@ fn bytes_outside_of_a_registered_buffer_are_refused() {
         }
         refused(net.isend(link.send, 0, 8, 0, link.out.region), INVALID, "null");
         let (start, len) = (link.input.buffer.address(), link.input.buffer.len);
-        for (address, bytes) in [(start - 1, 8), (start, len + 1), (start + len, 1), (8, 8)] {
+        let outside = [
+            (start - 1, 8),
+            (start, len + 1),
+            (start + len, 1),
+            (start, usize::MAX),
+            (start + 1, usize::MAX - start),
+            (usize::MAX, 8),
+            (8, 8),
+        ];
+        for (address, bytes) in outside {
             let answer = net.irecv(link.receive, address, bytes, 0, link.input.region);
             refused(answer, INVALID, "outside of the registered buffer");
         }

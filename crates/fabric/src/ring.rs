@@ -39,6 +39,16 @@ impl<const WORDS: usize> Place<'_, WORDS> {
         let [word] = load_words(std::array::from_ref(&self.0[index]));
         word
     }
+
+    /// Stores word `index` in one piece, in no order that others could rely on.
+    ///
+    /// # Panics
+    ///
+    /// Where a place has no such word.
+    #[inline(always)]
+    pub fn store(&self, index: usize, word: u64) {
+        store_words(std::array::from_ref(&self.0[index]), [word]);
+    }
 }
 
 impl<const WORDS: usize> Ring<WORDS> {
@@ -72,6 +82,11 @@ impl<const WORDS: usize> Ring<WORDS> {
     #[inline(always)]
     pub fn store_words<const COUNT: usize>(&self, place: u32, first: usize, words: [u64; COUNT]) {
         store_words(self.words(place, first), words);
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> u32 {
+        self.mask + 1
     }
 
     /// Stores a whole line: its first two words, and the others.

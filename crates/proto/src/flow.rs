@@ -37,6 +37,13 @@ pub trait LineSink {
         }
     }
 
+    /// Stores words of the place of a line, one of so many, a power of two. Worth its own form where a place is looked up.
+    #[inline]
+    fn writer(&mut self, line: Line, places: u32) -> impl FnMut(usize, u64) {
+        let place = line.number() % places;
+        move |index, word| self.store(place, index, word)
+    }
+
     /// Stores a line: its first two words, and the others.
     #[inline]
     fn store_line<const COUNT: usize>(&mut self, place: u32, head: [u64; 2], rest: [u64; COUNT]) {

@@ -27,7 +27,7 @@ use crate::flow::{FlowParameters, LineSink};
 use crate::ids::Line;
 use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP, MAX_RING};
 use crate::window::Window;
-use crate::wire::{Form, LineFormat, body, sealed};
+use crate::wire::{Form, LineFormat, body, seal};
 
 pub use adverts::AdvertWrite;
 pub use arrivals::Arrival;
@@ -74,6 +74,8 @@ pub struct ReceiveFlow {
     copies: u64,
     /// So many may be outstanding where one more is posted by [`post_plainly`](Self::post_plainly): none where that is not to be.
     plain_room: u32,
+    /// The same for [`post_shortly`](Self::post_shortly).
+    short_room: u32,
     /// Lines modulo the longest ring, whatever ring they travel in: so a slot is found without the window.
     slots: Box<[Slot; MAX_RING as usize]>,
 }
@@ -155,6 +157,7 @@ impl ReceiveFlow {
             } else {
                 0
             },
+            short_room: 0,
             slots: Box::new([Slot::FREE; MAX_RING as usize]),
             format: parameters.format(),
             parameters,
@@ -229,7 +232,7 @@ impl ReceiveFlow {
             1 => len,
             _ => receive.keys.get(index - 2).copied().unwrap_or(0),
         });
-        self.post_words(sink, form, len, words);
+        self.post_words(sink, form, len, words, Slot::first_stage(form, len));
     }
 
     #[inline(always)]
@@ -239,25 +242,42 @@ impl ReceiveFlow {
         form: Form,
         len: u64,
         words: [u64; WORDS],
+        stage: u8,
     ) {
         let (line, done) = (self.next, self.done);
-        let place = self.window().place(line);
-        // All that is looked up comes before what is stored: whose memory that is, no compiler knows.
         let slot = &mut self.slots[index_of(line)];
-        let body = body(self.parameters.nonce, &words);
-        slot.post(form, len, body);
+        // What is known is stored before anything is mixed, so that little has to be kept meanwhile.
+        slot.post(form, len, stage);
         self.stamped = done;
         self.next = line.plus(1);
-        sink.store_line(place, sealed(body, line, form, self.copies, done), words);
+        let (nonce, flags) = (self.parameters.nonce, self.copies);
+        let mut store = sink.writer(line, self.parameters.window.lines());
+        for (index, word) in words.iter().enumerate() {
+            store(2 + index, *word);
+        }
+        let form = form.with_done(done).with_flags(flags);
+        store(1, form.word());
+        let body = body(nonce, &words);
+        slot.sum = body;
+        store(0, seal(body, line, form));
     }
 
     /// Sets when adverts and dones are written.
     pub fn set_pace(&mut self, pace: Pace) {
         // Adverts of the plain form wait for somebody to look at them.
         if !pace.adverts_wait {
-            self.plain_room = 0;
+            self.end_plain_posts();
         }
         self.pace = pace;
+    }
+
+    /// Receives may be posted by [`post_shortly`](Self::post_shortly).
+    pub fn allow_short(&mut self) {
+        self.short_room = self.plain_room;
+    }
+
+    fn end_plain_posts(&mut self) {
+        (self.plain_room, self.short_room) = (0, 0);
     }
 
     /// Whether a line is posted whose bytes have not all come.
@@ -325,7 +345,7 @@ impl ReceiveFlow {
     /// Fails the flow from outside. The first cause stays.
     #[cold]
     pub fn fail(&mut self, cause: ProtocolError) {
-        self.plain_room = 0;
+        self.end_plain_posts();
         self.failed.get_or_insert(cause);
     }
 

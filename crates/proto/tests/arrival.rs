@@ -109,6 +109,15 @@ fn a_line_that_has_a_part_is_no_common_case() {
 }
 
 #[test]
+fn nothing_is_the_common_case_of_a_flow_that_wants_none() {
+    let mut pair = posted(parameters());
+    pair.receiver.end_plain_arrivals();
+    let all = Immediate::new(pair.parameters.comm, Line::FIRST, 0, true, true, 0);
+    assert_eq!(pair.receiver.arrived_plainly(1, all), None);
+    assert_eq!(pair.receiver.arrived(0, all, 1000), Arrival::Complete(Line::FIRST));
+}
+
+#[test]
 fn the_size_is_the_receive_or_the_high_half_or_the_sum() {
     let four = Path::Immediate { eight: false };
     let eight = Path::Immediate { eight: true };

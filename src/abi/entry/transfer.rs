@@ -205,6 +205,11 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     if request.is_null() {
         return nowhere_to_put("irecv");
     }
+    if count != 1 {
+        let lists = Lists { data, sizes, tags, regions };
+        // SAFETY: NCCL's own arguments. Groups are not marked, and nobody looks whether they are.
+        return unsafe { receive_generally(None, comm, count, GROUP_MAX, lists, false, request) };
+    }
     // SAFETY: NCCL's place for the request, which it has initialised.
     if unsafe { is_marked(request) } {
         // SAFETY: NCCL's own arguments.
@@ -347,7 +352,7 @@ unsafe fn receive_marked(
     let code = unsafe { irecv(comm, count, data, sizes, tags, regions, ptr::null_mut(), request) };
     // SAFETY: written by `irecv`.
     let posted = unsafe { request.read() };
-    if posted.is_null() || count != 1 {
+    if posted.is_null() {
         return code;
     }
     guard("irecv", || {

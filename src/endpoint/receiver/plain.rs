@@ -9,22 +9,23 @@ use crate::rail::UserRegion;
 
 impl Receiver {
     /// [`Receiver::receive`], where the case is the common one, and lanes are our first NICs in order and not more than two; no
-    /// advert is written yet. None: nothing has been posted.
+    /// advert is written yet. `posted` is told the line. False: nothing has been posted.
     #[inline(always)]
     pub(in crate::endpoint) fn receive_shortly(
         &mut self,
         region: &UserRegion,
         receive: Plain,
         cut: bool,
-    ) -> Option<Line> {
+        posted: impl FnOnce(Line),
+    ) -> bool {
         let Plain { address, len, tag, .. } = receive;
-        if len == 0 || !self.narrow || !region.holds(address, len) {
-            return None;
+        if !region.holds_some(address, len) {
+            return false;
         }
         debug_assert!(self.can_fill(region), "{NO_COPY}");
         let [first, second] = region.first_keys();
         let words = [region.target(address), len as u64, first, second & self.second_lane];
-        self.flow.post_plainly(&mut self.places, words, tag, cut)
+        self.flow.post_shortly(&mut self.places, words, tag, cut, posted)
     }
 
     /// The same for other lanes.
@@ -34,19 +35,20 @@ impl Receiver {
         region: &UserRegion,
         receive: Plain,
         cut: bool,
-    ) -> Option<Line> {
+        posted: impl FnOnce(Line),
+    ) -> bool {
         let Plain { address, len, tag, .. } = receive;
-        if len == 0 || !region.holds(address, len) {
-            return None;
+        if !region.holds_some(address, len) {
+            return false;
         }
         debug_assert!(self.can_fill(region), "{NO_COPY}");
         let (address, len) = (region.target(address), len as u64);
         let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
         if self.wide {
             let words = [address, len, first, second, third, fourth];
-            return self.flow.post_plainly(&mut self.places, words, tag, cut);
+            return self.flow.post_plainly(&mut self.places, words, tag, cut, posted);
         }
-        self.flow.post_plainly(&mut self.places, [address, len, first, second], tag, cut)
+        self.flow.post_plainly(&mut self.places, [address, len, first, second], tag, cut, posted)
     }
 
     /// Whether the receive of `request` is not complete, and its parts would announce themselves.
@@ -61,9 +63,7 @@ impl Receiver {
         match self.flow.look_plainly(request) {
             PlainLook::Complete(done) => Looked::Done(self.reported(done)),
             // No message is expected to come in another way.
-            PlainLook::Incomplete if !self.awaits_fins() && self.attention == 0 => {
-                Looked::AwaitsParts
-            }
+            PlainLook::Incomplete if self.attention == 0 => Looked::AwaitsParts,
             PlainLook::Incomplete | PlainLook::Other => Looked::Unknown,
         }
     }
@@ -111,6 +111,6 @@ impl Receiver {
         immediate: Immediate,
     ) -> Option<bool> {
         let bit = self.lane_bits[nic % MAX_DATA_RAILS];
-        if self.ending.closing { None } else { self.flow.arrived_plainly(bit, immediate) }
+        self.flow.arrived_plainly(bit, immediate)
     }
 }

@@ -90,8 +90,14 @@ impl ReceiveFlow {
         Arrival::Complete(line)
     }
 
-    pub(super) fn advance(&mut self) {
+    fn advance(&mut self) {
         self.done = self.done.plus(1);
+        self.skip();
+    }
+
+    /// Takes done past lines that are complete already.
+    #[inline(never)]
+    pub(super) fn skip(&mut self) {
         while self.done != self.advertised && !self.slot(self.done).is_incomplete() {
             self.done = self.done.plus(1);
         }

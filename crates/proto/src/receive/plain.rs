@@ -2,7 +2,7 @@
 //!
 //! As on the sending side: it does what the general form would do, or nothing, and then the general form is asked.
 
-use super::slot::{COMPLETE_ALONE, FREE, FRESH, NO_LAST};
+use super::slot::{COMPLETE_ALONE, FREE, FRESH, NO_LAST, Slot};
 use super::{ReceiveFlow, index_of};
 use crate::bits::low16;
 use crate::flow::{LineSink, Path};
@@ -31,8 +31,9 @@ pub enum PlainLook {
 }
 
 impl ReceiveFlow {
-    /// [`post`](Self::post) of one receive. `words` are what its advert has behind the form: address, length, and the keys of 2
-    /// or 4 rails ([`LineFormat`](crate::LineFormat)), where that of a rail that is not there is 0.
+    /// [`post`](Self::post) of one receive that is not empty. `words` are what its advert has behind the form: address, length, and the keys of 2
+    /// or 4 rails ([`LineFormat`](crate::LineFormat)), where that of a rail that is not there is 0. `posted` is told the line, before
+    /// it is made: so nothing that it needs has to be kept meanwhile. False: nothing has been posted.
     #[inline(always)]
     pub fn post_plainly<S: LineSink, const WORDS: usize>(
         &mut self,
@@ -40,15 +41,44 @@ impl ReceiveFlow {
         words: [u64; WORDS],
         tag: i32,
         cut: bool,
-    ) -> Option<Line> {
+        posted: impl FnOnce(Line),
+    ) -> bool {
         const { assert!(WORDS == 4 || WORDS == 6) };
+        self.post_within(self.plain_room, sink, words, tag, cut, posted)
+    }
+
+    /// The same on connections for which [`allow_short`](Self::allow_short) was called, and on no other.
+    #[inline(always)]
+    pub fn post_shortly<S: LineSink>(
+        &mut self,
+        sink: &mut S,
+        words: [u64; 4],
+        tag: i32,
+        cut: bool,
+        posted: impl FnOnce(Line),
+    ) -> bool {
+        self.post_within(self.short_room, sink, words, tag, cut, posted)
+    }
+
+    #[inline(always)]
+    fn post_within<S: LineSink, const WORDS: usize>(
+        &mut self,
+        room: u32,
+        sink: &mut S,
+        words: [u64; WORDS],
+        tag: i32,
+        cut: bool,
+        posted: impl FnOnce(Line),
+    ) -> bool {
         let line = self.next;
-        let has_room = line.distance(self.done) < self.plain_room;
+        let has_room = line.distance(self.done) < room;
         if !has_room || !self.slot(line).is_free() {
-            return None;
+            return false;
         }
-        self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words);
-        Some(line)
+        debug_assert!(words[1] != 0, "an empty receive is no common case");
+        posted(line);
+        self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words, FRESH);
+        true
     }
 
     /// [`arrived`](Self::arrived) for a message that fills a receive posted alone, and is one part: it is complete. Some(true):
@@ -76,13 +106,19 @@ impl ReceiveFlow {
             done = done.plus(1);
             let next = &slots[index_of(done)];
             self.done = done;
-            if !next.is_incomplete() && done != advertised {
-                self.advance();
+            // Mostly more is posted, and then this is all there is to see.
+            if !next.is_incomplete() {
+                self.skip();
                 done = self.done;
             }
         }
         // Also past one that is missing: behind long ones, a short one says that the rails are less busy than they were thought.
         Some(self.is_due(self.next.distance(advertised), advertised.distance(done), 0))
+    }
+
+    /// No arrival is plain any more: each is told to [`arrived`](Self::arrived).
+    pub fn end_plain_arrivals(&mut self) {
+        self.slots.iter_mut().for_each(Slot::touch);
     }
 
     /// Whether one of the lines last posted, as many as there are slots, ends in these bits.

@@ -43,13 +43,19 @@ impl Slot {
     pub(super) const FREE: Self =
         Self { len: 0, parts: 0, sum: 0, tag: 0, carried: 0, stage: FREE, group: 0 };
 
-    /// The line is posted, with its check so far. It was free, so it has no parts.
+    /// The line is posted, still without its check so far. It was free, so it has no parts.
     #[inline(always)]
-    pub(super) fn post(&mut self, form: Form, len: u64, body: u64) {
+    pub(super) fn post(&mut self, form: Form, len: u64, stage: u8) {
         debug_assert!(self.is_free() && self.parts == 0, "a line is posted once");
-        (self.len, self.sum, self.tag, self.carried) = (len, body, form.tag(), 0);
+        (self.len, self.tag, self.carried) = (len, form.tag(), 0);
         self.group = low8(form.place().into());
-        self.stage = if self.is_alone() && len != 0 { FRESH } else { NO_LAST };
+        self.stage = stage;
+    }
+
+    /// The stage of a line that is posted.
+    #[inline(always)]
+    pub(super) fn first_stage(form: Form, len: u64) -> u8 {
+        if form.count() == 1 && len != 0 { FRESH } else { NO_LAST }
     }
 
     /// Something comes for it that is not the common case.

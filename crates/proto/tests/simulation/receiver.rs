@@ -131,7 +131,9 @@ impl Receiver {
                 faults.fire(Fault::CopiesRefused);
             }
             let plain = match receives.as_slice() {
-                [only] if random.percent(50) => self.post_plainly(network, script, only),
+                [only] if only.len > 0 && random.percent(50) => {
+                    self.post_plainly(network, script, only)
+                }
                 _ => None,
             };
             let posted = match plain {
@@ -168,16 +170,22 @@ impl Receiver {
         let Receive { address, len, tag, keys } = *receive;
         let key = |rail| keys.get(rail).copied().unwrap_or(0);
         let (flow, sink) = (&mut self.flow, &mut network.staging);
-        match script.parameters.format() {
+        let mut told = None;
+        let tell = |line| told = Some(line);
+        let posted = match script.parameters.format() {
             LineFormat::Words6 => {
-                flow.post_plainly(sink, [address, len, key(0), key(1)], tag, script.cut)
+                let words = [address, len, key(0), key(1)];
+                flow.allow_short();
+                flow.post_shortly(sink, words, tag, script.cut, tell)
             }
             LineFormat::Words8 => {
                 let words = [address, len, key(0), key(1), key(2), key(3)];
-                flow.post_plainly(sink, words, tag, script.cut)
+                flow.post_plainly(sink, words, tag, script.cut, tell)
             }
-            _ => None,
-        }
+            _ => false,
+        };
+        assert_eq!(posted, told.is_some());
+        told
     }
 
     fn progress(
