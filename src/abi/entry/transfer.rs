@@ -38,7 +38,7 @@ pub(in crate::abi) unsafe fn send(
     request: *mut *mut c_void,
 ) -> ResultCode {
     if request.is_null() {
-        return nowhere_to_put("isend");
+        return nowhere_to_put::<true>();
     }
     let Ok(len) = size.bytes() else {
         // SAFETY: passed on.
@@ -203,7 +203,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     request: *mut *mut c_void,
 ) -> ResultCode {
     if request.is_null() {
-        return nowhere_to_put("irecv");
+        return nowhere_to_put::<false>();
     }
     if count != 1 {
         let lists = Lists { data, sizes, tags, regions };
@@ -220,10 +220,11 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     unsafe { receive(comm, count, GROUP_MAX, lists, false, request) }
 }
 
+/// By C's convention, as `send_at_once`.
 #[cold]
 #[inline(never)]
-fn nowhere_to_put(call: &'static str) -> ResultCode {
-    guard(call, || Err(missing("request")))
+extern "C" fn nowhere_to_put<const SENDS: bool>() -> ResultCode {
+    guard(if SENDS { "isend" } else { "irecv" }, || Err(missing("request")))
 }
 
 /// `most`: the largest group of the version. `cut`: a message longer than its receive is truncated.
