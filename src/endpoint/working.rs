@@ -54,17 +54,29 @@ impl Working {
         let turns = turn.wrapping_sub(self.walked);
         self.walked = turn;
         self.awake = self.restless;
-        self.slots.iter().all(|slot| rests(*slot, turns))
+        // A loop of our own stays where it is called: there is mostly one.
+        for slot in &self.slots {
+            if !rests(*slot, turns) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Keeps those that do not leave.
+    #[inline(always)]
     pub(super) fn retain(&mut self, mut stay: impl FnMut(u16) -> Stay) {
-        let mut awake = false;
-        self.slots.retain(|slot| {
-            let stay = stay(*slot);
+        let (mut awake, mut kept) = (false, 0);
+        for index in 0..self.slots.len() {
+            let slot = self.slots[index];
+            let stay = stay(slot);
             awake |= stay == Stay::Works;
-            stay != Stay::Leaves
-        });
+            if stay != Stay::Leaves {
+                self.slots[kept] = slot;
+                kept += 1;
+            }
+        }
+        self.slots.truncate(kept);
         self.awake = awake || self.restless;
     }
 
