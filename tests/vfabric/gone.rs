@@ -18,6 +18,9 @@ const CLOSE: Duration = Duration::from_secs(10);
 const CASES: [&str; 5] = ["cxi 1", "efa 1", "tcp 1", "adversary 1", "tcp 4"];
 /// Turns by which a message is late.
 const DELAY: u32 = 5000;
+/// The most bytes of a part, and a message that has several.
+const PART: usize = 1024;
+const WAITS: usize = PART + 50;
 /// Short messages between two turns.
 const BURST: usize = 4;
 
@@ -37,6 +40,7 @@ impl Trio {
         let (profile, rails) = case.split_once(' ').expect("a profile and a number");
         let rails = rails.parse().expect("a number");
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+        set("IRONRAIL_LARGEST_WRITE", &PART.to_string());
         let world = World::open(part, profile, [rails, rails]);
         let opened = || world.fabric.number("opened.endpoints");
         let [sender, receiver] = world.nets.map(End::open);
@@ -61,14 +65,14 @@ impl Trio {
         self.world.fabric.number("counter.faults.shut")
     }
 
-    /// A message on each rail to the one that is gone, which waits for room: it is shorter than its receive, and so was submitted.
+    /// A message on each rail to the one that is gone, which waits for room: it has several parts, and so was submitted.
     fn waiting(&self) -> Vec<[Object; 2]> {
-        let receive = |index| self.gone.irecv(64 * index, 64, 0);
+        let receive = |index| self.gone.irecv(WAITS * index, WAITS, 0);
         let received: Vec<_> = (0..self.rails).map(receive).collect();
         self.gone.turn();
         self.change("shut");
         let send = |(index, received)| {
-            let sent = self.gone.isend(index, 50, 0);
+            let sent = self.gone.isend(index, WAITS, 0);
             [sent.expect("its receive is advertised"), received]
         };
         let waiting: Vec<_> = received.into_iter().enumerate().map(send).collect();
@@ -81,7 +85,7 @@ impl Trio {
     /// Messages of every form on every rail to the one that lives, each accepted when it is first asked for.
     fn all_pass(&self) {
         let Self { living, rails, .. } = self;
-        for (posted, len) in [(8, 8), (100, 8), (2000, 2000), (2000, 1000), (0, 0)] {
+        for (posted, len) in [(8, 8), (100, 8), (1000, 1000), (1000, 500), (2000, 2000), (0, 0)] {
             for _ in 0..*rails {
                 let received = living.irecv(0, posted, 0);
                 living.turn();
@@ -126,9 +130,9 @@ fn messages_pass_what_waits_for_a_peer_that_takes_nothing() {
         }
         trio.change("open");
         for (index, [sent, received]) in waiting.into_iter().enumerate() {
-            assert_eq!(gone.finish(received), 50);
+            assert_eq!(gone.finish(received), WAITS);
             gone.finish(sent);
-            assert!(gone.has(64 * index, index, 50), "message {index}");
+            assert!(gone.has(WAITS * index, index, WAITS), "message {index}");
         }
         assert_eq!(trio.world.fabric.number("counter.faults.open"), 2 * trio.rails as u64);
         trio.living.close_comms();

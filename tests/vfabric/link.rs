@@ -19,7 +19,7 @@ pub(crate) struct Link {
 
 /// More than anything takes that ends.
 pub(crate) const TURNS: u32 = 500;
-const BUFFER: usize = 4096;
+const BUFFER: usize = 8192;
 
 impl Link {
     /// Between two new ends with so many rails, of a fabric with more settings than its profile.

@@ -33,6 +33,12 @@ impl Immediate {
         Self(self.0 | (line.residue() as u64) << LINE_SHIFT)
     }
 
+    /// This one, of a message that fills its receive, for one of `length` that does not.
+    #[inline]
+    pub(crate) const fn of_length(self, length: u32) -> Self {
+        Self(self.0 & !(1 << WHOLE_SHIFT) | (length as u64) << LENGTH_SHIFT)
+    }
+
     /// What a completion brought. Every 64 bits are an immediate of some meaning.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {

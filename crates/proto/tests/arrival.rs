@@ -118,6 +118,32 @@ fn nothing_is_the_common_case_of_a_flow_that_wants_none() {
 }
 
 #[test]
+fn a_message_shorter_than_its_receive_is_a_common_case_where_its_immediate_tells_the_length() {
+    let (four, eight) = (Path::Immediate { eight: false }, Path::Immediate { eight: true });
+    let part = parts::Part { rail: 1, offset: 0, len: 0, index: 0, last: true };
+    for (path, len) in [eight, four, Path::Fin]
+        .into_iter()
+        .flat_map(|path| [0, 1, 500, 999, 1000, 1001].map(|len| (path, len)))
+    {
+        let parameters = FlowParameters { path, ..parameters() };
+        let (mut plain, mut general) = (posted(parameters), posted(parameters));
+        let found = plain.sender.match_plainly::<_, 6>(&plain.mailbox, 0, len, &1);
+        let may = path == eight && len <= 1000 || path == four && len == 1000;
+        assert_eq!(found.is_some(), may, "{path:?}, {len} bytes");
+        let Some(found) = found else { continue };
+        let Ok(Submit::Accepted(message)) = general.sender.submit(&general.mailbox, 0, len) else {
+            panic!("the receive is advertised");
+        };
+        assert_eq!(found.immediate, message.immediate(&part), "{path:?}, {len} bytes");
+        assert_eq!((found.line, found.len), (message.line, len));
+        assert_eq!((found.address, found.key), (message.address, message.keys[1]));
+        plain.sender.posted_plainly(&found);
+        assert_eq!(plain.receiver.arrived(1, found.immediate, 0), Arrival::Complete(Line::FIRST));
+        assert_eq!(plain.receiver.size(Line::FIRST), len);
+    }
+}
+
+#[test]
 fn the_size_is_the_receive_or_the_high_half_or_the_sum() {
     let four = Path::Immediate { eight: false };
     let eight = Path::Immediate { eight: true };

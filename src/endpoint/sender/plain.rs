@@ -93,7 +93,7 @@ impl Sender {
         Some(self.write_plainly(rail, slot, region, local, &message, told))
     }
 
-    /// The same for messages that are neither, or that go where adverts are long.
+    /// The same for messages that are neither, that go where adverts are long, or that are shorter than their receives.
     #[inline(always)]
     pub(in crate::endpoint) fn send_plainly(
         &mut self,

@@ -1,12 +1,12 @@
 //! The common case of sending, in few instructions: a message that fills a receive posted alone, in one part, on a
-//! connection of up to 4 rails.
+//! connection of up to 4 rails; or, a look later, one that is shorter than that.
 //!
 //! What is said here is what the general form would say, or nothing; then the general form is asked, and nothing has
 //! changed that it would not change itself.
 
 use super::{SendFlow, Slot, State};
 use crate::bits::low16;
-use crate::flow::{FlowParameters, LineSource};
+use crate::flow::{FlowParameters, LineSource, Path};
 use crate::ids::Line;
 use crate::immediate::Immediate;
 use crate::limits::MAX_RING;
@@ -119,7 +119,7 @@ impl SendFlow {
         self.plain.end();
     }
 
-    /// [`match_plainly`](Self::match_plainly) for a message that [is short](Self::is_short).
+    /// [`match_plainly`](Self::match_plainly) for a message that [is short](Self::is_short) and fills its receive.
     #[inline(always)]
     pub fn match_short<S: LineSource>(
         &mut self,
@@ -129,7 +129,7 @@ impl SendFlow {
         rail: &u32,
     ) -> Option<PlainMessage> {
         debug_assert!(self.is_short(len), "asked before");
-        self.match_head::<S, 6>(mailbox, tag, len, rail)
+        self.match_head::<S, 6, false>(mailbox, tag, len, rail)
     }
 
     /// The same for a message that [is long](Self::is_long).
@@ -142,11 +142,11 @@ impl SendFlow {
         rail: &u32,
     ) -> Option<PlainMessage> {
         debug_assert!(self.is_long(len), "asked before");
-        self.match_head::<S, 6>(mailbox, tag, len, rail)
+        self.match_head::<S, 6, false>(mailbox, tag, len, rail)
     }
 
     /// The receive for a message of `len` bytes that takes `rail`, looked up late, if both are plain, where adverts have `WORDS` words: 6 or 8
-    /// ([`LineFormat`]). Nothing is submitted yet.
+    /// ([`LineFormat`]): one that it fills, or a longer one where 8 bytes of immediates tell the length. Nothing is submitted yet.
     #[inline(always)]
     pub fn match_plainly<S: LineSource, const WORDS: usize>(
         &mut self,
@@ -158,11 +158,12 @@ impl SendFlow {
         if len >= self.plain.span.end {
             return None;
         }
-        self.match_head::<S, WORDS>(mailbox, tag, len, rail)
+        self.match_head::<S, WORDS, true>(mailbox, tag, len, rail)
     }
 
+    /// `WITHIN`: the message may be shorter than its receive.
     #[inline(always)]
-    fn match_head<S: LineSource, const WORDS: usize>(
+    fn match_head<S: LineSource, const WORDS: usize, const WITHIN: bool>(
         &mut self,
         mailbox: &S,
         tag: i32,
@@ -178,13 +179,22 @@ impl SendFlow {
         let word = mailbox.reader(place);
         let head = word(0);
         let form = word(1);
-        if word(3) != len || !self.plain.form.fits(form, tag) {
+        let posted = word(3);
+        let holds = posted == len || WITHIN && posted > len;
+        if !holds || !self.plain.form.fits(form, tag) {
             return None;
         }
+        let immediate = if posted == len {
+            self.plain.immediate
+        } else if self.parameters.path == (Path::Immediate { eight: true }) {
+            self.plain.immediate.of_length(u32::try_from(len).ok()?)
+        } else {
+            return None;
+        };
         let words: [u64; WORDS] = std::array::from_fn(|index| match index {
             0 => head,
             1 => form,
-            3 => len,
+            3 => posted,
             _ => word(index),
         });
         // What fits is an advert, which validates looks for otherwise. A line of another number has another seal.
@@ -203,7 +213,7 @@ impl SendFlow {
             place,
             address: words[2],
             key: key_of(&words, *rail),
-            immediate: self.plain.immediate.of_line(line),
+            immediate: immediate.of_line(line),
             copies: Form::from_word(form).copies(),
         })
     }

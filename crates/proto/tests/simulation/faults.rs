@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     Plain,
     /// The same, on a connection of several rails.
     PlainOfSeveral,
+    /// The same, for a message shorter than its receive.
+    PlainWithin,
     ReportedEarly,
     Withdrawn,
     WithdrawnInFlight,
@@ -57,7 +59,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 47] = [
+    pub(crate) const ALL: [Self; 48] = [
         Self::RefusedData,
         Self::RefusedAdvert,
         Self::Rested,
@@ -88,6 +90,7 @@ impl Fault {
         Self::Injected,
         Self::Plain,
         Self::PlainOfSeveral,
+        Self::PlainWithin,
         Self::ReportedEarly,
         Self::Withdrawn,
         Self::WithdrawnInFlight,
