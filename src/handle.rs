@@ -139,6 +139,12 @@ impl Name {
         Self(self.0 | REQUEST | line as u64)
     }
 
+    /// Of a comm's request for line 0: that for the line that ends in `line`.
+    #[inline(always)]
+    pub(crate) const fn ending_in(self, line: u16) -> Self {
+        Self(self.0 | line as u64)
+    }
+
     /// Of a request: whether its comm receives.
     #[inline(always)]
     pub(crate) const fn receives(self) -> bool {

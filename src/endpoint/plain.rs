@@ -118,10 +118,11 @@ impl Endpoint {
     ) -> Option<bool> {
         let receiver = &mut **self.receivers.of_mut(comm)?;
         let region = &**self.regions.of(receive.region)?;
-        let outstanding = &mut self.outstanding;
+        let (outstanding, requests) = (&mut self.outstanding, receiver.requests);
+        debug_assert!(requests == comm.request(0), "a comm is told its name");
         let told = move |line: Line| {
+            posted(requests.ending_in(sender::low16(line.number())));
             *outstanding += 1;
-            posted(comm.request(sender::low16(line.number())));
         };
         let is_posted = receiver.receive_shortly(region, receive, cut, told);
         is_posted.then(|| receiver.is_urgent() || !receiver.queued)
@@ -138,10 +139,11 @@ impl Endpoint {
     ) -> Option<bool> {
         let receiver = &mut **self.receivers.of_mut(comm)?;
         let region = &**self.regions.of(receive.region)?;
-        let outstanding = &mut self.outstanding;
+        let (outstanding, requests) = (&mut self.outstanding, receiver.requests);
+        debug_assert!(requests == comm.request(0), "a comm is told its name");
         let told = move |line: Line| {
+            posted(requests.ending_in(sender::low16(line.number())));
             *outstanding += 1;
-            posted(comm.request(sender::low16(line.number())));
         };
         let is_posted = receiver.receive_plainly(region, receive, cut, told);
         is_posted.then(|| receiver.is_urgent() || !receiver.queued)

@@ -27,6 +27,7 @@ use super::working::Stay;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
 use crate::error::{Error, Kind, Result};
+use crate::handle::Name;
 use crate::rail::{Purpose, UserRegion};
 
 /// One direction of one connection, at the side that called accept.
@@ -43,6 +44,8 @@ pub(super) struct Receiver {
     pub(super) inlet: Option<Inlet>,
     /// Where bundles land, where there may be any.
     pub(super) bundles: Option<(Places<BUNDLE_PLACE_WORDS>, Unit)>,
+    /// The name of its request for line 0.
+    pub(super) requests: Name,
     /// In so many turns that it waits control is looked at too. Never 0 where that is where all messages come.
     pub(super) attention: u8,
     /// The slot of the region that the last copy went to: most go to one.
@@ -158,6 +161,7 @@ impl Receiver {
             fins,
             inlet,
             bundles: bundles.map(|unit| (unit.places(BUNDLE_PLACES), unit)),
+            requests: Name::new(0),
             attention,
             last_region: 0,
             lanes_in_order: lanes::in_order(&lanes),
@@ -185,6 +189,11 @@ impl Receiver {
             refusal: Refusal::default(),
             failure: None,
         }
+    }
+
+    /// It is what `comm` names.
+    pub(super) fn named(self, comm: Name) -> Self {
+        Self { requests: comm.request(0), ..self }
     }
 
     /// Posts a group of receives and writes the adverts that are due. `None`: the window has no room.

@@ -276,10 +276,11 @@ impl Endpoint {
         }
         let rings = Rings { shadow, fins: Some(fins), inlet, bundles, control, inject_bytes };
         let receiver = Receiver::new(flow, rings, lanes, peer, request);
-        let mut generation = 0;
-        let slot = self.receivers.insert_with(|_, current| {
+        let (mut generation, number) = (0, self.number);
+        let slot = self.receivers.insert_with(|slot, current| {
             generation = current;
-            Box::new(receiver)
+            let comm = Handle::new(HandleKind::Receiver, number, current, slot, 0);
+            Box::new(receiver.named(comm.name()))
         });
         Ok((slot.ok_or_else(full)?, generation, Lent { fins: ring, eager, bundles: bundle_ring }))
     }
