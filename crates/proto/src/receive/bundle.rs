@@ -73,7 +73,7 @@ impl ReceiveFlow {
             return 0;
         }
         let (nonce, end) = (self.parameters.nonce, self.advertised);
-        let (mut line, mut count) = (self.done, 0);
+        let (mut line, mut last, mut count) = (self.done, self.done, 0);
         while line != end {
             let slot = &mut self.slots[index_of(line)];
             if slot.is_untouched() {
@@ -83,7 +83,7 @@ impl ReceiveFlow {
                 }
                 slot.len = len;
                 slot.complete();
-                self.recent = line.number() % MAX_RING;
+                last = line;
                 count += 1;
             } else if slot.is_incomplete() {
                 break;
@@ -92,7 +92,7 @@ impl ReceiveFlow {
         }
         self.done = line;
         if count > 0 {
-            self.idle_turns = 0;
+            (self.idle_turns, self.recent) = (0, last.number() % MAX_RING);
         }
         count
     }

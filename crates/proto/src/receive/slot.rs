@@ -102,7 +102,11 @@ impl Slot {
     /// All its bytes are there. A receive that was reported before gives its place back.
     #[inline]
     pub(super) const fn complete(&mut self) {
-        self.stage = if self.stage == FRESH || self.is_alone() {
+        if self.stage == FRESH {
+            self.stage = COMPLETE_ALONE;
+            return;
+        }
+        self.stage = if self.is_alone() {
             COMPLETE_ALONE
         } else if self.is_told() {
             FREE
