@@ -31,6 +31,7 @@ fn bare_writes_move_in_bulk_and_back_and_forth() {
             "--latency",
             "--latency --no-inject",
             "--window 32",
+            "--answered --window 3",
             "--two-sided",
             "--two-sided --unanswered --window 3",
         ] {

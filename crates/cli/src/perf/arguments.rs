@@ -163,9 +163,25 @@ pub(super) struct Raw {
     /// Messages are outstanding only until the provider lets go of them, wherever they are then
     #[arg(long, requires = "two_sided")]
     pub(super) unanswered: bool,
+    /// Writes are outstanding until the peer answers that it has them, as the plugin's messages are
+    #[arg(long, conflicts_with_all = ["latency", "two_sided"])]
+    pub(super) answered: bool,
     /// Post small writes like large ones, with a completion of their own
     #[arg(long)]
     pub(super) no_inject: bool,
+}
+
+impl Raw {
+    /// How many answers are due after so many of all messages: one for half a window, so that the sender never stands still.
+    pub(super) fn answers(&self, over: usize, messages: usize) -> usize {
+        let half = self.half_window();
+        if over == messages { messages.div_ceil(half) } else { over / half }
+    }
+
+    /// Messages that one answer stands for.
+    pub(super) fn half_window(&self) -> usize {
+        (self.window / 2).max(1)
+    }
 }
 
 /// Which libfabric, and where.
@@ -203,6 +219,9 @@ pub(super) struct Versus {
     /// Compare how many messages go in a second, with raw --two-sided
     #[arg(long, conflicts_with = "latency")]
     pub(super) rate: bool,
+    /// What raw --answered does
+    #[arg(long, conflicts_with_all = ["latency", "rate"])]
+    pub(super) answered: bool,
     /// With --rate, what raw --unanswered does
     #[arg(long, requires = "rate")]
     pub(super) unanswered: bool,

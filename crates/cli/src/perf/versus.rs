@@ -67,6 +67,7 @@ fn print(
         (true, _) => ("half round trip", "GB/s"),
         (_, true) if versus.unanswered => ("one way, two-sided raw, unanswered", "M/s"),
         (_, true) => ("one way, two-sided raw", "M/s"),
+        _ if versus.answered => ("one way, raw answered", "GB/s"),
         _ => ("one way", "GB/s"),
     };
     say(format!(
@@ -144,6 +145,7 @@ fn raw(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
         ("--latency", versus.latency),
         ("--two-sided", versus.rate),
         ("--unanswered", versus.unanswered),
+        ("--answered", versus.answered),
     ];
     arguments.extend(flags.iter().filter(|(_, asked)| *asked).map(|(flag, _)| flag.into()));
     arguments.extend(["--source".into(), versus.place.source().unwrap_or("none").into()]);

@@ -97,11 +97,6 @@ impl Mail {
         Ok(mail)
     }
 
-    /// Messages that one answer stands for.
-    fn half(&self) -> usize {
-        (self.raw.window / 2).max(1)
-    }
-
     fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
         let (mut posted, mut over) = (0, 0);
         self.patience.reset();
@@ -116,7 +111,7 @@ impl Mail {
                 posted - self.in_flight
             } else {
                 let answers = std::mem::take(&mut self.arrived);
-                (over + answers * self.half()).min(messages)
+                (over + answers * self.raw.half_window()).min(messages)
             };
             (over..now).for_each(|_| watch.lap());
             moved |= now > over;
@@ -127,10 +122,7 @@ impl Mail {
     }
 
     fn take(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        let (mut over, mut answered, half) = (0, 0, self.half());
-        let due = |over: usize| {
-            if over == messages { messages.div_ceil(half) } else { over / half }
-        };
+        let (mut over, mut answered) = (0, 0);
         self.patience.reset();
         while over < messages || self.in_flight > 0 {
             self.poll()?;
@@ -140,7 +132,10 @@ impl Mail {
             over += now;
             (0..now).for_each(|_| watch.lap());
             let mut moved = now > 0;
-            while !self.raw.unanswered && answered < due(over) && self.send(answered)? {
+            while !self.raw.unanswered
+                && answered < self.raw.answers(over, messages)
+                && self.send(answered)?
+            {
                 answered += 1;
                 moved = true;
             }

@@ -39,6 +39,7 @@ pub(super) struct Rail {
 
 /// A write has a context while it is outstanding; 32 are the most.
 const CONTEXTS: usize = 64;
+const ANSWER_BYTES: usize = 8;
 
 impl Rail {
     pub(super) fn open(
@@ -98,7 +99,7 @@ impl Rail {
         })
     }
 
-    /// Keeps `window` writes outstanding until all have ended.
+    /// Keeps `window` writes outstanding until all have ended, or are answered.
     fn pour(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let window = self.raw.window;
         let (mut posted, mut over) = (0, 0);
@@ -110,29 +111,42 @@ impl Rail {
                 moved = true;
             }
             self.poll()?;
-            for _ in 0..std::mem::take(&mut self.ended) {
-                over += 1;
+            let ended = std::mem::take(&mut self.ended);
+            let now = if self.raw.answered {
+                let answers = std::mem::take(&mut self.arrived);
+                (over + answers * self.raw.half_window()).min(messages)
+            } else {
+                over + ended
+            };
+            for _ in over..now {
                 lap();
                 moved = true;
             }
+            over = now;
             self.pace(moved, "a write to end")?;
         }
         Ok(())
     }
 
-    /// Counts arrivals.
+    /// Counts arrivals, and answers them if that is asked.
     fn take(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let mut over = 0;
+        let (mut over, mut answered) = (0, 0);
+        let answers = if self.raw.answered { self.raw.answers(messages, messages) } else { 0 };
         self.patience.reset();
-        while over < messages {
+        while over < messages || answered < answers {
             self.poll()?;
-            let moved = self.arrived > 0;
+            let mut moved = self.arrived > 0;
             // What belongs to the next round stays for it.
             let now = self.arrived.min(messages - over);
             self.arrived -= now;
             for _ in 0..now {
                 over += 1;
                 lap();
+            }
+            let due = self.raw.answers(over, messages).min(answers);
+            while answered < due && self.answer(answered)? {
+                answered += 1;
+                moved = true;
             }
             self.pace(moved, "a write to arrive")?;
         }
@@ -191,7 +205,16 @@ impl Rail {
     }
 
     fn write(&self, number: usize) -> Result<bool, GroupError> {
-        let (local, remote) = self.place(number)?;
+        self.write_bytes(number, self.bytes)
+    }
+
+    /// As many answers are under way as half windows are: fewer than there are contexts.
+    fn answer(&self, number: usize) -> Result<bool, GroupError> {
+        self.write_bytes(number, self.bytes.min(ANSWER_BYTES))
+    }
+
+    fn write_bytes(&self, number: usize, bytes: usize) -> Result<bool, GroupError> {
+        let (local, remote) = self.place(number, bytes)?;
         let context = self.contexts.at(number % CONTEXTS);
         let immediate = number as u64 & u64::from(u32::MAX);
         let post = self.endpoint.write_with_immediate(
@@ -206,7 +229,7 @@ impl Rail {
     }
 
     fn inject(&self, number: usize) -> Result<bool, GroupError> {
-        let (local, remote) = self.place(number)?;
+        let (local, remote) = self.place(number, self.bytes)?;
         let local = self.source.host_bytes(local.address(), self.bytes);
         let local =
             local.ok_or_else(|| GroupError::Usage("a message beyond its memory".to_owned()))?;
@@ -218,9 +241,10 @@ impl Rail {
     fn place(
         &self,
         number: usize,
+        bytes: usize,
     ) -> Result<(fabric::LocalBytes<'_, Data>, RemoteBytes<Data>), GroupError> {
         let offset = number % self.slots.count * self.slots.send_stride;
-        let local = self.source.local(offset, self.bytes);
+        let local = self.source.local(offset, bytes);
         let local =
             local.ok_or_else(|| GroupError::Usage("a message beyond its memory".to_owned()))?;
         Ok((local, RemoteBytes { address: self.remote_base + offset as u64, key: self.remote_key }))
