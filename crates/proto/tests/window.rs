@@ -22,6 +22,32 @@ fn no_more_than_the_window_is_posted() {
 }
 
 #[test]
+fn no_message_is_short_or_long_where_none_is_plain() {
+    // Parts of 1 MiB, 64 at most.
+    let most = 64 << 20;
+    for (path, rails) in
+        [1, 2, 3, 4, 5, 16].into_iter().flat_map(|rails| PATHS.map(|path| (path, rails)))
+    {
+        let mut pair = Pair::new(FlowParameters { path, rails, ..parameters() });
+        pair.sender.set_short(100);
+        pair.sender.set_long(101, u64::MAX);
+        // Lines of two keys have the forms for it, and messages with immediates.
+        let may = rails <= 2 && path != Path::Fin;
+        for len in [1, 100] {
+            assert_eq!((pair.sender.is_short(len), pair.sender.is_long(len)), (may, false));
+        }
+        for len in [101, most] {
+            assert_eq!((pair.sender.is_short(len), pair.sender.is_long(len)), (false, may));
+        }
+        for len in [0, most + 1, u64::MAX] {
+            assert!(!pair.sender.is_short(len) && !pair.sender.is_long(len), "{len}");
+        }
+        pair.sender.end_plainly();
+        assert!(!pair.sender.is_short(100) && !pair.sender.is_long(101));
+    }
+}
+
+#[test]
 fn a_group_is_posted_whole_or_not_at_all() {
     let mut pair = Pair::new(parameters());
     for _ in 0..5 {
@@ -313,3 +339,6 @@ fn flows_keep_to_their_budget_of_memory() {
     assert!(pair.sender.memory_bytes() <= 3334, "{}", pair.sender.memory_bytes());
     assert!(pair.receiver.memory_bytes() <= 5880, "{}", pair.receiver.memory_bytes());
 }
+
+const PATHS: [Path; 3] =
+    [Path::Immediate { eight: true }, Path::Immediate { eight: false }, Path::Fin];
