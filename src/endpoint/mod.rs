@@ -6,6 +6,7 @@
 
 mod bundle;
 pub(crate) mod close;
+mod completions;
 mod copies;
 pub(crate) mod counters;
 mod eager;
@@ -13,6 +14,7 @@ mod early;
 mod fence;
 mod flush;
 mod lanes;
+mod mail;
 mod memory;
 mod messages;
 mod nics;
