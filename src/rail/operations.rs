@@ -143,25 +143,19 @@ impl Operations {
     /// [`Operations::end`] for a part that is counted. None: it is something else, or nothing, and nothing has changed.
     #[inline(always)]
     pub(crate) fn end_part(&mut self, raw_context: usize) -> Option<EndedPart> {
-        let index = self.contexts.index_of(raw_context)?;
-        let entry = self.entries.get_mut(index)?;
-        let Some(Purpose::Part { sender, line, bytes, .. }) = entry.purpose else { return None };
-        entry.purpose = None;
-        entry.next = std::mem::replace(&mut self.free, number(index));
-        self.taken -= 1;
-        Some(EndedPart { sender, line, bytes })
+        self.end_if(raw_context, |purpose| match *purpose {
+            Purpose::Part { sender, line, bytes, .. } => Some(EndedPart { sender, line, bytes }),
+            _ => None,
+        })
     }
 
     /// The same for a part that is a whole message.
     #[inline(always)]
     pub(crate) fn end_whole(&mut self, raw_context: usize) -> Option<EndedPart> {
-        let index = self.contexts.index_of(raw_context)?;
-        let entry = self.entries.get_mut(index)?;
-        let Some(Purpose::Whole { sender, line, bytes, .. }) = entry.purpose else { return None };
-        entry.purpose = None;
-        entry.next = std::mem::replace(&mut self.free, number(index));
-        self.taken -= 1;
-        Some(EndedPart { sender, line, bytes })
+        self.end_if(raw_context, |purpose| match *purpose {
+            Purpose::Whole { sender, line, bytes, .. } => Some(EndedPart { sender, line, bytes }),
+            _ => None,
+        })
     }
 
     /// How many messages the sender in this slot has in flight that it does not count; from now on it does.
@@ -178,20 +172,20 @@ impl Operations {
         count
     }
 
-    /// [`Operations::end`], if `ends` takes what the entry is for. None: it does not, or that is nothing; nothing has changed.
+    /// [`Operations::end`], if `ends` takes what the entry is for: what it makes of that. None: it does not, or that is nothing; nothing has changed.
     #[inline(always)]
-    pub(crate) fn end_if(
+    pub(crate) fn end_if<T>(
         &mut self,
         raw_context: usize,
-        ends: impl FnOnce(&Purpose) -> Option<()>,
-    ) -> Option<()> {
+        ends: impl FnOnce(&Purpose) -> Option<T>,
+    ) -> Option<T> {
         let index = self.contexts.index_of(raw_context)?;
         let entry = self.entries.get_mut(index)?;
-        ends(entry.purpose.as_ref()?)?;
+        let ended = ends(entry.purpose.as_ref()?)?;
         entry.purpose = None;
         entry.next = std::mem::replace(&mut self.free, number(index));
         self.taken -= 1;
-        Some(())
+        Some(ended)
     }
 
     /// Gives an entry back that was never posted, or whose completion named it.
