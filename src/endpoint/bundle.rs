@@ -102,7 +102,7 @@ impl Sender {
         if !self.flow.may_hold_next(len) {
             return None;
         }
-        let message = self.flow.match_short(&self.places, tag, len, &0)?;
+        let message = self.flow.match_filling(&self.places, tag, len, &0)?;
         if !message.copies {
             return None;
         }

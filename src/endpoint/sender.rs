@@ -136,10 +136,9 @@ impl Sender {
         let inject_below = if injects { u64::from(inject_bytes) + 1 } else { 0 };
         let inject_below = inject_below.min(plan.shared_from());
         let mut flow = flow;
-        flow.set_short(inject_below.saturating_sub(1));
         let largest_plain = proto::parts::aligned(largest_write).min(plan.shared_from() - 1);
-        // What is neither injected nor cut.
-        flow.set_long(inject_below.max(1), largest_plain + 1);
+        // What is injected, and what is neither that nor cut.
+        flow.set_spans(inject_below.saturating_sub(1), inject_below.max(1)..largest_plain + 1);
         let wide = flow.parameters().format() == LineFormat::Words8;
         Self {
             places: mailbox.places(flow.parameters().window.lines()),

@@ -29,8 +29,7 @@ fn no_message_is_short_or_long_where_none_is_plain() {
         [1, 2, 3, 4, 5, 16].into_iter().flat_map(|rails| PATHS.map(|path| (path, rails)))
     {
         let mut pair = Pair::new(FlowParameters { path, rails, ..parameters() });
-        pair.sender.set_short(100);
-        pair.sender.set_long(101, u64::MAX);
+        pair.sender.set_spans(100, 101..u64::MAX);
         // Lines of two keys have the forms for it, and messages with immediates.
         let may = rails <= 2 && path != Path::Fin;
         for len in [1, 100] {

@@ -39,7 +39,7 @@ impl Sender {
             return Some(false);
         }
         let len = bytes.len() as u64;
-        let message = self.flow.match_short(&self.places, tag, len, &self.plain_rail)?;
+        let message = self.flow.match_filling(&self.places, tag, len, &self.plain_rail)?;
         self.sent_in = turn;
         Some(self.inject_plainly(rail, bytes, &message, told))
     }
@@ -87,7 +87,7 @@ impl Sender {
         self.sent_in = turn;
         // On one that NCCL may not use no message is plain.
         let (places, lane) = (&self.places, &self.plain_rail);
-        let message = self.flow.match_long(places, outgoing.tag, len, lane)?;
+        let message = self.flow.match_filling(places, outgoing.tag, len, lane)?;
         let rail = nics.get_mut(self.plain_lane.nic)?;
         let local = region.local(self.plain_lane.nic, outgoing.address, outgoing.len)?;
         Some(self.write_plainly(rail, slot, region, local, &message, told))

@@ -4,6 +4,8 @@
 //! What is said here is what the general form would say, or nothing; then the general form is asked, and nothing has
 //! changed that it would not change itself.
 
+use std::ops::Range;
+
 use super::{SendFlow, Slot, State};
 use crate::bits::low16;
 use crate::flow::{FlowParameters, LineSource, Path};
@@ -81,34 +83,26 @@ impl Terms {
 }
 
 impl SendFlow {
-    /// Messages of 1 to `bytes` bytes are short, where adverts have 6 words and messages are plain at all.
-    pub fn set_short(&mut self, bytes: u64) {
+    /// Messages of 1 to `short` bytes are short, and those of lengths in `long` are long, where adverts have 6 words and messages are
+    /// plain at all.
+    pub fn set_spans(&mut self, short: u64, long: Range<u64>) {
         let span = &mut self.plain.whole_span;
         let is_narrow = self.parameters.format() == LineFormat::Words6;
-        span.short = if is_narrow { bytes.min(span.end.saturating_sub(1)) } else { 0 };
+        span.short = if is_narrow { short.min(span.end.saturating_sub(1)) } else { 0 };
+        span.long_from = long.start;
+        span.longs = if is_narrow { long.end.min(span.end).saturating_sub(long.start) } else { 0 };
         if self.plain.span.end > 0 {
             self.plain.span = self.plain.whole_span;
         }
     }
 
-    /// Whether [`match_short`](Self::match_short) may find the receive for a message of `len` bytes.
+    /// Whether a message of `len` bytes is short, and [`match_filling`](Self::match_filling) may find its receive.
     #[inline(always)]
     pub fn is_short(&self, len: u64) -> bool {
         len.wrapping_sub(1) < self.plain.span.short
     }
 
-    /// Messages of `from` bytes up to below `end` are long, where adverts have 6 words and messages are plain at all.
-    pub fn set_long(&mut self, from: u64, end: u64) {
-        let span = &mut self.plain.whole_span;
-        let is_narrow = self.parameters.format() == LineFormat::Words6;
-        span.long_from = from;
-        span.longs = if is_narrow { end.min(span.end).saturating_sub(from) } else { 0 };
-        if self.plain.span.end > 0 {
-            self.plain.span = self.plain.whole_span;
-        }
-    }
-
-    /// Whether [`match_long`](Self::match_long) may find the receive for a message of `len` bytes.
+    /// The same for long.
     #[inline(always)]
     pub fn is_long(&self, len: u64) -> bool {
         len.wrapping_sub(self.plain.span.long_from) < self.plain.span.longs
@@ -119,29 +113,17 @@ impl SendFlow {
         self.plain.end();
     }
 
-    /// [`match_plainly`](Self::match_plainly) for a message that [is short](Self::is_short) and fills its receive.
+    /// [`match_plainly`](Self::match_plainly) for a message that [is short](Self::is_short) or [long](Self::is_long), and fills its
+    /// receive.
     #[inline(always)]
-    pub fn match_short<S: LineSource>(
+    pub fn match_filling<S: LineSource>(
         &mut self,
         mailbox: &S,
         tag: i32,
         len: u64,
         rail: &u32,
     ) -> Option<PlainMessage> {
-        debug_assert!(self.is_short(len), "asked before");
-        self.match_head::<S, 6, false>(mailbox, tag, len, rail)
-    }
-
-    /// The same for a message that [is long](Self::is_long).
-    #[inline(always)]
-    pub fn match_long<S: LineSource>(
-        &mut self,
-        mailbox: &S,
-        tag: i32,
-        len: u64,
-        rail: &u32,
-    ) -> Option<PlainMessage> {
-        debug_assert!(self.is_long(len), "asked before");
+        debug_assert!(self.is_short(len) || self.is_long(len), "asked before");
         self.match_head::<S, 6, false>(mailbox, tag, len, rail)
     }
 

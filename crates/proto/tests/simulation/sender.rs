@@ -47,8 +47,7 @@ enum Post {
 impl Sender {
     pub(crate) fn new(script: &Script) -> Self {
         let mut flow = SendFlow::new(script.parameters).unwrap();
-        flow.set_short(u64::MAX);
-        flow.set_long(1, u64::MAX);
+        flow.set_spans(u64::MAX, 1..u64::MAX);
         if let Some(limit) = script.eager_limit {
             flow.allow_eager(limit);
         }
@@ -334,11 +333,10 @@ impl Sender {
         let Some(part) = part else { return false };
         let (flow, rail) = (&mut self.flow, part.rail);
         let message = match script.parameters.format() {
-            LineFormat::Words6 if flow.is_short(len) && random.percent(50) => {
-                flow.match_short(&network.mailbox, tag, len, &rail)
-            }
-            LineFormat::Words6 if flow.is_long(len) && random.percent(50) => {
-                flow.match_long(&network.mailbox, tag, len, &rail)
+            LineFormat::Words6
+                if (flow.is_short(len) || flow.is_long(len)) && random.percent(50) =>
+            {
+                flow.match_filling(&network.mailbox, tag, len, &rail)
             }
             LineFormat::Words6 => flow.match_plainly::<_, 6>(&network.mailbox, tag, len, &rail),
             LineFormat::Words8 => flow.match_plainly::<_, 8>(&network.mailbox, tag, len, &rail),
