@@ -116,21 +116,23 @@ impl Endpoint {
         cut: bool,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
-        let receiver = &mut **self.receivers.of_mut(comm)?;
-        let region = &**self.regions.of(receive.region)?;
-        let (outstanding, requests) = (&mut self.outstanding, receiver.requests);
-        debug_assert!(requests == comm.request(0), "a comm is told its name");
-        let told = move |line: Line| {
-            posted(requests.ending_in(sender::low16(line.number())));
-            *outstanding += 1;
-        };
-        let is_posted = receiver.receive_shortly(region, receive, cut, told);
-        is_posted.then(|| receiver.is_urgent() || !receiver.queued)
+        self.receive_in_form::<true>(comm, receive, cut, posted)
     }
 
     /// The same where they have more.
     #[inline(always)]
     pub(crate) fn receive_plainly(
+        &mut self,
+        comm: Name,
+        receive: Plain,
+        cut: bool,
+        posted: impl FnOnce(Name),
+    ) -> Option<bool> {
+        self.receive_in_form::<false>(comm, receive, cut, posted)
+    }
+
+    #[inline(always)]
+    fn receive_in_form<const SHORT: bool>(
         &mut self,
         comm: Name,
         receive: Plain,
@@ -145,7 +147,11 @@ impl Endpoint {
             posted(requests.ending_in(sender::low16(line.number())));
             *outstanding += 1;
         };
-        let is_posted = receiver.receive_plainly(region, receive, cut, told);
+        let is_posted = if SHORT {
+            receiver.receive_shortly(region, receive, cut, told)
+        } else {
+            receiver.receive_plainly(region, receive, cut, told)
+        };
         is_posted.then(|| receiver.is_urgent() || !receiver.queued)
     }
 
