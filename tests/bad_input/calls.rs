@@ -146,33 +146,13 @@ fn bytes_outside_of_a_registered_buffer_are_refused() {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let (start, len) = (link.out.buffer.address(), link.out.buffer.len);
-        let outside = [
-            (start - 1, 8),
-            (start - 8, 8),
-            (start, len + 1),
-            (start + len - 7, 8),
-            (start + len, 1),
-            (start, usize::MAX),
-            (start + 1, usize::MAX - start),
-            (usize::MAX, 8),
-            (8, 8),
-        ];
-        for (address, bytes) in outside {
+        for (address, bytes) in outside_of(start, len) {
             let answer = net.isend(link.send, address, bytes, 0, link.out.region);
             refused(answer, INVALID, "outside of the registered buffer");
         }
         refused(net.isend(link.send, 0, 8, 0, link.out.region), INVALID, "null");
         let (start, len) = (link.input.buffer.address(), link.input.buffer.len);
-        let outside = [
-            (start - 1, 8),
-            (start, len + 1),
-            (start + len, 1),
-            (start, usize::MAX),
-            (start + 1, usize::MAX - start),
-            (usize::MAX, 8),
-            (8, 8),
-        ];
-        for (address, bytes) in outside {
+        for (address, bytes) in outside_of(start, len) {
             let answer = net.irecv(link.receive, address, bytes, 0, link.input.region);
             refused(answer, INVALID, "outside of the registered buffer");
         }
@@ -284,4 +264,19 @@ fn a_buffer_that_is_never_deregistered_harms_nobody() {
         link.works();
         net.finalize(context).expect("finalize");
     });
+}
+
+/// Buffers that do not lie in these `len` bytes, or not all of them.
+fn outside_of(start: usize, len: usize) -> [(usize, usize); 9] {
+    [
+        (start - 1, 8),
+        (start - 8, 8),
+        (start, len + 1),
+        (start + len - 7, 8),
+        (start + len, 1),
+        (start, usize::MAX),
+        (start + 1, usize::MAX - start),
+        (usize::MAX, 8),
+        (8, 8),
+    ]
 }
