@@ -25,7 +25,7 @@ pub(crate) fn driver() -> (&'static str, &'static str) {
 }
 
 /// The test's own setting, without its prefix.
-const DRIVER: &str = "TEST_DRIVER";
+pub(crate) const DRIVER: &str = "TEST_DRIVER";
 
 /// The stand-in, loaded: whoever opens `libcuda.so.1` afterwards has it.
 pub(crate) struct Gpus {

@@ -273,6 +273,12 @@ fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {
     let theirs = is_over_shm() && settings.iter().all(|(name, _)| *name != "PROVIDER");
     for (name, value) in settings.iter().filter(|(name, _)| !(theirs && *name == "RAILS")) {
         command.env(format!("IRONRAIL_{name}"), value);
+        if *name == super::gpu::DRIVER {
+            // The loader is asked for other names before libcuda.so.1, and a host with a GPU has them.
+            let inherited = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+            let folder = Path::new(value).parent().expect("a file lies in a folder");
+            command.env("LD_LIBRARY_PATH", format!("{}:{inherited}", folder.display()));
+        }
     }
     command
 }

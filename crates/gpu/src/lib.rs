@@ -1,20 +1,21 @@
-//! What we ask of CUDA: whose memory an address is. The driver is found at run time, or is not there, and both are fine.
+//! What Ironrail asks of a GPU's driver: whose memory an address is. The driver is found at run time; a host without one is served
+//! as well.
 //!
 //! ```text
-//! Driver ── owner ──▶ Owner          for the plugin: calls that wait for no kernel, and need no context
+//! Driver ── owner ──▶ Owner               for the plugin: calls that wait for no kernel and need no context
 //! Devices ── allocate ──▶ DeviceMemory    for tools and tests: memory on a GPU, copies, its dmabuf
 //! ```
 //!
-//! The plugin is called in NCCL's threads, one of which kernels wait for: a call there that waits for kernels, as allocations and
-//! copies may, can end in a deadlock. So what it may call is a type of its own, and the rest never gets into its library
+//! NCCL calls the plugin on threads that kernels wait for. A call that waits for a kernel there, as allocations and copies may, can
+//! end in a deadlock. So what the plugin may call is a type of its own, [`Driver`], and the rest does not get into its library
 //! (`tests/abi_exports.rs`).
 //!
-//! Declarations are by hand, from the CUDA Driver API's reference: docs/decisions/0012-the-cuda-driver.md says why.
+//! # Platforms
+//!
+//! The types at the top of this crate are the seam between Ironrail and a vendor's runtime. [`cuda`] is the one platform behind
+//! them, and stands on the crate `cudarc` (docs/decisions/0012-the-cuda-driver.md). ROCm would be a second module with the same
+//! types; that page lists what it would need.
 
-mod devices;
-mod driver;
-mod library;
+mod cuda;
 
-pub use devices::{DeviceMemory, Devices};
-pub use driver::{Driver, Owner};
-pub use library::{DriverError, Unavailable};
+pub use cuda::{DeviceMemory, Devices, Driver, DriverError, Owner, Unavailable};

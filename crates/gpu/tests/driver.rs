@@ -46,12 +46,32 @@ fn standin() -> PathBuf {
     support::folder(TEMPORARY).to_owned()
 }
 
-/// Where the loader finds something else by the driver's name, and stops: a real one may be further on.
+/// Where the loader finds something else by the driver's names, and stops: a real driver may be further on.
 fn nowhere() -> PathBuf {
     let folder = Path::new(TEMPORARY).join("no-driver");
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("libcuda.so.1"), "nothing").unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::fs::write(folder.join(name), "nothing").unwrap();
+    }
     folder
+}
+
+/// A library that loads and is no driver, by the driver's names.
+fn another_library() -> PathBuf {
+    let folder = Path::new(TEMPORARY).join("another-library");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let _ = std::fs::remove_file(folder.join(name));
+        std::os::unix::fs::symlink(libc_file(), folder.join(name)).unwrap();
+    }
+    folder
+}
+
+/// The C library that this program runs on.
+fn libc_file() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    files.find(|file| file.contains("/libc.so.6") || file.contains("/libc-")).unwrap().into()
 }
 
 fn host_address() -> u64 {
@@ -67,6 +87,9 @@ plays! {
     without_a_driver_the_loader_says_what_is_missing in nowhere(), "": || {
         assert!(missing().to_string().starts_with("no CUDA driver ("), "{}", missing());
         assert!(matches!(Devices::open(), Err(Unavailable::NoLibrary(_))));
+    };
+    a_library_that_is_no_driver_is_named_by_what_it_lacks in another_library(), "": || {
+        assert_eq!(missing().to_string(), "the CUDA driver has no cuInit");
     };
     a_driver_without_pointer_attributes_is_none in support::folder_without(TEMPORARY, "cuPointerGetAttributes"), "": || {
         assert_eq!(missing(), &Unavailable::NoSymbol(c"cuPointerGetAttributes"));

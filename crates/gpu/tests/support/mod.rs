@@ -39,5 +39,9 @@ fn built(directory: &str, name: &str, options: &[&str]) -> PathBuf {
     let built = status.is_ok_and(|status| status.success());
     assert!(built, "{compiler} cannot build {}", source.display());
     fs::rename(&own, folder.join("libcuda.so.1")).expect("the folder is ours");
+    // cudarc asks for this name first, and a host with a CUDA toolkit has one.
+    let link = own.with_extension("link");
+    std::os::unix::fs::symlink("libcuda.so.1", &link).expect("the folder is ours");
+    fs::rename(&link, folder.join("libcuda.so")).expect("the folder is ours");
     folder
 }

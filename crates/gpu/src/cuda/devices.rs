@@ -1,0 +1,196 @@
+//! Memory on a GPU, for tools and tests: allocated, copied in and out, exported. The plugin makes none of these calls.
+
+use std::ffi::{CStr, c_int};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{self, CUmemRangeHandleType, CUresult};
+
+use super::library::{DriverError, Library, Unavailable, check, has, is_child};
+
+/// The devices of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Devices(Library);
+
+/// Memory on a device; freed when it is dropped.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    address: u64,
+    len: usize,
+    device: i32,
+}
+
+/// What is called here. cuMemGetHandleForAddressRange is CUDA 11.7's and is looked up where it is needed.
+const FUNCTIONS: [&CStr; 9] = [
+    c"cuDeviceGet",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuCtxPushCurrent_v2",
+    c"cuCtxPopCurrent_v2",
+    c"cuMemAlloc_v2",
+    c"cuMemFree_v2",
+    c"cuMemcpyHtoD_v2",
+    c"cuMemcpyDtoH_v2",
+    c"cuCtxSynchronize",
+];
+
+impl Devices {
+    /// The driver's, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn open() -> Result<Self, Unavailable> {
+        static FOUND: OnceLock<Result<Devices, Unavailable>> = OnceLock::new();
+        if is_child() {
+            return Err(Unavailable::Forked);
+        }
+        FOUND.get_or_init(|| Library::open(&FUNCTIONS).map(Self)).clone()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> i32 {
+        self.0.devices()
+    }
+
+    /// `len` bytes on a device, in pages of its own, so that they have a dmabuf that begins where they do.
+    ///
+    /// # Errors
+    ///
+    /// The driver's, as for all that follows.
+    pub fn allocate(&self, device: i32, len: usize) -> Result<DeviceMemory, DriverError> {
+        let mut address = 0;
+        let whole = len.max(1).next_multiple_of(GRANULE_BYTES);
+        within(device, || {
+            // SAFETY: the place lives through the call.
+            check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, whole) })
+        })?;
+        Ok(DeviceMemory { address, len, device })
+    }
+}
+
+impl DeviceMemory {
+    /// Where it is, in the address space that all devices and the host share.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// Copies bytes in; they are there when this returns.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    ///
+    /// # Panics
+    ///
+    /// When they do not fit.
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), DriverError> {
+        let place = self.place(at, bytes.len());
+        within(self.device, || {
+            // SAFETY: the bytes live through the call, which is over when it returns; the place lies in the allocation.
+            let code = unsafe { sys::cuMemcpyHtoD_v2(place, bytes.as_ptr().cast(), bytes.len()) };
+            check("cuMemcpyHtoD", code)?;
+            // The copy returns when the bytes have left the host's pages, and not when they have arrived (CUDA Driver API, API
+            // synchronization behavior): a NIC might read what was there before.
+            // SAFETY: it takes nothing.
+            check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+        })
+    }
+
+    /// A copy of what the device sees there now.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    ///
+    /// # Panics
+    ///
+    /// When the range lies outside.
+    pub fn read(&self, at: usize, len: usize) -> Result<Vec<u8>, DriverError> {
+        let place = self.place(at, len);
+        let mut bytes = vec![0; len];
+        within(self.device, || {
+            // SAFETY: as in `write`, the other way.
+            let code = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place, len) };
+            check("cuMemcpyDtoH", code)
+        })?;
+        Ok(bytes)
+    }
+
+    /// A new descriptor of its dmabuf, which begins where the memory does.
+    ///
+    /// # Errors
+    ///
+    /// The driver's: not every driver and kernel makes dmabufs.
+    pub fn dmabuf(&self) -> Result<OwnedFd, DriverError> {
+        const CALL: &str = "cuMemGetHandleForAddressRange";
+        if !has(c"cuMemGetHandleForAddressRange") {
+            check(CALL, CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
+        }
+        let len = self.len.max(1).next_multiple_of(PAGE_BYTES);
+        let mut descriptor: c_int = -1;
+        within(self.device, || {
+            let place = (&raw mut descriptor).cast();
+            let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+            // SAFETY: for this type of handle, the place is an int's; the range lies in the allocation, which was rounded up further.
+            let answer =
+                unsafe { sys::cuMemGetHandleForAddressRange(place, self.address, len, kind, 0) };
+            check(CALL, answer)
+        })?;
+        // SAFETY: the driver has opened it for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    fn place(&self, at: usize, len: usize) -> u64 {
+        assert!(at <= self.len && len <= self.len - at, "{at}+{len} lies outside {}", self.len);
+        self.address + at as u64
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // An error here has no remedy: the process ends soon, or the driver has.
+        let _ = within(self.device, || {
+            // SAFETY: allocated by this driver, freed once.
+            check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) })
+        });
+    }
+}
+
+/// Runs `body` with the device's primary context as the current one, then restores the thread's own. The primary context stays
+/// retained for the next call.
+fn within(device: i32, body: impl FnOnce() -> Result<(), DriverError>) -> Result<(), DriverError> {
+    let mut ordinal = 0;
+    // SAFETY: the place lives through the call.
+    check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut ordinal, device) })?;
+    let mut context = ptr::null_mut();
+    let place = &raw mut context;
+    // SAFETY: as above.
+    check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(place, ordinal) })?;
+    // SAFETY: the context was just retained.
+    check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
+    let outcome = body();
+    // SAFETY: the place lives through the call; what is popped was pushed above.
+    let popped = check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(place) });
+    outcome.and(popped)
+}
+
+/// The driver's allocation granularity: smaller allocations may share a page of the device.
+const GRANULE_BYTES: usize = 2 << 20;
+/// The largest page that a host of GPUs has.
+const PAGE_BYTES: usize = 1 << 16;
