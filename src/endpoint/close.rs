@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use fabric::Posts;
 use proto::eager::FIRST_EAGER;
 use proto::handshake::Side;
 use proto::{Begun, Bye, CommId, ConnectionId, Line};
@@ -358,6 +359,8 @@ impl Endpoint {
             bytes: nic.data.bytes,
             writes: nic.data.writes,
             refused: nic.data.refused,
+            data: nic.data.endpoint().posts(),
+            control: nic.control().map_or(Posts::NONE, |control| control.posts()),
         };
         Report { rails: self.nics.iter().map(rail).collect(), counters: self.counters }
     }
@@ -370,7 +373,7 @@ pub(crate) struct Report {
     pub(crate) counters: Counters,
 }
 
-/// What one data rail has carried, counted from completions.
+/// What one rail has carried, counted from completions, and what was posted on it.
 #[derive(Clone, Debug)]
 pub(crate) struct RailReport {
     pub(crate) label: String,
@@ -378,4 +381,7 @@ pub(crate) struct RailReport {
     pub(crate) writes: u64,
     /// Posts that libfabric refused for the moment.
     pub(crate) refused: u64,
+    /// What libfabric accepted of data, and of control where the rail has any.
+    pub(crate) data: Posts,
+    pub(crate) control: Posts,
 }

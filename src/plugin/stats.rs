@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fabric::Lock;
+use fabric::{Lock, Posts};
 
 use super::config::Config;
 use super::device::host_name;
@@ -37,11 +37,20 @@ pub(super) fn add(config: &Config, report: &Report) {
 impl Totals {
     fn add(&mut self, report: &Report) {
         for (index, rail) in report.rails.iter().enumerate() {
-            let none = || RailReport { label: rail.label.clone(), bytes: 0, writes: 0, refused: 0 };
+            let none = || RailReport {
+                label: rail.label.clone(),
+                bytes: 0,
+                writes: 0,
+                refused: 0,
+                data: Posts::NONE,
+                control: Posts::NONE,
+            };
             let total = self.rails.entry((index, rail.label.clone())).or_insert_with(none);
             total.bytes += rail.bytes;
             total.writes += rail.writes;
             total.refused += rail.refused;
+            total.data += rail.data;
+            total.control += rail.control;
         }
         self.counters.add(&report.counters);
     }
@@ -50,12 +59,18 @@ impl Totals {
     fn text(&self) -> String {
         let mut text = String::new();
         for ((index, label), rail) in &self.rails {
-            let RailReport { bytes, writes, refused, .. } = rail;
+            let RailReport { bytes, writes, refused, data, control, .. } = rail;
             let label = label.replace(' ', "/");
-            let line = writeln!(
+            let mut line = write!(
                 text,
                 "rail {index} {label} data_bytes {bytes} data_operations {writes} refused {refused}"
             );
+            for (side, posts) in [("data", data), ("control", control)] {
+                for (kind, count) in posts.named() {
+                    line = line.and_then(|()| write!(text, " {side}_{kind} {count}"));
+                }
+            }
+            line = line.and_then(|()| writeln!(text));
             debug_assert!(line.is_ok(), "a string takes every line");
         }
         for (name, value) in self.counters.named() {
@@ -73,7 +88,16 @@ mod tests {
     #[test]
     fn endpoints_on_one_rail_are_summed() {
         let mut totals = Totals { rails: BTreeMap::new(), counters: Counters::NONE };
-        let rail = RailReport { label: "net lo".to_owned(), bytes: 10, writes: 2, refused: 1 };
+        let data = Posts { writes: 3, injected_writes: 4, reads: 5, ..Posts::NONE };
+        let control = Posts { writes: 6, sends: 7, injected_sends: 8, receives: 9, ..data };
+        let rail = RailReport {
+            label: "net lo".to_owned(),
+            bytes: 10,
+            writes: 2,
+            refused: 1,
+            data,
+            control,
+        };
         let report = Report {
             rails: vec![rail.clone(), RailReport { bytes: 5, ..rail }],
             counters: Counters::NONE,
@@ -81,14 +105,15 @@ mod tests {
         totals.add(&report);
         totals.add(&report);
         let text = totals.text();
-        assert!(
-            text.contains("rail 0 net/lo data_bytes 20 data_operations 4 refused 2\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("rail 1 net/lo data_bytes 10 data_operations 4 refused 2\n"),
-            "{text}"
-        );
+        let posts = "data_writes 6 data_injected_writes 8 data_sends 0 data_injected_sends 0 data_reads 10 data_receives 0 \
+             control_writes 12 control_injected_writes 8 control_sends 14 control_injected_sends 16 control_reads 10 \
+             control_receives 18";
+        for (rail, bytes) in [(0, 20), (1, 10)] {
+            let line = format!(
+                "rail {rail} net/lo data_bytes {bytes} data_operations 4 refused 2 {posts}\n"
+            );
+            assert!(text.contains(&line), "{text}");
+        }
         assert!(text.contains("counter garbage_messages 0\n"), "{text}");
     }
 }

@@ -280,6 +280,50 @@ fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
     }
 }
 
+/// By two ledgers: what the plugin says that libfabric took, and what the provider took, refused posts among them or not.
+#[test]
+fn the_plugin_counts_the_posts_that_the_fabric_accepted() {
+    let kinds: [(&str, &[&str]); 6] = [
+        ("writes", &["write", "writedata"]),
+        ("injected_writes", &["inject_write", "inject_writedata"]),
+        ("sends", &["send"]),
+        ("injected_sends", &["inject"]),
+        ("reads", &["read"]),
+        ("receives", &["recv"]),
+    ];
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        for eagain in ["0", "300"] {
+            let stats = Path::new(env!("CARGO_TARGET_TMPDIR"))
+                .join(format!("vfabric-posts-{profile}-{eagain}-{}", std::process::id()));
+            let path = stats.to_str().expect("the target folder is text");
+            let settings = [("IRONRAIL_STATS_FILE", path), ("VFABRIC_EAGAIN", eagain)];
+            let report = Fabric::client(profile, 12, &settings);
+            report.is_clean();
+            let text = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
+            std::fs::remove_file(&stats).expect("it is a file");
+            let counted = |name: &str| -> u64 {
+                let rails = text.lines().filter(|line| line.starts_with("rail "));
+                rails
+                    .map(|line| {
+                        let mut words = line.split(' ').skip_while(|word| *word != name).skip(1);
+                        words.next().expect("each kind is named").parse::<u64>().expect("a number")
+                    })
+                    .sum()
+            };
+            let mut all = 0;
+            for (kind, names) in kinds {
+                let ours = counted(&format!("data_{kind}")) + counted(&format!("control_{kind}"));
+                let accepted = |name: &&str| report.number(&format!("counter accepted.{name}"));
+                let theirs: u64 = names.iter().map(accepted).sum();
+                assert_eq!(ours, theirs, "{profile}, {eagain}, {kind}: {text}{report:#?}");
+                all += ours;
+            }
+            let refused = report.number("counter faults.refuse_random");
+            assert!(all > 100 && (refused > 20) == (eagain != "0"), "{profile}: {report:#?}");
+        }
+    }
+}
+
 /// The first posts of an endpoint are the receives for peers' messages: deaf is who gives them up.
 #[test]
 fn receives_that_were_refused_are_posted_later() {

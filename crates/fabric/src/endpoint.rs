@@ -14,6 +14,7 @@ use crate::handle::Handle;
 use crate::info::Info;
 use crate::kind::RailKind;
 use crate::options::{EndpointOption, OptionName, OptionValue};
+use crate::posts::{Posts, Tallies};
 use crate::queue::CompletionQueue;
 use crate::scope::Scope;
 
@@ -28,6 +29,7 @@ pub struct Endpoint<K: RailKind> {
     domain: Arc<Domain>,
     scope: Scope,
     inject_bytes: usize,
+    tallies: Tallies,
     kind: PhantomData<K>,
 }
 
@@ -74,6 +76,7 @@ impl<K: RailKind> Endpoint<K> {
                 domain.scope()
             },
             inject_bytes: info.inject_bytes(),
+            tallies: Tallies::new(),
             kind: PhantomData,
         };
         endpoint.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
@@ -143,6 +146,11 @@ impl<K: RailKind> Endpoint<K> {
     #[inline]
     pub fn inject_bytes(&self) -> usize {
         self.inject_bytes
+    }
+
+    /// How many posts on it libfabric has accepted so far.
+    pub fn posts(&self) -> Posts {
+        self.tallies.posts()
     }
 
     /// The domain it belongs to.
@@ -228,6 +236,11 @@ impl<K: RailKind> Endpoint<K> {
     fn option_number(&self, name: OptionName) -> Option<i32> {
         let (number, since) = name.number();
         (self.domain.fabric().library().version() >= since).then_some(number)
+    }
+
+    #[inline(always)]
+    pub(crate) fn tallies(&self) -> &Tallies {
+        &self.tallies
     }
 
     #[inline]

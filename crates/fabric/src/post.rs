@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::kind::{Control, Data, RailKind};
+use crate::posts::PostKind;
 use crate::region::{HostBytes, LocalBytes, RemoteBytes};
 
 /// What became of a post.
@@ -87,7 +88,7 @@ impl Endpoint<Data> {
                 context.as_ptr(),
             )
         };
-        posted("fi_writedata", code)
+        self.posted(PostKind::Write, "fi_writedata", code)
     }
 
     /// As [`Endpoint::write_with_immediate`] for a few bytes of host memory, which are free again at once; there is no completion
@@ -117,7 +118,7 @@ impl Endpoint<Data> {
                 remote.key.to_wire(),
             )
         };
-        posted("fi_inject_writedata", code)
+        self.posted(PostKind::InjectedWrite, "fi_inject_writedata", code)
     }
 
     /// Reads the peer's `remote` into `local`.
@@ -147,7 +148,7 @@ impl Endpoint<Data> {
                 context.as_ptr(),
             )
         };
-        posted("fi_read", code)
+        self.posted(PostKind::Read, "fi_read", code)
     }
 }
 
@@ -193,7 +194,7 @@ impl Endpoint<Control> {
                 remote.key.to_wire(),
             )
         };
-        posted("fi_inject_write", code)
+        self.posted(PostKind::InjectedWrite, "fi_inject_write", code)
     }
 
     /// Sends `local` to a receive that the peer posted.
@@ -220,7 +221,20 @@ impl Endpoint<Control> {
                 context.as_ptr(),
             )
         };
-        posted("fi_send", code)
+        self.posted(PostKind::Send, "fi_send", code)
+    }
+
+    /// As [`Endpoint::<Control>::send`] for a few bytes of host memory, which are free again at once; there is no completion here.
+    ///
+    /// # Errors
+    ///
+    /// What fi_inject (fi_msg(3)) returned; -FI_EMSGSIZE beyond `inject_bytes()`.
+    #[inline]
+    pub fn inject(&self, local: HostBytes<'_>, peer: PeerAddress) -> Result<Post, FabricError> {
+        self.check_injected("fi_inject", local)?;
+        // SAFETY: the endpoint is open, and the region is borrowed; nothing is needed after the call.
+        let code = unsafe { sys::fi_inject(self.as_ptr(), local.buffer(), local.len(), peer.0) };
+        self.posted(PostKind::InjectedSend, "fi_inject", code)
     }
 
     /// Posts `local` as room for one message from anyone.
@@ -246,7 +260,7 @@ impl Endpoint<Control> {
                 context.as_ptr(),
             )
         };
-        posted("fi_recv", code)
+        self.posted(PostKind::Receive, "fi_recv", code)
     }
 
     /// Asks for the operation at `context` to end early. If it does, it fails with FI_ECANCELED; it may also end as usual.
@@ -257,7 +271,7 @@ impl Endpoint<Control> {
     pub fn cancel(&self, context: Context) -> Result<(), FabricError> {
         // SAFETY: the endpoint is open, and the context is only compared.
         let code = unsafe { sys::fi_cancel(self.as_ptr(), context.as_ptr()) };
-        posted("fi_cancel", code).map(drop)
+        answered("fi_cancel", code).map(drop)
     }
 }
 
@@ -288,7 +302,7 @@ impl<K: RailKind> Endpoint<K> {
                 context.as_ptr(),
             )
         };
-        posted("fi_write", code)
+        self.posted(PostKind::Write, "fi_write", code)
     }
 
     /// A write whose completion says that the bytes are at the peer: only the long form of the call takes that flag.
@@ -319,7 +333,7 @@ impl<K: RailKind> Endpoint<K> {
         let flags = sys::FI_DELIVERY_COMPLETE | sys::FI_COMPLETION | with_immediate;
         // SAFETY: as in `post_write`; the vectors are only read during the call.
         let code = unsafe { sys::fi_writemsg(self.as_ptr(), &raw const message, flags) };
-        posted("fi_writemsg", code)
+        self.posted(PostKind::Write, "fi_writemsg", code)
     }
 
     /// A region's descriptor is a pointer of its own domain's or endpoint's, and no other may follow it.
@@ -336,6 +350,16 @@ impl<K: RailKind> Endpoint<K> {
         }
     }
 
+    /// What became of a post; an accepted one is counted.
+    #[inline(always)]
+    fn posted(&self, kind: PostKind, call: &'static str, code: isize) -> Result<Post, FabricError> {
+        let answer = answered(call, code);
+        if matches!(answer, Ok(Post::Accepted)) {
+            self.tallies().count(kind);
+        }
+        answer
+    }
+
     #[inline(always)]
     fn check_injected(&self, call: &'static str, local: HostBytes<'_>) -> Result<(), FabricError> {
         if local.len() > self.inject_bytes() {
@@ -346,7 +370,7 @@ impl<K: RailKind> Endpoint<K> {
 }
 
 #[inline(always)]
-fn posted(call: &'static str, code: isize) -> Result<Post, FabricError> {
+fn answered(call: &'static str, code: isize) -> Result<Post, FabricError> {
     const AGAIN: isize = -sys::FI_EAGAIN as isize;
     match code {
         0 => Ok(Post::Accepted),

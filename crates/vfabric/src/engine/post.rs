@@ -88,6 +88,19 @@ impl Ask {
         }
     }
 
+    /// What counts it once it is under way.
+    fn accepted_name(&self) -> &'static str {
+        match (self.kind, self.immediate.is_some(), self.silent) {
+            (Kind::Write, false, false) => "accepted.write",
+            (Kind::Write, true, false) => "accepted.writedata",
+            (Kind::Write, false, true) => "accepted.inject_write",
+            (Kind::Write, true, true) => "accepted.inject_writedata",
+            (Kind::Read, ..) => "accepted.read",
+            (Kind::Send, _, false) => "accepted.send",
+            (Kind::Send, _, true) => "accepted.inject",
+        }
+    }
+
     /// The access that the local region must have been registered for: fi_mr(3).
     fn access(&self) -> u64 {
         match self.kind {
@@ -139,6 +152,7 @@ impl Engine {
                 bytes @ 0..8 => immediate & ((1 << (8 * bytes)) - 1),
                 _ => immediate,
             });
+        self.counters.count(ask.accepted_name());
         self.accept(Operation {
             kind: ask.kind,
             initiator: ask.endpoint,
@@ -181,6 +195,7 @@ impl Engine {
             self.counters.count("refused.full");
             return Err(Errno(sys::FI_EAGAIN));
         }
+        self.counters.count("accepted.recv");
         self.take_context(context, id);
         if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
             region.uses += 1;

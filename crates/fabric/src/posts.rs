@@ -1,0 +1,125 @@
+//! How many posts libfabric has accepted, by kind: what a message costs the machine, whatever the clock says.
+//!
+//! Counting is a plain addition: posts on an endpoint are serialised by its owner's lock, as libfabric demands of them.
+
+use std::ops::AddAssign;
+
+use crate::atomic::{AtomicU64, Ordering};
+
+/// Accepted posts of one or more endpoints. Refused ones (-FI_EAGAIN, errors) are not among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posts {
+    /// fi_write, fi_writedata and fi_writemsg.
+    pub writes: u64,
+    /// fi_inject_write and fi_inject_writedata.
+    pub injected_writes: u64,
+    /// fi_send.
+    pub sends: u64,
+    /// fi_inject.
+    pub injected_sends: u64,
+    /// fi_read.
+    pub reads: u64,
+    /// fi_recv. Nothing leaves for them.
+    pub receives: u64,
+}
+
+impl Posts {
+    /// None of any kind.
+    pub const NONE: Self =
+        Self { writes: 0, injected_writes: 0, sends: 0, injected_sends: 0, reads: 0, receives: 0 };
+
+    /// Every kind by its name in reports.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        let Self { writes, injected_writes, sends, injected_sends, reads, receives } = *self;
+        [
+            ("writes", writes),
+            ("injected_writes", injected_writes),
+            ("sends", sends),
+            ("injected_sends", injected_sends),
+            ("reads", reads),
+            ("receives", receives),
+        ]
+    }
+}
+
+impl AddAssign for Posts {
+    fn add_assign(&mut self, other: Self) {
+        let Self { writes, injected_writes, sends, injected_sends, reads, receives } = other;
+        self.writes += writes;
+        self.injected_writes += injected_writes;
+        self.sends += sends;
+        self.injected_sends += injected_sends;
+        self.reads += reads;
+        self.receives += receives;
+    }
+}
+
+/// The kinds, as places in an endpoint's tallies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PostKind {
+    Write,
+    InjectedWrite,
+    Send,
+    InjectedSend,
+    Read,
+    Receive,
+}
+
+/// One endpoint's own. Anyone may read them while a post goes on, hence the type; writers come one at a time, so a load, an
+/// addition and a store do.
+#[derive(Debug)]
+pub(crate) struct Tallies([AtomicU64; 6]);
+
+impl Tallies {
+    pub(crate) fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 6])
+    }
+
+    #[inline(always)]
+    pub(crate) fn count(&self, kind: PostKind) {
+        let tally = &self.0[kind as usize];
+        tally.store(tally.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn posts(&self) -> Posts {
+        let of = |kind: PostKind| self.0[kind as usize].load(Ordering::Relaxed);
+        Posts {
+            writes: of(PostKind::Write),
+            injected_writes: of(PostKind::InjectedWrite),
+            sends: of(PostKind::Send),
+            injected_sends: of(PostKind::InjectedSend),
+            reads: of(PostKind::Read),
+            receives: of(PostKind::Receive),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_counted_and_summed_under_its_own_name() {
+        let tallies = Tallies::new();
+        let kinds = [
+            PostKind::Write,
+            PostKind::InjectedWrite,
+            PostKind::Send,
+            PostKind::InjectedSend,
+            PostKind::Read,
+            PostKind::Receive,
+        ];
+        for (index, kind) in kinds.into_iter().enumerate() {
+            (0..=index).for_each(|_| tallies.count(kind));
+        }
+        let once = tallies.posts();
+        let numbers = once.named().map(|(_, number)| number);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+        let mut twice = once;
+        twice += once;
+        assert_eq!(twice.named().map(|(_, number)| number), [2, 4, 6, 8, 10, 12]);
+        let mut names = once.named().map(|(name, _)| name);
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+}
