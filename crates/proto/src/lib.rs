@@ -38,6 +38,7 @@ pub mod receive;
 pub mod send;
 pub mod window;
 pub mod wire;
+pub mod wire2;
 
 mod bits;
 

@@ -1,0 +1,116 @@
+//! What the channel asks of a connection. It pulls: a connection says that it owes frames, and is asked for the next one
+//! when a packet is composed.
+
+use std::fmt;
+
+use super::account::Account;
+use super::frame::{Frame, Inline};
+use super::ids::{Moment, Name};
+use crate::ids::Line;
+
+/// How urgently a connection owes frames: the last two make a packet leave, and where one leaves, all of them join it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Owes {
+    #[default]
+    Nothing,
+    /// Frames that may wait for a packet that leaves anyway, until then.
+    Lazy { until: Moment },
+    /// Frames that the next progress sends.
+    Urgent,
+    /// Frames that must be posted before the endpoint's last request is reported: the peer waits for them, and the caller
+    /// may never call again.
+    Waited,
+}
+
+/// Adverts come first among what a packet takes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Adverts,
+    Others,
+}
+
+/// What became of an `isend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submit {
+    /// No advert and no credit, or no room in the open packet: the caller tries again.
+    NotNow,
+    /// The message travels in the packet. Its payload is copied there at once.
+    Inline(Inline),
+    /// The message travels in parts: see [`Connection::next_action`].
+    Parts,
+}
+
+/// One connection of a channel. Between any two calls its owner asks [`owes`](Self::owes) again.
+pub trait Connection: fmt::Debug {
+    /// A message that the caller gives to `isend`.
+    type Message: Copy + fmt::Debug;
+    /// Where the payload of an inline message goes: into a receive, or where it is parked.
+    type Place: Copy + fmt::Debug;
+    /// What is to be done outside of the channel: parts, fins' writes, copies out of where messages were parked.
+    type Action: Copy + fmt::Debug;
+    /// How an action ended, or what arrived on a data rail.
+    type Event: Copy + fmt::Debug;
+    /// Why the connection, and with it the channel, cannot go on.
+    type Error: Copy + fmt::Debug;
+
+    /// What it owes its peer.
+    fn owes(&self, account: &Account, now: Moment) -> Owes;
+
+    /// The next frame, if it has at most `words` words. What was handed out has left for good.
+    fn next_frame(
+        &mut self,
+        which: Which,
+        words: usize,
+        account: &mut Account,
+        now: Moment,
+    ) -> Option<Frame>;
+
+    /// A message. `words` is the room in the open packet: an INLINE with its payload that needs more is `NotNow`.
+    fn submit(
+        &mut self,
+        message: &Self::Message,
+        words: usize,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<Submit, Self::Error>;
+
+    /// A frame of the peer's, in the order in which the peer sent them. Of an INLINE it answers where the payload goes:
+    /// it is copied there, and then [`copied`](Self::copied) is called. It never blocks. A frame that breaks a bound is an
+    /// error.
+    fn received(
+        &mut self,
+        frame: &Frame,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<Option<Self::Place>, Self::Error>;
+
+    /// The payload lies where it belongs.
+    fn copied(&mut self, place: Self::Place, account: &mut Account, now: Moment);
+
+    /// The packet that carries this inline message needs no help any more: its write has completed, or it is acknowledged.
+    /// Called once per message.
+    fn inline_left(&mut self, line: Line, account: &mut Account, now: Moment);
+
+    /// The next thing to do. Where it is refused, it is offered again: see [`acted`](Self::acted).
+    fn next_action(&mut self, account: &mut Account, now: Moment) -> Option<Self::Action>;
+
+    /// The action that [`next_action`](Self::next_action) named was posted; or refused, and is named again later.
+    fn acted(&mut self, action: &Self::Action, posted: bool, now: Moment);
+
+    /// Something happened outside of the channel.
+    fn happened(
+        &mut self,
+        event: Self::Event,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<(), Self::Error>;
+
+    /// Whether it waits for something that its peer is to do: then silence makes the channel ask.
+    fn waits(&self) -> bool;
+
+    /// The channel has failed, or the peer has said END: what is not complete never will be.
+    fn ended(&mut self, failed: bool, now: Moment);
+
+    /// What the peer calls this connection, once that is known.
+    fn peer(&self) -> Option<Name>;
+}
