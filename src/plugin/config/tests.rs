@@ -328,7 +328,8 @@ A value of these that ours does not accept is ignored, with a note, and so is ev
 ## Variables of libfabric
 
 Some providers can be told things only by variables, which they read when libfabric loads. These are set then, where
-nobody gave them a value and the provider is not excluded by `IRONRAIL_PROVIDER`:
+nobody gave them a value and the provider is not excluded by `IRONRAIL_PROVIDER`; those of `tcp;ofi_rxm` only where `IRONRAIL_PROVIDER`,
+or else `FI_PROVIDER`, names tcp or net:
 
 | name | value | provider | why |
 |---|---|---|---|
