@@ -6,7 +6,7 @@ use std::fmt;
 use super::account::Account;
 use super::frame::{Frame, Inline};
 use super::ids::{Moment, Name};
-use crate::ids::Line;
+use super::message::MessageId;
 
 /// How urgently a connection owes frames: the last two make a packet leave, and where one leaves, all of them join it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub enum Submit {
     /// No advert and no credit, or no room in the open packet: the caller tries again.
     NotNow,
     /// The message travels in the packet. Its payload is copied there at once.
-    Inline(Inline),
+    Inline { message: MessageId, frame: Inline },
     /// The message travels in parts: see [`Connection::next_action`].
-    Parts,
+    Parts { message: MessageId },
 }
 
 /// One connection of a channel. Between any two calls its owner asks [`owes`](Self::owes) again.
@@ -50,7 +50,9 @@ pub trait Connection: fmt::Debug {
     type Action: Copy + fmt::Debug;
     /// How an action ended, or what arrived on a data rail.
     type Event: Copy + fmt::Debug;
-    /// Why the connection, and with it the channel, cannot go on.
+    /// Why this connection cannot go on; the channel can.
+    type Fault: Copy + fmt::Debug;
+    /// Why the channel cannot go on: a frame that breaks a bound.
     type Error: Copy + fmt::Debug;
 
     /// What it owes its peer.
@@ -72,7 +74,7 @@ pub trait Connection: fmt::Debug {
         words: usize,
         account: &mut Account,
         now: Moment,
-    ) -> Result<Submit, Self::Error>;
+    ) -> Result<Submit, Self::Fault>;
 
     /// A frame of the peer's, in the order in which the peer sent them. Of an INLINE it answers where the payload goes:
     /// it is copied there, and then [`copied`](Self::copied) is called. It never blocks. A frame that breaks a bound is an
@@ -89,13 +91,13 @@ pub trait Connection: fmt::Debug {
 
     /// The packet that carries this inline message needs no help any more: its write has completed, or it is acknowledged.
     /// Called once per message.
-    fn inline_left(&mut self, line: Line, account: &mut Account, now: Moment);
+    fn inline_left(&mut self, message: MessageId);
 
     /// The next thing to do. Where it is refused, it is offered again: see [`acted`](Self::acted).
     fn next_action(&mut self, account: &mut Account, now: Moment) -> Option<Self::Action>;
 
     /// The action that [`next_action`](Self::next_action) named was posted; or refused, and is named again later.
-    fn acted(&mut self, action: &Self::Action, posted: bool, now: Moment);
+    fn acted(&mut self, action: &Self::Action, posted: bool, account: &mut Account, now: Moment);
 
     /// Something happened outside of the channel.
     fn happened(

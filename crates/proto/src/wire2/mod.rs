@@ -7,13 +7,28 @@
 //! ```
 
 pub mod account;
+pub mod budget;
 pub mod connection;
+pub mod counts;
+pub mod credit;
+pub mod fault;
 pub mod frame;
 pub mod ids;
+pub mod immediate;
 pub mod memory;
+pub mod message;
+pub mod parking;
+pub mod split;
+pub mod terms;
+pub mod unadvertised;
+pub mod window;
 
 pub use account::Account;
 pub use connection::{Connection, Owes, Submit, Which};
+pub use fault::{Breach, Fault, Violation};
 pub use frame::{Frame, Malformed};
 pub use ids::{Epoch, Generation, ListenerId, Moment, Name, Nonce, PacketNumber, Slot};
+pub use immediate::Immediate;
 pub use memory::{InboxMemory, Payload, ShadowMemory};
+pub use message::{MessageId, Source};
+pub use terms::{InlineLimits, Terms};

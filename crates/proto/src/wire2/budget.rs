@@ -1,0 +1,260 @@
+//! How many arrivals the completion queues of one endpoint must have room for: what `irecv` may have outstanding.
+//!
+//! A part that arrives takes an entry of its rail's queue, and a queue that overruns loses completions for good. So each
+//! receive is charged with the most entries that it can cost any one queue, and past the budget `irecv` answers "not yet".
+//! Connections that were refused are served in the order of their slots, each once per cycle: the one that is next may
+//! wait for as much as it asked for, and no other takes it meanwhile.
+
+use super::ids::Slot;
+use super::split::Cutting;
+use crate::bits::{count32, low16};
+use crate::limits::{MAX_GROUP, MAX_PARTS};
+
+/// Refusals after which a connection that no longer asks loses its place. An endpoint has at most 16,384 connections, so one
+/// that is called at all has asked again before.
+const PATIENCE: u32 = 4 * count32(Slot::COUNT);
+const WORDS: usize = Slot::COUNT / 64;
+
+/// The entries of one endpoint.
+#[derive(Debug)]
+pub struct Budget {
+    capacity: u32,
+    used: u32,
+    /// A bit per connection that was refused and has not been served since.
+    waiting: Box<[u64; WORDS]>,
+    waiters: u32,
+    /// Where the search for the next one begins.
+    next: u16,
+    refusals: u32,
+}
+
+/// The most entries of one queue that a receive of `len` bytes can take: on one rail, all its parts but those that must be
+/// elsewhere.
+#[inline]
+pub fn entries(cutting: &Cutting, len: u64) -> u32 {
+    let longest = len.min(cutting.immediates_end());
+    if longest <= cutting.longest && (cutting.rails == 1 || longest < cutting.shared_from) {
+        return 1;
+    }
+    let parts = u32::try_from(cutting.split(longest).parts).unwrap_or(u32::MAX);
+    parts.min(MAX_PARTS)
+}
+
+/// What a queue must at least have room for: one group of the longest receives.
+pub const CAPACITY_MIN: u32 = count32(MAX_GROUP) * MAX_PARTS;
+
+impl Budget {
+    /// A budget of so many entries; at least [`CAPACITY_MIN`], since one group of a connection always fits.
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            capacity: capacity.max(CAPACITY_MIN),
+            used: 0,
+            waiting: Box::new([0; WORDS]),
+            waiters: 0,
+            next: 0,
+            refusals: 0,
+        }
+    }
+
+    pub const fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Whether a connection may post receives that cost so many entries, which are then taken. Else it asks again later.
+    #[inline]
+    pub fn take(&mut self, slot: Slot, cost: u32) -> bool {
+        if self.waiters == 0 && self.has(cost) {
+            self.used += cost;
+            return true;
+        }
+        self.take_in_order(slot, cost)
+    }
+
+    #[inline]
+    const fn has(&self, cost: u32) -> bool {
+        cost <= self.capacity - self.used
+    }
+
+    #[cold]
+    fn take_in_order(&mut self, slot: Slot, cost: u32) -> bool {
+        let first = self.first_waiter().unwrap_or(slot);
+        if first == slot {
+            self.refusals = 0;
+            if self.has(cost) {
+                self.serve(slot);
+                self.used += cost;
+                return true;
+            }
+        } else {
+            self.refusals += 1;
+            if self.refusals > PATIENCE {
+                self.refusals = 0;
+                self.serve(first);
+            }
+        }
+        let (word, bit) = bit_of(slot);
+        if self.waiting[word] & bit == 0 {
+            self.waiting[word] |= bit;
+            self.waiters += 1;
+        }
+        false
+    }
+
+    /// The waiting connection that is next in the cycle of slots.
+    fn first_waiter(&self) -> Option<Slot> {
+        if self.waiters == 0 {
+            return None;
+        }
+        let start = usize::from(self.next);
+        let above = self.waiting[start / 64] & (u64::MAX << (start % 64));
+        if above != 0 {
+            return Slot::new(start / 64 * 64 + above.trailing_zeros() as usize);
+        }
+        let words = (1..=WORDS).map(|ahead| (start / 64 + ahead) % WORDS);
+        let word = words.into_iter().find(|word| self.waiting[*word] != 0)?;
+        Slot::new(word * 64 + self.waiting[word].trailing_zeros() as usize)
+    }
+
+    /// The connection waits no longer, and the cycle goes on behind it.
+    fn serve(&mut self, slot: Slot) {
+        self.leave(slot);
+        self.next = low16((slot.index() as u64 + 1) % Slot::COUNT as u64);
+    }
+
+    fn leave(&mut self, slot: Slot) {
+        let (word, bit) = bit_of(slot);
+        if self.waiting[word] & bit != 0 {
+            self.waiting[word] &= !bit;
+            self.waiters -= 1;
+        }
+    }
+
+    /// Receives are complete that had cost so much, or can take no part any more.
+    #[inline]
+    pub fn give_back(&mut self, cost: u32) {
+        debug_assert!(cost <= self.used, "what is given back was taken");
+        self.used = self.used.saturating_sub(cost);
+    }
+
+    /// The connection is closed: it asks no more.
+    pub fn forget(&mut self, slot: Slot) {
+        self.leave(slot);
+    }
+}
+
+const fn bit_of(slot: Slot) -> (usize, u64) {
+    (slot.index() / 64, 1 << (slot.index() % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(index: usize) -> Slot {
+        Slot::new(index).unwrap()
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is() {
+        for capacity in [512, 513, 600] {
+            let mut budget = Budget::new(capacity);
+            let mut taken = 0;
+            for asked in (0..4000_u32).map(|index| 1 + index % 9) {
+                if budget.take(slot(asked as usize), asked) {
+                    taken += asked;
+                }
+                assert_eq!(budget.used(), taken);
+                assert!(taken <= capacity);
+            }
+            assert!(taken > capacity - 9);
+        }
+    }
+
+    #[test]
+    fn a_group_of_the_longest_receives_always_fits_an_empty_budget() {
+        let mut budget = Budget::new(0);
+        assert_eq!(budget.capacity(), CAPACITY_MIN);
+        assert!(budget.take(slot(0), CAPACITY_MIN));
+    }
+
+    #[test]
+    fn a_group_is_not_overtaken_for_ever_by_single_receives() {
+        let mut budget = Budget::new(512);
+        while budget.take(slot(0), 1) {}
+        assert!(!budget.take(slot(9), 8));
+        // Single receives complete and are posted again at once; the group asks every third time.
+        let mut served = None;
+        for round in 0..100 {
+            budget.give_back(1);
+            for other in [0, 1] {
+                budget.take(slot(other), 1);
+            }
+            if budget.take(slot(9), 8) {
+                served = Some(round);
+                break;
+            }
+        }
+        assert!(served.is_some_and(|round| round < 20), "{served:?}");
+    }
+
+    #[test]
+    fn every_connection_that_waits_is_served_in_its_place_of_the_cycle() {
+        for count in [2, 3, 64, 65, 130] {
+            for first in [0, 60, Slot::COUNT - count] {
+                let mut budget = Budget::new(512);
+                assert!(budget.take(slot(5000), 512));
+                let mut served = vec![0; count];
+                // They ask in one order, so that the first could be served always.
+                let mut ask = |budget: &mut Budget| {
+                    for (index, served) in served.iter_mut().enumerate() {
+                        *served += i32::from(budget.take(slot(first + index), 1));
+                    }
+                };
+                ask(&mut budget);
+                for _ in 0..2 * count {
+                    budget.give_back(1);
+                    ask(&mut budget);
+                }
+                // One round may end at the connection where the cycle begins anew.
+                assert!(served.iter().all(|served| (1..=3).contains(served)), "{served:?}");
+                assert_eq!(served.iter().sum::<i32>(), 2 * i32::try_from(count).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_asks_no_more_does_not_block_the_others() {
+        let mut budget = Budget::new(512);
+        assert!(budget.take(slot(0), 512));
+        assert!(!budget.take(slot(7), 8));
+        budget.give_back(4);
+        let asked = (0..2 * PATIENCE).take_while(|_| !budget.take(slot(9), 1)).count();
+        assert_eq!(asked, PATIENCE as usize + 1);
+        assert!(budget.take(slot(4), 1));
+    }
+
+    #[test]
+    fn a_closed_connection_does_not_wait() {
+        let mut budget = Budget::new(512);
+        assert!(budget.take(slot(0), 511));
+        assert!(!budget.take(slot(7), 8));
+        assert!(!budget.take(slot(9), 1));
+        budget.forget(slot(7));
+        assert!(budget.take(slot(9), 1));
+    }
+
+    #[test]
+    fn a_receive_is_charged_with_all_parts_that_one_rail_may_carry() {
+        let one = Cutting::new(1, 64 << 10, 1 << 20).unwrap();
+        let charged =
+            [0, 1, 1 << 20, (1 << 20) + 1, 64 << 20, 1 << 40].map(|len| entries(&one, len));
+        assert_eq!(charged, [1, 1, 1, 2, 64, 64]);
+        let four = Cutting::new(4, 64 << 10, 1 << 40).unwrap();
+        let charged = [0, 65_535, 65_536, 1 << 30].map(|len| entries(&four, len));
+        assert_eq!(charged, [1, 1, 4, 16]);
+    }
+}

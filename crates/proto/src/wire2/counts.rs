@@ -1,0 +1,72 @@
+//! How many parts each data rail has carried: completed by the sender, seen by the receiver.
+//!
+//! Where the two stay unequal, a part was lost or is late: nothing that such a part can still reach may be used again.
+//! Parts that take no immediate complete on delivery and are not counted.
+
+use crate::limits::MAX_DATA_RAILS;
+
+use super::frame::Keys;
+
+/// Parts per data rail, wrapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts([u32; MAX_DATA_RAILS]);
+
+impl Counts {
+    #[inline]
+    pub fn add(&mut self, rail: u8) {
+        let count = &mut self.0[usize::from(rail) % MAX_DATA_RAILS];
+        *count = count.wrapping_add(1);
+    }
+
+    pub fn get(&self, rail: u8) -> u32 {
+        self.0[usize::from(rail) % MAX_DATA_RAILS]
+    }
+
+    /// As a frame carries them, for so many rails.
+    pub fn to_keys(self, rails: u8) -> Keys {
+        let wide = self.0.map(u64::from);
+        let rails = usize::from(rails).clamp(1, MAX_DATA_RAILS);
+        Keys::new(&wide[..rails]).expect("one to sixteen rails")
+    }
+
+    /// What a frame says; None if a count has more than 32 bits.
+    pub fn from_keys(keys: &Keys) -> Option<Self> {
+        let mut counts = Self::default();
+        for (count, key) in counts.0.iter_mut().zip(keys.as_slice()) {
+            *count = u32::try_from(*key).ok()?;
+        }
+        Some(counts)
+    }
+}
+
+/// The counts of one peer, both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCounts {
+    /// Parts of ours whose writes have completed.
+    pub completed: Counts,
+    /// Parts of the peer's that have arrived, dropped ones too.
+    pub seen: Counts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_survive_a_frame() {
+        let mut counts = Counts::default();
+        for rail in 0..16 {
+            for _ in 0..=rail {
+                counts.add(rail);
+            }
+        }
+        for rails in 1..=16 {
+            let seen = Counts::from_keys(&counts.to_keys(rails)).unwrap();
+            for rail in 0..16 {
+                let expected = if rail < rails { u32::from(rail) + 1 } else { 0 };
+                assert_eq!(seen.get(rail), expected);
+            }
+        }
+        assert_eq!(Counts::from_keys(&Keys::new(&[1 << 32]).unwrap()), None);
+    }
+}

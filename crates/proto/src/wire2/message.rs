@@ -1,0 +1,20 @@
+//! What names a message at its sender, and where its bytes lie.
+
+/// A record's place, as completions and requests name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MessageId(pub(crate) u8);
+
+impl MessageId {
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where the bytes of a message lie on this side. `proto` carries it and never reads there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    pub address: u64,
+    /// The caller's own name for the registered region.
+    pub region: u32,
+}

@@ -1,0 +1,315 @@
+//! How a message is cut into parts, and which rail carries each: pure functions of lengths, rails and loads.
+//!
+//! Parts have one length, the step, but for the last; they start on [`PART_ALIGN`] and none is longer than the largest
+//! write. A message of one part takes the next rail of a cycle; each part of a longer one takes the rail that is expected
+//! to finish it first.
+
+use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
+
+/// Parts of one message on one rail, unless the largest write asks for more.
+pub const PARTS_PER_RAIL: u64 = 4;
+/// A rail's share of a message is cut again only into parts of at least so many bytes.
+pub const PART_BYTES_MIN: u64 = 256 << 10;
+
+/// No part is longer, so that a step fits 32 bits in units of the alignment.
+const LONGEST: u64 = (u32::MAX as u64) * PART_ALIGN;
+
+/// What decides how a message is cut; equal for all messages of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cutting {
+    /// Data rails in use.
+    pub rails: u8,
+    /// Messages of so many bytes are shared out between rails.
+    pub shared_from: u64,
+    /// The longest part: the provider's largest write, cut to the alignment.
+    pub longest: u64,
+}
+
+/// The parts of one message: part `i` begins at `i * step`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    pub step: u64,
+    pub parts: u64,
+}
+
+impl Cutting {
+    /// None unless there are 1 to 16 rails and a write holds an aligned part.
+    pub const fn new(rails: usize, shared_from: u64, largest_write: u64) -> Option<Self> {
+        if rails == 0 || rails > MAX_DATA_RAILS || largest_write < PART_ALIGN {
+            return None;
+        }
+        let longest = largest_write & !(PART_ALIGN - 1);
+        let longest = if longest < LONGEST { longest } else { LONGEST };
+        Some(Self { rails: crate::bits::low8(rails as u64), shared_from, longest })
+    }
+
+    /// The longest message that [`MAX_PARTS`] parts hold; a longer one cannot take immediates.
+    pub const fn immediates_end(&self) -> u64 {
+        self.longest.saturating_mul(MAX_PARTS as u64)
+    }
+
+    /// Cuts a message. Even an empty one has a part: it still has to arrive.
+    #[inline]
+    pub fn split(&self, len: u64) -> Split {
+        if len <= self.longest && (self.rails == 1 || len < self.shared_from) {
+            return Split { step: self.longest, parts: 1 };
+        }
+        self.split_long(len)
+    }
+
+    fn split_long(&self, len: u64) -> Split {
+        let rails = if len < self.shared_from { 1 } else { u64::from(self.rails) };
+        let shares = match rails {
+            1 => 1,
+            _ => rails * (len / (rails * PART_BYTES_MIN)).clamp(1, PARTS_PER_RAIL),
+        };
+        let mut step = aligned_up(len.div_ceil(shares)).min(self.longest);
+        if len.div_ceil(step) > u64::from(MAX_PARTS) && len <= self.immediates_end() {
+            step = aligned_up(len.div_ceil(u64::from(MAX_PARTS)));
+        }
+        Split { step, parts: len.div_ceil(step).max(1) }
+    }
+}
+
+impl Split {
+    /// Where part `index` begins, and its length.
+    #[inline]
+    pub const fn part(&self, index: u64, len: u64) -> (u64, u64) {
+        let start = self.step.saturating_mul(index);
+        let rest = len.saturating_sub(start);
+        (start, if rest < self.step { rest } else { self.step })
+    }
+}
+
+/// The next multiple of the alignment; the largest one there is where that would overflow.
+const fn aligned_up(bytes: u64) -> u64 {
+    let bytes = if bytes == 0 { 1 } else { bytes };
+    match bytes.checked_next_multiple_of(PART_ALIGN) {
+        Some(aligned) => aligned,
+        None => !(PART_ALIGN - 1),
+    }
+}
+
+/// What the data rails to one peer carry now, and how fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loads {
+    rails: u8,
+    /// Of the cycle that messages of one part take.
+    next: u8,
+    queued: [u64; MAX_DATA_RAILS],
+    /// Bytes per time, in any unit; never 0.
+    speeds: [u32; MAX_DATA_RAILS],
+}
+
+impl Loads {
+    /// Rails of one speed. Counts above 16 are 16, and 0 is 1.
+    pub const fn equal(rails: u8) -> Self {
+        let rails = match rails {
+            0 => 1,
+            rails if rails as usize > MAX_DATA_RAILS => 16,
+            rails => rails,
+        };
+        Self { rails, next: 0, queued: [0; MAX_DATA_RAILS], speeds: [1; MAX_DATA_RAILS] }
+    }
+
+    /// Sets how fast a rail has lately been; 0 counts as 1.
+    pub fn set_speed(&mut self, rail: u8, speed: u32) {
+        if let Some(kept) = self.speeds.get_mut(usize::from(rail)) {
+            *kept = speed.max(1);
+        }
+    }
+
+    pub const fn rails(&self) -> u8 {
+        self.rails
+    }
+
+    /// The rail of a message of one part.
+    #[inline]
+    pub fn in_cycle(&mut self) -> u8 {
+        let rail = self.next;
+        self.next = if rail + 1 < self.rails { rail + 1 } else { 0 };
+        rail
+    }
+
+    /// The rail that is expected to finish a part of `len` bytes first; the lowest of equal ones.
+    pub fn soonest(&self, len: u64) -> u8 {
+        let mut best = 0;
+        for rail in 1..usize::from(self.rails) {
+            if self.finishes_before(rail, best, len) {
+                best = rail;
+            }
+        }
+        crate::bits::low8(best as u64)
+    }
+
+    /// Compares (queued + len) / speed of two rails, without dividing.
+    fn finishes_before(&self, rail: usize, other: usize, len: u64) -> bool {
+        let work = |rail: usize| u128::from(self.queued[rail]) + u128::from(len);
+        work(rail) * u128::from(self.speeds[other]) < work(other) * u128::from(self.speeds[rail])
+    }
+
+    /// A part was given to a rail.
+    #[inline]
+    pub fn posted(&mut self, rail: u8, len: u64) {
+        let queued = &mut self.queued[usize::from(rail) % MAX_DATA_RAILS];
+        *queued = queued.saturating_add(len);
+    }
+
+    /// A part has ended, well or not.
+    #[inline]
+    pub fn ended(&mut self, rail: u8, len: u64) {
+        let queued = &mut self.queued[usize::from(rail) % MAX_DATA_RAILS];
+        *queued = queued.saturating_sub(len);
+    }
+
+    /// The bytes that a rail carries now.
+    pub fn queued(&self, rail: u8) -> u64 {
+        self.queued[usize::from(rail) % MAX_DATA_RAILS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn covers(split: Split, len: u64, longest: u64) {
+        let mut covered = 0;
+        for index in 0..split.parts {
+            let (start, bytes) = split.part(index, len);
+            assert_eq!(start, covered);
+            assert_eq!(start % PART_ALIGN, 0);
+            assert!(bytes <= longest && (bytes > 0 || len == 0));
+            covered += bytes;
+        }
+        assert_eq!(covered, len);
+        assert!(split.parts >= 1);
+    }
+
+    #[test]
+    fn parts_cover_a_message_once_within_every_bound() {
+        let near = [127, 128, 129, 4095, 4096, 4097, 8192, 262_143, 262_144, 262_145, 7_777_777];
+        for len in (0..2000).step_by(37).chain(near) {
+            for rails in 1..=MAX_DATA_RAILS {
+                for largest in [128, 255, 256, 4096, 1 << 30] {
+                    for shared_from in [0, 1, 512, 64 * KIB, u64::MAX] {
+                        let cutting = Cutting::new(rails, shared_from, largest).unwrap();
+                        let split = cutting.split(len);
+                        if split.parts > 70_000 {
+                            continue;
+                        }
+                        covers(split, len, cutting.longest);
+                        if len <= cutting.immediates_end() {
+                            assert!(split.parts <= u64::from(MAX_PARTS), "{len} {cutting:?}");
+                        }
+                        let bound = (rails as u64 * PARTS_PER_RAIL).max(len.div_ceil(128));
+                        assert!(split.parts <= bound.max(1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_has_at_most_four_parts_per_rail_where_the_largest_write_allows_it() {
+        for rails in 1..=MAX_DATA_RAILS {
+            let cutting = Cutting::new(rails, 64 * KIB, 1 << 40).unwrap();
+            for len in [0, 1, 64 * KIB, 1 << 20, 1 << 24, 1 << 30, (1 << 34) + 3] {
+                let parts = cutting.split(len).parts;
+                assert!(parts <= PARTS_PER_RAIL * rails as u64);
+                if rails > 1 && len >= 64 * KIB {
+                    assert!(parts >= rails as u64 - 1, "every rail has work, but for rounding");
+                } else {
+                    assert_eq!(parts, 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_one_rail_are_not_needlessly_short() {
+        let cutting = Cutting::new(4, 64 * KIB, 1 << 30).unwrap();
+        assert_eq!(cutting.split(1 << 20), Split { step: 256 * KIB, parts: 4 });
+        assert_eq!(cutting.split(2 << 20), Split { step: 256 * KIB, parts: 8 });
+        assert_eq!(cutting.split(16 << 20), Split { step: 1 << 20, parts: 16 });
+    }
+
+    #[test]
+    fn the_longest_message_does_not_overflow() {
+        for rails in [1, 2, 16] {
+            for largest in [128, u64::MAX] {
+                let cutting = Cutting::new(rails, 0, largest).unwrap();
+                let split = cutting.split(u64::MAX);
+                assert_eq!(split.part(0, u64::MAX).0, 0);
+                let (start, bytes) = split.part(split.parts - 1, u64::MAX);
+                assert_eq!(start + bytes, u64::MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn cutting_needs_a_rail_and_a_write_that_holds_a_part() {
+        assert_eq!(Cutting::new(0, 0, 4096), None);
+        assert_eq!(Cutting::new(17, 0, 4096), None);
+        assert_eq!(Cutting::new(1, 0, 127), None);
+        assert_eq!(Cutting::new(1, 0, 4097).unwrap().longest, 4096);
+    }
+
+    #[test]
+    fn messages_of_one_part_take_every_rail_of_the_cycle() {
+        for rails in 1..=16 {
+            let mut loads = Loads::equal(rails);
+            let taken: Vec<_> = (0..40).map(|_| loads.in_cycle()).collect();
+            let expected: Vec<_> = (0..40).map(|index| index % rails).collect();
+            assert_eq!(taken, expected);
+        }
+    }
+
+    #[test]
+    fn a_part_takes_the_rail_that_finishes_it_first() {
+        let mut loads = Loads::equal(3);
+        for expected in [0, 1, 2, 0, 1, 2] {
+            let rail = loads.soonest(100);
+            assert_eq!(rail, expected);
+            loads.posted(rail, 100);
+        }
+        loads.ended(1, 100);
+        assert_eq!((loads.soonest(8), loads.queued(1)), (1, 100));
+    }
+
+    #[test]
+    fn rails_carry_in_proportion_to_their_speeds() {
+        let mut loads = Loads::equal(2);
+        loads.set_speed(0, 3);
+        loads.set_speed(9, 0);
+        for _ in 0..400 {
+            let rail = loads.soonest(1000);
+            loads.posted(rail, 1000);
+        }
+        assert_eq!((loads.queued(0), loads.queued(1)), (300_000, 100_000));
+    }
+
+    #[test]
+    fn loads_are_exhaustively_the_least_expected_finish() {
+        for (a, b, c) in
+            (0..4).flat_map(|a| (0..4).flat_map(move |b| (0..4).map(move |c| (a, b, c))))
+        {
+            for speeds in 0..27_u32 {
+                let speed = [1 + speeds % 3, 1 + speeds / 3 % 3, 1 + speeds / 9];
+                let mut loads = Loads::equal(3);
+                for (rail, queued) in [(0, a), (1, b), (2, c)] {
+                    loads.posted(rail, queued);
+                    loads.set_speed(rail, speed[usize::from(rail)]);
+                }
+                let finish = |rail: u8| {
+                    let rail = usize::from(rail);
+                    // Common multiple of the speeds: 6.
+                    ([a, b, c][rail] + 1) * u64::from(6 / speed[rail])
+                };
+                let best = loads.soonest(1);
+                assert!((0..3).all(|rail| finish(best) <= finish(rail)));
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What both ends of a connection have agreed to; equal on both.
+
+use crate::capabilities::{Capabilities, ImmediateWidth};
+
+use super::ids::Name;
+use super::split::Cutting;
+
+/// How long a message may be that travels in a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InlineLimits {
+    /// Without an advert. 0 where the receiver may receive into GPU memory: then none may.
+    pub unadvertised: u16,
+    /// To a receive whose advert says that it is host memory.
+    pub host: u16,
+}
+
+/// The terms of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What the peer calls this connection.
+    pub peer: Name,
+    /// What we call it.
+    pub own: Name,
+    pub cutting: Cutting,
+    /// Receives may come in groups: then tags count.
+    pub grouped: bool,
+    /// What travels with a part; with `None` every message takes the path of FIN.
+    pub immediates: ImmediateWidth,
+    /// Completions of arrivals tell their true length.
+    pub true_lengths: bool,
+    /// A write's completion can be had on delivery: what the path of FIN needs.
+    pub delivery: bool,
+    /// The completion of a write proves that its bytes are at the peer.
+    pub proves_arrival: bool,
+    pub inline: InlineLimits,
+}
+
+impl Terms {
+    /// What the capabilities of both ends, already agreed, make of a connection. `fin_only` is a setting of either end.
+    #[expect(clippy::too_many_arguments, reason = "each is settled somewhere else")]
+    pub fn settle(
+        own: Name,
+        peer: Name,
+        agreed: &Capabilities,
+        rails: usize,
+        shared_from: u64,
+        grouped: bool,
+        fin_only: bool,
+        inline: InlineLimits,
+    ) -> Option<Self> {
+        let terms = Self {
+            peer,
+            own,
+            cutting: Cutting::new(rails, shared_from, agreed.largest_write)?,
+            grouped,
+            immediates: if fin_only { ImmediateWidth::None } else { agreed.immediate },
+            true_lengths: agreed.true_lengths,
+            delivery: agreed.delivery_complete || agreed.proves_arrival,
+            proves_arrival: agreed.proves_arrival,
+            inline,
+        };
+        (terms.delivery || terms.immediates != ImmediateWidth::None).then_some(terms)
+    }
+
+    /// A send waits for DONE: with several rails a completed part may have to be written again on another one.
+    pub const fn needs_done(&self) -> bool {
+        self.cutting.rails > 1 && !self.proves_arrival
+    }
+}
