@@ -3,6 +3,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 
 use libfabric_sys as sys;
 
@@ -26,6 +27,21 @@ impl Contexts {
     /// `len` places.
     pub fn new(len: usize) -> Self {
         Self { places: (0..len).map(|_| UnsafeCell::new(sys::fi_context2::default())).collect() }
+    }
+
+    /// The place at `index`, for an operation that nothing else uses it for.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the table.
+    #[inline(always)]
+    pub(crate) fn place(&self, index: usize) -> *mut c_void {
+        self.places[index].get().cast()
+    }
+
+    /// The places stay for ever: a provider may still write there.
+    pub(crate) fn leak(&mut self) {
+        let _leaked = ManuallyDrop::new(std::mem::take(&mut self.places));
     }
 
     /// How many places there are.

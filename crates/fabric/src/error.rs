@@ -21,6 +21,11 @@ impl FabricError {
         Self { call, code: -errno }
     }
 
+    /// The call, by its C name.
+    pub fn call(&self) -> &'static str {
+        self.call
+    }
+
     /// The positive error number.
     pub fn errno(&self) -> c_int {
         self.code.saturating_neg()

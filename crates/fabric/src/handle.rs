@@ -32,7 +32,17 @@ impl<T: Closable> Handle<T> {
         Ok(Self(Some(object)))
     }
 
-    #[inline]
+    /// No object.
+    pub(crate) const fn none() -> Self {
+        Self(None)
+    }
+
+    /// The object never closes.
+    pub(crate) fn leak(&mut self) {
+        self.0 = None;
+    }
+
+    #[inline(always)]
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.0.map_or(ptr::null_mut(), NonNull::as_ptr)
     }

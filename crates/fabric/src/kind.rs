@@ -10,6 +10,8 @@ pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
     const ACCESS: u64;
     /// For logs.
     const NAME: &'static str;
+    /// Whether it is the data rail.
+    const IS_DATA: bool;
 }
 
 /// Carries NCCL's buffers.
@@ -23,11 +25,13 @@ pub enum Control {}
 impl RailKind for Data {
     const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
     const NAME: &'static str = "data";
+    const IS_DATA: bool = true;
 }
 
 impl RailKind for Control {
     const ACCESS: u64 = sys::FI_SEND | sys::FI_RECV | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
     const NAME: &'static str = "control";
+    const IS_DATA: bool = false;
 }
 
 mod sealed {

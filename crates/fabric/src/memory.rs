@@ -1,6 +1,19 @@
-//! Memory of the user's: where it is, and of which kind. The promise that it stays is made here, once.
+//! Memory to register: pages of ours, or a user's. The promise that the latter stays is made here, once.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::pages::Pages;
+
+/// A share of memory that rails may use. It stays as long as any share of it does, and a region holds one.
+#[derive(Clone, Debug)]
+pub enum Memory {
+    /// Ours.
+    Pages(Arc<Pages>),
+    /// A user's.
+    User(Arc<UserMemory>),
+}
 
 /// Memory to register: an address and a length, with the promise of [`UserMemory::host`] behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +51,8 @@ impl UserMemory {
     ///
     /// # Safety
     ///
-    /// The bytes stay mapped, readable and writable, until every region over them has closed and every operation posted from
-    /// them has ended; peers and the provider may read and write them meanwhile.
+    /// The bytes stay mapped, readable and writable, until the value is dropped; peers, the provider and the value's users may read
+    /// and write them meanwhile, and the owner expects that.
     pub const unsafe fn host(address: u64, len: usize) -> Self {
         Self { address, len, kind: MemoryKind::Host, buffer: 0, dmabuf: None }
     }
@@ -94,3 +107,149 @@ impl UserMemory {
         self.dmabuf
     }
 }
+
+impl From<Pages> for Memory {
+    fn from(pages: Pages) -> Self {
+        Self::Pages(Arc::new(pages))
+    }
+}
+
+impl From<Arc<Pages>> for Memory {
+    fn from(pages: Arc<Pages>) -> Self {
+        Self::Pages(pages)
+    }
+}
+
+impl From<UserMemory> for Memory {
+    fn from(memory: UserMemory) -> Self {
+        Self::User(Arc::new(memory))
+    }
+}
+
+impl Memory {
+    /// The first byte's address.
+    pub fn address(&self) -> u64 {
+        match self {
+            Self::Pages(pages) => pages.address(),
+            Self::User(memory) => memory.address(),
+        }
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Pages(pages) => pages.len(),
+            Self::User(memory) => memory.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whose memory it is.
+    pub fn kind(&self) -> MemoryKind {
+        match self {
+            Self::Pages(_) => MemoryKind::Host,
+            Self::User(memory) => memory.kind(),
+        }
+    }
+
+    /// The number of its buffer, on a device; 0 where that is not known.
+    pub fn buffer(&self) -> u64 {
+        match self {
+            Self::Pages(_) => 0,
+            Self::User(memory) => memory.buffer(),
+        }
+    }
+
+    /// Its dmabuf, if it has one.
+    pub fn dmabuf(&self) -> Option<Dmabuf> {
+        match self {
+            Self::Pages(_) => None,
+            Self::User(memory) => memory.dmabuf(),
+        }
+    }
+}
+
+/// An address as the machine has it: this crate is for 64 bits.
+#[inline]
+pub(crate) fn address_bits(address: u64) -> usize {
+    const { assert!(size_of::<usize>() == size_of::<u64>()) };
+    usize::from_ne_bytes(address.to_ne_bytes())
+}
+
+/// Loads 8 bytes in one piece.
+///
+/// # Safety
+///
+/// They are mapped, readable and aligned, and whatever writes them meanwhile does so atomically, or is not of this program.
+#[inline(always)]
+pub(crate) unsafe fn load_word(from: *mut u64) -> u64 {
+    // SAFETY: the caller vouches for it.
+    unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Relaxed)
+}
+
+/// Stores 8 bytes in one piece.
+///
+/// # Safety
+///
+/// They are mapped, writable and aligned, and whatever reads or writes them meanwhile does so atomically, or is not of this
+/// program.
+#[inline(always)]
+pub(crate) unsafe fn store_word(to: *mut u64, word: u64) {
+    // SAFETY: the caller vouches for it.
+    unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Relaxed);
+}
+
+/// Copies from memory that others may write meanwhile, ascending, whole words where it is aligned.
+///
+/// # Safety
+///
+/// As [`load_word`], for as many bytes as `bytes` has.
+pub(crate) unsafe fn copy_out(from: *mut u8, bytes: &mut [u8]) {
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = from.wrapping_add(done);
+        match bytes[done..].first_chunk_mut::<WORD>() {
+            Some(word) if at.addr().is_multiple_of(WORD) => {
+                // SAFETY: the caller vouches for so many bytes; they are aligned.
+                *word = unsafe { load_word(at.cast()) }.to_ne_bytes();
+                done += WORD;
+            }
+            _ => {
+                // SAFETY: the caller vouches for it.
+                bytes[done] = unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Relaxed);
+                done += 1;
+            }
+        }
+    }
+}
+
+/// Copies to memory that others may read and write meanwhile, ascending, whole words where it is aligned.
+///
+/// # Safety
+///
+/// As [`store_word`], for as many bytes as `bytes` has.
+pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = to.wrapping_add(done);
+        match bytes[done..].first_chunk::<WORD>() {
+            Some(word) if at.addr().is_multiple_of(WORD) => {
+                // SAFETY: the caller vouches for so many bytes; they are aligned.
+                unsafe { store_word(at.cast(), u64::from_ne_bytes(*word)) };
+                done += WORD;
+            }
+            _ => {
+                // SAFETY: the caller vouches for it.
+                unsafe { AtomicU8::from_ptr(at) }.store(bytes[done], Ordering::Relaxed);
+                done += 1;
+            }
+        }
+    }
+}
+
+/// The bytes of a word.
+const WORD: usize = size_of::<u64>();

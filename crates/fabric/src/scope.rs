@@ -13,4 +13,8 @@ impl Scope {
         static SCOPES: Numbers = Numbers(AtomicU32::new(0));
         Self(SCOPES.next())
     }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
 }

@@ -13,7 +13,7 @@ fn nothing_is_left_open_when_the_last_owner_goes() {
     {
         let Some(pair) = Pair::open(Provider { name, source }, false) else { continue };
         let open = fabric::census();
-        assert_eq!((open.regions, open.endpoints, open.queues), (4, 4, 2), "{name}");
+        assert_eq!((open.regions, open.endpoints, open.queues), (4, 4, 4), "{name}");
         assert_eq!(
             (open.address_vectors, open.domains, open.fabrics, open.pages),
             (2, 2, 2, 4),

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::{Delivery, error_text};
+use fabric::nic::{Delivery, Write};
+use fabric::{Data, error_text};
 
 use crate::support::{LOOPBACK, Pair, Provider, bytes_of, info, library, pattern, say};
 
@@ -52,7 +53,7 @@ fn tell(provider: Provider, basic: bool) {
         found.nic(),
     ));
     let Some(mut pair) = Pair::open(provider, basic) else { return };
-    say(&format!("  name is {} bytes", pair.near.data.name().unwrap().len()));
+    say(&format!("  name is {} bytes", pair.near.nic.data_name().len()));
     if !warm_up(&mut pair) {
         say("  first write: no completion");
         return;
@@ -69,25 +70,15 @@ fn tell(provider: Provider, basic: bool) {
 /// Connects both ways, and shows an arrival.
 fn warm_up(pair: &mut Pair) -> bool {
     pair.post(|near, far| {
-        let local = near.data_region.local(0, 100).unwrap();
+        let (local, remote) = (near.data_region.local(0, 100).unwrap(), far.data_at(0));
         let peer = near.data_peer();
-        near.data.write_with_immediate(
-            local,
-            far.data_at(0),
-            peer,
-            1,
-            Delivery::Default,
-            near.contexts.at(0),
-        )
+        let write = Write { local, remote, peer, delivery: Delivery::Default };
+        near.nic.write(&write, Some(1), 0)
     });
-    let arrival = pair.wait_arrival();
-    say(&format!("  arrival of 100 bytes: flags {:#x} len {}", arrival.flags(), arrival.len()));
+    let (_, len) = pair.wait_arrival();
+    say(&format!("  arrival of 100 bytes: len {len}"));
     pair.wait("our own completion", |pair| !pair.near_told.is_empty());
-    let own = pair.near_told.iter().map(|told| format!("{:#x}", told.flags())).collect::<Vec<_>>();
-    say(&format!(
-        "  the initiator's own: flags {own:?}; injected writes up to {}",
-        pair.near.data.inject_bytes()
-    ));
+    say(&format!("  injected writes up to {}", pair.near.nic.inject_bytes::<Data>()));
     settle(pair);
     true
 }
@@ -106,16 +97,10 @@ fn alone(pair: &mut Pair, delivery: Delivery, immediate: Option<u64>, len: usize
     let sent = pattern(len + 5, len);
     pair.near.data_pages.copy_in(0, &sent);
     pair.far.data_pages.fill(0, len, 0);
-    let context = pair.near.contexts.at(1);
     pair.post(|near, far| {
-        let local = near.data_region.local(0, len).unwrap();
-        let (to, peer) = (far.data_at(0), near.data_peer());
-        match immediate {
-            None => near.data.write(local, to, peer, delivery, context),
-            Some(immediate) => {
-                near.data.write_with_immediate(local, to, peer, immediate, delivery, context)
-            }
-        }
+        let (local, remote) = (near.data_region.local(0, len).unwrap(), far.data_at(0));
+        let write = Write { local, remote, peer: near.data_peer(), delivery };
+        near.nic.write(&write, immediate, 1)
     });
     let what = format!("  {delivery:?} write of {len} bytes, immediate {}", immediate.is_some());
     let start = Instant::now();

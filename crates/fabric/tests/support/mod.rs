@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::{
-    AddressVector, Batch, Completion, CompletionError, CompletionQueue, Contexts, Control, CqPoll,
-    Data, Domain, Endpoint, Fabric, Info, Library, Pages, PeerAddress, Post, Query, Region,
-    RemoteBytes,
+use fabric::nic::{
+    CompletionError, Event, Nic, NicOptions, PeerAddress, Post, Region, RemoteBytes,
 };
+use fabric::{Control, Data, FabricError, Info, Library, Pages, Query};
 
 /// A provider as the tests ask for it.
 #[derive(Clone, Copy, Debug)]
@@ -52,57 +51,55 @@ pub(crate) fn info(library: &Library, provider: Provider, basic_regions: bool) -
     found.into_iter().find(|info| info.provider() == provider.name)
 }
 
-/// One end: a data rail, a control rail, their queue, and memory registered on both.
+/// One end: a NIC with both rails, and memory registered on both.
 pub(crate) struct Side {
-    pub(crate) data: Arc<Endpoint<Data>>,
-    pub(crate) control: Arc<Endpoint<Control>>,
+    pub(crate) nic: Nic,
     pub(crate) data_region: Region<Data>,
     pub(crate) control_region: Region<Control>,
     pub(crate) data_pages: Arc<Pages>,
     pub(crate) control_pages: Arc<Pages>,
-    pub(crate) contexts: Contexts,
-    pub(crate) queue: Arc<CompletionQueue>,
-    pub(crate) addresses: Arc<AddressVector>,
     pub(crate) data_peer: Option<PeerAddress>,
     pub(crate) control_peer: Option<PeerAddress>,
 }
 
+/// What a side's queues have told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Arrived { immediate: u64, len: usize },
+    Ended { token: u64, len: usize },
+}
+
+/// Operations that a side may have in flight.
+pub(crate) const OPERATIONS: u16 = 64;
+
 impl Side {
-    pub(crate) fn open(library: &Arc<Library>, info: &Info) -> Self {
-        let fabric = Fabric::open(library, info).expect("a fabric");
-        let domain = Domain::open(&fabric, info).expect("a domain");
-        let queue = CompletionQueue::open(&domain, 1024).expect("a queue");
-        let addresses = AddressVector::open(&domain).expect("an address vector");
-        let data =
-            Endpoint::<Data>::open(&domain, info, &queue, &addresses).expect("a data endpoint");
-        let control = Endpoint::<Control>::open(&domain, info, &queue, &addresses)
-            .expect("a control endpoint");
+    pub(crate) fn open(library: &Library, info: &Info) -> Self {
+        let options = NicOptions {
+            data: Some(&[]),
+            control: Some(&[]),
+            entries: 1024,
+            operations: OPERATIONS,
+        };
+        let mut nic = Nic::open(library, info, &options).expect("a NIC");
         let data_pages = Arc::new(Pages::map(BYTES).expect("pages"));
         let control_pages = Arc::new(Pages::map(BYTES).expect("pages"));
-        let data_region =
-            Region::register_pages(&data, Arc::clone(&data_pages)).expect("a data region");
+        let data_region = nic.register(Arc::clone(&data_pages).into()).expect("a data region");
         let control_region =
-            Region::register_pages(&control, Arc::clone(&control_pages)).expect("a control region");
+            nic.register(Arc::clone(&control_pages).into()).expect("a control region");
         Self {
-            data,
-            control,
+            nic,
             data_region,
             control_region,
             data_pages,
             control_pages,
-            contexts: Contexts::new(64),
-            queue,
-            addresses,
             data_peer: None,
             control_peer: None,
         }
     }
 
     pub(crate) fn meet(&mut self, other: &Self) {
-        let data = other.data.name().expect("a name");
-        let control = other.control.name().expect("a name");
-        self.data_peer = Some(self.addresses.insert(&data).expect("a valid address"));
-        self.control_peer = Some(self.addresses.insert(&control).expect("a valid address"));
+        self.data_peer = Some(self.nic.join(other.nic.data_name()).expect("a valid address"));
+        self.control_peer = Some(self.nic.join(other.nic.control_name()).expect("a valid address"));
     }
 
     pub(crate) fn data_peer(&self) -> PeerAddress {
@@ -129,14 +126,24 @@ impl Side {
         }
     }
 
-    pub(crate) fn poll(&self) -> Result<Vec<Completion>, CompletionError> {
-        let mut batch = Batch::new();
-        match self.queue.read(&mut batch) {
-            CqPoll::Empty => Ok(Vec::new()),
-            CqPoll::Completions(completions) => Ok(completions.to_vec()),
-            CqPoll::Failed(error) => Err(error),
-            CqPoll::Broken(error) => panic!("{error}"),
+    pub(crate) fn poll(&mut self) -> Result<Vec<Told>, CompletionError> {
+        let mut told = Vec::new();
+        for of_data in [true, false] {
+            let polled = if of_data { self.nic.poll_data() } else { self.nic.poll_control() };
+            while !polled.is_empty() {
+                let event = if of_data { self.nic.next_data() } else { self.nic.next_control() };
+                match event {
+                    None => break,
+                    Some(Event::Arrived { immediate, len }) => {
+                        told.push(Told::Arrived { immediate, len });
+                    }
+                    Some(Event::Ended { token, len }) => told.push(Told::Ended { token, len }),
+                    Some(Event::Failed(failed)) => return Err(failed.error),
+                    Some(Event::Broken(error)) => panic!("{error}"),
+                }
+            }
         }
+        Ok(told)
     }
 }
 
@@ -144,8 +151,8 @@ impl Side {
 pub(crate) struct Pair {
     pub(crate) near: Side,
     pub(crate) far: Side,
-    pub(crate) near_told: Vec<Completion>,
-    pub(crate) far_told: Vec<Completion>,
+    pub(crate) near_told: Vec<Told>,
+    pub(crate) far_told: Vec<Told>,
 }
 
 impl Pair {
@@ -175,13 +182,13 @@ impl Pair {
     /// Repeats a post until there is room.
     pub(crate) fn post(
         &mut self,
-        mut post: impl FnMut(&Side, &Side) -> Result<Post, fabric::FabricError>,
+        mut post: impl FnMut(&mut Side, &mut Side) -> Result<Post, FabricError>,
     ) {
         let start = Instant::now();
         loop {
-            match post(&self.near, &self.far) {
+            match post(&mut self.near, &mut self.far) {
                 Ok(Post::Accepted) => return,
-                Ok(Post::Again) => self.progress(),
+                Ok(Post::Again | Post::Full) => self.progress(),
                 Err(error) => panic!("{error}"),
             }
             assert!(start.elapsed() < PATIENCE, "no room for a post in {PATIENCE:?}");
@@ -196,25 +203,22 @@ impl Pair {
         }
     }
 
-    /// Waits for the completion of the near side's operation at context `index`.
-    pub(crate) fn wait_near(&mut self, index: usize) {
-        let context = self.near.contexts.at(index);
-        self.wait("an operation of ours", |pair| {
-            pair.near_told.iter().any(|told| {
-                !told.is_remote_write()
-                    && pair.near.contexts.index_of(told.context()) == Some(index)
-                    && pair.near.contexts.at(index) == context
-            })
-        });
-        self.near_told.retain(|told| self.near.contexts.index_of(told.context()) != Some(index));
+    /// Waits for the completion of the near side's operation with this token.
+    pub(crate) fn wait_near(&mut self, wanted: u64) {
+        let its = |told: &Told| matches!(told, Told::Ended { token, .. } if *token == wanted);
+        self.wait("an operation of ours", |pair| pair.near_told.iter().any(its));
+        self.near_told.retain(|told| !its(told));
     }
 
-    /// Waits for a peer's write at the far side, and takes it.
-    pub(crate) fn wait_arrival(&mut self) -> Completion {
-        self.wait("an arrival", |pair| pair.far_told.iter().any(Completion::is_remote_write));
-        let index =
-            self.far_told.iter().position(Completion::is_remote_write).expect("it was just there");
-        self.far_told.remove(index)
+    /// Waits for a peer's write at the far side, and takes it: immediate and length.
+    pub(crate) fn wait_arrival(&mut self) -> (u64, usize) {
+        let is_arrival = |told: &Told| matches!(told, Told::Arrived { .. });
+        self.wait("an arrival", |pair| pair.far_told.iter().any(is_arrival));
+        let index = self.far_told.iter().position(is_arrival).expect("it was just there");
+        match self.far_told.remove(index) {
+            Told::Arrived { immediate, len } => (immediate, len),
+            Told::Ended { .. } => unreachable!("an arrival was asked for"),
+        }
     }
 }
 

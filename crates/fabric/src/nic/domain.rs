@@ -1,0 +1,59 @@
+//! An open domain, one NIC or what the provider takes for one (fi_domain(3)), and the fabric that it is of (fi_fabric(3)).
+
+use std::ptr;
+
+use libfabric_sys as sys;
+
+use crate::error::FabricError;
+use crate::handle::Handle;
+use crate::info::{Info, RegionMode};
+use crate::library::{Library, Version};
+
+/// A domain and a fabric that nothing else uses.
+#[derive(Debug)]
+pub(super) struct Domain {
+    handle: Handle<sys::fid_domain>, // Closes before its fabric: keep it first.
+    fabric: Handle<sys::fid_fabric>,
+    mode: RegionMode,
+    takes_dmabuf: bool,
+}
+
+impl Domain {
+    pub(super) fn open(library: &Library, info: &Info) -> Result<Self, FabricError> {
+        let open = |out| {
+            // SAFETY: the attributes live in `info`, and `out` is a valid place.
+            unsafe { (library.symbols().fi_fabric)(info.fabric_ptr(), out, ptr::null_mut()) }
+        };
+        // SAFETY: fi_fabric gives us a fabric of our own.
+        let fabric = unsafe { Handle::open("fi_fabric", open) }?;
+        let open = |out| {
+            // SAFETY: the fabric is open, the library only reads `info`, and `out` is a valid place.
+            unsafe { sys::fi_domain(fabric.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
+        };
+        // SAFETY: fi_domain gives us a domain of our own.
+        let handle = unsafe { Handle::open("fi_domain", open) }?;
+        let takes_dmabuf = info.device_memory() && library.api() >= DMABUF_SINCE;
+        Ok(Self { handle, fabric, mode: info.region_mode(), takes_dmabuf })
+    }
+
+    pub(super) fn mode(&self) -> RegionMode {
+        self.mode
+    }
+
+    /// Whether device memory can be registered by its dmabuf: with FI_HMEM, from version 1.20 of the interface on.
+    pub(super) fn takes_dmabuf(&self) -> bool {
+        self.takes_dmabuf
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {
+        self.handle.as_ptr()
+    }
+
+    /// Neither ever closes.
+    pub(super) fn leak(&mut self) {
+        self.handle.leak();
+        self.fabric.leak();
+    }
+}
+
+const DMABUF_SINCE: Version = Version::new(1, 20);

@@ -1,0 +1,200 @@
+//! Addresses of peers' endpoints, shared by all users of the same one. fi_av(3).
+
+use std::collections::{HashMap, VecDeque};
+use std::ptr;
+
+use libfabric_sys as sys;
+
+use crate::error::{FabricError, check};
+use crate::handle::Handle;
+
+/// The address vector of one NIC, with a count of users per entry.
+#[derive(Debug)]
+pub(super) struct Peers {
+    handle: Handle<sys::fid_av>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    known: HashMap<Box<[u8]>, u32>,
+    /// Without users, oldest first. Nothing says when an injected write has ended, and fi_av(3) leaves open what becomes of
+    /// one whose peer is removed meanwhile: so an entry stays until many came after it.
+    retired: VecDeque<u32>,
+    /// The NIC's number, and how many peers there ever were.
+    next_stamp: u64,
+}
+
+/// A peer, as one NIC names it. It names nothing to another NIC, nor once its last user has left and it was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerAddress {
+    stamp: u64,
+    slot: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// [`GONE`] where there is no peer.
+    stamp: u64,
+    raw: sys::fi_addr_t,
+    users: u32,
+    name: Box<[u8]>,
+}
+
+/// No peer has this stamp: serials begin behind it.
+const GONE: u64 = 0;
+/// Bits of a stamp for a NIC's peers; the others are for the NIC.
+const SERIAL_BITS: u32 = 32;
+const SERIALS: u64 = 1 << SERIAL_BITS;
+
+impl PeerAddress {
+    #[inline(always)]
+    pub(super) fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
+impl Peers {
+    pub(super) fn new(handle: Handle<sys::fid_av>, nic: u32) -> Self {
+        Self {
+            handle,
+            entries: Vec::new(),
+            free: Vec::new(),
+            known: HashMap::new(),
+            retired: VecDeque::new(),
+            next_stamp: u64::from(nic) << SERIAL_BITS | 1,
+        }
+    }
+
+    /// libfabric's name for a peer.
+    #[inline(always)]
+    pub(super) fn raw(&self, peer: PeerAddress) -> Option<sys::fi_addr_t> {
+        let entry = self.entries.get(peer.slot as usize)?;
+        (entry.stamp == peer.stamp).then_some(entry.raw)
+    }
+
+    /// The same for a slot that an operation names.
+    pub(super) fn raw_at(&self, slot: u32) -> sys::fi_addr_t {
+        self.entries.get(slot as usize).map_or(sys::FI_ADDR_NOTAVAIL, |entry| entry.raw)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn knows(&self, name: &[u8]) -> bool {
+        self.known.contains_key(name)
+    }
+
+    /// The entry for `name`, inserted when it is new. Each call is one user more.
+    pub(super) fn join(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
+        if let Some(slot) = self.known.get(name).copied() {
+            let entry = &mut self.entries[slot as usize];
+            if entry.users == 0 {
+                self.retired.retain(|retired| *retired != slot);
+            }
+            entry.users += 1;
+            return Ok(PeerAddress { stamp: entry.stamp, slot });
+        }
+        let full = FabricError::new("fi_av_insert", sys::FI_ENOMEM);
+        let number = match self.free.last() {
+            Some(free) => *free,
+            None => u32::try_from(self.entries.len()).map_err(|_| full)?,
+        };
+        // The last serial is never given out, so that stamps of a NIC stay within its own.
+        if self.next_stamp % SERIALS == SERIALS - 1 {
+            return Err(full);
+        }
+        let raw = self.insert(name)?;
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        let entry = Entry { stamp, raw, users: 1, name: name.into() };
+        if self.free.pop().is_some() {
+            self.entries[number as usize] = entry;
+        } else {
+            self.entries.push(entry);
+        }
+        self.known.insert(name.into(), number);
+        Ok(PeerAddress { stamp, slot: number })
+    }
+
+    /// One user more of an entry that has some.
+    pub(super) fn hold(&mut self, peer: PeerAddress) {
+        let entry = self.entries.get_mut(peer.slot as usize);
+        if let Some(entry) = entry.filter(|entry| entry.stamp == peer.stamp && entry.users > 0) {
+            entry.users += 1;
+        }
+    }
+
+    /// One user less; the last one retires the entry. `in_use` says of the oldest retired one whether an operation goes there.
+    pub(super) fn leave(&mut self, peer: PeerAddress, in_use: impl Fn(u32) -> bool) {
+        let entry = self.entries.get_mut(peer.slot as usize);
+        let Some(entry) = entry.filter(|entry| entry.stamp == peer.stamp) else { return };
+        let Some(users) = entry.users.checked_sub(1) else {
+            debug_assert!(false, "a peer without users is left");
+            return;
+        };
+        entry.users = users;
+        if users > 0 {
+            return;
+        }
+        self.retired.push_back(peer.slot);
+        if self.retired.len() > RETIRED_MAX
+            && let Some(at) = self.retired.iter().position(|slot| !in_use(*slot))
+            && let Some(slot) = self.retired.remove(at)
+        {
+            self.remove(slot);
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        let Some(entry) = self.entries.get_mut(slot as usize) else { return };
+        entry.stamp = GONE;
+        self.known.remove(&entry.name);
+        self.free.push(slot);
+        let mut raw = entry.raw;
+        // SAFETY: the vector is open, `raw` is a valid place, and no operation that is in flight goes there.
+        let code = unsafe { sys::fi_av_remove(self.handle.as_ptr(), &raw mut raw, 1, 0) };
+        if let Err(error) = check("fi_av_remove", code) {
+            // sockets of libfabric 2.5 does not forget every address.
+            log::debug!("removing a peer's address: {error}");
+        }
+    }
+
+    /// The bytes may come from the wire: libfabric reads an address by its format, not by a length, so it is given a padded
+    /// copy.
+    fn insert(&self, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
+        let mut padded = PaddedAddress([0; ADDRESS_BYTES_MAX]);
+        let refused = FabricError::new("fi_av_insert", sys::FI_EINVAL);
+        // The last byte stays zero: addresses in text form end there at the latest.
+        if address.is_empty() || address.len() >= ADDRESS_BYTES_MAX {
+            return Err(refused);
+        }
+        padded.0[..address.len()].copy_from_slice(address);
+        let mut peer = sys::FI_ADDR_NOTAVAIL;
+        // SAFETY: the vector is open, and the copy is longer than any address format.
+        let inserted = unsafe {
+            sys::fi_av_insert(
+                self.handle.as_ptr(),
+                (&raw const padded).cast(),
+                1,
+                &raw mut peer,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        check("fi_av_insert", inserted)?;
+        if inserted == 1 && peer != sys::FI_ADDR_NOTAVAIL { Ok(peer) } else { Err(refused) }
+    }
+
+    pub(super) fn handle(&mut self) -> &mut Handle<sys::fid_av> {
+        &mut self.handle
+    }
+}
+
+/// Peers without users that are kept.
+const RETIRED_MAX: usize = 64;
+
+/// Formats go up to a `sockaddr_storage` (128 bytes), names of shm's to 256.
+const ADDRESS_BYTES_MAX: usize = 512;
+
+/// Aligned as any address structure may need.
+#[repr(C, align(16))]
+struct PaddedAddress([u8; ADDRESS_BYTES_MAX]);

@@ -1,0 +1,536 @@
+//! Posting operations: what each kind of rail can do. fi_rma(3), fi_msg(3).
+//!
+//! Every accepted operation but an injected one ends in its rail's queue, by [`Event::Ended`](super::Event) or
+//! [`Event::Failed`](super::Event) with the caller's token. Until then the operation table holds its region, its peer and its context.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+
+use libfabric_sys as sys;
+
+use super::Nic;
+use super::operations::Kind;
+use super::peers::PeerAddress;
+use super::rail::Rail;
+use super::region::{HostBytes, LocalBytes, RemoteBytes};
+use crate::error::FabricError;
+use crate::kind::{Control, Data, RailKind};
+
+/// What became of a post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a post that was not accepted must be repeated"]
+pub enum Post {
+    /// The operation is under way.
+    Accepted,
+    /// The provider has no room for it (-FI_EAGAIN), or others to the same peer wait before it: nothing was posted.
+    Again,
+    /// As many operations as the NIC has room for are in flight: nothing was posted, and that says nothing of the peer.
+    Full,
+}
+
+/// What a write's completion means: fi_cq(3), completion levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// What the provider does by default: at least, the buffer is free again.
+    #[default]
+    Default,
+    /// The bytes are at the peer (FI_DELIVERY_COMPLETE), where the provider keeps that promise.
+    Complete,
+    /// The bytes are copied at once (FI_INJECT), and their memory is free before the completion. Up to `inject_bytes`.
+    Injected,
+}
+
+/// A write: out of memory of ours, into a peer's.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'region, K: RailKind> {
+    /// What is written.
+    pub local: LocalBytes<'region, K>,
+    /// Where to.
+    pub remote: RemoteBytes<K>,
+    /// Whose memory that is.
+    pub peer: PeerAddress,
+    /// What its completion means.
+    pub delivery: Delivery,
+}
+
+/// A write as libfabric takes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Raw {
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) remote: u64,
+    pub(super) key: u64,
+    pub(super) immediate: Option<u64>,
+    pub(super) delivery: Delivery,
+}
+
+/// What an operation that is being posted has.
+struct Begun {
+    index: u16,
+    context: *mut c_void,
+    descriptor: *mut c_void,
+    peer: sys::fi_addr_t,
+    endpoint: NonNull<sys::fid_ep>,
+}
+
+impl Nic {
+    /// Writes on the data rail, and tells the peer's queue, with `immediate` if there is one, when the bytes are there.
+    ///
+    /// # Errors
+    ///
+    /// What fi_write, fi_writedata or fi_writemsg (fi_rma(3)) returned; cxi says -FI_ENOSYS to immediates by default. -FI_EINVAL
+    /// for a region or a peer of another NIC, -FI_EMSGSIZE for too many bytes to be injected, -FI_ESHUTDOWN where the rail is closed.
+    #[inline(always)]
+    pub fn write(
+        &mut self,
+        write: &Write<'_, Data>,
+        immediate: Option<u64>,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        if !self.is_clear_to(write.peer) {
+            return Ok(Post::Again);
+        }
+        self.post_write(Kind::Write, write, immediate, token)
+    }
+
+    /// The same, and where it is refused it waits, behind others to the same peer, for [`Nic::flush`]. True: it was posted, or
+    /// waits. False: as many operations as the NIC has room for are in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nic::write`]: it was not posted, and never will be.
+    #[inline]
+    pub fn write_in_order(
+        &mut self,
+        write: &Write<'_, Data>,
+        immediate: Option<u64>,
+        token: u64,
+    ) -> Result<bool, FabricError> {
+        match self.write(write, immediate, token)? {
+            Post::Accepted => Ok(true),
+            Post::Full => Ok(false),
+            Post::Again => self.queue_write(write, immediate, token),
+        }
+    }
+
+    /// Writes a few bytes of host memory on the data rail, which are free again at once, and tells the peer's queue. There is no
+    /// completion here.
+    ///
+    /// # Errors
+    ///
+    /// What fi_inject_writedata (fi_rma(3)) returned; else as [`Nic::write`].
+    #[inline(always)]
+    pub fn inject(
+        &mut self,
+        local: HostBytes<'_>,
+        remote: RemoteBytes<Data>,
+        peer: PeerAddress,
+        immediate: u64,
+    ) -> Result<Post, FabricError> {
+        const CALL: &str = "fi_inject_writedata";
+        if !self.is_clear_to(peer) {
+            return Ok(Post::Again);
+        }
+        let (endpoint, address) = self.injects(CALL, &self.data, local.len(), peer)?;
+        // Counted before, so that nothing has to be kept meanwhile.
+        let len = local.len() as u64;
+        self.carried.bytes += len;
+        self.carried.writes += 1;
+        // SAFETY: the endpoint is open, the peer is in its address vector, and the region is borrowed; nothing is needed after
+        // the call.
+        let code = unsafe {
+            sys::fi_inject_writedata(
+                endpoint.as_ptr(),
+                local.buffer(),
+                local.len(),
+                immediate,
+                address,
+                remote.address,
+                remote.key.to_wire(),
+            )
+        };
+        if code != 0 {
+            self.count_out(len);
+        }
+        posted(CALL, code)
+    }
+
+    /// Reads the peer's `remote` into `local`, on the data rail.
+    ///
+    /// # Errors
+    ///
+    /// What fi_read (fi_rma(3)) returned; else as [`Nic::write`].
+    #[inline]
+    pub fn read(
+        &mut self,
+        local: LocalBytes<'_, Data>,
+        remote: RemoteBytes<Data>,
+        peer: PeerAddress,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        const CALL: &str = "fi_read";
+        let Some(begun) = self.begin(CALL, Kind::Read, &local, Some(peer), token)? else {
+            return Ok(Post::Full);
+        };
+        // SAFETY: the endpoint is open, and the operation table keeps the region, its memory, the peer and the context until
+        // the operation has ended.
+        let code = unsafe {
+            sys::fi_read(
+                begun.endpoint.as_ptr(),
+                buffer(local.address),
+                local.len,
+                begun.descriptor,
+                begun.peer,
+                remote.address,
+                remote.key.to_wire(),
+                begun.context,
+            )
+        };
+        self.begun(CALL, begun.index, code)
+    }
+
+    /// Writes on the control rail.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nic::write`].
+    #[inline(always)]
+    pub fn write_control(
+        &mut self,
+        write: &Write<'_, Control>,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        self.post_write(Kind::ControlWrite, write, None, token)
+    }
+
+    /// Writes a few bytes on the control rail, which are free again at once; there is no completion.
+    ///
+    /// # Errors
+    ///
+    /// What fi_inject_write (fi_rma(3)) returned; else as [`Nic::write`].
+    #[inline]
+    pub fn inject_control(
+        &mut self,
+        local: HostBytes<'_>,
+        remote: RemoteBytes<Control>,
+        peer: PeerAddress,
+    ) -> Result<Post, FabricError> {
+        const CALL: &str = "fi_inject_write";
+        let (endpoint, address) = self.injects(CALL, &self.control, local.len(), peer)?;
+        // SAFETY: the endpoint is open, the peer is in its address vector, and the region is borrowed; nothing is needed after
+        // the call.
+        let code = unsafe {
+            sys::fi_inject_write(
+                endpoint.as_ptr(),
+                local.buffer(),
+                local.len(),
+                address,
+                remote.address,
+                remote.key.to_wire(),
+            )
+        };
+        posted(CALL, code)
+    }
+
+    /// Sends `local` to a receive that the peer posted, on the control rail.
+    ///
+    /// # Errors
+    ///
+    /// What fi_send (fi_msg(3)) returned; else as [`Nic::write`].
+    pub fn send(
+        &mut self,
+        local: LocalBytes<'_, Control>,
+        peer: PeerAddress,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        const CALL: &str = "fi_send";
+        let Some(begun) = self.begin(CALL, Kind::Send, &local, Some(peer), token)? else {
+            return Ok(Post::Full);
+        };
+        // SAFETY: as in `read`.
+        let code = unsafe {
+            sys::fi_send(
+                begun.endpoint.as_ptr(),
+                buffer(local.address),
+                local.len,
+                begun.descriptor,
+                begun.peer,
+                begun.context,
+            )
+        };
+        self.begun(CALL, begun.index, code)
+    }
+
+    /// Posts `local` as room for one message from any peer, on the control rail.
+    ///
+    /// # Errors
+    ///
+    /// What fi_recv (fi_msg(3)) returned; else as [`Nic::write`].
+    pub fn receive(
+        &mut self,
+        local: LocalBytes<'_, Control>,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        const CALL: &str = "fi_recv";
+        let Some(begun) = self.begin(CALL, Kind::Receive, &local, None, token)? else {
+            return Ok(Post::Full);
+        };
+        // SAFETY: as in `read`.
+        let code = unsafe {
+            sys::fi_recv(
+                begun.endpoint.as_ptr(),
+                buffer(local.address),
+                local.len,
+                begun.descriptor,
+                sys::FI_ADDR_UNSPEC,
+                begun.context,
+            )
+        };
+        self.begun(CALL, begun.index, code)
+    }
+
+    #[inline(always)]
+    fn post_write<K: RailKind>(
+        &mut self,
+        kind: Kind,
+        write: &Write<'_, K>,
+        immediate: Option<u64>,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        let Write { local, peer, .. } = write;
+        let raw = Raw::of(write, immediate);
+        if raw.delivery == Delivery::Injected && raw.len > self.rail::<K>().inject_bytes() {
+            return Err(FabricError::new("fi_writemsg", sys::FI_EMSGSIZE));
+        }
+        let Some(begun) = self.begin(raw.call(), kind, local, Some(*peer), token)? else {
+            return Ok(Post::Full);
+        };
+        let Begun { index, context, descriptor, peer, endpoint } = begun;
+        // SAFETY: the endpoint is open, and the operation table keeps the region, its memory, the peer and the context until
+        // the operation has ended.
+        let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
+        self.begun(raw.call(), index, code)
+    }
+
+    /// Puts a write of data into the table that is not posted yet.
+    #[cold]
+    fn queue_write(
+        &mut self,
+        write: &Write<'_, Data>,
+        immediate: Option<u64>,
+        token: u64,
+    ) -> Result<bool, FabricError> {
+        let raw = Raw::of(write, immediate);
+        let begun = self.begin(raw.call(), Kind::Write, &write.local, Some(write.peer), token)?;
+        let Some(Begun { index, .. }) = begun else { return Ok(false) };
+        self.carried.refused += 1;
+        self.backlog.push(write.peer, (index, raw));
+        Ok(true)
+    }
+
+    /// Takes an entry of the table, which holds the region from now on. None when the table is full.
+    #[inline(always)]
+    fn begin<K: RailKind>(
+        &mut self,
+        call: &'static str,
+        kind: Kind,
+        local: &LocalBytes<'_, K>,
+        peer: Option<PeerAddress>,
+        token: u64,
+    ) -> Result<Option<Begun>, FabricError> {
+        let Some(endpoint) = self.rail::<K>().endpoint() else {
+            return Err(FabricError::new(call, sys::FI_ESHUTDOWN));
+        };
+        let (address, slot) = match peer {
+            None => (sys::FI_ADDR_UNSPEC, u32::MAX),
+            Some(peer) => match self.peers.raw(peer) {
+                Some(address) => (address, peer.slot()),
+                None => return Err(FabricError::new(call, sys::FI_EINVAL)),
+            },
+        };
+        let Some(index) = self.operations.upcoming() else { return Ok(None) };
+        // A descriptor is a pointer of its own domain's or endpoint's, and no other may follow it.
+        let descriptor =
+            if local.nic == self.number { self.regions.hold(local.slot) } else { None };
+        let Some(descriptor) = descriptor else {
+            return Err(FabricError::new(call, sys::FI_EINVAL));
+        };
+        self.operations.take(kind, token, local.len as u64, local.slot, slot);
+        let context = self.operations.context(index);
+        Ok(Some(Begun { index, context, descriptor, peer: address, endpoint }))
+    }
+
+    /// What became of an operation that [`Nic::begin`] has put into the table: out again if it was not accepted.
+    #[inline(always)]
+    fn begun(&mut self, call: &'static str, index: u16, code: isize) -> Result<Post, FabricError> {
+        if code != 0 {
+            self.take_back(index);
+        }
+        posted(call, code)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, index: u16) {
+        if let Some(entry) = self.operations.end_at(index.into()) {
+            self.regions.release(entry.region);
+        }
+    }
+
+    /// What an injected write needs, if it may be posted.
+    #[inline(always)]
+    fn injects(
+        &self,
+        call: &'static str,
+        rail: &Rail,
+        len: usize,
+        peer: PeerAddress,
+    ) -> Result<(NonNull<sys::fid_ep>, sys::fi_addr_t), FabricError> {
+        // Providers copy into places of that size, and not all check.
+        if len > rail.inject_bytes() {
+            return Err(FabricError::new(call, sys::FI_EMSGSIZE));
+        }
+        match (rail.endpoint(), self.peers.raw(peer)) {
+            (Some(endpoint), Some(address)) => Ok((endpoint, address)),
+            (None, _) => Err(FabricError::new(call, sys::FI_ESHUTDOWN)),
+            (_, None) => Err(FabricError::new(call, sys::FI_EINVAL)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_out(&mut self, len: u64) {
+        self.carried.bytes -= len;
+        self.carried.writes -= 1;
+    }
+}
+
+impl Raw {
+    #[inline(always)]
+    fn of<K: RailKind>(write: &Write<'_, K>, immediate: Option<u64>) -> Self {
+        let Write { local, remote, delivery, .. } = *write;
+        // Nothing is delivered by an empty write, and shm 1.17 waits for ever for the proof of it.
+        let delivery = if delivery == Delivery::Complete && local.len == 0 {
+            Delivery::Default
+        } else {
+            delivery
+        };
+        let (remote, key) = (remote.address, remote.key.to_wire());
+        Self { address: local.address, len: local.len, remote, key, immediate, delivery }
+    }
+
+    /// The call that posts it.
+    #[inline(always)]
+    pub(super) fn call(&self) -> &'static str {
+        match (self.delivery, self.immediate) {
+            (Delivery::Default, None) => "fi_write",
+            (Delivery::Default, Some(_)) => "fi_writedata",
+            _ => "fi_writemsg",
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The endpoint is open, the descriptor is of a region of its NIC's that covers the bytes, the peer is in its address vector,
+    /// and the context is no other operation's. Region, memory, peer and context stay until the operation has ended.
+    #[inline(always)]
+    pub(super) unsafe fn post(
+        &self,
+        endpoint: NonNull<sys::fid_ep>,
+        descriptor: *mut c_void,
+        peer: sys::fi_addr_t,
+        context: *mut c_void,
+    ) -> isize {
+        let (endpoint, from) = (endpoint.as_ptr(), buffer(self.address));
+        match (self.delivery, self.immediate) {
+            (Delivery::Default, Some(immediate)) => {
+                // SAFETY: the caller vouches for it.
+                unsafe {
+                    sys::fi_writedata(
+                        endpoint,
+                        from,
+                        self.len,
+                        descriptor,
+                        immediate,
+                        peer,
+                        self.remote,
+                        self.key,
+                        context,
+                    )
+                }
+            }
+            (Delivery::Default, None) => {
+                // SAFETY: as above.
+                unsafe {
+                    sys::fi_write(
+                        endpoint,
+                        from,
+                        self.len,
+                        descriptor,
+                        peer,
+                        self.remote,
+                        self.key,
+                        context,
+                    )
+                }
+            }
+            // SAFETY: as above.
+            _ => unsafe { self.post_message(endpoint, descriptor, peer, context) },
+        }
+    }
+
+    /// Only the long form of the call takes flags.
+    ///
+    /// # Safety
+    ///
+    /// As [`Raw::post`].
+    unsafe fn post_message(
+        &self,
+        endpoint: *mut sys::fid_ep,
+        descriptor: *mut c_void,
+        peer: sys::fi_addr_t,
+        context: *mut c_void,
+    ) -> isize {
+        let from = sys::iovec { iov_base: buffer(self.address), iov_len: self.len };
+        let to = sys::fi_rma_iov { addr: self.remote, len: self.len, key: self.key };
+        let mut descriptor = descriptor;
+        let message = sys::fi_msg_rma {
+            msg_iov: ptr::from_ref(&from),
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: peer,
+            rma_iov: ptr::from_ref(&to),
+            rma_iov_count: 1,
+            context,
+            data: self.immediate.unwrap_or(0),
+        };
+        let level = match self.delivery {
+            Delivery::Default => 0,
+            Delivery::Complete => sys::FI_DELIVERY_COMPLETE,
+            Delivery::Injected => sys::FI_INJECT,
+        };
+        let data = if self.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
+        // SAFETY: the caller vouches for it; the vectors are only read during the call.
+        unsafe { sys::fi_writemsg(endpoint, &raw const message, level | sys::FI_COMPLETION | data) }
+    }
+}
+
+#[inline(always)]
+fn buffer(address: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(crate::memory::address_bits(address))
+}
+
+#[inline(always)]
+pub(super) fn posted(call: &'static str, code: isize) -> Result<Post, FabricError> {
+    const AGAIN: isize = -sys::FI_EAGAIN as isize;
+    match code {
+        0 => Ok(Post::Accepted),
+        AGAIN => Ok(Post::Again),
+        code => refused(call, code),
+    }
+}
+
+#[cold]
+fn refused(call: &'static str, code: isize) -> Result<Post, FabricError> {
+    Err(FabricError::new(call, -c_int::try_from(code).unwrap_or(-sys::FI_EOTHER)))
+}

@@ -1,0 +1,447 @@
+//! One rail of a NIC: an endpoint (fi_endpoint(3)), its completion queue (fi_cq(3)), and what was read from that.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+use std::mem::offset_of;
+use std::ptr::{self, NonNull};
+
+use libfabric_sys as sys;
+
+use super::domain::Domain;
+use crate::error::{FabricError, check, error_text};
+use crate::handle::Handle;
+use crate::info::Info;
+use crate::library::Library;
+use crate::options::{EndpointOption, OptionName, OptionValue};
+
+/// An enabled endpoint with a queue of its own, or neither. Every operation completes in the queue, but for injected ones.
+#[derive(Debug)]
+pub(super) struct Rail {
+    endpoint: Handle<sys::fid_ep>, // Closes before its queue: keep it first.
+    queue: Handle<sys::fid_cq>,
+    inject_bytes: usize,
+    name: Box<[u8]>,
+    found: Found,
+}
+
+/// What the last look into the queue has brought, and how much of that is taken.
+#[derive(Debug)]
+struct Found {
+    completions: [Completion; BATCH],
+    at: usize,
+    count: usize,
+    trouble: Option<Trouble>,
+}
+
+/// What is no completion: it comes behind those.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Failed { context: usize, error: CompletionError },
+    Broken(FabricError),
+}
+
+/// How many completions one look into a queue takes at most.
+pub(super) const BATCH: usize = 32;
+
+impl Rail {
+    /// No rail.
+    pub(super) fn none() -> Self {
+        Self {
+            endpoint: Handle::none(),
+            queue: Handle::none(),
+            inject_bytes: 0,
+            name: Box::default(),
+            found: Found::new(),
+        }
+    }
+
+    /// Opens a queue and an endpoint, binds queue and address vector to it, sets `options`, and enables it.
+    pub(super) fn open(
+        library: &Library,
+        domain: &Domain,
+        info: &Info,
+        addresses: *mut sys::fid_av,
+        entries: usize,
+        options: &[EndpointOption],
+    ) -> Result<Self, FabricError> {
+        let queue = open_queue(domain, entries)?;
+        let open = |out| {
+            // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.
+            unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
+        };
+        // SAFETY: fi_endpoint gives us an endpoint of our own.
+        let endpoint = unsafe { Handle::open("fi_endpoint", open) }?;
+        let inject_bytes = info.inject_bytes();
+        let mut rail =
+            Self { endpoint, queue, inject_bytes, name: Box::default(), found: Found::new() };
+        rail.bind(rail.queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        rail.bind(addresses.cast(), 0)?;
+        for option in options {
+            rail.set(library, option)?;
+        }
+        let enabled = match rail.enable() {
+            // shm names its memory by process, and a killed one leaves it behind. The next process of that number is refused
+            // once, for it takes itself for the owner, and what was left is cleared away meanwhile.
+            Err(error) if error.errno() == sys::FI_EBUSY => rail.enable(),
+            enabled => enabled,
+        };
+        enabled?;
+        if let Some(bytes) = rail.size(library, OptionName::InjectRmaSize)? {
+            rail.inject_bytes = rail.inject_bytes.min(bytes);
+        }
+        rail.name = rail.read_name()?.into();
+        Ok(rail)
+    }
+
+    /// The endpoint, while the rail is open.
+    #[inline(always)]
+    pub(super) fn endpoint(&self) -> Option<NonNull<sys::fid_ep>> {
+        NonNull::new(self.endpoint.as_ptr())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.endpoint().is_some()
+    }
+
+    #[inline(always)]
+    pub(super) fn inject_bytes(&self) -> usize {
+        self.inject_bytes
+    }
+
+    pub(super) fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Makes progress, and reads what has ended, unless what was read before is not all taken yet: how many there are to be taken.
+    #[inline(always)]
+    pub(super) fn poll(&mut self) -> Polled {
+        let Found { completions, at, count, .. } = &mut self.found;
+        if *at < *count {
+            return Polled(*count - *at);
+        }
+        let queue = self.queue.as_ptr();
+        if queue.is_null() {
+            return Polled::EMPTY;
+        }
+        // SAFETY: the queue is open, has the format of `Completion`, and there is room for so many.
+        let read = unsafe { sys::fi_cq_read(queue, completions.as_mut_ptr().cast(), BATCH) };
+        if read == EMPTY || read == 0 {
+            return Polled::EMPTY;
+        }
+        match usize::try_from(read) {
+            Ok(read) => {
+                (*at, *count) = (0, read.min(BATCH));
+                Polled(*count)
+            }
+            Err(_) => self.read_failure(read),
+        }
+    }
+
+    /// The next completion that was read.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Option<&Completion> {
+        let Found { completions, at, count, .. } = &mut self.found;
+        if at >= count {
+            return None;
+        }
+        let completion = completions.get(*at)?;
+        *at += 1;
+        Some(completion)
+    }
+
+    #[inline(always)]
+    pub(super) fn has_trouble(&self) -> bool {
+        self.found.trouble.is_some()
+    }
+
+    pub(super) fn take_trouble(&mut self) -> Option<Trouble> {
+        self.found.trouble.take()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_failure(&mut self, code: isize) -> Polled {
+        (self.found.at, self.found.count) = (0, 0);
+        self.found.trouble = self.failure(code);
+        if self.has_trouble() { Polled(1) } else { Polled::EMPTY }
+    }
+
+    fn failure(&self, code: isize) -> Option<Trouble> {
+        let code = c_int::try_from(code).unwrap_or(-sys::FI_EOTHER);
+        if code != -sys::FI_EAVAIL {
+            return Some(Trouble::Broken(FabricError::new("fi_cq_read", -code)));
+        }
+        // No room is given for a provider's own error data: err_data_size is 0, and err_data then points to the provider's.
+        let mut entry = sys::Grown::new(sys::fi_cq_err_entry::default());
+        // SAFETY: the queue is open, and the entry has room for the form of every version.
+        let count = unsafe { sys::fi_cq_readerr(self.queue.as_ptr(), &raw mut entry.known, 0) };
+        if count == EMPTY || count == 0 {
+            return None;
+        }
+        if count < 0 {
+            let code = c_int::try_from(count).unwrap_or(-sys::FI_EOTHER);
+            return Some(Trouble::Broken(FabricError::new("fi_cq_readerr", -code)));
+        }
+        let entry = entry.known;
+        let error = CompletionError {
+            errno: entry.err.saturating_abs(),
+            provider_errno: entry.prov_errno,
+            text: self.provider_text(&entry).into(),
+        };
+        Some(Trouble::Failed { context: entry.op_context.addr(), error })
+    }
+
+    /// The provider's own words: fi_cq_strerror in fi_cq(3).
+    fn provider_text(&self, entry: &sys::fi_cq_err_entry) -> String {
+        let mut buffer: [c_char; 256] = [0; 256];
+        // SAFETY: the queue is open; the buffer is as long as we say; error data is the provider's, until the next read.
+        let text = unsafe {
+            sys::fi_cq_strerror(
+                self.queue.as_ptr(),
+                entry.prov_errno,
+                entry.err_data,
+                buffer.as_mut_ptr(),
+                buffer.len() - 1,
+            )
+        };
+        // An unwritten slot may be a stub that answers -FI_ENOSYS, whatever its type.
+        if text.is_null() || text.addr() > usize::MAX - 4096 {
+            return String::new();
+        }
+        // SAFETY: fi_cq_strerror answers with a C string: static, or in our buffer, whose last byte is zero.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// Asks for the operation with this context to end early.
+    pub(super) fn cancel(&self, context: *mut c_void) -> Result<(), FabricError> {
+        let Some(endpoint) = self.endpoint() else { return Ok(()) };
+        // SAFETY: the endpoint is open, and the context is only compared.
+        let code = unsafe { sys::fi_cancel(endpoint.as_ptr(), context) };
+        check("fi_cancel", c_int::try_from(code).unwrap_or(-sys::FI_EOTHER))
+    }
+
+    /// Closes the endpoint: operations outstanding on it end without a completion, and after a success nothing of theirs can
+    /// touch memory. After a failure it leaks.
+    pub(super) fn close_endpoint(&mut self) -> Result<(), FabricError> {
+        self.endpoint.close()
+    }
+
+    /// Closes the queue, behind its endpoint. What was read and is not taken is forgotten.
+    pub(super) fn close_queue(&mut self) -> Result<(), FabricError> {
+        let Found { at, count, trouble, .. } = &mut self.found;
+        (*at, *count, *trouble) = (0, 0, None);
+        self.queue.close()
+    }
+
+    /// Neither ever closes.
+    pub(super) fn leak(&mut self) {
+        self.endpoint.leak();
+        self.queue.leak();
+    }
+
+    pub(super) fn endpoint_ptr(&self) -> *mut sys::fid_ep {
+        self.endpoint.as_ptr()
+    }
+
+    fn enable(&self) -> Result<(), FabricError> {
+        // SAFETY: the endpoint is open, and what it needs is bound.
+        check("fi_enable", unsafe { sys::fi_enable(self.endpoint.as_ptr()) })
+    }
+
+    fn bind(&self, object: *mut sys::fid, flags: u64) -> Result<(), FabricError> {
+        // SAFETY: both are open, of one domain, and the object outlives the endpoint.
+        let code = unsafe { sys::fi_ep_bind(self.endpoint.as_ptr(), object, flags) };
+        check("fi_ep_bind", code)
+    }
+
+    fn set(&self, library: &Library, option: &EndpointOption) -> Result<(), FabricError> {
+        let unknown = FabricError::new("fi_setopt", sys::FI_ENOPROTOOPT);
+        let outcome = match number(library, option.name) {
+            None => Err(unknown),
+            Some(number) => match option.value {
+                OptionValue::Flag(value) => self.set_raw(number, &u8::from(value)),
+                OptionValue::Size(value) => self.set_raw(number, &value),
+            },
+        };
+        match outcome {
+            Err(error) if !option.required => {
+                log::debug!("option {:?} is left alone: {error}", option.name);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn set_raw<T>(&self, number: i32, value: &T) -> Result<(), FabricError> {
+        let value: *const c_void = ptr::from_ref(value).cast();
+        let level = sys::FI_OPT_ENDPOINT.cast_signed();
+        // SAFETY: the endpoint is open, and the value is as long as we say.
+        check("fi_setopt", unsafe {
+            sys::fi_setopt(self.endpoint.as_ptr(), level, number, value, size_of::<T>())
+        })
+    }
+
+    /// An option that is a size; none where the library or the provider does not know it.
+    fn size(&self, library: &Library, name: OptionName) -> Result<Option<usize>, FabricError> {
+        let Some(number) = number(library, name) else { return Ok(None) };
+        let (mut value, mut len) = (0_usize, size_of::<usize>());
+        let level = sys::FI_OPT_ENDPOINT.cast_signed();
+        let place: *mut c_void = (&raw mut value).cast();
+        // SAFETY: the endpoint is open, and the place is as long as we say.
+        let code =
+            unsafe { sys::fi_getopt(self.endpoint.as_ptr(), level, number, place, &raw mut len) };
+        match -code {
+            sys::FI_ENOPROTOOPT | sys::FI_EOPNOTSUPP | sys::FI_ENOSYS | sys::FI_EINVAL => Ok(None),
+            _ => check("fi_getopt", code).map(|()| Some(value)),
+        }
+    }
+
+    /// The address that peers reach it by.
+    fn read_name(&self) -> Result<Vec<u8>, FabricError> {
+        let mut name = vec![0; NAME_BYTES];
+        for _ in 0..2 {
+            let mut len = name.len();
+            let place: *mut c_void = name.as_mut_ptr().cast();
+            // SAFETY: the endpoint is open, and the buffer is as long as we say.
+            let code =
+                unsafe { sys::fi_getname(self.endpoint.as_ptr().cast(), place, &raw mut len) };
+            if code == -sys::FI_ETOOSMALL && len > name.len() && len <= NAME_BYTES_MAX {
+                name.resize(len, 0);
+                continue;
+            }
+            check("fi_getname", code)?;
+            name.truncate(len);
+            return Ok(name);
+        }
+        Err(FabricError::new("fi_getname", sys::FI_ETOOSMALL))
+    }
+}
+
+/// Long enough for every provider's addresses; one that says it needs more is believed once, within reason.
+const NAME_BYTES: usize = 256;
+const NAME_BYTES_MAX: usize = 4096;
+
+/// An option's number, if the loaded release has it.
+fn number(library: &Library, name: OptionName) -> Option<i32> {
+    let (number, since) = name.number();
+    (library.version() >= since).then_some(number)
+}
+
+fn open_queue(domain: &Domain, entries: usize) -> Result<Handle<sys::fid_cq>, FabricError> {
+    let mut attributes = sys::Grown::new(sys::fi_cq_attr {
+        size: entries,
+        format: sys::FI_CQ_FORMAT_DATA,
+        wait_obj: sys::FI_WAIT_NONE,
+        ..Default::default()
+    });
+    let open = |out| {
+        let attributes = &raw mut attributes.known;
+        // SAFETY: the domain is open, and both places are valid.
+        unsafe { sys::fi_cq_open(domain.as_ptr(), attributes, out, ptr::null_mut()) }
+    };
+    // SAFETY: fi_cq_open gives us a queue of our own.
+    unsafe { Handle::open("fi_cq_open", open) }
+}
+
+const EMPTY: isize = -sys::FI_EAGAIN as isize;
+
+impl Found {
+    fn new() -> Self {
+        const NONE: Completion = Completion { context: 0, flags: 0, len: 0, buffer: 0, data: 0 };
+        Self { completions: [NONE; BATCH], at: 0, count: 0, trouble: None }
+    }
+}
+
+/// How much there is to be taken after a look into a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what was read is to be taken"]
+pub struct Polled(usize);
+
+impl Polled {
+    const EMPTY: Self = Self(0);
+
+    /// Nothing.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// As much as one look brings: there may be more.
+    #[inline(always)]
+    pub fn is_full(self) -> bool {
+        self.0 >= BATCH
+    }
+}
+
+/// An operation that ended well, or an arrival: fi_cq_data_entry, with addresses as numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    context: usize,
+    flags: u64,
+    len: usize,
+    buffer: usize,
+    data: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Completion>() == size_of::<sys::fi_cq_data_entry>());
+    assert!(align_of::<Completion>() == align_of::<sys::fi_cq_data_entry>());
+    assert!(offset_of!(Completion, context) == offset_of!(sys::fi_cq_data_entry, op_context));
+    assert!(offset_of!(Completion, flags) == offset_of!(sys::fi_cq_data_entry, flags));
+    assert!(offset_of!(Completion, len) == offset_of!(sys::fi_cq_data_entry, len));
+    assert!(offset_of!(Completion, buffer) == offset_of!(sys::fi_cq_data_entry, buf));
+    assert!(offset_of!(Completion, data) == offset_of!(sys::fi_cq_data_entry, data));
+};
+
+impl Completion {
+    /// The context of the operation that ended. Of a peer's write it says nothing: cxi puts the region's there.
+    #[inline(always)]
+    pub(super) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Whether a peer's write-with-immediate arrived, rather than an operation of ours ended. Only this flag tells: sockets
+    /// marks the initiator's own completion with FI_REMOTE_CQ_DATA too.
+    #[inline(always)]
+    pub(super) fn is_remote_write(&self) -> bool {
+        self.flags & sys::FI_REMOTE_WRITE != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    pub(super) fn immediate(&self) -> u64 {
+        self.data
+    }
+}
+
+/// Why an operation failed: fi_cq_err_entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompletionError {
+    /// A positive error number, by fi_errno(3).
+    pub errno: i32,
+    /// The provider's own number.
+    pub provider_errno: i32,
+    /// The provider's words for it; may be empty.
+    pub text: Box<str>,
+}
+
+impl CompletionError {
+    /// Whether it ended because it was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.errno == sys::FI_ECANCELED
+    }
+}
+
+impl fmt::Display for CompletionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { errno, provider_errno, text } = self;
+        write!(f, "{} ({errno}), provider says {text:?} ({provider_errno})", error_text(*errno))
+    }
+}
+
+impl std::error::Error for CompletionError {}

@@ -1,0 +1,427 @@
+//! Registered memory, typed by the rails that may use it. fi_mr(3).
+//!
+//! Laws kept here:
+//! - the endpoint is enabled, then the region bound, then enabled, then its key read (FI_MR_ENDPOINT): there is one constructor;
+//! - a key that we choose is unique in its domain, and free again only after the close;
+//! - data rails move NCCL's bytes, control rails move ours, and no region serves both: the type parameter.
+//!
+//! ```compile_fail,E0308
+//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! fn name(key: RemoteKey<Control>) -> RemoteBytes<Data> {
+//!     RemoteBytes { address: 0, key } // expected `RemoteKey<Data>`, found `RemoteKey<Control>`
+//! }
+//! ```
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+use libfabric_sys as sys;
+
+use super::domain::Domain;
+use super::regions::{Bin, Registered};
+use crate::error::{FabricError, check};
+use crate::handle::Handle;
+use crate::keys::Keys;
+use crate::kind::RailKind;
+use crate::memory::{Memory, MemoryKind, address_bits, copy_in, copy_out};
+
+/// Memory that the rails of kind `K` of one [`Nic`](crate::Nic) may use. It names a registration that the NIC owns, and holds a
+/// share of the memory.
+///
+/// Dropped, in whatever thread, it is closed by the NIC's next user, once no operation touches it: see
+/// [`Nic::close_dropped`](crate::Nic::close_dropped). [`Nic::deregister`](crate::Nic::deregister) says how that went.
+#[derive(Debug)]
+pub struct Region<K: RailKind> {
+    memory: Memory,
+    address: u64,
+    len: usize,
+    /// Where host memory ends; 0 where it is a device's.
+    host_end: u64,
+    wire_base: u64,
+    key: RemoteKey<K>,
+    nic: u32,
+    slot: u32,
+    /// None once it was given back.
+    bin: Option<Arc<Bin>>,
+}
+
+/// What a complete registration is named by.
+pub(super) struct Names {
+    pub(super) descriptor: *mut c_void,
+    key: u64,
+    wire_base: u64,
+}
+
+impl Registered {
+    /// Registers `memory` with the domain, and binds it to `endpoint` where the provider asks for that.
+    pub(super) fn new<K: RailKind>(
+        domain: &Domain,
+        keys: &mut Keys,
+        endpoint: *mut sys::fid_ep,
+        memory: Memory,
+    ) -> Result<(Self, Names), FabricError> {
+        let end = memory.address().checked_add(memory.len() as u64);
+        if memory.is_empty() || end.is_none() {
+            return Err(FabricError::new("fi_mr_regattr", sys::FI_EINVAL));
+        }
+        let mode = domain.mode();
+        let requested_key = if mode.provider_keys {
+            None
+        } else {
+            Some(keys.take().ok_or(FabricError::new("fi_mr_regattr", sys::FI_ENOKEY))?)
+        };
+        let wire_base = if mode.virtual_addresses { memory.address() } else { 0 };
+        let handle = register(domain, &memory, K::ACCESS, requested_key.unwrap_or(0));
+        let handle = handle.inspect_err(|_| {
+            if let Some(key) = requested_key {
+                keys.give_back(key);
+            }
+        })?;
+        let registered = Self { handle, memory, requested_key, of_data: K::IS_DATA };
+        let named = if mode.bind_to_endpoint {
+            bind_and_enable(&registered.handle, endpoint)
+        } else {
+            Ok(())
+        };
+        match named.and_then(|()| names(&registered.handle)) {
+            Ok((descriptor, key)) => Ok((registered, Names { descriptor, key, wire_base })),
+            Err(error) => {
+                if let Err(stays) = registered.close(keys) {
+                    log::error!("closing a {} region: {stays}; it leaks", K::NAME);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<K: RailKind> Region<K> {
+    pub(super) fn new(names: &Names, memory: Memory, nic: u32, slot: u32, bin: Arc<Bin>) -> Self {
+        let (address, len) = (memory.address(), memory.len());
+        let is_host = memory.kind() == MemoryKind::Host;
+        Self {
+            host_end: if is_host { address + len as u64 } else { 0 },
+            memory,
+            address,
+            len,
+            wire_base: names.wire_base,
+            key: RemoteKey::from_wire(names.key),
+            nic,
+            slot,
+            bin: Some(bin),
+        }
+    }
+
+    /// The key that a peer names this region by.
+    #[inline]
+    pub fn key(&self) -> RemoteKey<K> {
+        self.key
+    }
+
+    /// The memory it covers.
+    #[inline]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The address that a peer names the region's first byte by: its virtual address, or zero where offsets count.
+    #[inline]
+    pub fn remote_base(&self) -> u64 {
+        self.wire_base
+    }
+
+    /// The address that a peer names the byte at our `address` by; none outside the region. The end is inside.
+    #[inline]
+    pub fn target_address(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.address)?;
+        (offset <= self.len as u64).then(|| self.wire_base + offset)
+    }
+
+    /// `len` bytes at `offset`, as a local operand; none if they are not all inside.
+    #[inline]
+    pub fn local(&self, offset: usize, len: usize) -> Option<LocalBytes<'_, K>> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| self.bytes(self.address + offset as u64, len))
+    }
+
+    /// `len` bytes at our `address`, as a local operand; none if they are not all inside.
+    #[inline(always)]
+    pub fn local_at(&self, address: u64, len: usize) -> Option<LocalBytes<'_, K>> {
+        let offset = address.wrapping_sub(self.address);
+        let room = (self.len as u64).checked_sub(len as u64)?;
+        // An address before the memory is further behind it than any length.
+        (offset <= room).then(|| self.bytes(address, len))
+    }
+
+    #[inline(always)]
+    fn bytes(&self, address: u64, len: usize) -> LocalBytes<'_, K> {
+        LocalBytes { address, len, nic: self.nic, slot: self.slot, region: PhantomData }
+    }
+
+    /// `len` bytes at our `address`, for a post that copies them at once; none if they are not all inside, or not the
+    /// host's.
+    #[inline(always)]
+    pub fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
+        let end = address.checked_add(len as u64)?;
+        let inside = address >= self.address && end <= self.host_end;
+        inside.then_some(HostBytes { address, len, memory: PhantomData })
+    }
+
+    /// Copies the first `len` bytes of `words`, the lowest of each first, to our `address`, as a peer's write would. False, and
+    /// nothing happens, if they do not all fit inside, or the memory is not the host's.
+    #[inline(always)]
+    pub fn store_words<const COUNT: usize>(
+        &self,
+        address: u64,
+        words: [u64; COUNT],
+        len: usize,
+    ) -> bool {
+        let Some(place) = self.host_bytes(address, len) else { return false };
+        place.fill(words)
+    }
+
+    pub(super) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    pub(super) fn nic(&self) -> u32 {
+        self.nic
+    }
+
+    /// The NIC takes the registration back itself.
+    pub(super) fn given_back(mut self) {
+        self.bin = None;
+    }
+}
+
+impl<K: RailKind> Drop for Region<K> {
+    fn drop(&mut self) {
+        if let Some(bin) = self.bin.take() {
+            bin.lock().push(self.slot);
+        }
+    }
+}
+
+/// Registers with the domain alone.
+fn register(
+    domain: &Domain,
+    memory: &Memory,
+    access: u64,
+    requested_key: u64,
+) -> Result<Handle<sys::fid_mr>, FabricError> {
+    let base = ptr::with_exposed_provenance_mut::<c_void>(address_bits(memory.address()));
+    let pieces = sys::iovec { iov_base: base, iov_len: memory.len() };
+    let mut attributes = sys::Grown::new(sys::fi_mr_attr {
+        mr_iov: &raw const pieces,
+        iov_count: 1,
+        access,
+        requested_key,
+        ..Default::default()
+    });
+    if let MemoryKind::Cuda { device } = memory.kind() {
+        attributes.known.iface = sys::FI_HMEM_CUDA;
+        attributes.known.device.cuda = device;
+    }
+    let mut flags = 0;
+    let dmabuf =
+        memory.dmabuf().filter(|_| domain.takes_dmabuf()).map(|dmabuf| sys::fi_mr_dmabuf {
+            fd: dmabuf.fd,
+            offset: dmabuf.offset,
+            len: memory.len(),
+            // The region begins at base_addr + offset, and must begin at our address.
+            base_addr: base.wrapping_byte_sub(address_bits(dmabuf.offset)),
+        });
+    if let Some(dmabuf) = &dmabuf {
+        flags |= sys::FI_MR_DMABUF;
+        attributes.known.mr_iov = ptr::from_ref(dmabuf).cast();
+    }
+    let open = |out| {
+        // SAFETY: the domain is open, the attributes and what they point to live here, and the registration holds a share of the
+        // memory, which stays as long.
+        unsafe { sys::fi_mr_regattr(domain.as_ptr(), &raw const attributes.known, flags, out) }
+    };
+    // SAFETY: fi_mr_regattr gives us a region of our own.
+    unsafe { Handle::open("fi_mr_regattr", open) }
+}
+
+/// fi_mr(3), FI_MR_ENDPOINT.
+fn bind_and_enable(
+    region: &Handle<sys::fid_mr>,
+    endpoint: *mut sys::fid_ep,
+) -> Result<(), FabricError> {
+    // SAFETY: both are open, and of one NIC, which closes the region first.
+    check("fi_mr_bind", unsafe { sys::fi_mr_bind(region.as_ptr(), endpoint.cast(), 0) })?;
+    // SAFETY: as above.
+    check("fi_mr_enable", unsafe { sys::fi_mr_enable(region.as_ptr()) })
+}
+
+/// Descriptor and key, which are only there once registration is complete.
+fn names(region: &Handle<sys::fid_mr>) -> Result<(*mut c_void, u64), FabricError> {
+    // SAFETY: the region is open, and complete: no asynchronous registration was asked for.
+    let descriptor = unsafe { sys::fi_mr_desc(region.as_ptr()) };
+    // SAFETY: as above.
+    let key = unsafe { sys::fi_mr_key(region.as_ptr()) };
+    if key == sys::FI_KEY_NOTAVAIL {
+        return Err(FabricError::new("fi_mr_key", sys::FI_ENOKEY));
+    }
+    Ok((descriptor, key))
+}
+
+/// Registered bytes as a local operand of a post. It borrows the region, so that none is posted that was given back.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalBytes<'region, K: RailKind> {
+    pub(super) address: u64,
+    pub(super) len: usize,
+    pub(super) nic: u32,
+    pub(super) slot: u32,
+    region: PhantomData<&'region Region<K>>,
+}
+
+/// Bytes of the host's that a post copies at once: it needs no descriptor, so that any rail may have them.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBytes<'region> {
+    address: u64,
+    len: usize,
+    memory: PhantomData<&'region Memory>,
+}
+
+impl<K: RailKind> LocalBytes<'_, K> {
+    /// The first byte's address.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes: such a post is legal everywhere.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl HostBytes<'_> {
+    /// The length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes: such a post is legal everywhere.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies as many of them as `bytes` has room for.
+    pub fn copy_to(&self, bytes: &mut [u8]) {
+        let len = self.len.min(bytes.len());
+        // SAFETY: memory of the host's, of which the region holds a share, promised to be readable; peers may write it meanwhile,
+        // and it is only used atomically.
+        unsafe { copy_out(self.buffer().cast(), &mut bytes[..len]) };
+    }
+
+    /// The bytes, zero-padded to `COUNT` words, no more than those: the first byte is the lowest of the first word.
+    #[inline(always)]
+    pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
+        let mut words = [0; COUNT];
+        if self.len == 8 && COUNT > 0 && self.address.is_multiple_of(8) {
+            // SAFETY: as in `copy_to`, 8 bytes, aligned.
+            words[0] = u64::from_le(unsafe { crate::memory::load_word(self.buffer().cast()) });
+            return words;
+        }
+        self.some_words()
+    }
+
+    #[inline(never)]
+    fn some_words<const COUNT: usize>(&self) -> [u64; COUNT] {
+        let mut words = [0_u64; COUNT];
+        let mut rest = self.len;
+        for (index, word) in words.iter_mut().enumerate() {
+            let len = rest.min(8);
+            let mut bytes = [0; 8];
+            // SAFETY: as in `copy_to`; so many bytes are left behind those before.
+            unsafe {
+                copy_out(self.buffer().cast::<u8>().wrapping_add(8 * index), &mut bytes[..len]);
+            }
+            *word = u64::from_le_bytes(bytes);
+            rest -= len;
+        }
+        words
+    }
+
+    /// Puts the first bytes of `words`, the lowest of each first. False if there are fewer.
+    #[inline(always)]
+    fn fill<const COUNT: usize>(&self, words: [u64; COUNT]) -> bool {
+        if self.len == 8 && COUNT > 0 && self.address.is_multiple_of(8) {
+            // SAFETY: memory of the host's, of which the region holds a share, promised to be writable and to be written by
+            // peers, and only used atomically; 8 bytes, aligned.
+            unsafe { crate::memory::store_word(self.buffer().cast(), words[0].to_le()) };
+            return true;
+        }
+        // A copy of its own, so that the words need not lie in memory otherwise.
+        self.fill_some(&words)
+    }
+
+    #[inline(never)]
+    fn fill_some<const COUNT: usize>(&self, words: &[u64; COUNT]) -> bool {
+        if self.len > COUNT * 8 {
+            return false;
+        }
+        let mut rest = self.len;
+        for (index, word) in words.iter().enumerate() {
+            let len = rest.min(8);
+            // SAFETY: as in `fill`; so many bytes are left behind those before.
+            unsafe {
+                copy_in(
+                    self.buffer().cast::<u8>().wrapping_add(8 * index),
+                    &word.to_le_bytes()[..len],
+                );
+            }
+            rest -= len;
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub(super) fn buffer(&self) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(address_bits(self.address))
+    }
+}
+
+/// Names a peer's region. A data key does not fit a control write, nor the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteKey<K: RailKind> {
+    number: u64,
+    kind: PhantomData<K>,
+}
+
+impl<K: RailKind> RemoteKey<K> {
+    /// The key that a peer sent. A wrong one can only fail at the peer.
+    #[inline]
+    pub const fn from_wire(number: u64) -> Self {
+        Self { number, kind: PhantomData }
+    }
+
+    /// What to send to a peer.
+    #[inline]
+    pub const fn to_wire(self) -> u64 {
+        self.number
+    }
+}
+
+/// Bytes of a peer's: an address as its `remote_base` or `target_address` said, and the key of its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteBytes<K: RailKind> {
+    /// The first byte, as the peer names it.
+    pub address: u64,
+    /// The region's key.
+    pub key: RemoteKey<K>,
+}

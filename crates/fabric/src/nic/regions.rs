@@ -1,0 +1,166 @@
+//! What is registered on one NIC, and how many operations of the NIC's touch each of them now.
+//!
+//! The table owns the registrations: one goes when its [`Region`](crate::Region) was given back or dropped, and nothing in flight
+//! touches it. A plain count for each is enough, since a NIC has one user at a time.
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::Arc;
+
+use libfabric_sys as sys;
+
+use crate::error::FabricError;
+use crate::handle::Handle;
+use crate::keys::Keys;
+use crate::lock::Lock;
+use crate::memory::Memory;
+
+/// Slots of regions whose owners have dropped them, in whatever thread.
+pub(crate) type Bin = Lock<Vec<u32>>;
+
+/// The registrations of one NIC.
+#[derive(Debug)]
+pub(super) struct Regions {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    pub(super) bin: Arc<Bin>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// What local operations name it by: a pointer of the provider's, which we never follow.
+    descriptor: *mut c_void,
+    /// Operations that touch it, posted or waiting in the backlog.
+    in_flight: u32,
+    registered: Option<Registered>,
+}
+
+/// One registration, with a share of its memory.
+#[derive(Debug)]
+pub(super) struct Registered {
+    pub(super) handle: Handle<sys::fid_mr>, // Closes before the memory may go: keep it first.
+    pub(super) memory: Memory,
+    /// None where the provider chooses keys.
+    pub(super) requested_key: Option<u64>,
+    /// Of the data rail, else of control.
+    pub(super) of_data: bool,
+}
+
+impl Regions {
+    pub(super) fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), bin: Arc::new(Bin::new(Vec::new())) }
+    }
+
+    /// The slot of a new registration; none when there are 2³² of them.
+    pub(super) fn insert(
+        &mut self,
+        registered: Registered,
+        descriptor: *mut c_void,
+    ) -> Result<u32, Registered> {
+        let slot = Slot { descriptor, in_flight: 0, registered: Some(registered) };
+        if let Some(free) = self.free.pop() {
+            self.slots[free as usize] = slot;
+            return Ok(free);
+        }
+        match u32::try_from(self.slots.len()) {
+            Ok(number) => {
+                self.slots.push(slot);
+                Ok(number)
+            }
+            Err(_) => Err(slot.registered.expect("it was just put there")),
+        }
+    }
+
+    /// One more operation touches it: its descriptor. None: it is not registered (any more).
+    #[inline(always)]
+    pub(super) fn hold(&mut self, slot: u32) -> Option<*mut c_void> {
+        let slot = self.slots.get_mut(slot as usize)?;
+        slot.registered.as_ref()?;
+        slot.in_flight += 1;
+        Some(slot.descriptor)
+    }
+
+    /// An operation that touched it has ended, or was never posted.
+    #[inline(always)]
+    pub(super) fn release(&mut self, slot: u32) {
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
+        match slot.in_flight.checked_sub(1) {
+            Some(less) => slot.in_flight = less,
+            // No entry of the operation table is ended twice. Should it be, this region is one that never closes.
+            None => miscounted(&mut slot.in_flight),
+        }
+    }
+
+    /// The descriptor of one that an operation holds.
+    pub(super) fn descriptor(&self, slot: u32) -> *mut c_void {
+        self.slots.get(slot as usize).map_or(ptr::null_mut(), |slot| slot.descriptor)
+    }
+
+    #[inline]
+    pub(super) fn in_flight(&self, slot: u32) -> u32 {
+        self.slots.get(slot as usize).map_or(0, |slot| slot.in_flight)
+    }
+
+    /// Takes out what may be closed now, of those that nobody owns any more.
+    pub(super) fn take_dropped(&mut self) -> Vec<Registered> {
+        let mut bin = self.bin.lock();
+        if bin.is_empty() {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        bin.retain(|number| {
+            let Some(slot) = self.slots.get_mut(*number as usize) else { return false };
+            if slot.in_flight > 0 {
+                return true;
+            }
+            taken.extend(slot.registered.take());
+            self.free.push(*number);
+            false
+        });
+        taken
+    }
+
+    /// Takes out the registration in a slot, which then is another's.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Registered> {
+        let slot = self.slots.get_mut(number as usize)?;
+        debug_assert_eq!(slot.in_flight, 0, "an operation touches it");
+        self.free.push(number);
+        slot.registered.take()
+    }
+
+    /// Takes out all registrations of one rail. Their slots stay taken: their owners have not given them back.
+    pub(super) fn take_all(&mut self, of_data: bool) -> Vec<Registered> {
+        let its =
+            |slot: &mut Slot| slot.registered.take_if(|registered| registered.of_data == of_data);
+        self.slots.iter_mut().filter_map(its).collect()
+    }
+
+    /// All stay registered for ever, with their memory.
+    pub(super) fn leak(&mut self) {
+        for slot in &mut self.slots {
+            let _leaked = ManuallyDrop::new(slot.registered.take());
+        }
+    }
+}
+
+impl Registered {
+    /// Closes it. If that fails it leaks with its key and its memory: a peer may still reach them.
+    pub(super) fn close(self, keys: &mut Keys) -> Result<(), FabricError> {
+        let mut kept = ManuallyDrop::new(self);
+        kept.handle.close()?;
+        let Self { requested_key, .. } = ManuallyDrop::into_inner(kept);
+        if let Some(key) = requested_key {
+            keys.give_back(key);
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn miscounted(in_flight: &mut u32) {
+    debug_assert!(false, "an operation has ended that was not counted");
+    log::error!("a bug: an operation has ended twice; its memory stays registered");
+    *in_flight = u32::MAX;
+}
