@@ -1,9 +1,18 @@
-//! What a call can fail with, before it becomes NCCL's code.
+//! What a call can fail with: a cause with the ids and numbers that its sentence needs. No sentence is made on the way:
+//! `abi::words` has them all, and makes one where an error leaves the plugin.
+//!
+//! What is not small is kept elsewhere: names by [`Label`], why the plugin did not start with the plugin, and what only connect
+//! fails with in [`SetupError`].
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 
-/// Who has to act, in NCCL's terms (NCCL plugins/net/README.md).
+use fabric::{CompletionError, FabricError, error_text};
+use proto::handshake::{HandshakeError, RefusalReason};
+use proto::{ProtocolError, Refusal, Violation};
+
+use crate::label::Label;
+
+/// Where the mistake is, in NCCL's terms (NCCL plugins/net/README.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The network or the operating system failed: ncclSystemError.
@@ -18,53 +27,589 @@ pub(crate) enum Kind {
     Remote,
 }
 
-/// An error with the sentence a user gets: what was asked, what was found, what to do.
-///
-/// One pointer: every call returns through several layers, and most of them never see an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Error(Box<Body>);
-
-/// What an error says. [`Error`] gives its fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Body {
-    pub(crate) kind: Kind,
-    pub(crate) sentence: String,
+/// Why a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Error {
+    pub(crate) cause: Cause,
+    pub(crate) of: Of,
     /// Set once the sentence is in NCCL's log, so that a sticky error is logged once.
     pub(crate) logged: bool,
 }
 
+const _: () =
+    assert!(size_of::<Error>() <= 32, "errors are returned by value, through every layer");
+
+/// What a cause is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The call itself.
+    Call,
+    /// A connection to this peer.
+    Sending(Label),
+    /// A connection from this peer.
+    Receiving(Label),
+    /// What both ends of a connection can do.
+    Settling,
+}
+
+/// What NCCL gives or is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Noun {
+    Answer,
+    Comm,
+    Connection,
+    Context,
+    Devices,
+    Endpoint,
+    Handle,
+    ListenComm,
+    MemoryHandle,
+    Properties,
+    ReceiveComm,
+    Request,
+    SendComm,
+}
+
+/// The lists of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum List {
+    Addresses,
+    MemoryHandles,
+    Sizes,
+    Tags,
+}
+
+/// What there may be only so many of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    Communicators,
+    Connections,
+    Endpoints,
+    Flushes,
+    Listeners { device: Label },
+    Regions { device: Label },
+}
+
+/// What only a bug of ours can bring about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    ConnectionWithoutMailbox,
+    ConnectionWithoutRails,
+    DeviceWithoutRails,
+    LandingPageTooSmall,
+    SlotTaken,
+}
+
+/// What a peer said at set-up that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nonsense {
+    ControlRail,
+    Pairing,
+    Rail,
+    Ring,
+    Window,
+}
+
+/// An operation that ended with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Control,
+    Data,
+    Fin,
+    SenderPulse,
+    ShortMessage,
+    ShortMessages,
+}
+
+/// How memory was to be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Host,
+    GpuAddress { gpu: i16 },
+    GpuDmabuf { gpu: i16 },
+}
+
+/// What libfabric answered: a call and its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    call: Label,
+    code: i32,
+}
+
+/// What libfabric said of an operation that has ended badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    errno: i32,
+    provider_errno: i32,
+    text: Label,
+}
+
+/// The cause of an [`Error`], by where it arises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    // What NCCL gave.
+    NoPlace(Noun),
+    NoHandle,
+    NoList(List),
+    NotOurs {
+        expected: Noun,
+        found: u64,
+    },
+    Stale(Noun),
+    NoDevice(i64),
+    NegativeSize(i32),
+    NullAddress {
+        len: usize,
+    },
+    GroupOfVersion {
+        count: i32,
+        most: usize,
+    },
+    GroupOfDevice {
+        count: usize,
+        most: usize,
+    },
+    EmptyRegion,
+    PastAddressSpace {
+        address: u64,
+        len: usize,
+    },
+    MemoryKind(i32),
+    NoDmabuf(i32),
+    OutsideOfRegion {
+        address: u64,
+        len: usize,
+    },
+    FlushOutsideOfRegion {
+        address: u64,
+    },
+    UsedHandle,
+
+    // The process.
+    NotInitialised,
+    Forked,
+    /// The plugin has kept why.
+    NotStarted(Kind),
+    Panicked,
+    Full {
+        table: Table,
+        count: u32,
+    },
+    Bug(Bug),
+
+    // Devices and their memory.
+    CannotOpen {
+        device: Label,
+        interface: Label,
+        fault: Fault,
+    },
+    CannotUse {
+        device: Label,
+        interface: Label,
+        fault: Fault,
+    },
+    NoLandingPage(Fault),
+    NoControlMemory {
+        device: Label,
+        fault: Fault,
+    },
+    AddressTooLong {
+        len: usize,
+    },
+    NoFrontDoorName,
+    NoDmabufHere {
+        device: Label,
+    },
+    HostMemoryOnly {
+        device: Label,
+        because: Label,
+    },
+    NotRegistered {
+        device: Label,
+        len: usize,
+        by: By,
+        fault: Fault,
+    },
+    NoGpuDriver {
+        len: usize,
+        because: Label,
+    },
+    /// The first byte, or the last, is no GPU's.
+    NotGpuMemory {
+        address: u64,
+        len: usize,
+        last: bool,
+    },
+    OfTwoGpus {
+        address: u64,
+        len: usize,
+        first: i16,
+        last: i16,
+    },
+    NoFlush {
+        device: Label,
+    },
+    FlushFailed {
+        device: Label,
+    },
+    FlushNotPosted {
+        rail: u8,
+        fault: Fault,
+    },
+    QueueBroken {
+        rail: Label,
+        fault: Fault,
+    },
+    StaysRegistered {
+        device: Label,
+        peers: Label,
+        address: u64,
+        len: usize,
+    },
+
+    // Connections.
+    ConnectTimeout {
+        device: Label,
+        seconds: u64,
+    },
+    AcceptTimeout {
+        device: Label,
+        seconds: u64,
+    },
+    AcceptUnreachable {
+        device: Label,
+    },
+    Unreachable(Fault),
+    CannotReach {
+        rail: Label,
+        fault: Fault,
+    },
+    Nonsense(Nonsense),
+    NotPosted(Fault),
+    /// After it was refused for a while.
+    NeverPosted {
+        rail: Label,
+        fault: Fault,
+    },
+    NotAccepted {
+        rail: Label,
+        bound_ms: u32,
+    },
+    Completion {
+        operation: Operation,
+        rail: Label,
+        failed: Failed,
+    },
+    Ended,
+    Silent {
+        bound_ms: u32,
+    },
+    ReceivesWithdrawn,
+    ConnectionClosed,
+    EndpointCloses,
+    ReceiveDeregistered,
+    SendDeregistered,
+
+    // The protocol.
+    TooLong {
+        line: u32,
+        sent: u64,
+        posted: u64,
+    },
+    Overrun {
+        said: u64,
+        posted: u64,
+    },
+    LineKind,
+    GroupDisagrees,
+    Unsendable {
+        len: u64,
+    },
+    Misuse(&'static str),
+    Withdrawn,
+    Transport {
+        code: i32,
+    },
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Cause {
+    pub(crate) fn sending(self, peer: Label) -> Error {
+        Error { of: Of::Sending(peer), ..self.into() }
+    }
+
+    pub(crate) fn receiving(self, peer: Label) -> Error {
+        Error { of: Of::Receiving(peer), ..self.into() }
+    }
+
+    /// What the ends of a connection cannot agree about.
+    pub(crate) fn settling(self) -> Error {
+        Error { of: Of::Settling, ..self.into() }
+    }
+
+    fn kind(self) -> Kind {
+        match self {
+            Self::NoPlace(_)
+            | Self::NoHandle
+            | Self::NoList(_)
+            | Self::NotOurs { .. }
+            | Self::Stale(_)
+            | Self::NoDevice(_)
+            | Self::NegativeSize(_)
+            | Self::NullAddress { .. }
+            | Self::GroupOfVersion { .. }
+            | Self::GroupOfDevice { .. }
+            | Self::EmptyRegion
+            | Self::PastAddressSpace { .. }
+            | Self::MemoryKind(_)
+            | Self::NoDmabuf(_)
+            | Self::OutsideOfRegion { .. }
+            | Self::FlushOutsideOfRegion { .. }
+            | Self::UsedHandle
+            | Self::NoDmabufHere { .. }
+            | Self::HostMemoryOnly { .. }
+            | Self::NotGpuMemory { .. }
+            | Self::OfTwoGpus { .. } => Kind::InvalidArgument,
+
+            Self::NotInitialised
+            | Self::Forked
+            | Self::NoGpuDriver { .. }
+            | Self::ReceiveDeregistered
+            | Self::TooLong { .. } => Kind::InvalidUsage,
+
+            Self::NotStarted(kind) => kind,
+
+            Self::Panicked | Self::Bug(_) | Self::Unsendable { .. } | Self::Misuse(_) => {
+                Kind::Internal
+            }
+
+            Self::Full { .. }
+            | Self::CannotOpen { .. }
+            | Self::CannotUse { .. }
+            | Self::NoLandingPage(_)
+            | Self::NoControlMemory { .. }
+            | Self::AddressTooLong { .. }
+            | Self::NoFrontDoorName
+            | Self::NotRegistered { .. }
+            | Self::NoFlush { .. }
+            | Self::FlushFailed { .. }
+            | Self::FlushNotPosted { .. }
+            | Self::QueueBroken { .. } => Kind::System,
+
+            Self::StaysRegistered { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::AcceptTimeout { .. }
+            | Self::AcceptUnreachable { .. }
+            | Self::Unreachable(_)
+            | Self::CannotReach { .. }
+            | Self::Nonsense(_)
+            | Self::NotPosted(_)
+            | Self::NeverPosted { .. }
+            | Self::NotAccepted { .. }
+            | Self::Completion { .. }
+            | Self::Ended
+            | Self::Silent { .. }
+            | Self::ReceivesWithdrawn
+            | Self::ConnectionClosed
+            | Self::EndpointCloses
+            | Self::SendDeregistered
+            | Self::Overrun { .. }
+            | Self::LineKind
+            | Self::GroupDisagrees
+            | Self::Withdrawn
+            | Self::Transport { .. } => Kind::Remote,
+        }
+    }
+}
+
 impl Error {
-    #[cold]
-    pub(crate) fn new(kind: Kind, sentence: impl Into<String>) -> Self {
-        Self(Box::new(Body { kind, sentence: sentence.into(), logged: false }))
-    }
-
-    #[cold]
-    pub(crate) fn stale(what: &str) -> Self {
-        Self::new(Kind::InvalidArgument, format!("the {what} given is not open (any more)"))
+    pub(crate) fn kind(&self) -> Kind {
+        match self.of {
+            // The settings and providers of the ends are their users'.
+            Of::Settling => Kind::InvalidUsage,
+            Of::Call | Of::Sending(_) | Of::Receiving(_) => self.cause.kind(),
+        }
     }
 }
 
-impl Deref for Error {
-    type Target = Body;
-
-    fn deref(&self) -> &Body {
-        &self.0
+impl From<Cause> for Error {
+    fn from(cause: Cause) -> Self {
+        Self { cause, of: Of::Call, logged: false }
     }
 }
 
-impl DerefMut for Error {
-    fn deref_mut(&mut self) -> &mut Body {
-        &mut self.0
+impl From<ProtocolError> for Cause {
+    fn from(error: ProtocolError) -> Self {
+        match error {
+            ProtocolError::TooLong { line, sent, posted } => {
+                Self::TooLong { line: line.number(), sent, posted }
+            }
+            ProtocolError::Violation(Violation::LineKind) => Self::LineKind,
+            ProtocolError::Violation(Violation::Group) => Self::GroupDisagrees,
+            ProtocolError::Violation(Violation::Size { said, posted }) => {
+                Self::Overrun { said, posted }
+            }
+            ProtocolError::Unsendable { len } => Self::Unsendable { len },
+            ProtocolError::Misuse(what) => Self::Misuse(what),
+            ProtocolError::Withdrawn => Self::Withdrawn,
+            ProtocolError::Transport { code } => Self::Transport { code },
+        }
     }
 }
 
-impl fmt::Display for Error {
+impl From<FabricError> for Fault {
+    fn from(error: FabricError) -> Self {
+        Self { call: Label::of(error.call), code: error.code }
+    }
+}
+
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
+        FabricError { call: self.call.text(), code: self.code }.fmt(f)
     }
 }
 
-impl std::error::Error for Error {}
+impl From<&CompletionError> for Failed {
+    fn from(error: &CompletionError) -> Self {
+        let CompletionError { errno, provider_errno, text, .. } = error;
+        Self { errno: *errno, provider_errno: *provider_errno, text: Label::of(text) }
+    }
+}
 
-pub(crate) type Result<T> = std::result::Result<T, Error>;
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { errno, provider_errno, text } = self;
+        write!(f, "{} ({errno}), provider says {text:?} ({provider_errno})", error_text(*errno))
+    }
+}
+
+/// What connect fails with: an error as any other, or words of the peer's and bytes that are no handle. It is off the fast path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SetupError {
+    Plain(Error),
+    /// The handle that NCCL gave is not usable.
+    Handle(HandshakeError),
+    /// The request cannot be made.
+    Request(HandshakeError),
+    /// By the peer.
+    Refused(Refusal),
+}
+
+impl SetupError {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Plain(error) => error.kind(),
+            Self::Handle(HandshakeError::Version { .. }) => Kind::InvalidUsage,
+            Self::Handle(_) => Kind::InvalidArgument,
+            Self::Request(_) => Kind::Internal,
+            Self::Refused(refusal) => match refusal.reason {
+                RefusalReason::Version | RefusalReason::Feature | RefusalReason::Rails => {
+                    Kind::InvalidUsage
+                }
+                RefusalReason::Check
+                | RefusalReason::Nonce
+                | RefusalReason::Busy
+                | RefusalReason::Closed => Kind::Remote,
+            },
+        }
+    }
+}
+
+impl From<Error> for SetupError {
+    fn from(error: Error) -> Self {
+        Self::Plain(error)
+    }
+}
+
+impl From<Cause> for SetupError {
+    fn from(cause: Cause) -> Self {
+        Self::Plain(cause.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{ConnectionId, Line};
+
+    use super::*;
+
+    impl Fault {
+        pub(crate) fn example(call: &'static str, code: i32) -> Self {
+            FabricError { call, code }.into()
+        }
+    }
+
+    impl Failed {
+        pub(crate) fn example(errno: i32, provider_errno: i32, text: &str) -> Self {
+            Self { errno, provider_errno, text: Label::of(text) }
+        }
+    }
+
+    #[test]
+    fn what_a_flow_fails_of_is_said_in_its_own_words() {
+        let line = Line::new(4);
+        for error in [
+            ProtocolError::TooLong { line, sent: 65, posted: 64 },
+            ProtocolError::Violation(Violation::LineKind),
+            ProtocolError::Violation(Violation::Group),
+            ProtocolError::Violation(Violation::Size { said: 65, posted: 64 }),
+            ProtocolError::Unsendable { len: 9 },
+            ProtocolError::Misuse("a receive has one key for each data rail"),
+            ProtocolError::Withdrawn,
+            ProtocolError::Transport { code: 7 },
+        ] {
+            assert_eq!(Error::from(Cause::from(error)).to_string(), error.to_string());
+        }
+    }
+
+    #[test]
+    fn what_libfabric_says_is_said_in_its_own_words() {
+        let error = FabricError { call: "fi_writedata", code: -104 };
+        assert_eq!(Fault::from(error).to_string(), error.to_string());
+        let error = CompletionError {
+            context: 1,
+            flags: 2,
+            errno: 5,
+            provider_errno: 104,
+            text: "reset by \"peer\"".into(),
+        };
+        assert_eq!(Failed::from(&error).to_string(), error.to_string());
+    }
+
+    #[test]
+    fn what_connect_alone_fails_with_has_the_sentence_and_the_code_that_users_know() {
+        let refused = |reason| {
+            let text = "no rail in common".to_owned();
+            SetupError::Refused(Refusal { connection: ConnectionId(1), reason, text })
+        };
+        let refusal = "the peer refused the connection: no rail in common";
+        for (error, kind, sentence) in [
+            (Cause::Ended.into(), Kind::Remote, "the process has ended"),
+            (
+                SetupError::Handle(HandshakeError::Magic),
+                Kind::InvalidArgument,
+                "connect was given a handle that is not usable: it is not of this plugin; do all ranks run the same Ironrail?",
+            ),
+            (
+                SetupError::Handle(HandshakeError::Version { theirs: 9, reply: None }),
+                Kind::InvalidUsage,
+                "connect was given a handle that is not usable: it is of protocol version 9, ours is 1; do all ranks run the same Ironrail?",
+            ),
+            (
+                SetupError::Request(HandshakeError::TooLong { len: 9999 }),
+                Kind::Internal,
+                "a request: it would have 9999 bytes",
+            ),
+            (refused(RefusalReason::Version), Kind::InvalidUsage, refusal),
+            (refused(RefusalReason::Feature), Kind::InvalidUsage, refusal),
+            (refused(RefusalReason::Rails), Kind::InvalidUsage, refusal),
+            (refused(RefusalReason::Check), Kind::Remote, refusal),
+            (refused(RefusalReason::Nonce), Kind::Remote, refusal),
+            (refused(RefusalReason::Busy), Kind::Remote, refusal),
+            (refused(RefusalReason::Closed), Kind::Remote, refusal),
+        ] {
+            assert_eq!((error.to_string().as_str(), error.kind()), (sentence, kind), "{error:?}");
+        }
+    }
+}

@@ -17,6 +17,8 @@ mod endpoint;
 mod error;
 #[forbid(unsafe_code)]
 mod handle;
+#[forbid(unsafe_code)]
+mod label;
 // Not forbidden: `plugin::environment` changes the environment, in one place.
 #[deny(unsafe_code)]
 mod plugin;

@@ -6,7 +6,7 @@ use std::slice;
 use net_abi::CommConfig;
 
 use crate::abi::object;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, List, Result};
 use crate::plugin::{HANDLE_BYTES, Plain, Receive, TrafficClass};
 
 /// Largest group of receives in any version.
@@ -19,7 +19,7 @@ pub(super) trait Bytes: Copy {
 
 impl Bytes for c_int {
     fn bytes(self) -> Result<usize> {
-        usize::try_from(self).map_err(|_| negative(self))
+        usize::try_from(self).map_err(|_| Cause::NegativeSize(self).into())
     }
 }
 
@@ -30,14 +30,14 @@ impl Bytes for usize {
 }
 
 pub(super) fn device(index: c_int) -> Result<usize> {
-    usize::try_from(index).map_err(|_| invalid(format!("there is no device {index}")))
+    usize::try_from(index).map_err(|_| Cause::NoDevice(index.into()).into())
 }
 
 /// An address is a number to us: who may touch it is a question of its region.
 #[inline]
 pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
     if data.is_null() && len > 0 {
-        return Err(null_address(len));
+        return Err(Cause::NullAddress { len }.into());
     }
     Ok(data.addr() as u64)
 }
@@ -49,8 +49,7 @@ pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
 /// Null, or good to read and write 128 bytes at while the call into us lasts.
 pub(super) unsafe fn handle<'a>(pointer: *mut c_void) -> Result<&'a mut [u8; HANDLE_BYTES]> {
     // SAFETY: the caller vouches for it.
-    unsafe { pointer.cast::<[u8; HANDLE_BYTES]>().as_mut() }
-        .ok_or_else(|| invalid("NCCL gave no handle".to_owned()))
+    unsafe { pointer.cast::<[u8; HANDLE_BYTES]>().as_mut() }.ok_or_else(|| Cause::NoHandle.into())
 }
 
 /// The arrays of `irecv` as NCCL gave them.
@@ -104,13 +103,13 @@ impl<'a, B: Bytes> Group<'a, B> {
         let count = group_len(count, most)?;
         Ok(Self {
             // SAFETY: passed on; the count has been checked.
-            data: unsafe { list(data, count, "addresses") }?,
+            data: unsafe { list(data, count, List::Addresses) }?,
             // SAFETY: as above.
-            sizes: unsafe { list(sizes, count, "sizes") }?,
+            sizes: unsafe { list(sizes, count, List::Sizes) }?,
             // SAFETY: as above.
-            tags: unsafe { list(tags, count, "tags") }?,
+            tags: unsafe { list(tags, count, List::Tags) }?,
             // SAFETY: as above.
-            regions: unsafe { list(regions, count, "memory handles") }?,
+            regions: unsafe { list(regions, count, List::MemoryHandles) }?,
         })
     }
 
@@ -126,12 +125,12 @@ impl<'a, B: Bytes> Group<'a, B> {
         let count = group_len(count, GROUP_MAX)?;
         Ok(Self {
             // SAFETY: passed on; the count has been checked.
-            data: unsafe { list(data, count, "addresses") }?,
+            data: unsafe { list(data, count, List::Addresses) }?,
             // SAFETY: as above.
-            sizes: unsafe { list(sizes, count, "sizes") }?,
+            sizes: unsafe { list(sizes, count, List::Sizes) }?,
             tags: &[],
             // SAFETY: as above.
-            regions: unsafe { list(regions, count, "memory handles") }?,
+            regions: unsafe { list(regions, count, List::MemoryHandles) }?,
         })
     }
 
@@ -158,45 +157,20 @@ impl<'a, B: Bytes> Group<'a, B> {
 
 fn group_len(count: c_int, most: usize) -> Result<usize> {
     match usize::try_from(count) {
-        Ok(count) if count >= 1 && count <= most => Ok(count),
-        _ => Err(no_group(count, most)),
+        Ok(len) if len >= 1 && len <= most => Ok(len),
+        _ => Err(Cause::GroupOfVersion { count, most }.into()),
     }
 }
 
 /// # Safety
 ///
 /// Null, or good to read `count` entries from while the call into us lasts.
-unsafe fn list<'a, T>(first: *mut T, count: usize, what: &str) -> Result<&'a [T]> {
+unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]> {
     if first.is_null() {
-        return Err(no_list(what));
+        return Err(Cause::NoList(list).into());
     }
     // SAFETY: not null, so the caller vouches for it.
     Ok(unsafe { slice::from_raw_parts(first, count) })
-}
-
-#[cold]
-fn negative(size: c_int) -> Error {
-    invalid(format!("a size of {size} bytes is negative"))
-}
-
-#[cold]
-fn null_address(len: usize) -> Error {
-    invalid(format!("{len} bytes at a null address"))
-}
-
-#[cold]
-fn no_group(count: c_int, most: usize) -> Error {
-    invalid(format!("a group of {count} receives, where this version of the API takes 1 to {most}"))
-}
-
-#[cold]
-fn no_list(what: &str) -> Error {
-    invalid(format!("NCCL gave no list of {what}"))
-}
-
-#[cold]
-fn invalid(sentence: String) -> Error {
-    Error::new(Kind::InvalidArgument, sentence)
 }
 
 /// The traffic class that a communicator asks for. NCCL says -1 where its user has said nothing, and forwards what it was told:
@@ -266,7 +240,7 @@ mod tests {
 
     #[test]
     fn negative_sizes_and_null_buffers_are_refused() {
-        assert_eq!((-1).bytes().expect_err("negative").kind, Kind::InvalidArgument);
+        assert_eq!((-1).bytes().expect_err("negative"), Cause::NegativeSize(-1).into());
         assert_eq!(c_int::MAX.bytes(), Ok(0x7fff_ffff));
         assert_eq!(usize::MAX.bytes(), Ok(usize::MAX));
         assert_eq!(address(ptr::null_mut(), 0), Ok(0));

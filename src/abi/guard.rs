@@ -1,16 +1,30 @@
 //! Stands around every call: a panic, an error, a success become NCCL's code.
 
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use net_abi::ResultCode;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, SetupError};
 
 /// Runs the body of a call. An error is logged here, once: what follows from it carries `logged`.
 ///
 /// The body may be unwound out of: what it shares with other calls stands behind locks, whose poison the plugin reads.
 pub(super) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> ResultCode {
+    guarded(call, body)
+}
+
+/// The same for a call that begins a connection.
+pub(super) fn guard_setup(
+    call: &'static str,
+    body: impl FnOnce() -> Result<(), SetupError>,
+) -> ResultCode {
+    guarded(call, body)
+}
+
+#[inline(always)]
+fn guarded<E: Failure>(call: &str, body: impl FnOnce() -> Result<(), E>) -> ResultCode {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ResultCode::SUCCESS,
         Ok(Err(error)) => failed(call, &error),
@@ -27,11 +41,39 @@ pub(super) fn plainly<T>(body: impl FnOnce() -> T) -> Option<T> {
 }
 
 #[cold]
-fn failed(call: &str, error: &Error) -> ResultCode {
-    if !error.logged {
-        log::error!("{call}: {}", error.sentence);
+fn failed(call: &str, error: &impl Failure) -> ResultCode {
+    if !error.is_logged() {
+        log::error!("{call}: {error}");
     }
-    code(error.kind)
+    code(error.kind())
+}
+
+/// What a call can fail with.
+trait Failure: Display {
+    fn kind(&self) -> Kind;
+
+    /// Whether its sentence is in the log already.
+    fn is_logged(&self) -> bool;
+}
+
+impl Failure for Error {
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn is_logged(&self) -> bool {
+        self.logged
+    }
+}
+
+impl Failure for SetupError {
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn is_logged(&self) -> bool {
+        matches!(self, Self::Plain(error) if error.logged)
+    }
 }
 
 fn code(kind: Kind) -> ResultCode {
@@ -71,6 +113,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::abi::logger::tests::Captured;
+    use crate::error::Cause;
 
     #[test]
     fn a_panic_becomes_an_internal_error_and_one_line() {
@@ -86,18 +129,18 @@ mod tests {
 
     #[test]
     fn an_error_becomes_its_code_and_one_line() {
-        for (kind, code) in [
-            (Kind::System, 2),
-            (Kind::Internal, 3),
-            (Kind::InvalidArgument, 4),
-            (Kind::InvalidUsage, 5),
-            (Kind::Remote, 6),
+        for (cause, code, sentence) in [
+            (Cause::NoFrontDoorName, 2, "the provider's address does not fit into NCCL's handle"),
+            (Cause::Misuse("a bug"), 3, "a bug"),
+            (Cause::NoHandle, 4, "NCCL gave no handle"),
+            (Cause::NotInitialised, 5, "NCCL has not called init, or it failed"),
+            (Cause::Ended, 6, "the process has ended"),
         ] {
             let captured = Captured::start();
-            assert_eq!(guard("test", || Err(Error::new(kind, "rank 3 is gone"))).0, code);
+            assert_eq!(guard("test", || Err(Error::from(cause))).0, code);
             assert_eq!(
                 captured.lines(),
-                [(net_abi::LOG_WARN, "NET/Ironrail : test: rank 3 is gone".to_owned())]
+                [(net_abi::LOG_WARN, format!("NET/Ironrail : test: {sentence}"))]
             );
         }
     }
@@ -105,8 +148,7 @@ mod tests {
     #[test]
     fn an_error_that_was_logged_keeps_quiet() {
         let captured = Captured::start();
-        let mut sticky = Error::new(Kind::Remote, "rank 3 is gone");
-        sticky.logged = true;
+        let sticky = Error { logged: true, ..Cause::Ended.into() };
         assert_eq!(guard("test", || Err(sticky)), ResultCode::REMOTE_ERROR);
         assert_eq!(captured.lines(), []);
     }

@@ -26,6 +26,7 @@ mod v6;
 mod v7;
 mod v8;
 mod v9;
+mod words;
 
 /// What `published` is made of.
 mod atomic {

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind, Name};
 
 /// What NCCL holds for us.
@@ -38,32 +38,32 @@ pub(super) fn named(name: Name) -> *mut c_void {
 }
 
 pub(super) fn context(pointer: *mut c_void) -> Result<Handle> {
-    one_of(pointer, "context", &[HandleKind::Context])
+    one_of(pointer, Noun::Context, &[HandleKind::Context])
 }
 
 pub(super) fn listener(pointer: *mut c_void) -> Result<Handle> {
-    one_of(pointer, "listen comm", &[HandleKind::Listener])
+    one_of(pointer, Noun::ListenComm, &[HandleKind::Listener])
 }
 
 #[inline]
 pub(super) fn sender(pointer: *mut c_void) -> Result<Handle> {
-    one_of(pointer, "send comm", &[HandleKind::Sender])
+    one_of(pointer, Noun::SendComm, &[HandleKind::Sender])
 }
 
 #[inline]
 pub(super) fn receiver(pointer: *mut c_void) -> Result<Handle> {
-    one_of(pointer, "receive comm", &[HandleKind::Receiver])
+    one_of(pointer, Noun::ReceiveComm, &[HandleKind::Receiver])
 }
 
 /// Either end of a connection.
 #[inline]
 pub(super) fn comm(pointer: *mut c_void) -> Result<Handle> {
-    one_of(pointer, "comm", &[HandleKind::Sender, HandleKind::Receiver])
+    one_of(pointer, Noun::Comm, &[HandleKind::Sender, HandleKind::Receiver])
 }
 
 #[inline]
 pub(super) fn region(pointer: *mut c_void) -> Result<Handle> {
-    one_of(pointer, "memory handle", &[HandleKind::Region])
+    one_of(pointer, Noun::MemoryHandle, &[HandleKind::Region])
 }
 
 /// Null where the message is empty.
@@ -76,7 +76,7 @@ pub(super) fn optional_region(pointer: *mut c_void) -> Result<Option<Handle>> {
 pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
     one_of(
         pointer,
-        "request",
+        Noun::Request,
         &[
             HandleKind::SendRequest,
             HandleKind::ReceiveRequest,
@@ -88,18 +88,16 @@ pub(super) fn request(pointer: *mut c_void) -> Result<Handle> {
 }
 
 #[inline]
-fn one_of(pointer: *mut c_void, what: &str, kinds: &[HandleKind]) -> Result<Handle> {
+fn one_of(pointer: *mut c_void, expected: Noun, kinds: &[HandleKind]) -> Result<Handle> {
     match Handle::from_bits(pointer.addr() as u64) {
         Some(handle) if kinds.iter().any(|kind| handle.is(*kind)) => Ok(handle),
-        _ => Err(wrong(pointer, what)),
+        _ => Err(wrong(pointer, expected)),
     }
 }
 
 #[cold]
-fn wrong(pointer: *mut c_void, what: &str) -> Error {
-    let found =
-        if pointer.is_null() { "null".to_owned() } else { format!("{:#x}", pointer.addr()) };
-    Error::new(Kind::InvalidArgument, format!("expected a {what} of this plugin's, got {found}"))
+fn wrong(pointer: *mut c_void, expected: Noun) -> Error {
+    Cause::NotOurs { expected, found: pointer.addr() as u64 }.into()
 }
 
 const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "a handle travels in a pointer");
@@ -107,6 +105,7 @@ const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "a handle travels 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Kind;
 
     #[test]
     fn a_handle_travels_through_a_pointer() {
@@ -120,7 +119,7 @@ mod tests {
     fn a_handle_of_another_kind_is_refused() {
         let region = pointer(Handle::new(HandleKind::Region, 1, 1, 1, 0));
         for parse in [context, listener, sender, receiver, comm, request] {
-            assert_eq!(parse(region).expect_err("a region").kind, Kind::InvalidArgument);
+            assert_eq!(parse(region).expect_err("a region").kind(), Kind::InvalidArgument);
         }
     }
 
@@ -129,7 +128,7 @@ mod tests {
         for bits in [0, 1, 2, usize::MAX] {
             let garbage = ptr::without_provenance_mut(bits);
             for parse in [context, listener, sender, receiver, comm, region, request] {
-                assert_eq!(parse(garbage).expect_err("garbage").kind, Kind::InvalidArgument);
+                assert_eq!(parse(garbage).expect_err("garbage").kind(), Kind::InvalidArgument);
             }
         }
         assert_eq!(optional_region(ptr::null_mut()), Ok(None));

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use net_abi::OPTIONAL_RECEIVE_COMPLETION;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result};
 
 /// Writes `empty` to the place and gives it back, or says that it is null.
 ///
@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result};
 ///
 /// Null, or valid for writes for as long as the call into us lasts.
 #[inline]
-pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: &str) -> Result<&'a mut T> {
+pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: Noun) -> Result<&'a mut T> {
     if pointer.is_null() {
         return Err(missing(what));
     }
@@ -27,8 +27,8 @@ pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: &str) -> Resu
 }
 
 #[cold]
-pub(super) fn missing(what: &str) -> Error {
-    Error::new(Kind::InvalidArgument, format!("NCCL gave no place for the {what}"))
+pub(super) fn missing(what: Noun) -> Error {
+    Cause::NoPlace(what).into()
 }
 
 /// As `place`, for one that NCCL may leave out.
@@ -39,7 +39,7 @@ pub(super) fn missing(what: &str) -> Error {
 #[inline]
 pub(super) unsafe fn optional_place<'a, T>(pointer: *mut T, empty: T) -> Option<&'a mut T> {
     // SAFETY: passed on.
-    unsafe { place(pointer, empty, "") }.ok()
+    unsafe { place(pointer, empty, Noun::Answer) }.ok()
 }
 
 /// Whether NCCL's mark for "completion is optional" stands in the place of a request.
@@ -64,16 +64,15 @@ mod tests {
     fn a_place_is_written_at_once() {
         let mut memory = MaybeUninit::<i32>::uninit();
         // SAFETY: a place for an i32.
-        let place = unsafe { place(memory.as_mut_ptr(), 0, "count") }.expect("not null");
+        let place = unsafe { place(memory.as_mut_ptr(), 0, Noun::Devices) }.expect("not null");
         assert_eq!(*place, 0);
     }
 
     #[test]
     fn a_null_place_is_the_callers_mistake() {
         // SAFETY: null is allowed.
-        let error = unsafe { place(ptr::null_mut(), 0, "count") }.expect_err("null");
-        assert_eq!(error.kind, Kind::InvalidArgument);
-        assert!(error.sentence.contains("count"));
+        let error = unsafe { place(ptr::null_mut(), 0, Noun::Devices) }.expect_err("null");
+        assert_eq!(error, Cause::NoPlace(Noun::Devices).into());
         // SAFETY: null is allowed.
         assert!(unsafe { optional_place(ptr::null_mut(), 0) }.is_none());
     }

@@ -8,7 +8,7 @@ use net_abi::{CommConfig, DevHandle, Logger, NetV10, Profiler, ResultCode};
 
 use super::argument::GROUP_MAX;
 use super::entry::{self, connection};
-use super::guard::guard;
+use super::guard::{guard, guard_setup};
 use super::table::net_table;
 
 /// What NCCL finds when it looks for a v10 plugin.
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C" fn connect(
     comm: *mut *mut c_void,
     _device_comm: *mut *mut DevHandle,
 ) -> ResultCode {
-    guard("connect", || {
+    guard_setup("connect", || {
         // SAFETY: NCCL's configuration of the communicator, or null.
         unsafe { leave_out_class(config) };
         // SAFETY: NCCL's own places, or null.

@@ -6,7 +6,7 @@ use std::ptr;
 use net_abi::{NetV6, PropertiesV6, PropertiesV12, ResultCode};
 
 use super::entry::{self, connection};
-use super::guard::guard;
+use super::guard::guard_setup;
 use super::table::net_table;
 use super::v8::MAX_RECVS;
 
@@ -27,7 +27,7 @@ pub(super) unsafe extern "C" fn connect(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own places, or null.
-    guard("connect", || unsafe {
+    guard_setup("connect", || unsafe {
         connection::connect_as(connection::of_thread, device, handle, comm)
     })
 }

@@ -8,7 +8,7 @@ use net_abi::{
 };
 
 use super::entry::{self, connection};
-use super::guard::guard;
+use super::guard::guard_setup;
 use super::table::net_table;
 
 /// What NCCL finds when it looks for a v9 plugin.
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn connect(
     _device_comm: *mut *mut DevHandle,
 ) -> ResultCode {
     // SAFETY: NCCL's own places, or null.
-    guard("connect", || unsafe {
+    guard_setup("connect", || unsafe {
         connection::connect_as(connection::of_thread, device, handle, comm)
     })
 }

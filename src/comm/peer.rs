@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use proto::handshake::Identity;
 
+use crate::label::Label;
+
 /// What a peer said of itself at connect.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -50,6 +52,12 @@ impl Peer {
             let now = if known == NONE { told } else { SEVERAL };
             self.ranks.0.store(now, Ordering::Relaxed);
         }
+    }
+
+    /// What it is called now, for an error.
+    #[cold]
+    pub(crate) fn label(&self) -> Label {
+        Label::of(&self.to_string())
     }
 
     fn rank(&self) -> Option<i32> {

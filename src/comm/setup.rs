@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use proto::asking;
-use proto::handshake::{Message, RefusalReason, mix_nonces};
+use proto::handshake::{Message, mix_nonces};
 use proto::{Capabilities, CommId, FlowParameters, Refusal, Reply, Request, Window};
 
-use crate::error::{Error, Kind};
+use crate::error::{Cause, Error};
 
 /// A connect on its way.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) enum Step {
     Post,
     Wait,
     Open(Box<Reply>),
-    Fail(Error),
+    Fail(Refusal),
 }
 
 impl Asking {
@@ -102,22 +102,9 @@ impl Asking {
             asking::Step::Post => Step::Post,
             asking::Step::Wait => Step::Wait,
             asking::Step::Open(reply) => Step::Open(reply),
-            asking::Step::Fail(refusal) => Step::Fail(refused(&refusal)),
+            asking::Step::Fail(refusal) => Step::Fail(refusal),
         }
     }
-}
-
-fn refused(refusal: &Refusal) -> Error {
-    let kind = match refusal.reason {
-        RefusalReason::Version | RefusalReason::Feature | RefusalReason::Rails => {
-            Kind::InvalidUsage
-        }
-        RefusalReason::Check
-        | RefusalReason::Nonce
-        | RefusalReason::Busy
-        | RefusalReason::Closed => Kind::Remote,
-    };
-    Error::new(kind, format!("the peer refused the connection: {}", refusal.text))
 }
 
 /// The connection as both ends compute it. The sender of the messages comes first in the mix of the nonces.
@@ -131,16 +118,15 @@ pub(crate) fn settle(
     fin_only: bool,
 ) -> Result<FlowParameters, Error> {
     let nonce = mix_nonces(nonces.0, nonces.1);
-    FlowParameters::settle(&ours.agree(theirs), window, rails, nonce, comm, fin_only).map_err(
-        |error| Error::new(Kind::InvalidUsage, format!("no protocol serves both ends: {error}")),
-    )
+    FlowParameters::settle(&ours.agree(theirs), window, rails, nonce, comm, fin_only)
+        .map_err(|error| Cause::from(error).settling())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proto::ConnectionId;
-    use proto::handshake::Identity;
+    use proto::handshake::{Identity, RefusalReason};
 
     fn asking(now: Instant) -> Asking {
         let identity = Identity::default();
@@ -177,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_error_with_the_peers_sentence() {
+    fn a_refusal_is_what_connect_fails_with() {
         let now = Instant::now();
         let mut asking = asking(now);
         assert!(!asking.posted(), "for the first time");
         assert!(asking.answered(refusal(RefusalReason::Version)));
         match asking.step(now) {
-            Step::Fail(error) => assert!(error.sentence.ends_with("no"), "{error}"),
+            Step::Fail(refusal) => assert_eq!(refusal.text, "no"),
             step => panic!("{step:?}"),
         }
     }

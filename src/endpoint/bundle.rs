@@ -192,7 +192,7 @@ impl Sender {
             Ok(Post::Again) => false,
             Err(error) => {
                 self.flow.drop_held();
-                self.fail(rail_failed(&self.peer, &error));
+                self.fail(rail_failed(&self.peer, error));
                 false
             }
         }

@@ -15,7 +15,7 @@ use super::lanes::{ControlLane, Lane};
 use super::nics::Nic;
 use super::setup::{id, parts};
 use super::{Endpoint, SenderState, open_sender, receiver};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 
 /// How long the closing of an endpoint waits for peers to say bye: a socket that closes over unread bytes takes back
@@ -33,7 +33,7 @@ const LAST_TURNS: u32 = 256;
 impl Endpoint {
     pub(crate) fn close_send(&mut self, comm: Handle) -> Result<()> {
         let Self { senders, nics, .. } = self;
-        let sender = open_sender(senders.get_mut(comm.slot(), comm.generation()), "send comm")?;
+        let sender = open_sender(senders.get_mut(comm.slot(), comm.generation()), Noun::SendComm)?;
         sender.ending.closing = true;
         sender.block();
         sender.count_in_flight(nics, comm.slot());
@@ -49,7 +49,7 @@ impl Endpoint {
         let Self { receivers, nics, slabs, outstanding, working, .. } = self;
         let receiver = receivers.get_mut(slot, generation);
         let receiver = receiver.filter(|receiver| !receiver.ending.closing);
-        let receiver = receiver.ok_or_else(|| Error::stale("receive comm"))?;
+        let receiver = receiver.ok_or(Cause::Stale(Noun::ReceiveComm))?;
         receiver.ending.closing = true;
         receiver.flow.end_plain_arrivals();
         if !std::mem::replace(&mut receiver.ending.blocked, true) {
@@ -83,7 +83,7 @@ impl Endpoint {
 
     pub(crate) fn close_listen(&mut self, listener: Handle) -> Result<()> {
         let taken = self.listeners.remove(listener.slot(), listener.generation());
-        let listener = taken.ok_or_else(|| Error::stale("listen comm"))?;
+        let listener = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
         listener.requests().for_each(|request| self.answered.forget(request.mark()));
         if let Some(accepting) = listener.accepting {
             self.forget(&accepting);
@@ -149,16 +149,12 @@ impl Endpoint {
         for (slot, generation) in self.senders.keys() {
             self.abandon_connect(slot, generation);
             let handle = Handle::new(HandleKind::Sender, self.number, generation, slot, 0);
-            drop(self.close_send(handle));
+            // One that is closing already is as it should be.
+            let _ = self.close_send(handle);
         }
         for (slot, generation) in self.receivers.keys() {
-            drop(self.close_receive(Handle::new(
-                HandleKind::Receiver,
-                self.number,
-                generation,
-                slot,
-                0,
-            )));
+            let handle = Handle::new(HandleKind::Receiver, self.number, generation, slot, 0);
+            let _ = self.close_receive(handle);
         }
     }
 
@@ -169,7 +165,7 @@ impl Endpoint {
                 self.senders.get_mut(slot, generation).map(|state| &mut **state)
                 && !sender.is_drained()
             {
-                sender.fail(Error::new(Kind::Remote, "the endpoint closes"));
+                sender.fail(Cause::EndpointCloses.into());
                 self.give_up_parts_of(slot);
             }
         }

@@ -10,7 +10,8 @@ use super::receiver::Receiver;
 use super::slots::Slots;
 use super::working::Working;
 use super::{Endpoint, SenderState, enqueue, enqueue_late, remember, sender};
-use crate::error::{Error, Kind};
+use crate::error::{Cause, Operation};
+use crate::label::Label;
 use crate::rail::Purpose;
 
 /// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
@@ -203,10 +204,8 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn queue_broken(&mut self, nic: usize, error: FabricError) {
-        let label = &self.nics[nic].label;
-        let sentence =
-            format!("the completion queue of {label} is broken: {error}; restart the job");
-        self.fail_all(&Error::new(Kind::System, sentence));
+        let rail = Label::of(&self.nics[nic].label);
+        self.fail_all(Cause::QueueBroken { rail, fault: error.into() }.into());
     }
 
     /// What is no plain case of a data queue, or comes from a control queue.
@@ -399,20 +398,16 @@ impl Endpoint {
             return;
         };
         let is_lone_done = matches!(purpose, Purpose::LoneDone { .. });
-        let remote = |what: &str| {
-            Error::new(
-                Kind::Remote,
-                format!("{what} on {label} failed: {error}; the peer is gone or unreachable"),
-            )
+        let cause = |operation| {
+            let (rail, failed) = (Label::of(&label), error.into());
+            Cause::Completion { operation, rail, failed }
         };
         match purpose {
-            Purpose::Part { sender, .. } => self.sender_failed(sender, remote("a write of data")),
-            Purpose::Whole { sender, .. } => {
-                self.uncounted_failed(sender, &remote("a write of data"));
-            }
-            Purpose::Fin { sender, .. } => self.sender_failed(sender, remote("a write of a fin")),
+            Purpose::Part { sender, .. } => self.sender_failed(sender, cause(Operation::Data)),
+            Purpose::Whole { sender, .. } => self.uncounted_failed(sender, cause(Operation::Data)),
+            Purpose::Fin { sender, .. } => self.sender_failed(sender, cause(Operation::Fin)),
             Purpose::Eager { sender, .. } => {
-                self.sender_failed(sender, remote("a write of a short message"));
+                self.sender_failed(sender, cause(Operation::ShortMessage));
             }
             Purpose::Bundle { sender } => {
                 if let Some(SenderState::Connected(connected)) =
@@ -420,10 +415,10 @@ impl Endpoint {
                 {
                     connected.bundle_failed();
                 }
-                self.sender_failed(sender, remote("a write of short messages"));
+                self.sender_failed(sender, cause(Operation::ShortMessages));
             }
             Purpose::SenderPulse { sender } => {
-                self.sender_failed(sender, remote("a sign of life"));
+                self.sender_failed(sender, cause(Operation::SenderPulse));
             }
             Purpose::Advert { receiver, generation }
             | Purpose::LoneDone { receiver, generation }
@@ -432,7 +427,7 @@ impl Endpoint {
                     self.nics[nic].lone_dones -= 1;
                 }
                 if let Some(entry) = self.receivers.get_mut(receiver, generation) {
-                    entry.operation_failed(&remote("a control write"));
+                    entry.operation_failed(cause(Operation::Control));
                     self.try_release_receiver(receiver);
                 }
             }
@@ -461,20 +456,20 @@ impl Endpoint {
 
     /// [`Endpoint::sender_failed`] by an operation that the sender has not counted.
     #[cold]
-    fn uncounted_failed(&mut self, slot: u16, error: &Error) {
+    fn uncounted_failed(&mut self, slot: u16, cause: Cause) {
         if let Some(SenderState::Connected(sender)) =
             self.senders.at_mut(slot).map(|state| &mut **state)
         {
-            sender.broke(error);
+            sender.broke(cause);
         }
         self.give_up_parts_of(slot);
     }
 
-    pub(super) fn sender_failed(&mut self, slot: u16, error: Error) {
+    pub(super) fn sender_failed(&mut self, slot: u16, cause: Cause) {
         if let Some(SenderState::Connected(sender)) =
             self.senders.at_mut(slot).map(|state| &mut **state)
         {
-            sender.operation_failed(&error);
+            sender.operation_failed(cause);
         }
         self.give_up_parts_of(slot);
     }

@@ -13,7 +13,7 @@ use super::fence::Leaving;
 use super::receiver::Receiver;
 use super::slots::Slots;
 use super::{Endpoint, Look, enqueue};
-use crate::error::{Error, Kind};
+use crate::error::Cause;
 use crate::rail::UserRegion;
 
 /// Words of a message, at most.
@@ -155,9 +155,8 @@ impl Receiver {
     /// A message has come for a receive whose buffer is not registered any more.
     #[cold]
     fn fail_unregistered(&mut self) {
-        let sentence =
-            format!("receiving from {}: a buffer of posted receives was deregistered", self.peer);
         self.flow.fail(ProtocolError::Transport { code: 0 });
-        self.failure.get_or_insert_with(|| Error::new(Kind::InvalidUsage, sentence));
+        let peer = &self.peer;
+        self.failure.get_or_insert_with(|| Cause::ReceiveDeregistered.receiving(peer.label()));
     }
 }

@@ -18,7 +18,7 @@ use super::receiver::Receiver;
 use super::sender::{self, Sender, rail_failed, repeated};
 use super::setup::parts;
 use super::{Endpoint, Look, SenderState, open_sender, pick};
-use crate::error::{Error, Result};
+use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::Poll;
 use crate::rail::Purpose;
@@ -67,7 +67,7 @@ impl Endpoint {
     ) -> Result<Option<Handle>> {
         let Self { senders, regions, landing, nics, slabs, eager_scratch, counters, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
-        let sender = open_sender(senders.get_mut(slot, generation), "send comm")?;
+        let sender = open_sender(senders.get_mut(slot, generation), Noun::SendComm)?;
         if !sender.may_send_eagerly(len as u64) {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl Endpoint {
         look: Look,
     ) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
-        let sender = open_sender(self.senders.get_mut(slot, generation), "request")?;
+        let sender = open_sender(self.senders.get_mut(slot, generation), Noun::Request)?;
         Ok(match sender.test_eager(request.line(), look)? {
             Some(len) => {
                 sizes[0] = usize::try_from(len).unwrap_or(usize::MAX);
@@ -208,7 +208,7 @@ impl Sender {
             }
             Ok(None) => Ok(None),
             Err(error) => {
-                self.fail(error.clone());
+                self.fail(error);
                 Err(error)
             }
         }
@@ -247,7 +247,7 @@ impl Sender {
             }
             // No sign of anything: it is not tried again, and nothing waits for it.
             Ok(Post::Again) => Ok(None),
-            Err(error) => Err(rail_failed(&self.peer, &error)),
+            Err(error) => Err(rail_failed(&self.peer, error)),
         }
     }
 
@@ -268,7 +268,7 @@ impl Sender {
             Some(SendPoll::Done { len }) => Ok(Some(len)),
             Some(SendPoll::Pending) => Ok(None),
             Some(SendPoll::Failed(cause)) => Err(self.sticky(cause)),
-            None => Err(Error::stale("request")),
+            None => Err(Cause::Stale(Noun::Request).into()),
         }
     }
 

@@ -2,7 +2,7 @@
 //! looks at them.
 
 use super::{Endpoint, Look, enqueue, open_receiver};
-use crate::error::{Error, Result};
+use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::Poll;
 
@@ -14,7 +14,7 @@ impl Endpoint {
     #[cold]
     pub(crate) fn may_end_early(&mut self, request: Handle) -> Handle {
         let (slot, generation) = (request.slot(), request.generation());
-        let Ok(receiver) = open_receiver(self.receivers.get_mut(slot, generation), "request")
+        let Ok(receiver) = open_receiver(self.receivers.get_mut(slot, generation), Noun::Request)
         else {
             return request;
         };
@@ -42,8 +42,8 @@ impl Endpoint {
             return Ok(done);
         }
         let (slot, generation) = (request.slot(), request.generation());
-        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), Noun::Request)?;
+        let line = receiver.line_of(request.line()).ok_or(Cause::Stale(Noun::Request))?;
         if !receiver.end_early(line) {
             return Ok(Poll::Pending);
         }

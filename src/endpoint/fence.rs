@@ -28,8 +28,9 @@ use super::sender::repeated;
 use super::setup::parts;
 use super::{Endpoint, Look, SenderState, enqueue, pulse, receiver};
 use crate::comm::peer::Peer;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
+use crate::label::Label;
 use crate::rail::{Purpose, UserRegion};
 
 /// How far a receiver is with taking its receives back.
@@ -120,7 +121,7 @@ impl Endpoint {
         let ours = handle.is(HandleKind::Region) && handle.endpoint() == self.number;
         let taken =
             if ours { self.regions.remove(handle.slot(), handle.generation()) } else { None };
-        let region = taken.ok_or_else(|| Error::stale("memory handle"))?;
+        let region = taken.ok_or(Cause::Stale(Noun::MemoryHandle))?;
         // What is in flight may be of another handle of the same registration, which stays.
         if self.cache.is_shared(&region) || !self.still_touches(&region) {
             self.cache.release(region);
@@ -478,18 +479,13 @@ impl Endpoint {
         let mut names: Vec<String> = touching.iter().map(|touch| touch.peer.to_string()).collect();
         names.sort();
         names.dedup();
-        let (who, memory, label) = (names.join(" and "), region.memory(), self.label().to_owned());
-        let sentence = || {
-            let (len, address) = (memory.len(), memory.address());
-            format!(
-                "{len} bytes at {address:#x} stay registered on device {label}: {who}, may still use them and does not answer; \
-                 keep the memory, and deregister it again later, or finalize the communicator, which ends that use \
-                 (IRONRAIL_CLOSE_TIMEOUT_MS bounds the wait)"
-            )
-        };
+        let (peers, memory, device) =
+            (Label::of(&names.join(" and ")), region.memory(), self.label());
+        let (address, len) = (memory.address(), memory.len());
         let Leaving { failure, awaited, .. } = &mut self.leaving[index];
         *awaited = false;
-        repeated(failure.get_or_insert_with(|| Error::new(Kind::Remote, sentence())))
+        let cause = Cause::StaysRegistered { device, peers, address, len };
+        repeated(failure.get_or_insert(cause.into()))
     }
 
     /// These peers had their time. Gone: all of them have ended.
@@ -519,20 +515,13 @@ impl Endpoint {
             let parts = unposted.iter().filter(|of| **of == slot).count();
             if parts > 0 || sender.feeds_from(region) {
                 sender.never_posted(u32::try_from(parts).unwrap_or(u32::MAX));
-                let error = gone(&sender.peer);
-                sender.fail(error);
+                sender.fail(Cause::SendDeregistered.sending(sender.peer.label()));
             }
         }
         self.counters.unsent_parts += unposted.len() as u64;
         unposted.dedup();
         unposted.into_iter().for_each(|slot| self.give_up_parts_of(slot));
     }
-}
-
-fn gone(peer: &Peer) -> Error {
-    let sentence =
-        format!("sending to {peer}: the buffer of a message was deregistered before it was sent");
-    Error::new(Kind::Remote, sentence)
 }
 
 /// How long a peer is given to answer once one has not.

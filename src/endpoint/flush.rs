@@ -13,7 +13,7 @@ use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 use super::nics::Nic;
 use super::slots::Slots;
 use super::{Endpoint, Receiver, open_receiver, setup};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Bug, Cause, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::{Poll, Receive};
 use crate::rail::{Purpose, UserRegion};
@@ -78,17 +78,13 @@ impl Endpoint {
             _ => Place::Several,
         };
         let slot = self.receivers.get_mut(comm.slot(), comm.generation());
-        let receiver = open_receiver(slot, "receive comm")?;
+        let receiver = open_receiver(slot, Noun::ReceiveComm)?;
         let unposted = receiver.nics_to_flush(place);
         if unposted == 0 || (!self_read && place == Place::Host) {
             return Ok(None);
         }
         if !self_read {
-            let sentence = format!(
-                "GPU memory cannot be flushed on device {}: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0",
-                self.label()
-            );
-            return Err(Error::new(Kind::System, sentence));
+            return Err(Cause::NoFlush { device: self.label() }.into());
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
         let flush = Flush { comm, reads, in_flight: 0, failed: false };
@@ -97,8 +93,8 @@ impl Endpoint {
             generation = current;
             flush
         });
-        let full = || Error::new(Kind::System, "65535 flushes are under way on one endpoint");
-        let slot = slot.ok_or_else(full)?;
+        let full = Cause::Full { table: Table::Flushes, count: u16::MAX.into() };
+        let slot = slot.ok_or(full)?;
         self.receiver_of(comm, |receiver| receiver.flush_begins(unposted));
         self.post_flush(slot)?;
         Ok(Some(Handle::new(HandleKind::FlushRequest, self.number, generation, slot, 0)))
@@ -106,11 +102,11 @@ impl Endpoint {
 
     pub(super) fn test_flush(&mut self, request: Handle) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
-        let flush = self.flushes.get(slot, generation).ok_or_else(|| Error::stale("request"))?;
+        let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
         if flush.unposted() != 0 {
             self.post_flush(slot)?;
         }
-        let flush = self.flushes.get(slot, generation).ok_or_else(|| Error::stale("request"))?;
+        let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
         if flush.unposted() != 0 || flush.in_flight != 0 {
             return Ok(Poll::Pending);
         }
@@ -118,10 +114,7 @@ impl Endpoint {
         self.flushes.remove(slot, generation);
         self.receiver_of(comm, Receiver::flush_ends);
         if failed {
-            return Err(Error::new(
-                Kind::System,
-                format!("a flush on device {} failed", self.label()),
-            ));
+            return Err(Cause::FlushFailed { device: self.label() }.into());
         }
         Ok(Poll::Done { sizes: 0 })
     }
@@ -174,18 +167,15 @@ fn reads_of(
             Some(handle) => {
                 let (slot, generation) = (handle.slot(), handle.generation());
                 let region =
-                    regions.get(slot, generation).ok_or_else(|| Error::stale("memory handle"))?;
+                    regions.get(slot, generation).ok_or(Cause::Stale(Noun::MemoryHandle))?;
                 match region.memory().kind() {
                     MemoryKind::Host => (Place::Host, None),
                     MemoryKind::Cuda { device } if region.holds(receive.address, 1) => {
                         (Place::Gpu(device), Some((slot, generation, receive.address)))
                     }
                     MemoryKind::Cuda { .. } => {
-                        let sentence = format!(
-                            "a flush of a buffer at {:#x}, which lies outside of its registration",
-                            receive.address
-                        );
-                        return Err(Error::new(Kind::InvalidArgument, sentence));
+                        let address = receive.address;
+                        return Err(Cause::FlushOutsideOfRegion { address }.into());
                     }
                 }
             }
@@ -206,15 +196,17 @@ fn post(
     landing: &UserRegion,
     (region, address): (&UserRegion, u64),
 ) -> Result<Post> {
-    let failed =
-        |error: FabricError| Error::new(Kind::System, format!("a flush on rail {index}: {error}"));
+    let failed = |error: FabricError| {
+        let rail = u8::try_from(index).unwrap_or(u8::MAX);
+        Cause::FlushNotPosted { rail, fault: error.into() }
+    };
     let myself = match nic.myself {
         Some(myself) => myself,
         None => *nic.myself.insert(nic.peers.join(&nic.data_name).map_err(failed)?),
     };
     let len = region.bytes_from(address).min(READ_BYTES);
     let local = landing.local(index, landing.address() + READ_BYTES as u64, len);
-    let local = local.ok_or_else(|| Error::new(Kind::Internal, "the landing page is too small"))?;
+    let local = local.ok_or(Cause::Bug(Bug::LandingPageTooSmall))?;
     let key = RemoteKey::from_wire(region.key(index));
     let remote = RemoteBytes { address: region.target(address), key };
     let purpose = Purpose::Flush { flush, region: region.id() };
@@ -225,5 +217,5 @@ fn post(
     if !matches!(posted, Ok(Post::Accepted)) {
         nic.operations.end_at(operation);
     }
-    posted.map_err(failed)
+    Ok(posted.map_err(failed)?)
 }

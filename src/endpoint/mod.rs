@@ -44,8 +44,9 @@ use proto::{Answered, Capabilities, CommId, LineFormat};
 use crate::comm::listener::Listener;
 use crate::comm::peer::Acquaintances;
 use crate::comm::setup::Asking;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
+use crate::label::Label;
 use crate::plugin::device::Device;
 use crate::plugin::{Config, Poll, Receive, TrafficClass};
 use crate::rail::{RegionCache, UserRegion};
@@ -177,8 +178,7 @@ impl Endpoint {
             UserRegion::register_pages(nics.iter().map(|nic| nic.data.endpoint()), &pages)
                 .map(Arc::new)
         });
-        let landing = landing
-            .map_err(|error| Error::new(Kind::System, format!("no landing page: {error}")))?;
+        let landing = landing.map_err(|error| Cause::NoLandingPage(error.into()))?;
         let working = Working::new(settings.lone_done_turns);
         let first = first_generation();
         let mut endpoint = Self {
@@ -266,7 +266,7 @@ impl Endpoint {
     ) -> Result<Option<Handle>> {
         let Self { senders, regions, landing, nics, slabs, feeding, holding, watch, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
-        let sender = open_sender(senders.get_mut(slot, generation), "send comm")?;
+        let sender = open_sender(senders.get_mut(slot, generation), Noun::SendComm)?;
         let (region, address) = pick(regions, landing, region, address, len)?;
         let mut means = sender::Means { nics, slabs, slot };
         let turn = watch.number();
@@ -315,7 +315,7 @@ impl Endpoint {
     ) -> Result<Option<Handle>> {
         let Self { receivers, regions, landing, nics, slabs, working, outstanding, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
-        let receiver = open_receiver(receivers.get_mut(slot, generation), "receive comm")?;
+        let receiver = open_receiver(receivers.get_mut(slot, generation), Noun::ReceiveComm)?;
         let mut means = receiver::Means { nics, slabs, slot, generation };
         let line = if let [only] = receives {
             receiver.receive(&mut means, &[incoming(regions, landing, only)?], cut)?
@@ -324,7 +324,7 @@ impl Endpoint {
                 setup::MAX_GROUP as usize];
             let count = receives.len();
             if count > group.len() {
-                return Err(group_too_large(count));
+                return Err(Cause::GroupOfDevice { count, most: group.len() }.into());
             }
             for (place, receive) in group.iter_mut().zip(receives) {
                 *place = incoming(regions, landing, receive)?;
@@ -393,22 +393,22 @@ impl Endpoint {
         } else if request.is(HandleKind::EagerSendRequest) {
             self.test_eager(request, sizes, look)
         } else {
-            Err(Error::stale("request"))
+            Err(Cause::Stale(Noun::Request).into())
         }
     }
 
     #[inline(always)]
     fn test_send(&mut self, request: Handle, sizes: &mut [usize; 8], look: Look) -> Result<Poll> {
         let sender =
-            open_sender(self.senders.get_mut(request.slot(), request.generation()), "request")?;
-        let line = sender.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
+            open_sender(self.senders.get_mut(request.slot(), request.generation()), Noun::Request)?;
+        let line = sender.line_of(request.line()).ok_or(Cause::Stale(Noun::Request))?;
         Ok(match sender.test(line, look)? {
             Some(len) => {
                 sizes[0] = usize::try_from(len).unwrap_or(usize::MAX);
                 Poll::Done { sizes: 1 }
             }
             None if sender.holds(line) => Poll::Pending,
-            None => return Err(Error::stale("request")),
+            None => return Err(Cause::Stale(Noun::Request).into()),
         })
     }
 
@@ -423,8 +423,8 @@ impl Endpoint {
         if self.outstanding == 1 {
             return self.test_last_receive(request, sizes, look);
         }
-        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), Noun::Request)?;
+        let line = receiver.line_of(request.line()).ok_or(Cause::Stale(Noun::Request))?;
         let mut count = receiver.report(line, sizes);
         if count == 0 {
             receiver.read_fins(look);
@@ -436,7 +436,7 @@ impl Endpoint {
             count = receiver.report(line, sizes);
             if count == 0 {
                 if !receiver.holds(line) {
-                    return Err(Error::stale("request"));
+                    return Err(Cause::Stale(Noun::Request).into());
                 }
                 return receiver.verdict().map(|()| Poll::Pending);
             }
@@ -450,15 +450,15 @@ impl Endpoint {
     pub(crate) fn check_comm(&mut self, comm: Handle) -> Result<()> {
         let (slot, generation) = (comm.slot(), comm.generation());
         if comm.is(HandleKind::Sender) {
-            open_sender(self.senders.get_mut(slot, generation), "send comm").map(drop)
+            open_sender(self.senders.get_mut(slot, generation), Noun::SendComm).map(drop)
         } else {
-            open_receiver(self.receivers.get_mut(slot, generation), "receive comm").map(drop)
+            open_receiver(self.receivers.get_mut(slot, generation), Noun::ReceiveComm).map(drop)
         }
     }
 
     /// The name by which peers and logs know the device.
-    fn label(&self) -> &str {
-        &self.device.plan.name
+    fn label(&self) -> Label {
+        self.device.label()
     }
 }
 
@@ -478,11 +478,8 @@ fn pick<'a>(
     let known = region.and_then(|handle| regions.get(handle.slot(), handle.generation()));
     match known {
         Some(region) if region.holds(address, len) => Ok((region, address)),
-        Some(_) => Err(Error::new(
-            Kind::InvalidArgument,
-            format!("{len} bytes at {address:#x} lie outside of the registered buffer"),
-        )),
-        None => Err(Error::stale("memory handle")),
+        Some(_) => Err(Cause::OutsideOfRegion { address, len }.into()),
+        None => Err(Cause::Stale(Noun::MemoryHandle).into()),
     }
 }
 
@@ -524,19 +521,16 @@ fn remember(list: &mut Vec<u16>, slot: u16) {
 
 /// The sender in a slot, while NCCL may use it.
 #[inline(always)]
-fn open_sender<'a>(state: Option<&'a mut Box<SenderState>>, what: &str) -> Result<&'a mut Sender> {
+fn open_sender(state: Option<&mut Box<SenderState>>, what: Noun) -> Result<&mut Sender> {
     match state.map(|state| &mut **state) {
         Some(SenderState::Connected(sender)) if !sender.ending.closing => Ok(sender),
-        _ => Err(Error::stale(what)),
+        _ => Err(Cause::Stale(what).into()),
     }
 }
 
 /// The receiver in a slot, while NCCL may use it.
 #[inline(always)]
-fn open_receiver<'a>(
-    receiver: Option<&'a mut Box<Receiver>>,
-    what: &str,
-) -> Result<&'a mut Receiver> {
+fn open_receiver(receiver: Option<&mut Box<Receiver>>, what: Noun) -> Result<&mut Receiver> {
     match receiver {
         Some(receiver) if !receiver.ending.blocked => Ok(receiver),
         other => Err(blocked(other, what)),
@@ -544,17 +538,9 @@ fn open_receiver<'a>(
 }
 
 #[cold]
-fn blocked(receiver: Option<&mut Box<Receiver>>, what: &str) -> Error {
+fn blocked(receiver: Option<&mut Box<Receiver>>, what: Noun) -> Error {
     let failed = receiver.filter(|receiver| !receiver.ending.closing);
-    failed.and_then(|receiver| receiver.failed()).unwrap_or_else(|| Error::stale(what))
-}
-
-#[cold]
-fn group_too_large(count: usize) -> Error {
-    let most = setup::MAX_GROUP;
-    let sentence =
-        format!("a group of {count} receives, where this device's properties say {most} at most");
-    Error::new(Kind::InvalidArgument, sentence)
+    failed.and_then(|receiver| receiver.failed()).unwrap_or_else(|| Cause::Stale(what).into())
 }
 
 /// Where the generations of an endpoint begin: far from where those of the endpoints before it are by now, since their

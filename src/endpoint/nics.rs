@@ -11,7 +11,8 @@ use fabric::{
 use proto::capabilities::Capabilities;
 
 use super::messages::Messages;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Bug, Cause, Error, Result};
+use crate::label::Label;
 use crate::plugin::Config;
 use crate::plugin::device::Device;
 use crate::plugin::plan::RailPlan;
@@ -64,7 +65,7 @@ pub(super) fn open_in_class(
             log::warn!(
                 "the traffic class that NCCL asks for (DSCP {}) is left out: {}",
                 asked.dscp(),
-                error.sentence
+                error
             );
         }
         Ok(opened)
@@ -83,7 +84,7 @@ fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic
         let with_control = index < settings.max_control_rails;
         let opened = AddressVector::open(domain)
             .and_then(|addresses| Nic::open(domain, plan, info, settings, addresses, with_control));
-        let (nic, addresses) = opened.map_err(|error| refused(device, &plan.interface, &error))?;
+        let (nic, addresses) = opened.map_err(|error| refused(device, &plan.interface, error))?;
         if found.is_none() {
             let subject = Subject {
                 info,
@@ -91,15 +92,12 @@ fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic
                 addresses: &addresses,
                 endpoint: nic.data.endpoint(),
             };
-            let learn =
-                || probe(&subject).map_err(|error| refused(device, &plan.interface, &error));
+            let learn = || probe(&subject).map_err(|error| refused(device, &plan.interface, error));
             found = Some(*device.capabilities(learn)?);
         }
         nics.push(nic);
     }
-    let found =
-        found.ok_or_else(|| Error::new(Kind::Internal, "a device without rails was opened"))?;
-    Ok((nics, found))
+    Ok((nics, found.ok_or(Cause::Bug(Bug::DeviceWithoutRails))?))
 }
 
 impl Nic {
@@ -191,12 +189,7 @@ impl ControlRail {
     }
 }
 
-fn refused(device: &Device, interface: &str, error: &FabricError) -> Error {
-    let name = &device.plan.name;
-    Error::new(
-        Kind::System,
-        format!(
-            "device {name} cannot use {interface}: {error}; name working interfaces by IRONRAIL_RAILS, or another provider by IRONRAIL_PROVIDER"
-        ),
-    )
+fn refused(device: &Device, interface: &str, error: FabricError) -> Error {
+    let (device, interface) = (device.label(), Label::of(interface));
+    Cause::CannotUse { device, interface, fault: error.into() }.into()
 }

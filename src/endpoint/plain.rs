@@ -11,7 +11,7 @@ use proto::Line;
 use super::bundle::Turn;
 use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
-use crate::error::Result;
+use crate::error::{Noun, Result};
 use crate::handle::{Handle, Name};
 
 /// One buffer, as NCCL named it.
@@ -101,7 +101,7 @@ impl Endpoint {
     /// A post of `comm` was refused: it wants to send, and the next turn may make room.
     pub(crate) fn send_refused(&mut self, comm: Handle) -> Result<()> {
         let (slot, generation) = (comm.slot(), comm.generation());
-        open_sender(self.senders.get_mut(slot, generation), "send comm")?.want();
+        open_sender(self.senders.get_mut(slot, generation), Noun::SendComm)?.want();
         self.progress();
         Ok(())
     }

@@ -6,10 +6,10 @@ use fabric::Polled;
 
 use super::completions::Taking;
 use super::nics::Nic;
-use super::receiver::gone;
 use super::working::Stay;
-use super::{Endpoint, SenderState, receiver, sender};
-use crate::error::{Error, Kind};
+use super::{Endpoint, SenderState, pulse, receiver, sender};
+use crate::error::{Cause, Error};
+use crate::label::Label;
 use crate::rail::{PartWrite, Purpose};
 
 /// So many times longer than control may data be refused: a process that is stopped takes none, and lives.
@@ -254,19 +254,18 @@ impl Endpoint {
         let rail = &mut self.nics[nic];
         rail.data.flush(nic, |write, error| failures.push((write, error)));
         for (write, error) in failures {
-            let sentence =
-                format!("{}: {error}; the peer is gone or unreachable", self.nics[nic].label);
-            self.part_given_up(nic, &write, Error::new(Kind::Remote, sentence));
+            let rail = Label::of(&self.nics[nic].label);
+            self.part_given_up(nic, &write, Cause::NeverPosted { rail, fault: error.into() });
         }
     }
 
     /// A part that was never posted, and will not be.
-    fn part_given_up(&mut self, nic: usize, write: &PartWrite, error: Error) {
+    fn part_given_up(&mut self, nic: usize, write: &PartWrite, cause: Cause) {
         if let Some(Purpose::Part { sender, .. }) =
             self.nics[nic].operations.end_at(write.operation)
         {
             self.counters.unsent_parts += 1;
-            self.sender_failed(sender, error);
+            self.sender_failed(sender, cause);
         }
     }
 
@@ -277,9 +276,9 @@ impl Endpoint {
         let data_bound = bound.saturating_mul(DATA_STALL);
         for nic in 0..self.nics.len() {
             for write in self.nics[nic].data.tick(elapsed, data_bound) {
-                let sentence =
-                    format!("a write of data on {}: {}", self.nics[nic].label, gone(data_bound));
-                self.part_given_up(nic, &write, Error::new(Kind::Remote, sentence));
+                let rail = Label::of(&self.nics[nic].label);
+                let bound_ms = pulse::milliseconds(data_bound);
+                self.part_given_up(nic, &write, Cause::NotAccepted { rail, bound_ms });
             }
         }
         let Self { senders, receivers, nics, slabs, .. } = self;
@@ -331,26 +330,25 @@ impl Endpoint {
     /// A turn that a panic ended did not give its batch back: nothing here can be relied on.
     #[cold]
     fn fail_broken(&mut self) {
-        let sentence = "an earlier bug has left this endpoint unusable; restart the job, and report the first line";
-        self.fail_all(&Error::new(Kind::Internal, sentence));
+        self.fail_all(Cause::Panicked.into());
     }
 
     /// Fails every connection: the first cause stays.
     #[cold]
     #[inline(never)]
-    pub(super) fn fail_all(&mut self, error: &Error) {
+    pub(super) fn fail_all(&mut self, error: Error) {
         for (slot, _) in self.senders.keys() {
             if let Some(SenderState::Connected(sender)) =
                 self.senders.at_mut(slot).map(|state| &mut **state)
             {
-                sender.fail(error.clone());
+                sender.fail(error);
             }
         }
         for (slot, _) in self.receivers.keys() {
             if let Some(receiver) = self.receivers.at_mut(slot) {
-                receiver.fail(error.clone());
+                receiver.fail(error);
             }
         }
-        self.failure.get_or_insert_with(|| error.clone());
+        self.failure.get_or_insert(error);
     }
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::comm::peer::Peer;
+use crate::error::Cause;
 
 /// What one end knows of the other.
 #[derive(Debug, Default)]
@@ -89,6 +90,16 @@ impl Pulse {
         let due = self.refused || self.quiet >= BEAT.min(bound / 4);
         if due && !self.beating { Verdict::Beat } else { Verdict::Fine }
     }
+}
+
+/// Why a peer is given up that has refused all writes for so long.
+pub(super) fn silent(bound: Duration) -> Cause {
+    Cause::Silent { bound_ms: milliseconds(bound) }
+}
+
+/// A bound, for a sentence.
+pub(super) fn milliseconds(bound: Duration) -> u32 {
+    u32::try_from(bound.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// Whether the peer's process is known to have ended. Shared memory takes writes for the dead as for the living, so there

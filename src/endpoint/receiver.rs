@@ -22,11 +22,11 @@ use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{self, Pulse, Verdict};
-use super::sender::{kind_of, repeated};
+use super::sender::repeated;
 use super::working::Stay;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Result};
 use crate::handle::Name;
 use crate::rail::{Purpose, UserRegion};
 
@@ -277,7 +277,7 @@ impl Receiver {
                 Ok(Post::Accepted) => self.flow.wrote(write),
                 Ok(Post::Again) => break,
                 Err(error) => {
-                    self.post_failed(&error);
+                    self.post_failed(error);
                     break;
                 }
             }
@@ -331,7 +331,7 @@ impl Receiver {
             }
             Ok(Post::Again) => false,
             Err(error) => {
-                self.post_failed(&error);
+                self.post_failed(error);
                 true
             }
         }
@@ -406,14 +406,12 @@ impl Receiver {
         match self.pulse.sweep(elapsed, bound, waits, mark) {
             Verdict::Fine => {}
             Verdict::Beat if pulse::has_ended(&self.peer) => {
-                let sentence = format!("receiving from {}: the process has ended", self.peer);
-                self.fail(Error::new(Kind::Remote, sentence));
+                self.fail(Cause::Ended.receiving(self.peer.label()));
             }
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
                 self.is_broken = true;
-                let sentence = format!("receiving from {}: {}", self.peer, gone(bound));
-                self.fail(Error::new(Kind::Remote, sentence));
+                self.fail(pulse::silent(bound).receiving(self.peer.label()));
             }
         }
     }
@@ -438,27 +436,25 @@ impl Receiver {
         match self.write_completing(means, local, remote, purpose) {
             Ok(Post::Accepted) => self.pulse.beat(),
             Ok(Post::Again) => {}
-            Err(error) => self.post_failed(&error),
+            Err(error) => self.post_failed(error),
         }
     }
 
     /// A control write of this connection cannot be posted, and never will be.
     #[cold]
     #[inline(never)]
-    fn post_failed(&mut self, error: &FabricError) {
+    fn post_failed(&mut self, error: FabricError) {
         self.learn_rank();
-        let sentence = format!("receiving from {}: {error}", self.peer);
-        self.fail(Error::new(Kind::Remote, sentence));
+        self.fail(Cause::NotPosted(error.into()).receiving(self.peer.label()));
     }
 
     /// An operation of this connection has failed.
     #[cold]
-    pub(super) fn operation_failed(&mut self, error: &Error) {
+    pub(super) fn operation_failed(&mut self, cause: Cause) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.is_broken = true;
         self.learn_rank();
-        let sentence = format!("receiving from {}: {}", self.peer, error.sentence);
-        self.fail(Error::new(error.kind, sentence));
+        self.fail(cause.receiving(self.peer.label()));
     }
 
     /// A turn of progress: what waits is tried, and a done that nothing carried for long goes alone.
@@ -634,8 +630,7 @@ impl Receiver {
         let expects = self.exposes_any() || self.flow.is_eager_due() || self.flow.keeps_eager();
         if !expects {
             self.learn_rank();
-            let sentence = format!("receiving from {}: it has closed the connection", self.peer);
-            self.fail(Error::new(Kind::Remote, sentence));
+            self.fail(Cause::ConnectionClosed.receiving(self.peer.label()));
         }
         !expects
     }
@@ -655,9 +650,8 @@ impl Receiver {
         self.fence = Fence::Due { until };
         self.learn_rank();
         self.flow.withdraw();
-        let sentence =
-            format!("receiving from {}: a buffer of posted receives was deregistered", self.peer);
-        self.failure.get_or_insert_with(|| Error::new(Kind::InvalidUsage, sentence));
+        let peer = &self.peer;
+        self.failure.get_or_insert_with(|| Cause::ReceiveDeregistered.receiving(peer.label()));
     }
 
     /// The sender begins nothing more, and has begun these lines.
@@ -722,9 +716,8 @@ impl Receiver {
     fn sticky(&mut self, cause: ProtocolError) -> Error {
         self.learn_rank();
         let peer = &self.peer;
-        let failure = self.failure.get_or_insert_with(|| {
-            Error::new(kind_of(cause), format!("receiving from {peer}: {cause}"))
-        });
+        let failure =
+            self.failure.get_or_insert_with(|| Cause::from(cause).receiving(peer.label()));
         repeated(failure)
     }
 }
@@ -743,13 +736,4 @@ pub(super) fn note(pulse: &mut Pulse, posted: &std::result::Result<Post, FabricE
         Ok(Post::Again) => pulse.refused(),
         Err(_) => {}
     }
-}
-
-/// Why a peer is given up.
-pub(super) fn gone(bound: Duration) -> String {
-    format!(
-        "its endpoint has refused all writes for {} ms; the process is gone, or its host cannot be reached \
-         (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
-        bound.as_millis()
-    )
 }

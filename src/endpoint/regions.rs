@@ -6,9 +6,11 @@
 use fabric::{FabricError, MemoryKind, UserMemory};
 
 use super::Endpoint;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Bug, By, Cause, Error, Result, Table};
 use crate::handle::{Handle, HandleKind};
+use crate::label::Label;
 use crate::plugin::device::Device;
+use crate::plugin::gpu::gpu_number;
 use crate::plugin::plan::GpuMemory;
 use crate::rail::UserRegion;
 
@@ -18,18 +20,14 @@ pub(super) const REGIONS_MAX: u16 = u16::MAX;
 impl Endpoint {
     /// Refuses what the device's properties do not offer.
     pub(crate) fn takes_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
-        let label = self.label();
-        let sentence = match &self.device.plan.gpu_memory {
-            GpuMemory::Direct { dmabuf } if *dmabuf || !by_dmabuf => return Ok(()),
-            GpuMemory::Direct { .. } => format!(
-                "device {label} registers GPU memory by its address, not by a DMA-BUF: set NCCL_DMABUF_ENABLE=0"
-            ),
-            GpuMemory::ByHost(obstacle) => format!(
-                "device {label} moves host memory only ({}): set NCCL_NET_GDR_LEVEL=LOC",
-                obstacle.phrase()
-            ),
-        };
-        Err(Error::new(Kind::InvalidArgument, sentence))
+        match &self.device.plan.gpu_memory {
+            GpuMemory::Direct { dmabuf } if *dmabuf || !by_dmabuf => Ok(()),
+            GpuMemory::Direct { .. } => Err(Cause::NoDmabufHere { device: self.label() }.into()),
+            GpuMemory::ByHost(obstacle) => {
+                let because = Label::of(&obstacle.phrase());
+                Err(Cause::HostMemoryOnly { device: self.label(), because }.into())
+            }
+        }
     }
 
     /// Registers `memory` on every data rail, unless a registration that is held covers it.
@@ -37,37 +35,29 @@ impl Endpoint {
         if memory.kind() != MemoryKind::Host {
             self.takes_gpu_memory(memory.dmabuf().is_some())?;
         }
-        let full = || {
-            let sentence =
-                format!("{REGIONS_MAX} buffers are registered on device {}", self.label());
-            Error::new(Kind::System, sentence)
-        };
-        self.regions.upcoming().ok_or_else(full)?;
+        if self.regions.upcoming().is_none() {
+            let table = Table::Regions { device: self.label() };
+            return Err(Cause::Full { table, count: REGIONS_MAX.into() }.into());
+        }
         let rails = self.nics.iter().map(|nic| nic.data.endpoint());
         let region = self.cache.find_or(memory, || UserRegion::register(rails, memory));
-        let region = region.map_err(|error| refused(self.device, &memory, &error))?;
+        let region = region.map_err(|error| refused(self.device, &memory, error))?;
         let mut generation = 0;
         let slot = self.regions.insert_with(|_, current| {
             generation = current;
             region
         });
-        let slot = slot.ok_or_else(|| Error::new(Kind::Internal, "an upcoming slot is taken"))?;
+        let slot = slot.ok_or(Cause::Bug(Bug::SlotTaken))?;
         Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
     }
 }
 
-fn refused(device: &Device, memory: &UserMemory, error: &FabricError) -> Error {
-    let (len, name) = (memory.len(), &device.plan.name);
-    let sentence = match (memory.kind(), memory.dmabuf()) {
-        (MemoryKind::Host, _) => format!("registering {len} bytes on device {name}: {error}"),
-        (MemoryKind::Cuda { device }, None) => format!(
-            "registering {len} bytes of GPU {device} by their address on device {name}: {error}; \
-             check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0"
-        ),
-        (MemoryKind::Cuda { device }, Some(_)) => format!(
-            "registering {len} bytes of GPU {device} by a DMA-BUF on device {name}: {error}; \
-             set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0"
-        ),
+fn refused(device: &Device, memory: &UserMemory, error: FabricError) -> Error {
+    let by = match (memory.kind(), memory.dmabuf()) {
+        (MemoryKind::Host, _) => By::Host,
+        (MemoryKind::Cuda { device }, None) => By::GpuAddress { gpu: gpu_number(device) },
+        (MemoryKind::Cuda { device }, Some(_)) => By::GpuDmabuf { gpu: gpu_number(device) },
     };
-    Error::new(Kind::System, sentence)
+    let (device, len, fault) = (device.label(), memory.len(), error.into());
+    Cause::NotRegistered { device, len, by, fault }.into()
 }

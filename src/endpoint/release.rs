@@ -16,7 +16,7 @@ use super::nics::{ControlRail, Nic};
 impl Endpoint {
     /// Closes what can be closed. The log tells of NICs that leak.
     pub(crate) fn release(self: Box<Self>) {
-        let label = self.label().to_owned();
+        let label = self.label();
         let leaked = self.release_nics();
         if !leaked.is_empty() {
             log::warn!(

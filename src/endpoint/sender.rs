@@ -22,10 +22,10 @@ use super::lanes::{ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
 use super::pulse::{self, Pulse, Verdict};
-use super::receiver::{gone, note};
+use super::receiver::note;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Result};
 use crate::rail::{PartWrite, Purpose, UserRegion};
 
 /// One direction of one connection, at the side that called connect.
@@ -261,7 +261,7 @@ impl Sender {
         if let Err(error) = outcome {
             // The part that failed is not in flight, and the parts after it were not tried.
             self.in_flight -= 1;
-            self.fail(rail_failed(&self.peer, &error));
+            self.fail(rail_failed(&self.peer, error));
         }
         Ok(Some(line))
     }
@@ -312,7 +312,7 @@ impl Sender {
             match write_part(means, lane, feed.line, &source, &part, target, None) {
                 Ok(()) => self.in_flight += 1,
                 Err(error) => {
-                    self.fail(rail_failed(&self.peer, &error));
+                    self.fail(rail_failed(&self.peer, error));
                 }
             }
         }
@@ -360,16 +360,16 @@ impl Sender {
 
     /// An operation of this connection has failed.
     #[cold]
-    pub(super) fn operation_failed(&mut self, error: &Error) {
+    pub(super) fn operation_failed(&mut self, cause: Cause) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.broke(error);
+        self.broke(cause);
     }
 
     /// The same of one that was not counted.
     #[cold]
-    pub(super) fn broke(&mut self, error: &Error) {
+    pub(super) fn broke(&mut self, cause: Cause) {
         self.is_broken = true;
-        self.fail(Error::new(error.kind, format!("sending to {}: {}", self.peer, error.sentence)));
+        self.fail(cause.sending(self.peer.label()));
     }
 
     /// So many parts that waited to be posted never will be.
@@ -439,15 +439,13 @@ impl Sender {
         match self.pulse.sweep(elapsed, bound, waits, mark) {
             Verdict::Fine => {}
             Verdict::Beat if pulse::has_ended(&self.peer) => {
-                let sentence = format!("sending to {}: the process has ended", self.peer);
-                self.fail(Error::new(Kind::Remote, sentence));
+                self.fail(Cause::Ended.sending(self.peer.label()));
             }
             Verdict::Beat => self.write_pulse(means),
             Verdict::Dead => {
                 self.is_broken = true;
                 self.flow.drop_held();
-                let sentence = format!("sending to {}: {}", self.peer, gone(bound));
-                self.fail(Error::new(Kind::Remote, sentence));
+                self.fail(pulse::silent(bound).sending(self.peer.label()));
             }
         }
         self.failure.is_some()
@@ -472,7 +470,7 @@ impl Sender {
             }
             Ok(Post::Again) => {}
             Err(error) => {
-                self.fail(rail_failed(&self.peer, &error));
+                self.fail(rail_failed(&self.peer, error));
             }
         }
     }
@@ -513,11 +511,11 @@ impl Sender {
 
     /// The receiver has taken its receives back: nothing more is begun, and what was goes on.
     pub(super) fn withdrawn(&mut self, done: Line) {
-        self.receiver_gone(done, "it has withdrawn its receives");
+        self.receiver_gone(done, Cause::ReceivesWithdrawn);
     }
 
     /// Nothing can be sent any more. What the receiver has is not lost: its completion is on its way.
-    fn receiver_gone(&mut self, done: Line, why: &str) {
+    fn receiver_gone(&mut self, done: Line, why: Cause) {
         self.flow.told(done);
         // Eager messages find out which of the receiver's lines were theirs.
         self.flow.observe(&self.mailbox);
@@ -525,8 +523,7 @@ impl Sender {
             self.flow.fail(ProtocolError::Withdrawn);
         }
         self.block();
-        let sentence = format!("sending to {}: {why}", self.peer);
-        self.failure.get_or_insert_with(|| Error::new(Kind::Remote, sentence));
+        self.failure.get_or_insert_with(|| why.sending(self.peer.label()));
     }
 
     /// NCCL may post nothing here any more.
@@ -548,7 +545,7 @@ impl Sender {
     /// The receiver has closed its end: what is not known to have arrived never will be, and nothing more can be sent.
     pub(super) fn left(&mut self, done: Line) {
         if !self.ending.closing {
-            self.receiver_gone(done, "it has closed the connection");
+            self.receiver_gone(done, Cause::ConnectionClosed);
             self.feeds.clear();
             self.unsent_fins.clear();
         }
@@ -578,9 +575,7 @@ impl Sender {
     #[cold]
     pub(super) fn sticky(&mut self, cause: ProtocolError) -> Error {
         let peer = &self.peer;
-        let failure = self.failure.get_or_insert_with(|| {
-            Error::new(kind_of(cause), format!("sending to {peer}: {cause}"))
-        });
+        let failure = self.failure.get_or_insert_with(|| Cause::from(cause).sending(peer.label()));
         repeated(failure)
     }
 }
@@ -682,28 +677,15 @@ fn write_part(
     posted
 }
 
-pub(super) fn rail_failed(peer: &Peer, error: &FabricError) -> Error {
-    Error::new(Kind::Remote, format!("sending to {peer}: {error}"))
-}
-
-/// Who has to act on what a flow failed of, at either end.
 #[cold]
-pub(super) fn kind_of(cause: ProtocolError) -> Kind {
-    match cause {
-        ProtocolError::TooLong { .. } => Kind::InvalidUsage,
-        ProtocolError::Misuse(_) | ProtocolError::Unsendable { .. } => Kind::Internal,
-        ProtocolError::Violation(_)
-        | ProtocolError::Withdrawn
-        | ProtocolError::Transport { .. } => Kind::Remote,
-    }
+pub(super) fn rail_failed(peer: &Peer, error: FabricError) -> Error {
+    Cause::NotPosted(error.into()).sending(peer.label())
 }
 
 /// The first cause again: it is logged the first time only.
 #[cold]
 pub(super) fn repeated(failure: &mut Error) -> Error {
-    let error = failure.clone();
-    failure.logged = true;
-    error
+    Error { logged: std::mem::replace(&mut failure.logged, true), ..*failure }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "requests carry the low half")]

@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use super::{Endpoint, Look, enqueue, open_receiver, receiver};
-use crate::error::{Error, Result};
+use crate::error::{Cause, Noun, Result};
 use crate::handle::Handle;
 use crate::plugin::Poll;
 
@@ -25,8 +25,8 @@ impl Endpoint {
         look: Look,
     ) -> Result<Poll> {
         let (slot, generation) = (request.slot(), request.generation());
-        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
-        let line = receiver.line_of(request.line()).ok_or_else(|| Error::stale("request"))?;
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), Noun::Request)?;
+        let line = receiver.line_of(request.line()).ok_or(Cause::Stale(Noun::Request))?;
         if !receiver.is_complete(line) {
             receiver.read_fins(look);
             if receiver.has_copies(look) {
@@ -36,7 +36,7 @@ impl Endpoint {
             enqueue(receiver, &mut self.working, slot);
             if !receiver.is_complete(line) {
                 if !receiver.holds(line) {
-                    return Err(Error::stale("request"));
+                    return Err(Cause::Stale(Noun::Request).into());
                 }
                 return receiver.verdict().map(|()| Poll::Pending);
             }
@@ -44,7 +44,7 @@ impl Endpoint {
         if !self.dones_have_left(slot) {
             return Ok(Poll::Pending);
         }
-        let receiver = open_receiver(self.receivers.get_mut(slot, generation), "request")?;
+        let receiver = open_receiver(self.receivers.get_mut(slot, generation), Noun::Request)?;
         let count = receiver.report(line, sizes);
         self.outstanding -= 1;
         enqueue(receiver, &mut self.working, slot);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use log::{Level, LevelFilter};
 use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
-use crate::error::{Error, Kind as ErrorKind, Result};
+use super::failure::StartError;
 use takes::Value;
 pub(crate) use takes::{DeviceMemory, Takes, Zero};
 
@@ -57,7 +57,7 @@ macro_rules! settings {
         ];
 
         impl Config {
-            fn from_texts(texts: &Texts) -> Result<Self> {
+            fn from_texts(texts: &Texts) -> Result<Self, StartError> {
                 Ok(Self {
                     $( $field: <$kind>::from(texts.parsed($name)?), )+
                     notes: Vec::new(),
@@ -148,7 +148,7 @@ pub(crate) struct Note {
 impl Config {
     /// Reads the environment, and logs what reading it gave. NCCL has put what /etc/nccl.conf and NCCL_CONF_FILE say there
     /// by then.
-    pub(crate) fn read() -> Result<Self> {
+    pub(crate) fn read() -> Result<Self, StartError> {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let variables = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
         let config = Self::from_variables(variables)?;
@@ -165,7 +165,7 @@ impl Config {
     /// An empty value is an unset one, as scripts write it.
     pub(crate) fn from_variables(
         variables: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self> {
+    ) -> Result<Self, StartError> {
         let variables: BTreeMap<String, String> =
             variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
         let mut texts = Texts::default();
@@ -287,17 +287,11 @@ impl Texts {
         self.0.insert(setting.name, value.to_owned());
     }
 
-    fn parsed(&self, name: &str) -> Result<Value> {
+    fn parsed(&self, name: &str) -> Result<Value, StartError> {
         let setting = setting(name).expect("the macro that asks made the table");
         let text = self.0.get(name).map_or(setting.default, String::as_str);
-        setting.takes.parse(text).ok_or_else(|| {
-            let accepted = setting.takes.accepted();
-            let default = setting.shown_default();
-            let sentence = format!(
-                "{PREFIX}{name}={text} is not a value Ironrail can use: give {accepted}, or unset it (default: {default})"
-            );
-            Error::new(ErrorKind::InvalidUsage, sentence)
-        })
+        let refused = || StartError::Setting { setting, given: text.to_owned() };
+        setting.takes.parse(text).ok_or_else(refused)
     }
 }
 
@@ -360,7 +354,7 @@ fn distance(from: &str, to: &str) -> usize {
 }
 
 impl Setting {
-    fn shown_default(&self) -> &'static str {
+    pub(crate) fn shown_default(&self) -> &'static str {
         if self.default.is_empty() { "unset" } else { self.default }
     }
 }

@@ -8,7 +8,8 @@ use proto::capabilities::Capabilities;
 use super::TrafficClass;
 use super::config::Config;
 use super::plan::{DevicePlan, RailPlan};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Result};
+use crate::label::Label;
 
 /// One device.
 #[derive(Debug)]
@@ -32,7 +33,10 @@ impl Device {
         let open = self.plan.rails.iter().zip(infos).map(|(rail, info)| {
             let domain =
                 Fabric::open(&self.library, info).and_then(|fabric| Domain::open(&fabric, info));
-            domain.map_err(|error| self.refused(&rail.interface, &error))
+            domain.map_err(|error| {
+                let (device, interface) = (self.label(), Label::of(&rail.interface));
+                Cause::CannotOpen { device, interface, fault: error.into() }.into()
+            })
         });
         open.collect()
     }
@@ -71,14 +75,9 @@ impl Device {
         &self.host
     }
 
-    fn refused(&self, interface: &str, error: &fabric::FabricError) -> Error {
-        let name = &self.plan.name;
-        Error::new(
-            Kind::System,
-            format!(
-                "device {name} cannot open {interface}: {error}; check that the interface is up, or leave it out by IRONRAIL_RAILS"
-            ),
-        )
+    /// The name by which peers and logs know it.
+    pub(crate) fn label(&self) -> Label {
+        Label::of(&self.plan.name)
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use fabric::{FabricError, Info, Library, Query};
 
 use super::config::Config;
+use super::failure::StartError;
 use super::gpu;
 use super::interfaces;
 use super::plan::{DevicePlan, RailPlan};
 use super::topology::{self, Candidate, Choice, Named};
-use crate::error::{Error, Kind, Result};
 
 /// What there is to build on.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Discovery {
 }
 
 /// Finds what the settings ask for. Takes as long as the providers take to look around.
-pub(crate) fn discover(config: &Config) -> Result<Discovery> {
+pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     let library = open(config)?;
     log::info!("Using Libfabric {} from {}", library.version(), library.path().display());
     let infos = find(&library, &query(config, config.provider.clone()))?;
@@ -49,23 +49,12 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery> {
 }
 
 /// A user's file is the only one tried: another one would hide that it does not load.
-fn open(config: &Config) -> Result<Arc<Library>> {
+fn open(config: &Config) -> Result<Arc<Library>, StartError> {
     let default = PathBuf::from(DEFAULT_LIBRARY);
     let candidate = config.libfabric.as_ref().unwrap_or(&default);
-    Library::open(&[candidate]).map_err(|error| {
-        let reasons = error.attempts().iter().map(|attempt| {
-            let name = attempt.candidate.to_string_lossy();
-            // The loader's own words begin with the name, mostly.
-            if attempt.reason.contains(name.as_ref()) { attempt.reason.clone() } else { format!("{name}: {}", attempt.reason) }
-        });
-        let reasons = reasons.collect::<Vec<_>>().join("; ");
-        let next = match config.libfabric {
-            Some(_) => "correct IRONRAIL_LIBFABRIC, or unset it for libfabric.so.1",
-            None => {
-                "install it (Debian: libfabric1), add its directory to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC"
-            }
-        };
-        Error::new(Kind::System, format!("no libfabric 1.17 or newer could be loaded ({reasons}): {next}"))
+    Library::open(&[candidate]).map_err(|error| StartError::NoLibrary {
+        attempts: error.attempts().to_vec(),
+        named: config.libfabric.is_some(),
     })
 }
 
@@ -73,40 +62,26 @@ fn query(config: &Config, provider: Option<String>) -> Query {
     Query { provider, basic_regions: config.basic_regions, ..Query::default() }
 }
 
-fn find(library: &Library, query: &Query) -> Result<Vec<Info>> {
-    let failed = |error: FabricError| {
-        let sentence = format!(
-            "libfabric {} cannot say what it offers ({error}): run fi_info to see why",
-            library.version()
-        );
-        Error::new(Kind::System, sentence)
-    };
+fn find(library: &Library, query: &Query) -> Result<Vec<Info>, StartError> {
+    let failed = |fault: FabricError| StartError::NoAnswer { version: library.version(), fault };
     library.find(query).map_err(failed)
 }
 
-/// Says what was asked, what is there, and what to do.
-fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> Error {
+/// What was asked, and what is there.
+fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> StartError {
     let version = library.version();
-    let regions = if config.basic_regions { " with IRONRAIL_BASIC_REGIONS=1" } else { "" };
-    let offers = |candidates: &[Candidate]| match topology::offered(candidates).as_slice() {
-        [] => "nothing with reliable datagrams and one-sided access".to_owned(),
-        names => names.join(", "),
+    let basic_regions = config.basic_regions;
+    let offered = |candidates: &[Candidate]| {
+        topology::offered(candidates).into_iter().map(str::to_owned).collect()
     };
-    let sentence = match &config.provider {
+    match &config.provider {
         Some(wanted) => {
             let all = library.find(&query(config, None)).unwrap_or_default();
-            let offered = offers(&all.iter().map(candidate).collect::<Vec<_>>());
-            format!(
-                "IRONRAIL_PROVIDER={wanted} is not to be had: libfabric {version} offers {offered}{regions}; name one of these, or unset it"
-            )
+            let offered = offered(&all.iter().map(candidate).collect::<Vec<_>>());
+            StartError::NoSuchProvider { wanted: wanted.clone(), version, offered, basic_regions }
         }
-        None => format!(
-            "no provider can serve: libfabric {version} offers {}{regions}; check that a network interface is up, \
-             and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
-            offers(candidates)
-        ),
-    };
-    Error::new(Kind::System, sentence)
+        None => StartError::NoProvider { version, offered: offered(candidates), basic_regions },
+    }
 }
 
 /// What libfabric listed, and the same as plain data, place by place.
@@ -125,7 +100,12 @@ impl Listed {
     }
 
     /// One device of the rails that IRONRAIL_RAILS names.
-    fn named(&self, library: &Library, config: &Config, provider: &str) -> Result<DevicePlan> {
+    fn named(
+        &self,
+        library: &Library,
+        config: &Config,
+        provider: &str,
+    ) -> Result<DevicePlan, StartError> {
         let names = config.rails.iter().take(config.max_rails);
         if config.rails.len() > config.max_rails {
             let (named, taken) = (config.rails.len(), config.max_rails);
@@ -141,7 +121,7 @@ impl Listed {
             Some(Named::Address(address)) => self.rail_at(library, config, provider, address),
             None => Err(self.no_such_rail(provider, name)),
         });
-        Ok(DevicePlan::new(rails.collect::<Result<_>>()?))
+        Ok(DevicePlan::new(rails.collect::<Result<_, _>>()?))
     }
 
     fn rail(&self, place: usize) -> RailPlan {
@@ -170,7 +150,7 @@ impl Listed {
         config: &Config,
         provider: &str,
         address: IpAddr,
-    ) -> Result<RailPlan> {
+    ) -> Result<RailPlan, StartError> {
         // libfabric takes any address for a source. Where it is not this host's, opening an endpoint there fails; shm takes
         // its text for a name, which a second endpoint then takes too.
         let here = UdpSocket::bind((address, 0));
@@ -199,7 +179,7 @@ impl Listed {
         })
     }
 
-    fn no_such_rail(&self, provider: &str, name: &str) -> Error {
+    fn no_such_rail(&self, provider: &str, name: &str) -> StartError {
         let mut there: Vec<String> = Vec::new();
         for candidate in self.candidates.iter().filter(|candidate| candidate.provider == provider) {
             let text = candidate.address.map_or_else(
@@ -210,13 +190,7 @@ impl Listed {
                 there.push(text);
             }
         }
-        let there = there.join(", ");
-        Error::new(
-            Kind::InvalidUsage,
-            format!(
-                "IRONRAIL_RAILS names {name}, which {provider} does not have: it has {there}; name some of these, or unset it"
-            ),
-        )
+        StartError::NoSuchRail { rail: name.to_owned(), provider: provider.to_owned(), there }
     }
 }
 
@@ -320,7 +294,7 @@ mod tests {
     }
 
     fn sentence(variables: &[(&str, &str)]) -> String {
-        discover(&settings(variables)).unwrap_err().sentence.clone()
+        discover(&settings(variables)).unwrap_err().to_string()
     }
 
     /// The addresses of the rails of each device.

@@ -12,7 +12,8 @@ use gpu::{Driver, Owner};
 use super::config::{Config, DeviceMemory};
 use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
 use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, opens_with};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Result};
+use crate::label::Label;
 
 /// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
 pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [DevicePlan]) {
@@ -129,28 +130,23 @@ fn announce(config: &Config, devices: &[DevicePlan]) {
 /// The GPU that all of these bytes belong to, and the buffer; no buffer (0) where they are of several. The driver says it of the
 /// address: a process may register memory of other GPUs than its own (PXN).
 pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
-    let driver = Driver::get().map_err(|reason| {
-        let sentence = format!("{len} bytes of GPU memory cannot be registered: {reason}");
-        Error::new(Kind::InvalidUsage, sentence)
-    })?;
-    let last = address.saturating_add(len.saturating_sub(1) as u64);
-    let nobody = |at: u64| {
-        let sentence = format!(
-            "{len} bytes at {address:#x} were given as GPU memory, and the byte at {at:#x} is not: CUDA's driver knows no device's allocation there"
-        );
-        Error::new(Kind::InvalidArgument, sentence)
-    };
-    let first = driver.owner(address).ok_or_else(|| nobody(address))?;
-    let end = driver.owner(last).ok_or_else(|| nobody(last))?;
+    let driver = Driver::get()
+        .map_err(|reason| Cause::NoGpuDriver { len, because: Label::of(&reason.to_string()) })?;
+    let end_address = address.saturating_add(len.saturating_sub(1) as u64);
+    let nobody = |last| Error::from(Cause::NotGpuMemory { address, len, last });
+    let first = driver.owner(address).ok_or_else(|| nobody(false))?;
+    let end = driver.owner(end_address).ok_or_else(|| nobody(true))?;
     if first.device != end.device {
-        let sentence = format!(
-            "{len} bytes at {address:#x} begin in memory of GPU {} and end in memory of GPU {}: a region lies on one",
-            first.device, end.device
-        );
-        return Err(Error::new(Kind::InvalidArgument, sentence));
+        let (first, last) = (gpu_number(first.device), gpu_number(end.device));
+        return Err(Cause::OfTwoGpus { address, len, first, last }.into());
     }
     let buffer = if first.buffer == end.buffer { first.buffer } else { 0 };
     Ok(Owner { buffer, ..first })
+}
+
+/// The number of a GPU, for a sentence.
+pub(crate) fn gpu_number(device: i32) -> i16 {
+    i16::try_from(device).unwrap_or(i16::MAX)
 }
 
 #[cfg(test)]
@@ -163,6 +159,6 @@ mod tests {
             return;
         }
         let error = owner(4096, 64).unwrap_err();
-        assert!(error.sentence.contains("CUDA"), "{}", error.sentence);
+        assert!(error.to_string().contains("CUDA"), "{error}");
     }
 }

@@ -4,6 +4,7 @@ mod config;
 pub(crate) mod device;
 mod discovery;
 mod environment;
+mod failure;
 pub(crate) mod gpu;
 mod interfaces;
 pub(crate) mod order;
@@ -21,11 +22,12 @@ use std::sync::{Arc, OnceLock};
 use crate::endpoint::Endpoint;
 use crate::endpoint::close::Report;
 pub(crate) use crate::endpoint::plain::{Looked, Plain, Tested};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::handle::{Handle, Name};
 
-pub(crate) use config::{Config, differing};
+pub(crate) use config::{Config, PREFIX, differing};
 use device::Device;
+pub(crate) use failure::StartError;
 pub(crate) use probe::{Subject, probe};
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
@@ -103,7 +105,7 @@ struct Plugin {
     process: u32,
 }
 
-static PLUGIN: OnceLock<Result<Plugin>> = OnceLock::new();
+static PLUGIN: OnceLock<Result<Plugin, StartError>> = OnceLock::new();
 
 /// Reads settings, finds libfabric, discovers devices: once per process. Later calls return the first answer.
 pub(crate) fn start() -> Result<()> {
@@ -145,7 +147,7 @@ pub(crate) fn connect(
     owner: Owner,
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
-) -> Result<Option<Handle>> {
+) -> Result<Option<Handle>, SetupError> {
     on_device(owner, device, |endpoint| endpoint.connect(handle))
 }
 
@@ -315,7 +317,7 @@ impl Unasked {
     fn with<R>(mut self, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
         match self.0.as_deref_mut() {
             Some(endpoint) => body(endpoint),
-            None => Err(Error::stale("handle")),
+            None => Err(Cause::Stale(Noun::Handle).into()),
         }
     }
 
@@ -399,11 +401,11 @@ pub(crate) fn close_listen(listener: Handle) -> Result<()> {
     Ok(())
 }
 
-fn on_device<R>(
+fn on_device<R, E: From<Error>>(
     owner: Owner,
     device: usize,
-    body: impl FnOnce(&mut Endpoint) -> Result<R>,
-) -> Result<R> {
+    body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
+) -> Result<R, E> {
     let known = plugin()?.devices.get(device).ok_or_else(|| no_device(device))?;
     let open = |number, class| Endpoint::open(number, known, class).map(Box::new);
     registry::with_owned(owner, device, open, body)
@@ -422,29 +424,27 @@ fn plugin() -> Result<&'static Plugin> {
 }
 
 /// Why the start failed: logged the first time only.
-fn again(failure: &Error) -> Error {
+fn again(failure: &StartError) -> Error {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let mut error = failure.clone();
-    error.logged = LOGGED.swap(true, Ordering::Relaxed);
-    error
+    Error { logged: LOGGED.swap(true, Ordering::Relaxed), ..failure.into() }
+}
+
+/// What [`Cause::NotStarted`] stands for.
+pub(crate) fn start_error() -> Option<&'static StartError> {
+    PLUGIN.get()?.as_ref().err()
 }
 
 /// The plugin as `init` left it.
 fn started() -> Result<&'static Plugin> {
-    let uninitialised = || Error::new(Kind::InvalidUsage, "NCCL has not called init, or it failed");
-    let plugin = PLUGIN.get().ok_or_else(uninitialised)?.as_ref().map_err(again)?;
+    let plugin = PLUGIN.get().ok_or(Cause::NotInitialised)?.as_ref().map_err(again)?;
     if plugin.process == std::process::id() {
         return Ok(plugin);
     }
-    Err(Error::new(
-        Kind::InvalidUsage,
-        "this process was forked after NCCL was initialised: libfabric's objects do not survive that; \
-         start workers before the first communicator, or by spawn",
-    ))
+    Err(Cause::Forked.into())
 }
 
 impl Plugin {
-    fn start() -> Result<Self> {
+    fn start() -> Result<Self, StartError> {
         let config = Config::read()?;
         let [version, target, profile] =
             [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
@@ -470,5 +470,5 @@ impl Plugin {
 }
 
 fn no_device(device: usize) -> Error {
-    Error::new(Kind::InvalidArgument, format!("there is no device {device}"))
+    Cause::NoDevice(i64::try_from(device).unwrap_or(i64::MAX)).into()
 }

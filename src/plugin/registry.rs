@@ -11,7 +11,7 @@ use fabric::{Guard, Lock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::slots::Slots;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind, Name};
 
 use super::{Owner, TrafficClass};
@@ -61,12 +61,8 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
         generation = current;
         class
     });
-    let slot = slot.ok_or_else(|| {
-        Error::new(
-            Kind::System,
-            "65535 communicators are open in this process: finalize some before opening more",
-        )
-    })?;
+    let full = Cause::Full { table: Table::Communicators, count: u16::MAX.into() };
+    let slot = slot.ok_or(full)?;
     Ok(Handle::new(HandleKind::Context, 0, generation, slot, 0))
 }
 
@@ -104,12 +100,12 @@ fn end(endpoint: Box<Endpoint>) {
 }
 
 /// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time.
-pub(super) fn with_owned<R>(
+pub(super) fn with_owned<R, E: From<Error>>(
     owner: Owner,
     device: usize,
     open: impl FnOnce(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
-    body: impl FnOnce(&mut Endpoint) -> Result<R>,
-) -> Result<R> {
+    body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
+) -> Result<R, E> {
     let number = {
         let mut registry = registry();
         let registry = registry.get_or_insert_with(Registry::new);
@@ -126,7 +122,10 @@ pub(super) fn with_owned<R>(
         }
     };
     let mut endpoint = cell(number);
-    body(endpoint.as_deref_mut().ok_or_else(|| Error::stale("endpoint"))?)
+    match endpoint.as_deref_mut() {
+        Some(endpoint) => body(endpoint),
+        None => Err(Error::from(Cause::Stale(Noun::Endpoint)).into()),
+    }
 }
 
 /// The cell that `name` leads to, if it names anything.
@@ -146,7 +145,7 @@ pub(super) fn try_lock(name: Name) -> Option<Locked> {
 pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
     match cell(handle.endpoint()).as_deref_mut() {
         Some(endpoint) => body(endpoint),
-        None => Err(Error::stale("handle")),
+        None => Err(Cause::Stale(Noun::Handle).into()),
     }
 }
 
@@ -197,7 +196,7 @@ impl Registry {
                 if open {
                     Ok(Key::Context { slot, generation })
                 } else {
-                    Err(Error::stale("context"))
+                    Err(Cause::Stale(Noun::Context).into())
                 }
             }
         }
@@ -216,8 +215,10 @@ impl Registry {
         let free = (0..CELLS)
             .filter_map(|number| u16::try_from(number).ok())
             .find(|number| !used.contains(number) && cell(*number).is_none());
-        free.ok_or_else(|| {
-            Error::new(Kind::System, format!("{CELLS} endpoints are open in this process"))
-        })
+        let full = || {
+            let count = u32::try_from(CELLS).unwrap_or(u32::MAX);
+            Cause::Full { table: Table::Endpoints, count }.into()
+        };
+        free.ok_or_else(full)
     }
 }

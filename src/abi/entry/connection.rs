@@ -9,10 +9,10 @@ use std::ptr;
 use net_abi::{DevHandle, ResultCode};
 
 use crate::abi::argument::{self, GROUP_MAX};
-use crate::abi::guard::guard;
+use crate::abi::guard::{guard, guard_setup};
 use crate::abi::object;
 use crate::abi::place::place;
-use crate::error::Result;
+use crate::error::{Noun, Result, SetupError};
 use crate::plugin::{self, HANDLE_BYTES, Owner};
 
 pub(in crate::abi) unsafe extern "C" fn listen(
@@ -38,9 +38,9 @@ pub(in crate::abi) unsafe fn listen_as(
     listener: *mut *mut c_void,
 ) -> Result<()> {
     // SAFETY: the caller vouches for both.
-    let listener = unsafe { place(listener, ptr::null_mut(), "listen comm") };
+    let listener = unsafe { place(listener, ptr::null_mut(), Noun::ListenComm) };
     // SAFETY: NCCL's buffer always has the full size.
-    let handle = unsafe { place(handle.cast(), [0; HANDLE_BYTES], "handle") }?;
+    let handle = unsafe { place(handle.cast(), [0; HANDLE_BYTES], Noun::Handle) }?;
     let listener = listener?;
     *listener =
         object::pointer(plugin::listen(owner()?, argument::device(device)?, handle, max_group)?);
@@ -55,7 +55,7 @@ pub(in crate::abi) unsafe extern "C" fn connect(
     _device_comm: *mut *mut DevHandle,
 ) -> ResultCode {
     // SAFETY: NCCL's own places, or null.
-    guard("connect", || unsafe { connect_as(|| of_context(context), device, handle, comm) })
+    guard_setup("connect", || unsafe { connect_as(|| of_context(context), device, handle, comm) })
 }
 
 /// # Safety
@@ -66,9 +66,9 @@ pub(in crate::abi) unsafe fn connect_as(
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
-) -> Result<()> {
+) -> Result<(), SetupError> {
     // SAFETY: the caller vouches for it.
-    let comm = unsafe { place(comm, ptr::null_mut(), "send comm") }?;
+    let comm = unsafe { place(comm, ptr::null_mut(), Noun::SendComm) }?;
     // SAFETY: NCCL's buffer has the full size, and is the same at each retry.
     let handle = unsafe { argument::handle(handle) }?;
     *comm = object::pointer_or_null(plugin::connect(owner()?, argument::device(device)?, handle)?);
@@ -91,7 +91,7 @@ pub(in crate::abi) unsafe extern "C" fn accept(
 ) -> ResultCode {
     guard("accept", || {
         // SAFETY: NCCL's place for the comm, or null.
-        let comm = unsafe { place(comm, ptr::null_mut(), "receive comm") }?;
+        let comm = unsafe { place(comm, ptr::null_mut(), Noun::ReceiveComm) }?;
         *comm = object::pointer_or_null(plugin::accept(object::listener(listener)?)?);
         Ok(())
     })

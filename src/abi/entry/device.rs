@@ -11,6 +11,7 @@ use net_abi::{
 use crate::abi::guard::{guard, report_panics};
 use crate::abi::place::place;
 use crate::abi::{argument, logger, object};
+use crate::error::Noun;
 use crate::plugin::{self, DeviceProperties};
 
 /// Once per communicator: each gets a context of its own.
@@ -26,7 +27,7 @@ pub(in crate::abi) unsafe extern "C" fn init(
         // SAFETY: NCCL's configuration of the communicator, or null.
         let class = unsafe { argument::traffic_class(config) };
         // SAFETY: NCCL's place for the context, or null.
-        let context = unsafe { place(context, ptr::null_mut(), "context") }?;
+        let context = unsafe { place(context, ptr::null_mut(), Noun::Context) }?;
         *context = object::pointer(plugin::open_context(class)?);
         Ok(())
     })
@@ -50,7 +51,7 @@ pub(in crate::abi) unsafe extern "C" fn finalize(context: *mut c_void) -> Result
 pub(in crate::abi) unsafe extern "C" fn devices(count: *mut c_int) -> ResultCode {
     guard("devices", || {
         // SAFETY: NCCL's place for the count, or null.
-        let count = unsafe { place(count, 0, "number of devices") }?;
+        let count = unsafe { place(count, 0, Noun::Devices) }?;
         // NCCL indexes arrays of this size unchecked.
         *count = c_int::try_from(plugin::devices()?.min(MAX_DEVICES)).expect("a small number");
         Ok(())
@@ -77,7 +78,7 @@ pub(in crate::abi) unsafe fn properties_as<T>(
 ) -> ResultCode {
     guard("getProperties", || {
         // SAFETY: the caller vouches for it.
-        let place = unsafe { place(properties, narrow(&UNKNOWN_DEVICE), "properties") }?;
+        let place = unsafe { place(properties, narrow(&UNKNOWN_DEVICE), Noun::Properties) }?;
         *place = narrow(&newest(device, plugin::properties(argument::device(device)?)?));
         Ok(())
     })

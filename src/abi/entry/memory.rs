@@ -15,7 +15,7 @@ use net_abi::{PTR_CUDA, PTR_HOST, ResultCode};
 use crate::abi::guard::guard;
 use crate::abi::place::place;
 use crate::abi::{argument, object};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Noun, Result};
 use crate::plugin;
 
 pub(in crate::abi) unsafe extern "C" fn reg_mr(
@@ -40,7 +40,7 @@ pub(in crate::abi) unsafe fn register(
     region: *mut *mut c_void,
 ) -> Result<()> {
     // SAFETY: the caller vouches for it.
-    let region = unsafe { place(region, ptr::null_mut(), "memory handle") }?;
+    let region = unsafe { place(region, ptr::null_mut(), Noun::MemoryHandle) }?;
     let (address, len) = range(data, size)?;
     let comm = object::comm(comm)?;
     let memory = match kind {
@@ -51,7 +51,7 @@ pub(in crate::abi) unsafe fn register(
             // SAFETY: as above; the driver has named the device.
             unsafe { UserMemory::cuda(address, len, device, None) }.in_buffer(buffer)
         }
-        _ => return Err(unknown_kind(kind)),
+        _ => return Err(Cause::MemoryKind(kind).into()),
     };
     *region = object::pointer(plugin::register(comm, memory)?);
     Ok(())
@@ -68,16 +68,13 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
 ) -> ResultCode {
     guard("regMrDmaBuf", || {
         // SAFETY: NCCL's place for the memory handle, or null.
-        let region = unsafe { place(region, ptr::null_mut(), "memory handle") }?;
+        let region = unsafe { place(region, ptr::null_mut(), Noun::MemoryHandle) }?;
         let (address, len) = range(data, size)?;
         if kind != PTR_CUDA {
-            return Err(unknown_kind(kind));
+            return Err(Cause::MemoryKind(kind).into());
         }
         if descriptor < 0 {
-            return Err(Error::new(
-                Kind::InvalidArgument,
-                format!("{descriptor} is no DMA-BUF descriptor"),
-            ));
+            return Err(Cause::NoDmabuf(descriptor).into());
         }
         let comm = object::comm(comm)?;
         let (device, buffer) = plugin::gpu_of(comm, address, len, true)?;
@@ -99,27 +96,11 @@ pub(in crate::abi) unsafe extern "C" fn dereg_mr(
 fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {
     let len = size.bytes()?;
     if len == 0 {
-        return Err(Error::new(
-            Kind::InvalidArgument,
-            "a region of 0 bytes: there is nothing to register",
-        ));
+        return Err(Cause::EmptyRegion.into());
     }
     let address = argument::address(data, len)?;
     if address.checked_add(len as u64).is_none() {
-        return Err(Error::new(
-            Kind::InvalidArgument,
-            format!("{len} bytes at {address:#x} end past the address space"),
-        ));
+        return Err(Cause::PastAddressSpace { address, len }.into());
     }
     Ok((address, len))
-}
-
-#[cold]
-fn unknown_kind(kind: c_int) -> Error {
-    Error::new(
-        Kind::InvalidArgument,
-        format!(
-            "memory of type {kind}, where this call takes {PTR_HOST} (host) or {PTR_CUDA} (CUDA)"
-        ),
-    )
 }

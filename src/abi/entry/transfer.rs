@@ -9,6 +9,7 @@ use crate::abi::argument::{self, Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::{guard, plainly};
 use crate::abi::object;
 use crate::abi::place::{is_marked, missing, optional_place, place};
+use crate::error::Noun;
 use crate::handle::Name;
 use crate::plugin::{self, Looked, Plain, Plainly, Poll, Tested, Unasked};
 
@@ -165,7 +166,7 @@ unsafe fn send_generally(
 ) -> ResultCode {
     guard("isend", || {
         // SAFETY: the caller vouches for it.
-        let request = unsafe { place(request, ptr::null_mut(), "request") }?;
+        let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         let len = size.bytes()?;
         let (address, region) = (argument::address(data, len)?, object::optional_region(region)?);
         let comm = object::sender(comm)?;
@@ -187,7 +188,7 @@ unsafe fn send_refused(
 ) -> ResultCode {
     guard("isend", || {
         // SAFETY: the caller vouches for it.
-        unsafe { place(request, ptr::null_mut(), "request") }?;
+        unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         unasked.refused(object::sender(comm)?)
     })
 }
@@ -224,7 +225,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
 #[cold]
 #[inline(never)]
 extern "C" fn nowhere_to_put<const SENDS: bool>() -> ResultCode {
-    guard(if SENDS { "isend" } else { "irecv" }, || Err(missing("request")))
+    guard(if SENDS { "isend" } else { "irecv" }, || Err(missing(Noun::Request)))
 }
 
 /// `most`: the largest group of the version. `cut`: a message longer than its receive is truncated.
@@ -318,7 +319,7 @@ unsafe fn receive_generally<B: Bytes>(
 ) -> ResultCode {
     guard("irecv", || {
         // SAFETY: NCCL's place for the request, or null.
-        let request = unsafe { place(request, ptr::null_mut(), "request") }?;
+        let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         // SAFETY: NCCL's lists, one entry per receive.
         let group = unsafe { Group::read(count, most, lists) }?;
         let comm = object::receiver(comm)?;
@@ -374,7 +375,7 @@ pub(in crate::abi) unsafe extern "C" fn iflush(
 ) -> ResultCode {
     guard("iflush", || {
         // SAFETY: NCCL's place for the request, or null.
-        let request = unsafe { place(request, ptr::null_mut(), "request") }?;
+        let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         // SAFETY: NCCL's lists, one entry per receive.
         let group = unsafe { Group::read_untagged(count, data, sizes, regions) }?;
         let comm = object::receiver(comm)?;
@@ -505,7 +506,7 @@ unsafe fn test_generally(
 ) -> ResultCode {
     guard("test", || {
         // SAFETY: NCCL's place for the answer, or null.
-        let done = unsafe { place(done, 0, "answer") };
+        let done = unsafe { place(done, 0, Noun::Answer) };
         // One entry is always there: a send's only one, or a group's first.
         // SAFETY: NCCL's place for the sizes, or null.
         let first = unsafe { optional_place(sizes, 0) };

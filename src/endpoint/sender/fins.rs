@@ -44,7 +44,7 @@ impl Sender {
             match means.slabs.take(FIN_WORDS) {
                 Ok(unit) => self.fin_lines = Some(unit),
                 Err(error) => {
-                    self.fail(rail_failed(&self.peer, &error));
+                    self.fail(rail_failed(&self.peer, error));
                     return true;
                 }
             }
@@ -69,7 +69,7 @@ impl Sender {
             }
             Ok(Post::Again) => false,
             Err(error) => {
-                self.fail(rail_failed(&self.peer, &error));
+                self.fail(rail_failed(&self.peer, error));
                 true
             }
         }

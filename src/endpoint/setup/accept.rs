@@ -7,14 +7,14 @@ use proto::handshake::{RefusalReason, Ring};
 use proto::rails::Pairing;
 use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request, Window};
 
-use super::{FRONT_DOOR, control_pair, id, names, unreachable_peer};
+use super::{FRONT_DOOR, control_pair, id, names};
 use crate::comm::listener::Listener;
 use crate::comm::peer::Peer;
 use crate::comm::setup;
 use crate::endpoint::eager::Inlet;
 use crate::endpoint::receiver::{Receiver, Rings};
 use crate::endpoint::{Endpoint, random};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Error, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::HANDLE_BYTES;
 use crate::rail::Letter;
@@ -59,10 +59,8 @@ impl Endpoint {
             Listener::new(nonce, max_group)
         });
         let slot = slot.ok_or_else(|| {
-            Error::new(
-                Kind::System,
-                format!("device {} has 65535 open listeners: close some", self.label()),
-            )
+            let table = Table::Listeners { device: self.label() };
+            Cause::Full { table, count: u16::MAX.into() }
         })?;
         let listener = id(slot, generation);
         *handle = proto::Handle { listener, nonce, control, address_format }.encode();
@@ -75,10 +73,8 @@ impl Endpoint {
         self.progress();
         let (slot, generation) = (listener.slot(), listener.generation());
         loop {
-            let place = self
-                .listeners
-                .get_mut(slot, generation)
-                .ok_or_else(|| Error::stale("listen comm"))?;
+            let place =
+                self.listeners.get_mut(slot, generation).ok_or(Cause::Stale(Noun::ListenComm))?;
             if let Some(accepting) = place.accepting.take() {
                 return self.commit(slot, generation, accepting);
             }
@@ -92,7 +88,7 @@ impl Endpoint {
                     let place = self
                         .listeners
                         .get_mut(slot, generation)
-                        .ok_or_else(|| Error::stale("listen comm"))?;
+                        .ok_or(Cause::Stale(Noun::ListenComm))?;
                     place.accepting = Some(accepting);
                 }
                 Err((reason, text)) => {
@@ -129,15 +125,11 @@ impl Endpoint {
             }
             Ok(Post::Again) => {
                 self.forget(&accepting);
-                let sentence = format!(
-                    "accept on device {}: the peer that asked cannot be reached; check that its interfaces and ours reach each other",
-                    self.label()
-                );
-                Err(Error::new(Kind::Remote, sentence))
+                Err(Cause::AcceptUnreachable { device: self.label() }.into())
             }
             Err(error) => {
                 self.forget(&accepting);
-                Err(unreachable_peer(&error))
+                Err(Cause::Unreachable(error.into()).into())
             }
         }
     }
@@ -169,7 +161,7 @@ impl Endpoint {
         request: &Request,
         max_group: usize,
     ) -> std::result::Result<Accepting, (RefusalReason, String)> {
-        let local = |error: Error| (RefusalReason::Feature, error.sentence.clone());
+        let local = |error: Error| (RefusalReason::Feature, error.to_string());
         let rails = self.rails().map_err(local)?;
         let pairing = Pairing::of(&request.rails, &rails).ok_or_else(|| {
             let ours = names(&rails);
@@ -227,17 +219,11 @@ impl Endpoint {
         parameters: impl Fn(CommId) -> Result<FlowParameters>,
         peer: Peer,
     ) -> Result<(u16, u16, Lent)> {
-        let full = || {
-            Error::new(
-                Kind::System,
-                format!("{} connections are open on one endpoint", CommId::COUNT),
-            )
-        };
-        let comm = self.receivers.upcoming().and_then(CommId::new).ok_or_else(full)?;
+        let full = Cause::Full { table: Table::Connections, count: CommId::COUNT.into() };
+        let comm = self.receivers.upcoming().and_then(CommId::new).ok_or(full)?;
         let parameters = parameters(comm)?;
         let inject_bytes = self.capabilities.agree(&request.capabilities).rma_inject_bytes as usize;
-        let mut flow = ReceiveFlow::new(parameters)
-            .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        let mut flow = ReceiveFlow::new(parameters).map_err(Cause::from)?;
         flow.set_pace(proto::receive::Pace {
             adverts_wait: self.settings.advert_batching,
             busy_bytes: u64::from(self.device.plan.speed_mbps()) / 8 * BUSY_US,
@@ -246,12 +232,12 @@ impl Endpoint {
         let shadow = self
             .slabs
             .take(parameters.format().bytes() / 8)
-            .map_err(|error| self.no_memory(&error))?;
+            .map_err(|error| self.no_memory(error))?;
         let fins = match self.slabs.take_quiet(proto::wire::FIN_PLACE_BYTES / 8) {
             Ok(fins) => fins,
             Err(error) => {
                 self.slabs.release(&shadow);
-                return Err(self.no_memory(&error));
+                return Err(self.no_memory(error).into());
             }
         };
         let pair = control_pair(pairing, comm);
@@ -282,7 +268,7 @@ impl Endpoint {
             let comm = Handle::new(HandleKind::Receiver, number, current, slot, 0);
             Box::new(receiver.named(comm.name()))
         });
-        Ok((slot.ok_or_else(full)?, generation, Lent { fins: ring, eager, bundles: bundle_ring }))
+        Ok((slot.ok_or(full)?, generation, Lent { fins: ring, eager, bundles: bundle_ring }))
     }
 
     /// An accept that could not be committed, or whose listener closed before: nobody knows of it.
@@ -303,16 +289,12 @@ impl Endpoint {
     fn watch_accept(&mut self, slot: u16, generation: u16) -> Result<()> {
         let now = Instant::now();
         let (warn, bound, label) =
-            (self.settings.connect_warn, self.settings.connect_timeout, self.label().to_owned());
+            (self.settings.connect_warn, self.settings.connect_timeout, self.label());
         let Some(listener) = self.listeners.get_mut(slot, generation) else { return Ok(()) };
         let waited = now.duration_since(*listener.waiting_since.get_or_insert(now));
         if waited > bound {
-            let sentence = format!(
-                "accept on device {label}: nobody connected in {} s; is the peer alive? \
-                 IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
-                waited.as_secs()
-            );
-            return Err(Error::new(Kind::Remote, sentence));
+            let seconds = waited.as_secs();
+            return Err(Cause::AcceptTimeout { device: label, seconds }.into());
         }
         if waited > warn && !listener.warned {
             listener.warned = true;

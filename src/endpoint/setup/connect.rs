@@ -4,22 +4,25 @@ use std::time::Instant;
 
 use fabric::{PeerAddress, Post};
 use proto::eager::FIRST_EAGER;
-use proto::handshake::{HandshakeError, Ring, Side};
+use proto::handshake::{Ring, Side};
 use proto::{Begun, Bye, Ceased, CommId, ConnectionId, Line, RailPlan, Reply, Request, SendFlow};
 
-use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, ring_of, unreachable_peer};
+use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, ring_of};
 use crate::comm::setup;
 use crate::comm::setup::{Asking, Step};
 use crate::endpoint::sender::Sender;
 use crate::endpoint::{Endpoint, SenderState, random};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Bug, Cause, Nonsense, Noun, Result, SetupError, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::plugin::HANDLE_BYTES;
 use crate::rail::Letter;
 
 impl Endpoint {
     /// Begins a connection, or goes on with the one that the handle remembers.
-    pub(crate) fn connect(&mut self, handle: &mut [u8; HANDLE_BYTES]) -> Result<Option<Handle>> {
+    pub(crate) fn connect(
+        &mut self,
+        handle: &mut [u8; HANDLE_BYTES],
+    ) -> Result<Option<Handle>, SetupError> {
         self.check_alive()?;
         let scratch = proto::Handle::scratch(handle);
         let (slot, generation) = if scratch == [0; 16] {
@@ -27,12 +30,7 @@ impl Endpoint {
             proto::Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
-            self.resumed(scratch).ok_or_else(|| {
-                Error::new(
-                    Kind::InvalidArgument,
-                    "connect was given a handle that another connection has used: pass a fresh copy of what listen wrote",
-                )
-            })?
+            self.resumed(scratch).ok_or(Cause::UsedHandle)?
         };
         self.progress();
         let answer = self.step_connect(slot, generation);
@@ -45,22 +43,16 @@ impl Endpoint {
         answer
     }
 
-    fn begin_connect(&mut self, handle: &[u8; HANDLE_BYTES]) -> Result<(u16, u16)> {
-        let target = proto::Handle::decode(handle).map_err(|error| {
-            let kind = match error {
-                HandshakeError::Version { .. } => Kind::InvalidUsage,
-                _ => Kind::InvalidArgument,
-            };
-            Error::new(kind, format!("connect was given a handle that is not usable: {error}; do all ranks run the same Ironrail?"))
-        })?;
+    fn begin_connect(&mut self, handle: &[u8; HANDLE_BYTES]) -> Result<(u16, u16), SetupError> {
+        let target = proto::Handle::decode(handle).map_err(SetupError::Handle)?;
         let control = self.join(FRONT_DOOR, target.control.as_bytes())?;
         let format = proto::LineFormat::for_rails(self.nics.len());
         let mailbox = self.slabs.take(format.bytes() / 8).map_err(|error| {
             self.nics[FRONT_DOOR].peers.leave(control);
-            self.no_memory(&error)
+            self.no_memory(error)
         })?;
-        let full = || Error::new(Kind::System, "65535 connections are open on one endpoint");
-        let slot = self.senders.upcoming().ok_or_else(full)?;
+        let full = Cause::Full { table: Table::Connections, count: u16::MAX.into() };
+        let slot = self.senders.upcoming().ok_or(full)?;
         let generation = self.senders.generation(slot);
         let request = Request {
             connection: ConnectionId(id(slot, generation)),
@@ -77,25 +69,23 @@ impl Endpoint {
             bundle_bytes: u32::try_from(self.settings.bundle_bytes_max).unwrap_or(u32::MAX),
             identity: self.identity(),
         };
-        let bytes = request
-            .encode()
-            .map_err(|error| Error::new(Kind::Internal, format!("a request: {error}")))?;
+        let bytes = request.encode().map_err(SetupError::Request)?;
         let asking = Asking::new(request, bytes, Instant::now());
         let state = Box::new(SenderState::Asking { asking, mailbox: Some(mailbox), control });
-        self.senders.insert_with(|_, _| state).ok_or_else(full)?;
+        self.senders.insert_with(|_, _| state).ok_or(full)?;
         Ok((slot, generation))
     }
 
-    fn step_connect(&mut self, slot: u16, generation: u16) -> Result<Option<Handle>> {
+    fn step_connect(&mut self, slot: u16, generation: u16) -> Result<Option<Handle>, SetupError> {
         let now = Instant::now();
         let Some(SenderState::Asking { asking, control, .. }) =
             self.senders.get_mut(slot, generation).map(|state| &mut **state)
         else {
-            return Err(Error::stale("connection"));
+            return Err(Cause::Stale(Noun::Connection).into());
         };
         match asking.step(now) {
-            Step::Open(reply) => return self.open_sender(slot, generation, &reply).map(Some),
-            Step::Fail(error) => return Err(error),
+            Step::Open(reply) => return Ok(Some(self.open_sender(slot, generation, &reply)?)),
+            Step::Fail(refusal) => return Err(SetupError::Refused(refusal)),
             Step::Wait => {}
             Step::Post => {
                 let (bytes, control) = (std::mem::take(&mut asking.bytes), *control);
@@ -109,7 +99,7 @@ impl Endpoint {
                         self.counters.repeated_requests += u64::from(again);
                     }
                     Ok(Post::Again) => {}
-                    Err(error) => return Err(unreachable_peer(&error)),
+                    Err(error) => return Err(Cause::Unreachable(error.into()).into()),
                 }
             }
         }
@@ -120,23 +110,19 @@ impl Endpoint {
     fn asking(&mut self, slot: u16, generation: u16) -> Result<&mut Asking> {
         match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
             Some(SenderState::Asking { asking, .. }) => Ok(asking),
-            _ => Err(Error::stale("connection")),
+            _ => Err(Cause::Stale(Noun::Connection).into()),
         }
     }
 
     /// Says once whom connect is waiting for, and ends the wait.
     fn watch_connect(&mut self, slot: u16, generation: u16, now: Instant) -> Result<()> {
         let (warn, bound, label) =
-            (self.settings.connect_warn, self.settings.connect_timeout, self.label().to_owned());
+            (self.settings.connect_warn, self.settings.connect_timeout, self.label());
         let asking = self.asking(slot, generation)?;
         let waited = now.duration_since(asking.started);
         if waited > bound {
-            let sentence = format!(
-                "connect on device {label}: no answer in {} s; is the peer alive, and do its interfaces reach ours? \
-                 IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
-                waited.as_secs()
-            );
-            return Err(Error::new(Kind::Remote, sentence));
+            let seconds = waited.as_secs();
+            return Err(Cause::ConnectTimeout { device: label, seconds }.into());
         }
         if waited > warn && !asking.warned {
             asking.warned = true;
@@ -152,7 +138,7 @@ impl Endpoint {
     fn open_sender(&mut self, slot: u16, generation: u16, reply: &Reply) -> Result<Handle> {
         let request = self.asking(slot, generation)?.request.clone();
         if !reply.pairing.fits(&request.rails, &reply.rails) {
-            return Err(Error::new(Kind::Remote, "the peer paired rails that do not fit together"));
+            return Err(Cause::Nonsense(Nonsense::Pairing).into());
         }
         let nonces = (request.nonce, reply.nonce);
         let parameters = setup::settle(
@@ -165,18 +151,14 @@ impl Endpoint {
             reply.fin_only,
         )?;
         if !reply.window.fits(LENT) {
-            return Err(Error::new(
-                Kind::Remote,
-                "the peer agreed on a window that was not offered",
-            ));
+            return Err(Cause::Nonsense(Nonsense::Window).into());
         }
         let peer = self.acquaintances.meet(&reply.identity);
         self.compare(&peer, &reply.identity);
-        let mut flow = SendFlow::new(parameters)
-            .map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        let mut flow = SendFlow::new(parameters).map_err(Cause::from)?;
         let rails = reply.pairing.data.len();
         let plan = RailPlan::equal(rails, self.settings.stripe_bytes_min as u64)
-            .ok_or_else(|| Error::new(Kind::Internal, "a connection without rails"))?;
+            .ok_or(Cause::Bug(Bug::ConnectionWithoutRails))?;
         let pair = control_pair(&reply.pairing, reply.comm);
         let control = (usize::from(pair.sender), usize::from(pair.receiver));
         let data = reply.pairing.data.iter().map(|pair| (pair.sender.into(), pair.receiver.into()));
@@ -205,15 +187,15 @@ impl Endpoint {
             flow.allow_bundles(self.settings.bundle_bytes_max);
         }
         let Some(state) = self.senders.get_mut(slot, generation) else {
-            return Err(Error::stale("connection"));
+            return Err(Cause::Stale(Noun::Connection).into());
         };
         let SenderState::Asking { mailbox, asking, control: front_door, .. } = &mut **state else {
-            return Err(Error::stale("connection"));
+            return Err(Cause::Stale(Noun::Connection).into());
         };
         let (front_door, left) = (*front_door, asking.has_left(parameters.nonce));
         let mailbox = mailbox
             .take()
-            .ok_or_else(|| Error::new(Kind::Internal, "a connection without a mailbox"))?
+            .ok_or(Cause::Bug(Bug::ConnectionWithoutMailbox))?
             // It was taken for as many rails as we have; the peer writes lines for the common ones.
             .with_lines_of(parameters.format().bytes() / 8);
         let mut sender = Sender::new(flow, mailbox, lanes, control, plan, inject_bytes, peer)

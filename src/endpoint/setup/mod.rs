@@ -18,7 +18,8 @@ use proto::{CommId, Window};
 use crate::comm::peer::{Peer, differences};
 use crate::endpoint::Endpoint;
 use crate::endpoint::lanes::{ControlLane, Lane};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Cause, Nonsense, Result};
+use crate::label::Label;
 use crate::plugin::differing;
 
 /// The control rail that takes requests and replies. Byes travel on the connection's own.
@@ -55,15 +56,8 @@ impl Endpoint {
     }
 
     pub(super) fn rails(&self) -> Result<Vec<Rail>> {
-        let address = |name: &[u8]| {
-            let too_long = || {
-                Error::new(
-                    Kind::System,
-                    format!("a provider's address of {} bytes does not fit", name.len()),
-                )
-            };
-            Address::new(name).ok_or_else(too_long)
-        };
+        let address =
+            |name: &[u8]| Address::new(name).ok_or(Cause::AddressTooLong { len: name.len() });
         let rails = (0..).zip(&self.nics).map(|(index, nic)| {
             let control = nic.control.as_ref().map(|control| address(&control.name)).transpose()?;
             Ok(Rail {
@@ -83,9 +77,7 @@ impl Endpoint {
             .and_then(|nic| nic.control.as_ref())
             .map(|control| control.name.as_slice());
         let address = name.and_then(Address::new);
-        address.ok_or_else(|| {
-            Error::new(Kind::System, "the provider's address does not fit into NCCL's handle")
-        })
+        Ok(address.ok_or(Cause::NoFrontDoorName)?)
     }
 
     pub(super) fn control_lane(
@@ -96,7 +88,7 @@ impl Endpoint {
         ring: &Ring,
     ) -> Result<ControlLane> {
         let (target, key) = ring_of(theirs, rails, ring)?;
-        let rail = rails.get(theirs).and_then(|rail| rail.control).ok_or_else(wrong_rail)?;
+        let rail = rails.get(theirs).and_then(|rail| rail.control).ok_or(WRONG_RAIL)?;
         let peer = self.join(ours, rail.as_bytes())?;
         Ok(ControlLane { nic: ours, peer, target, key })
     }
@@ -127,15 +119,9 @@ impl Endpoint {
     }
 
     pub(super) fn join(&mut self, nic: usize, name: &[u8]) -> Result<PeerAddress> {
-        let rail = self
-            .nics
-            .get_mut(nic)
-            .ok_or_else(|| Error::new(Kind::Remote, "the peer named a rail that is not there"))?;
+        let rail = self.nics.get_mut(nic).ok_or(Cause::Nonsense(Nonsense::Rail))?;
         rail.peers.join(name).map_err(|error| {
-            Error::new(
-                Kind::Remote,
-                format!("{} cannot use the peer's address: {error}", rail.label),
-            )
+            Cause::CannotReach { rail: Label::of(&rail.label), fault: error.into() }.into()
         })
     }
 
@@ -168,29 +154,24 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn no_memory(&self, error: &FabricError) -> Error {
-        Error::new(
-            Kind::System,
-            format!("no control memory for a connection on device {}: {error}", self.label()),
-        )
+    pub(super) fn no_memory(&self, error: FabricError) -> Cause {
+        Cause::NoControlMemory { device: self.label(), fault: error.into() }
     }
 }
 
 /// Where a ring of the peer's is, and its key for the peer's rail `theirs`.
 fn ring_of(theirs: usize, rails: &[Rail], ring: &Ring) -> Result<(u64, u64)> {
     // Keys come in the order of the owner's control rails, which are its first NICs.
-    let before = rails.get(..theirs).ok_or_else(wrong_rail)?;
+    let before = rails.get(..theirs).ok_or(WRONG_RAIL)?;
     let index = before.iter().filter(|rail| rail.control.is_some()).count();
-    let key = *ring.keys.get(index).ok_or_else(wrong_rail)?;
+    let key = *ring.keys.get(index).ok_or(WRONG_RAIL)?;
     if ring.address.checked_add(RING_BYTES_MAX).is_none() {
-        return Err(Error::new(Kind::Remote, "the peer named a ring past the address space"));
+        return Err(Cause::Nonsense(Nonsense::Ring).into());
     }
     Ok((ring.address, key))
 }
 
-fn wrong_rail() -> Error {
-    Error::new(Kind::Remote, "the peer named a control rail that it does not have")
-}
+const WRONG_RAIL: Cause = Cause::Nonsense(Nonsense::ControlRail);
 
 /// Whether the log does not have this difference yet. What comes past the bound is left out: there is enough to mend.
 fn is_news(difference: &[String]) -> bool {
@@ -215,13 +196,4 @@ pub(in crate::endpoint) fn parts(id: u64) -> (u16, u16) {
 
 fn names(rails: &[Rail]) -> String {
     rails.iter().map(|rail| rail.fabric.to_text()).collect::<Vec<_>>().join(", ")
-}
-
-fn unreachable_peer(error: &FabricError) -> Error {
-    Error::new(
-        Kind::Remote,
-        format!(
-            "the peer cannot be reached: {error}; check that its interfaces and ours reach each other"
-        ),
-    )
 }

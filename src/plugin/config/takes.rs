@@ -59,7 +59,7 @@ impl Takes {
     }
 
     /// What it accepts, to stand after "give".
-    pub(super) fn accepted(self) -> String {
+    pub(crate) fn accepted(self) -> String {
         let or_zero = |zero| match zero {
             Zero::Refused => String::new(),
             Zero::Means(what) => format!(", or 0 for {what}"),

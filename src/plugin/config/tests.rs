@@ -17,10 +17,7 @@ fn with(name: &str, value: &str) -> Config {
 }
 
 fn refusal(name: &str, value: &str) -> String {
-    Config::from_variables(owned(&[(&format!("{PREFIX}{name}"), value)]))
-        .unwrap_err()
-        .sentence
-        .clone()
+    Config::from_variables(owned(&[(&format!("{PREFIX}{name}"), value)])).unwrap_err().to_string()
 }
 
 fn texts(config: &Config) -> Vec<&str> {
@@ -64,7 +61,7 @@ fn no_text_breaks_a_setting() {
             let text = format!("{base}{}{}{}", pick(round % 5), pick(round / 25), pick(round / 7));
             let name = format!("{PREFIX}{}", setting.name);
             if let Err(error) = Config::from_variables([(name.clone(), text)]) {
-                assert!(error.sentence.contains(&name), "{}", error.sentence);
+                assert!(error.to_string().contains(&name), "{error}");
             }
         }
     }

@@ -1,0 +1,392 @@
+//! The sentences that users get, all of them: what was asked, what was found, what to do.
+//!
+//! An error is a cause with ids and numbers until it leaves the plugin: into NCCL's log, where a call ends, or to a peer that
+//! is refused.
+
+use std::fmt::{self, Display, Formatter};
+
+use net_abi::{PTR_CUDA, PTR_HOST};
+
+use crate::error::{Bug, By, Cause, Error, List, Nonsense, Noun, Of, Operation, SetupError, Table};
+use crate::plugin::{self, PREFIX, StartError};
+
+impl Display for Error {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.of {
+            Of::Call => {}
+            Of::Sending(peer) => write!(f, "sending to {peer}: ")?,
+            Of::Receiving(peer) => write!(f, "receiving from {peer}: ")?,
+            Of::Settling => f.write_str("no protocol serves both ends: ")?,
+        }
+        self.cause.fmt(f)
+    }
+}
+
+impl Display for Cause {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoPlace(what) => write!(f, "NCCL gave no place for the {what}"),
+            Self::NoHandle => f.write_str("NCCL gave no handle"),
+            Self::NoList(list) => write!(f, "NCCL gave no list of {list}"),
+            Self::NotOurs { expected, found: 0 } => {
+                write!(f, "expected a {expected} of this plugin's, got null")
+            }
+            Self::NotOurs { expected, found } => {
+                write!(f, "expected a {expected} of this plugin's, got {found:#x}")
+            }
+            Self::Stale(what) => write!(f, "the {what} given is not open (any more)"),
+            Self::NoDevice(index) => write!(f, "there is no device {index}"),
+            Self::NegativeSize(size) => write!(f, "a size of {size} bytes is negative"),
+            Self::NullAddress { len } => write!(f, "{len} bytes at a null address"),
+            Self::GroupOfVersion { count, most } => write!(
+                f,
+                "a group of {count} receives, where this version of the API takes 1 to {most}"
+            ),
+            Self::GroupOfDevice { count, most } => write!(
+                f,
+                "a group of {count} receives, where this device's properties say {most} at most"
+            ),
+            Self::EmptyRegion => {
+                f.write_str("a region of 0 bytes: there is nothing to register")
+            }
+            Self::PastAddressSpace { address, len } => {
+                write!(f, "{len} bytes at {address:#x} end past the address space")
+            }
+            Self::MemoryKind(kind) => write!(
+                f,
+                "memory of type {kind}, where this call takes {PTR_HOST} (host) or {PTR_CUDA} (CUDA)"
+            ),
+            Self::NoDmabuf(descriptor) => write!(f, "{descriptor} is no DMA-BUF descriptor"),
+            Self::OutsideOfRegion { address, len } => {
+                write!(f, "{len} bytes at {address:#x} lie outside of the registered buffer")
+            }
+            Self::FlushOutsideOfRegion { address } => write!(
+                f,
+                "a flush of a buffer at {address:#x}, which lies outside of its registration"
+            ),
+            Self::UsedHandle => f.write_str(
+                "connect was given a handle that another connection has used: pass a fresh copy of what listen wrote",
+            ),
+
+            Self::NotInitialised => f.write_str("NCCL has not called init, or it failed"),
+            Self::Forked => f.write_str(
+                "this process was forked after NCCL was initialised: libfabric's objects do not survive that; \
+                 start workers before the first communicator, or by spawn",
+            ),
+            Self::NotStarted(_) => match plugin::start_error() {
+                Some(error) => error.fmt(f),
+                None => f.write_str("the plugin did not start"),
+            },
+            Self::Panicked => f.write_str(
+                "an earlier bug has left this endpoint unusable; restart the job, and report the first line",
+            ),
+            Self::Full { table, count } => full(f, table, count),
+            Self::Bug(bug) => f.write_str(match bug {
+                Bug::ConnectionWithoutMailbox => "a connection without a mailbox",
+                Bug::ConnectionWithoutRails => "a connection without rails",
+                Bug::DeviceWithoutRails => "a device without rails was opened",
+                Bug::LandingPageTooSmall => "the landing page is too small",
+                Bug::SlotTaken => "an upcoming slot is taken",
+            }),
+
+            Self::CannotOpen { device, interface, fault } => write!(
+                f,
+                "device {device} cannot open {interface}: {fault}; check that the interface is up, or leave it out by IRONRAIL_RAILS"
+            ),
+            Self::CannotUse { device, interface, fault } => write!(
+                f,
+                "device {device} cannot use {interface}: {fault}; name working interfaces by IRONRAIL_RAILS, or another provider by IRONRAIL_PROVIDER"
+            ),
+            Self::NoLandingPage(fault) => write!(f, "no landing page: {fault}"),
+            Self::NoControlMemory { device, fault } => {
+                write!(f, "no control memory for a connection on device {device}: {fault}")
+            }
+            Self::AddressTooLong { len } => {
+                write!(f, "a provider's address of {len} bytes does not fit")
+            }
+            Self::NoFrontDoorName => {
+                f.write_str("the provider's address does not fit into NCCL's handle")
+            }
+            Self::NoDmabufHere { device } => write!(
+                f,
+                "device {device} registers GPU memory by its address, not by a DMA-BUF: set NCCL_DMABUF_ENABLE=0"
+            ),
+            Self::HostMemoryOnly { device, because } => write!(
+                f,
+                "device {device} moves host memory only ({because}): set NCCL_NET_GDR_LEVEL=LOC"
+            ),
+            Self::NotRegistered { device, len, by: By::Host, fault } => {
+                write!(f, "registering {len} bytes on device {device}: {fault}")
+            }
+            Self::NotRegistered { device, len, by: By::GpuAddress { gpu }, fault } => write!(
+                f,
+                "registering {len} bytes of GPU {gpu} by their address on device {device}: {fault}; \
+                 check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0"
+            ),
+            Self::NotRegistered { device, len, by: By::GpuDmabuf { gpu }, fault } => write!(
+                f,
+                "registering {len} bytes of GPU {gpu} by a DMA-BUF on device {device}: {fault}; \
+                 set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0"
+            ),
+            Self::NoGpuDriver { len, because } => {
+                write!(f, "{len} bytes of GPU memory cannot be registered: {because}")
+            }
+            Self::NotGpuMemory { address, len, last } => {
+                let offset = if last { (len as u64).saturating_sub(1) } else { 0 };
+                let at = address.saturating_add(offset);
+                write!(
+                    f,
+                    "{len} bytes at {address:#x} were given as GPU memory, and the byte at {at:#x} is not: \
+                     CUDA's driver knows no device's allocation there"
+                )
+            }
+            Self::OfTwoGpus { address, len, first, last } => write!(
+                f,
+                "{len} bytes at {address:#x} begin in memory of GPU {first} and end in memory of GPU {last}: a region lies on one"
+            ),
+            Self::NoFlush { device } => write!(
+                f,
+                "GPU memory cannot be flushed on device {device}: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0"
+            ),
+            Self::FlushFailed { device } => write!(f, "a flush on device {device} failed"),
+            Self::FlushNotPosted { rail, fault } => write!(f, "a flush on rail {rail}: {fault}"),
+            Self::QueueBroken { rail, fault } => {
+                write!(f, "the completion queue of {rail} is broken: {fault}; restart the job")
+            }
+            Self::StaysRegistered { device, peers, address, len } => write!(
+                f,
+                "{len} bytes at {address:#x} stay registered on device {device}: {peers}, may still use them and does not answer; \
+                 keep the memory, and deregister it again later, or finalize the communicator, which ends that use \
+                 (IRONRAIL_CLOSE_TIMEOUT_MS bounds the wait)"
+            ),
+
+            Self::ConnectTimeout { device, seconds } => write!(
+                f,
+                "connect on device {device}: no answer in {seconds} s; is the peer alive, and do its interfaces reach ours? \
+                 IRONRAIL_CONNECT_TIMEOUT_MS sets the bound"
+            ),
+            Self::AcceptTimeout { device, seconds } => write!(
+                f,
+                "accept on device {device}: nobody connected in {seconds} s; is the peer alive? \
+                 IRONRAIL_CONNECT_TIMEOUT_MS sets the bound"
+            ),
+            Self::AcceptUnreachable { device } => write!(
+                f,
+                "accept on device {device}: the peer that asked cannot be reached; check that its interfaces and ours reach each other"
+            ),
+            Self::Unreachable(fault) => write!(
+                f,
+                "the peer cannot be reached: {fault}; check that its interfaces and ours reach each other"
+            ),
+            Self::CannotReach { rail, fault } => {
+                write!(f, "{rail} cannot use the peer's address: {fault}")
+            }
+            Self::Nonsense(what) => f.write_str(match what {
+                Nonsense::ControlRail => "the peer named a control rail that it does not have",
+                Nonsense::Pairing => "the peer paired rails that do not fit together",
+                Nonsense::Rail => "the peer named a rail that is not there",
+                Nonsense::Ring => "the peer named a ring past the address space",
+                Nonsense::Window => "the peer agreed on a window that was not offered",
+            }),
+            Self::NotPosted(fault) => fault.fmt(f),
+            Self::NeverPosted { rail, fault } => {
+                write!(f, "{rail}: {fault}; the peer is gone or unreachable")
+            }
+            Self::NotAccepted { rail, bound_ms } => {
+                write!(f, "a write of data on {rail}: ")?;
+                silent(f, bound_ms)
+            }
+            Self::Completion { operation, rail, failed } => write!(
+                f,
+                "{operation} on {rail} failed: {failed}; the peer is gone or unreachable"
+            ),
+            Self::Ended => f.write_str("the process has ended"),
+            Self::Silent { bound_ms } => silent(f, bound_ms),
+            Self::ReceivesWithdrawn => f.write_str("it has withdrawn its receives"),
+            Self::ConnectionClosed => f.write_str("it has closed the connection"),
+            Self::EndpointCloses => f.write_str("the endpoint closes"),
+            Self::ReceiveDeregistered => {
+                f.write_str("a buffer of posted receives was deregistered")
+            }
+            Self::SendDeregistered => {
+                f.write_str("the buffer of a message was deregistered before it was sent")
+            }
+
+            Self::TooLong { line, sent, posted } => write!(
+                f,
+                "message {line} has {sent} bytes, and its receive was posted with {posted}"
+            ),
+            Self::Overrun { said, posted } => {
+                write!(f, "the peer says it wrote {said} bytes into a receive of {posted}")
+            }
+            Self::LineKind => f.write_str(
+                "the peer wrote a control line of a kind that does not belong in its place",
+            ),
+            Self::GroupDisagrees => {
+                f.write_str("the peer's adverts disagree about the group that they form")
+            }
+            Self::Unsendable { len } => write!(
+                f,
+                "a message of {len} bytes needs a fin line, and the provider does not tell of delivery"
+            ),
+            Self::Misuse(what) => f.write_str(what),
+            Self::Withdrawn => f.write_str("the receives were withdrawn"),
+            Self::Transport { code } => write!(f, "the transport failed (code {code})"),
+        }
+    }
+}
+
+fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
+    match table {
+        Table::Communicators => write!(
+            f,
+            "{count} communicators are open in this process: finalize some before opening more"
+        ),
+        Table::Connections => write!(f, "{count} connections are open on one endpoint"),
+        Table::Endpoints => write!(f, "{count} endpoints are open in this process"),
+        Table::Flushes => write!(f, "{count} flushes are under way on one endpoint"),
+        Table::Listeners { device } => {
+            write!(f, "device {device} has {count} open listeners: close some")
+        }
+        Table::Regions { device } => {
+            write!(f, "{count} buffers are registered on device {device}")
+        }
+    }
+}
+
+/// Why a peer is given up.
+fn silent(f: &mut Formatter<'_>, bound_ms: u32) -> fmt::Result {
+    write!(
+        f,
+        "its endpoint has refused all writes for {bound_ms} ms; the process is gone, or its host cannot be reached \
+         (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
+    )
+}
+
+impl Display for Noun {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answer => "answer",
+            Self::Comm => "comm",
+            Self::Connection => "connection",
+            Self::Context => "context",
+            Self::Devices => "number of devices",
+            Self::Endpoint => "endpoint",
+            Self::Handle => "handle",
+            Self::ListenComm => "listen comm",
+            Self::MemoryHandle => "memory handle",
+            Self::Properties => "properties",
+            Self::ReceiveComm => "receive comm",
+            Self::Request => "request",
+            Self::SendComm => "send comm",
+        })
+    }
+}
+
+impl Display for List {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Addresses => "addresses",
+            Self::MemoryHandles => "memory handles",
+            Self::Sizes => "sizes",
+            Self::Tags => "tags",
+        })
+    }
+}
+
+impl Display for Operation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Control => "a control write",
+            Self::Data => "a write of data",
+            Self::Fin => "a write of a fin",
+            Self::SenderPulse => "a sign of life",
+            Self::ShortMessage => "a write of a short message",
+            Self::ShortMessages => "a write of short messages",
+        })
+    }
+}
+
+impl Display for SetupError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(error) => error.fmt(f),
+            Self::Handle(error) => write!(
+                f,
+                "connect was given a handle that is not usable: {error}; do all ranks run the same Ironrail?"
+            ),
+            Self::Request(error) => write!(f, "a request: {error}"),
+            Self::Refused(refusal) => {
+                write!(f, "the peer refused the connection: {}", refusal.text)
+            }
+        }
+    }
+}
+
+impl Display for StartError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting { setting, given } => write!(
+                f,
+                "{PREFIX}{}={given} is not a value Ironrail can use: give {}, or unset it (default: {})",
+                setting.name,
+                setting.takes.accepted(),
+                setting.shown_default()
+            ),
+            Self::NoLibrary { attempts, named } => {
+                let next = if *named {
+                    "correct IRONRAIL_LIBFABRIC, or unset it for libfabric.so.1"
+                } else {
+                    "install it (Debian: libfabric1), add its directory to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC"
+                };
+                let reasons = attempts.iter().map(|attempt| {
+                    let (name, reason) = (attempt.candidate.to_string_lossy(), &attempt.reason);
+                    // The loader's own words begin with the name, mostly.
+                    if reason.contains(&*name) {
+                        reason.clone()
+                    } else {
+                        format!("{name}: {reason}")
+                    }
+                });
+                let reasons = reasons.collect::<Vec<_>>().join("; ");
+                write!(f, "no libfabric 1.17 or newer could be loaded ({reasons}): {next}")
+            }
+            Self::NoAnswer { version, fault } => write!(
+                f,
+                "libfabric {version} cannot say what it offers ({fault}): run fi_info to see why"
+            ),
+            Self::NoSuchProvider { wanted, version, offered, basic_regions } => write!(
+                f,
+                "IRONRAIL_PROVIDER={wanted} is not to be had: libfabric {version} offers {}{}; name one of these, or unset it",
+                offers(offered),
+                with_basic(*basic_regions)
+            ),
+            Self::NoProvider { version, offered, basic_regions } => write!(
+                f,
+                "no provider can serve: libfabric {version} offers {}{}; check that a network interface is up, \
+                 and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
+                offers(offered),
+                with_basic(*basic_regions)
+            ),
+            Self::NoSuchRail { rail, provider, there } => write!(
+                f,
+                "IRONRAIL_RAILS names {rail}, which {provider} does not have: it has {}; name some of these, or unset it",
+                there.join(", ")
+            ),
+        }
+    }
+}
+
+fn offers(providers: &[String]) -> String {
+    match providers {
+        [] => "nothing with reliable datagrams and one-sided access".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+fn with_basic(asked: bool) -> &'static str {
+    if asked { " with IRONRAIL_BASIC_REGIONS=1" } else { "" }
+}
+
+#[cfg(test)]
+mod tests;

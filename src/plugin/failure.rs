@@ -1,0 +1,118 @@
+//! Why the plugin did not start: kept with it, since every call fails of that.
+
+use fabric::{Attempt, FabricError, Version};
+
+use super::config::Setting;
+use crate::error::{Cause, Error, Kind};
+
+/// What was asked of the start, and what was found.
+#[derive(Clone, Debug)]
+pub(crate) enum StartError {
+    /// A setting has a value that it does not take.
+    Setting { setting: &'static Setting, given: String },
+    /// No libfabric could be loaded, though a setting `named` it.
+    NoLibrary { attempts: Vec<Attempt>, named: bool },
+    /// fi_getinfo failed.
+    NoAnswer { version: Version, fault: FabricError },
+    /// The provider that a setting names is not among those on offer.
+    NoSuchProvider { wanted: String, version: Version, offered: Vec<String>, basic_regions: bool },
+    /// No provider that is on offer can serve.
+    NoProvider { version: Version, offered: Vec<String>, basic_regions: bool },
+    /// A rail that a setting names is not there.
+    NoSuchRail { rail: String, provider: String, there: Vec<String> },
+}
+
+impl StartError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Setting { .. } | Self::NoSuchRail { .. } => Kind::InvalidUsage,
+            Self::NoLibrary { .. }
+            | Self::NoAnswer { .. }
+            | Self::NoSuchProvider { .. }
+            | Self::NoProvider { .. } => Kind::System,
+        }
+    }
+}
+
+impl From<&StartError> for Error {
+    fn from(error: &StartError) -> Self {
+        Cause::NotStarted(error.kind()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::config::SETTINGS;
+
+    #[test]
+    fn every_failure_of_the_start_has_the_sentence_and_the_code_that_users_know() {
+        let setting = |name| SETTINGS.iter().find(|setting| setting.name == name).expect("a row");
+        let version = Version::new(1, 17);
+        let offered = vec!["tcp;ofi_rxm".to_owned(), "shm".to_owned()];
+        let attempt = |reason: &str| Attempt {
+            candidate: "libfabric.so.1".into(),
+            reason: reason.to_owned(),
+        };
+        let fault = FabricError { call: "fi_getinfo", code: -12 };
+        for (error, kind, sentence) in [
+            (
+                StartError::Setting { setting: setting("MAX_RAILS"), given: "77".to_owned() },
+                Kind::InvalidUsage,
+                "IRONRAIL_MAX_RAILS=77 is not a value Ironrail can use: give a whole number from 1 to 16, or unset it (default: 4)",
+            ),
+            (
+                StartError::Setting { setting: setting("RAILS"), given: ",".to_owned() },
+                Kind::InvalidUsage,
+                "IRONRAIL_RAILS=, is not a value Ironrail can use: give a list separated by commas, without empty places or repetitions, or unset it (default: unset)",
+            ),
+            (
+                StartError::NoLibrary {
+                    attempts: vec![attempt("libfabric.so.1: cannot open it")],
+                    named: true,
+                },
+                Kind::System,
+                "no libfabric 1.17 or newer could be loaded (libfabric.so.1: cannot open it): correct IRONRAIL_LIBFABRIC, or unset it for libfabric.so.1",
+            ),
+            (
+                StartError::NoLibrary {
+                    attempts: vec![attempt("too old"), attempt("no symbol")],
+                    named: false,
+                },
+                Kind::System,
+                "no libfabric 1.17 or newer could be loaded (libfabric.so.1: too old; libfabric.so.1: no symbol): install it (Debian: libfabric1), add its directory to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC",
+            ),
+            (
+                StartError::NoAnswer { version, fault },
+                Kind::System,
+                "libfabric 1.17 cannot say what it offers (fi_getinfo: Cannot allocate memory (-12)): run fi_info to see why",
+            ),
+            (
+                StartError::NoSuchProvider {
+                    wanted: "cxi".to_owned(),
+                    version,
+                    offered: offered.clone(),
+                    basic_regions: false,
+                },
+                Kind::System,
+                "IRONRAIL_PROVIDER=cxi is not to be had: libfabric 1.17 offers tcp;ofi_rxm, shm; name one of these, or unset it",
+            ),
+            (
+                StartError::NoProvider { version, offered: Vec::new(), basic_regions: true },
+                Kind::System,
+                "no provider can serve: libfabric 1.17 offers nothing with reliable datagrams and one-sided access with IRONRAIL_BASIC_REGIONS=1; check that a network interface is up, and that FI_PROVIDER does not hide it, or name a provider in IRONRAIL_PROVIDER",
+            ),
+            (
+                StartError::NoSuchRail {
+                    rail: "eth7".to_owned(),
+                    provider: "net".to_owned(),
+                    there: vec!["eth0 (192.0.2.2)".to_owned(), "eth1 (192.0.2.3)".to_owned()],
+                },
+                Kind::InvalidUsage,
+                "IRONRAIL_RAILS names eth7, which net does not have: it has eth0 (192.0.2.2), eth1 (192.0.2.3); name some of these, or unset it",
+            ),
+        ] {
+            assert_eq!((error.to_string().as_str(), Error::from(&error).kind()), (sentence, kind));
+        }
+    }
+}
