@@ -48,7 +48,7 @@ rules! {
     FreedEarly = "freed_early",
     /// More completions than the queue was opened for.
     Overrun = "overrun",
-    /// Two threads at once on what FI_THREAD_COMPLETION serialises.
+    /// Two threads at once on what FI_THREAD_COMPLETION or FI_THREAD_DOMAIN serialises.
     Threads = "threads",
     /// An object closed while others depend on it.
     CloseOrder = "close_order",

@@ -1,12 +1,13 @@
-//! Who is in a call on objects that the user promised to serialise (FI_THREAD_COMPLETION, fi_domain(3)).
+//! Which calls are under way on objects that the user promised to serialise (fi_domain(3)).
 //!
-//! One mark per completion queue: it, the endpoints bound to it and their regions are one group. The mark stands from a call's
-//! first instruction to its last, the wait for the engine's lock included, so that two calls at once meet.
+//! With FI_THREAD_COMPLETION there is one mark per completion queue: it, the endpoints bound to it and their regions are one group.
+//! With FI_THREAD_DOMAIN a domain and everything opened on it are one group. The mark stands from a call's first instruction to
+//! its last, the wait for the engine's lock included, so that two calls at once meet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The group of one completion queue: whether somebody is in it.
+/// A group of objects: whether a call is under way on one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Serial(AtomicBool);
 

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libfabric_sys as sys;
-use support::{Buffer, EVERY_ACCESS, From, Rig, To, close};
+use support::{Buffer, EVERY_ACCESS, End, From, Rig, To, close};
 
 const INVALID: i32 = -sys::FI_EINVAL;
 const BUSY: i32 = -sys::FI_EBUSY;
@@ -355,6 +355,20 @@ fn two_threads_at_once_on_one_queues_objects_are_caught() {
     assert_eq!(rig.count(), 0, "queues of their own: {:?}", rig.violations());
     at_once(&rig, || of_a.poll(), || of_a.cancel());
     assert!(rig.broken("threads") > 0);
+    assert_eq!(rig.broken("threads"), rig.count());
+}
+
+#[test]
+fn two_threads_at_once_in_a_domain_that_is_serialised_as_a_whole_are_caught() {
+    let rig = Rig::with_threading("profile=cxi", sys::FI_THREAD_DOMAIN);
+    let (a, b) = (rig.end(0), rig.end(1));
+    let beside_a = a.sibling();
+    let of = |end: &End<'_>| Shared(end.queue, end.endpoint);
+    let (of_a, of_b, of_sibling) = (of(&a), of(&b), of(&beside_a));
+    at_once(&rig, || of_a.poll(), || of_b.poll());
+    assert_eq!(rig.count(), 0, "domains of their own: {:?}", rig.violations());
+    at_once(&rig, || of_a.poll(), || of_sibling.cancel());
+    assert!(rig.broken("threads") > 0, "endpoints of one domain");
     assert_eq!(rig.broken("threads"), rig.count());
 }
 

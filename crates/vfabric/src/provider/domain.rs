@@ -10,6 +10,7 @@ use super::{answer, endpoint, info, queue, region, vector};
 use crate::control;
 use crate::engine::{DomainAsked, Errno, engine};
 use crate::report;
+use crate::serial::Serial;
 
 table! {
     fn objects() -> sys::fi_ops { close: close, ops_open: open_ops }
@@ -51,8 +52,12 @@ pub(super) unsafe extern "C" fn open(
         ops: calls(),
         mr: region::calls(),
     };
+    let object = Object::new(fid, id, id, serialised);
+    if attributes.threading == sys::FI_THREAD_DOMAIN {
+        object.join(&Serial::new());
+    }
     // SAFETY: libfabric's user gives a valid place.
-    unsafe { domain.write(Object::new(fid, id, id, serialised).publish()) };
+    unsafe { domain.write(object.publish()) };
     0
 }
 
@@ -61,6 +66,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
+    let _turns = domain.enter("fi_close");
     let mut engine = engine();
     let outcome = engine.close_domain(domain.id);
     if outcome.is_ok() {

@@ -48,6 +48,7 @@ pub(super) unsafe extern "C" fn open(
     let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
     // SAFETY: as above.
     let class = unsafe { transmit.as_ref() }.map_or(sys::FI_TC_UNSPEC, |transmit| transmit.tclass);
+    let _turns = domain.enter("fi_endpoint");
     let opened = engine().open_endpoint(domain.id, orders);
     if class != sys::FI_TC_UNSPEC {
         engine().counters.count("endpoints.in_class");
@@ -66,8 +67,10 @@ pub(super) unsafe extern "C" fn open(
         atomic: atomics(),
         collective: collectives().cast(),
     };
+    let object = Object::new(fid, id, domain.id, domain.serialised);
+    object.join_groups_of(domain);
     // SAFETY: the user gives a valid place.
-    unsafe { endpoint.write(Object::new(fid, id, domain.id, domain.serialised).publish()) };
+    unsafe { endpoint.write(object.publish()) };
     0
 }
 

@@ -57,7 +57,8 @@ pub(super) struct Object<F: Fid> {
     pub(super) domain: u64,
     /// Whether its user promised to serialise calls (FI_THREAD_COMPLETION and stricter).
     pub(super) serialised: bool,
-    /// The groups of calls that it belongs to: an endpoint may have two queues.
+    /// The groups of calls that it belongs to: the domain's where that is serialised as a whole, else those of its queues, of
+    /// which an endpoint may have two.
     groups: [OnceLock<Arc<Serial>>; 2],
     closed: AtomicBool,
 }
@@ -101,7 +102,7 @@ impl<F: Fid> Object<F> {
         self.fid.get()
     }
 
-    /// Puts its calls into the group of a queue.
+    /// Puts its calls into a group.
     pub(super) fn join(&self, group: &Arc<Serial>) {
         let known = |other: &OnceLock<Arc<Serial>>| {
             other.get().is_some_and(|other| Arc::ptr_eq(other, group))
@@ -114,6 +115,11 @@ impl<F: Fid> Object<F> {
                 return;
             }
         }
+    }
+
+    /// Whether its calls belong to a group already.
+    pub(super) fn is_grouped(&self) -> bool {
+        self.groups[0].get().is_some()
     }
 
     /// Puts its calls into another object's groups.
@@ -131,7 +137,7 @@ impl<F: Fid> Object<F> {
         });
         if turns.iter().flatten().any(|turn| turn.clash) {
             engine().broken(Rule::Threads, || {
-                format!("{call} on {} {} while another call is on the same queue, its endpoints or regions", F::NAME, self.id)
+                format!("{call} on {} {} while another call is on objects that are serialised with it", F::NAME, self.id)
             });
         }
         turns

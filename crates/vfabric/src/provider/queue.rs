@@ -75,6 +75,7 @@ pub(super) unsafe extern "C" fn open(
         sys::FI_CQ_FORMAT_TAGGED => tagged_calls(),
         _ => return -sys::FI_ENOSYS,
     };
+    let _turns = domain.enter("fi_cq_open");
     let id = match engine().open_queue(domain.id, size) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,
@@ -84,7 +85,10 @@ pub(super) unsafe extern "C" fn open(
         ops: calls,
     };
     let object = Object::new(fid, id, domain.id, domain.serialised);
-    object.join(&Serial::new());
+    object.join_groups_of(domain);
+    if !object.is_grouped() {
+        object.join(&Serial::new());
+    }
     // SAFETY: the user gives a valid place.
     unsafe { queue.write(object.publish()) };
     0

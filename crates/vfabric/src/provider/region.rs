@@ -206,6 +206,7 @@ unsafe fn open(
     let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(domain.cast()) }) else {
         return -sys::FI_EINVAL;
     };
+    let _turns = domain.enter("a registration");
     let registered = engine().register(domain.id, region, requested_key);
     let (id, key) = match registered {
         Ok(registered) => registered,
@@ -216,8 +217,10 @@ unsafe fn open(
         mem_desc: pointer(engine::descriptor(id)),
         key,
     };
+    let object = Object::new(fid, id, domain.id, domain.serialised);
+    object.join_groups_of(domain);
     // SAFETY: the caller's.
-    unsafe { place.write(Object::new(fid, id, domain.id, domain.serialised).publish()) };
+    unsafe { place.write(object.publish()) };
     0
 }
 

@@ -68,6 +68,7 @@ pub(super) unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: libfabric gives a domain of ours.
     let Some(domain) = (unsafe { Object::of(domain) }) else { return -sys::FI_EINVAL };
+    let _turns = domain.enter("fi_av_open");
     let id = match engine().open_vector(domain.id) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,
@@ -76,8 +77,10 @@ pub(super) unsafe extern "C" fn open(
         fid: sys::fid { fclass: sys::FI_CLASS_AV as usize, context, ops: objects() },
         ops: calls(),
     };
+    let object = Object::new(fid, id, domain.id, domain.serialised);
+    object.join_groups_of(domain);
     // SAFETY: the user gives a valid place.
-    unsafe { vector.write(Object::new(fid, id, domain.id, domain.serialised).publish()) };
+    unsafe { vector.write(object.publish()) };
     0
 }
 
@@ -86,6 +89,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(vector) = (unsafe { Object::<sys::fid_av>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
+    let _turns = vector.enter("fi_close");
     let outcome = engine().close_vector(vector.id);
     if outcome.is_ok() {
         vector.bury();
@@ -103,6 +107,7 @@ unsafe extern "C" fn insert(
 ) -> c_int {
     // SAFETY: libfabric gives an address vector of ours.
     let Some(vector) = (unsafe { Object::of(vector) }) else { return -sys::FI_EINVAL };
+    let _turns = vector.enter("fi_av_insert");
     let mut inserted = 0;
     for index in 0..count {
         let mut bytes = [0; ADDRESS_BYTES];
@@ -131,6 +136,7 @@ unsafe extern "C" fn remove(
 ) -> c_int {
     // SAFETY: libfabric gives an address vector of ours.
     let Some(vector) = (unsafe { Object::of(vector) }) else { return -sys::FI_EINVAL };
+    let _turns = vector.enter("fi_av_remove");
     let mut outcome = Ok(());
     for index in 0..count {
         // SAFETY: the user gives `count` names.
@@ -151,6 +157,7 @@ unsafe extern "C" fn look_up(
 ) -> c_int {
     // SAFETY: libfabric gives an address vector of ours.
     let Some(vector) = (unsafe { Object::of(vector) }) else { return -sys::FI_EINVAL };
+    let _turns = vector.enter("fi_av_lookup");
     let engine = engine();
     let endpoint = engine.peer_at(vector.id, name);
     let found = endpoint.and_then(|endpoint| Ok((engine.address_of(endpoint)?, endpoint)));

@@ -103,8 +103,17 @@ impl Rig {
         Self::with_modes(settings, EVERY_MODE).unwrap()
     }
 
+    /// With calls serialised at this level.
+    pub(crate) fn with_threading(settings: &str, threading: sys::fi_threading) -> Self {
+        Self::open(settings, EVERY_MODE, threading).unwrap()
+    }
+
     /// With these registration modes offered; the code where the fabric does not offer itself then.
     pub(crate) fn with_modes(settings: &str, modes: i32) -> Result<Self, i32> {
+        Self::open(settings, modes, sys::FI_THREAD_COMPLETION)
+    }
+
+    fn open(settings: &str, modes: i32, threading: sys::fi_threading) -> Result<Self, i32> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { symbols, control } = loaded();
         let text = CString::new(settings).unwrap();
@@ -121,7 +130,7 @@ impl Rig {
         // SAFETY: as above.
         let domain = unsafe { &mut *info.domain_attr };
         domain.mr_mode = modes;
-        domain.threading = sys::FI_THREAD_COMPLETION;
+        domain.threading = threading;
         let mut list = ptr::null_mut();
         // SAFETY: valid hints, and a valid place.
         let code = unsafe {
