@@ -2,7 +2,7 @@
 //!
 //! All state of an endpoint sits in this object, and whoever calls into it holds the lock of its cell
 //! (`plugin::registry`): NCCL's service thread and progress thread take turns. libfabric's objects are used under that
-//! lock alone, which is what FI_THREAD_COMPLETION asks for.
+//! lock alone, which is what FI_THREAD_DOMAIN asks for.
 
 mod bundle;
 pub(crate) mod close;

@@ -1,7 +1,7 @@
 //! regMr: NCCL's buffers on the data rails of an endpoint. deregMr is in `fence`.
 //!
 //! All of it happens under the endpoint's lock, as every post and every reading of a queue: providers keep a domain's keys
-//! where an arriving write looks them up, and at FI_THREAD_COMPLETION nothing else keeps the two apart.
+//! where an arriving write looks them up, and at FI_THREAD_DOMAIN nothing else keeps the two apart.
 
 use fabric::{FabricError, MemoryKind, UserMemory};
 

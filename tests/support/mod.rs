@@ -10,6 +10,7 @@ pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod counting;
 pub(crate) mod gpu;
+pub(crate) mod heap;
 pub(crate) mod link;
 pub(crate) mod net;
 pub(crate) mod sockets;

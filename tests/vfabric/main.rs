@@ -168,7 +168,7 @@ fn moves_data(profile: &str) {
     }
 }
 
-/// Two calls at once on objects that libfabric lets one thread at a time use (FI_THREAD_COMPLETION) are a broken rule.
+/// Two calls at once on objects that libfabric lets one thread at a time use (FI_THREAD_DOMAIN) are a broken rule.
 #[test]
 fn service_and_progress_threads_never_meet_in_the_provider() {
     for profile in ["cxi", "adversary"] {

@@ -14,7 +14,7 @@ pub struct Contexts {
     places: Box<[UnsafeCell<sys::fi_context2>]>,
 }
 
-// SAFETY: nothing here reads or writes the places, only providers do, under the endpoint's lock (FI_THREAD_COMPLETION).
+// SAFETY: nothing here reads or writes the places, only providers do, under the endpoint's lock (FI_THREAD_DOMAIN).
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}

@@ -20,7 +20,7 @@ use crate::scope::Scope;
 
 /// An enabled endpoint of one rail. Every operation completes in its queue, but for injected ones.
 ///
-/// Calls on it, on its queue and on its regions are serialised by the lock of whoever owns it (FI_THREAD_COMPLETION).
+/// Calls on it and on everything else of its domain are serialised by the owner's lock (FI_THREAD_DOMAIN).
 #[derive(Debug)]
 pub struct Endpoint<K: RailKind> {
     handle: Handle<sys::fid_ep>, // Closes before anything below is released: keep it first.

@@ -71,9 +71,9 @@ impl<T: Closable> Drop for Handle<T> {
     }
 }
 
-// SAFETY: every domain is asked for with FI_THREAD_COMPLETION (fi_domain(3)): objects may be used by any thread, while calls that
-// touch one completion queue, its endpoints and their regions are serialised. That serialisation is the plugin's endpoint lock,
-// which is held for each post, poll, bind and close (DESIGN: one lock per endpoint); this crate holds none of its own.
+// SAFETY: every domain is asked for with FI_THREAD_DOMAIN (fi_domain(3)): objects may be used by any thread, while calls on one
+// domain and on what was opened on it are serialised. That serialisation is the plugin's endpoint lock, which is held for each
+// post, poll, bind and close (DESIGN: one lock per endpoint, which shares its domains with no other); this crate holds none.
 unsafe impl<T: Closable> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T: Closable> Sync for Handle<T> {}

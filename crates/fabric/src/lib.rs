@@ -12,9 +12,8 @@
 //!
 //! # What callers owe
 //!
-//! Endpoints ask for FI_THREAD_COMPLETION, so calls on a queue and on the endpoints and regions that complete in it must not run at
-//! the same time: the plugin's endpoint lock sees to that. Opening, `Library::find` and everything on [`Pages`] may run in
-//! any thread. Until an operation has completed, or its endpoint has closed, the caller keeps its [`Region`] and its
+//! Domains ask for FI_THREAD_DOMAIN, so calls on a domain and on what was opened on it must not run at the same time: the plugin's
+//! endpoint lock sees to that. Opening a fabric or a domain, `Library::find` and everything on [`Pages`] may run in any thread. Until an operation has completed, or its endpoint has closed, the caller keeps its [`Region`] and its
 //! [`Contexts`]: the operation table holds a share. Nothing in this crate waits, retries or allocates in a post or an
 //! eventless poll.
 

@@ -91,7 +91,9 @@ impl Library {
         raw.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
         hints.endpoint_mut().type_ = sys::FI_EP_RDM;
         let domain = hints.domain_mut();
-        domain.threading = sys::FI_THREAD_COMPLETION;
+        // Where FI_THREAD_COMPLETION is asked for, tcp of libfabric 2.x opens a domain below the domain for each queue, with a
+        // progress engine and a copy of every region, and leaks those and a copy of this fi_info.
+        domain.threading = sys::FI_THREAD_DOMAIN;
         domain.control_progress = sys::FI_PROGRESS_MANUAL;
         domain.data_progress = sys::FI_PROGRESS_MANUAL;
         domain.av_type = sys::FI_AV_TABLE;

@@ -352,7 +352,7 @@ impl Drop for RequestedKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptor(*mut c_void);
 
-// SAFETY: only the provider follows it, in calls under the endpoint's lock (FI_THREAD_COMPLETION).
+// SAFETY: only the provider follows it, in calls under the endpoint's lock (FI_THREAD_DOMAIN).
 unsafe impl Send for Descriptor {}
 // SAFETY: as above.
 unsafe impl Sync for Descriptor {}

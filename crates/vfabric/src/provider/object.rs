@@ -137,7 +137,11 @@ impl<F: Fid> Object<F> {
         });
         if turns.iter().flatten().any(|turn| turn.clash) {
             engine().broken(Rule::Threads, || {
-                format!("{call} on {} {} while another call is on objects that are serialised with it", F::NAME, self.id)
+                format!(
+                    "{call} on {} {} while another call is on objects that are serialised with it",
+                    F::NAME,
+                    self.id
+                )
             });
         }
         turns
