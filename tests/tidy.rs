@@ -42,6 +42,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "crates/fabric",
     "crates/libfabric-sys",
     "crates/gpu",
+    "crates/nccl",
     "crates/vfabric",
     "crates/net-abi",
     "crates/group/src/loader",
@@ -61,7 +62,7 @@ const ONE_HOME: &[(&str, &str)] = &[
 
 /// Packages that must not travel in the plugin.
 const NOT_IN_THE_PLUGIN: &[&str] =
-    &["clap", "serde", "serde_json", "env_logger", "indicatif", "ironrail-group"];
+    &["clap", "serde", "serde_json", "env_logger", "indicatif", "ironrail-group", "nccl"];
 
 /// Roots of paths that exist on one machine only. In two pieces, so that this file does not name them.
 const MACHINE_PATHS: &[(&str, &str)] =

@@ -2,14 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod conform;
+mod nccl;
 mod output;
 mod perf;
+mod plugin;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Drives NCCL net plugins without a GPU.
+/// Drives NCCL net plugins, without a GPU or by NCCL itself.
 #[derive(Debug, Parser)]
 #[command(name = "ironrail", version, propagate_version = true)]
 struct Command {
@@ -23,6 +25,8 @@ enum Action {
     Perf(perf::Perf),
     /// Holds a plugin to the behaviours that NCCL relies on.
     Conform(conform::Conform),
+    /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
+    Nccl(nccl::Options),
 }
 
 fn main() -> ExitCode {
@@ -30,6 +34,7 @@ fn main() -> ExitCode {
     let verbose = match &action {
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
+        Action::Nccl(nccl) => nccl.is_verbose(),
     };
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -38,6 +43,7 @@ fn main() -> ExitCode {
     let ended = match action {
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
+        Action::Nccl(nccl) => nccl.run(),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! ```text
 //! Driver ── owner ──▶ Owner               for the plugin: calls that wait for no kernel and need no context
 //! Devices ── allocate ──▶ DeviceMemory    for tools and tests: memory on a GPU, copies, its dmabuf
+//!         └─ Stream              for `ironrail nccl`: what NCCL puts its kernels into
 //! ```
 //!
 //! NCCL calls the plugin on threads that kernels wait for. A call that waits for a kernel there, as allocations and copies may, can
@@ -18,4 +19,6 @@
 
 mod cuda;
 
-pub use cuda::{DeviceMemory, Devices, Driver, DriverError, Owner, Unavailable};
+pub use cuda::{
+    DeviceMemory, Devices, Driver, DriverError, Owner, Stream, StreamError, Unavailable,
+};

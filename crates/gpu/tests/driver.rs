@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpu::{Devices, Driver, DriverError, Owner, Unavailable};
+use gpu::{Devices, Driver, DriverError, Owner, Stream, StreamError, Unavailable};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 /// Set in the process that a test starts for itself.
@@ -162,6 +162,19 @@ plays! {
             memory.write(0, &[number]).unwrap();
             assert_eq!(memory.read(0, 1).unwrap(), [number]);
         }
+    };
+    a_stream_makes_its_device_current_and_is_idle_without_work in standin(), "": || {
+        let devices = Devices::open().unwrap();
+        let stream = Stream::new(&devices, 1).unwrap();
+        assert!(!stream.as_ptr().is_null() && stream.is_idle().unwrap());
+        assert_eq!(devices.name(1).as_deref(), Some("stand-in GPU 1"));
+        assert_eq!((devices.name(2), devices.driver_version()), (None, Some(12040)));
+        let error = Stream::new(&devices, 2).unwrap_err();
+        assert_eq!(error, StreamError::Refused(DriverError { call: "cuDeviceGet", code: 101 }));
+    };
+    a_driver_without_streams_makes_none in support::folder_without(TEMPORARY, "cuStreamCreate"), "": || {
+        let error = Stream::new(&Devices::open().unwrap(), 0).unwrap_err();
+        assert_eq!(error.to_string(), "the CUDA driver has no cuStreamCreate");
     };
     a_device_that_is_not_there_is_an_error in standin(), "": || {
         let devices = Devices::open().unwrap();

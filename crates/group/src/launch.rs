@@ -25,6 +25,8 @@ pub struct Program {
     pub path: PathBuf,
     pub arguments: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
+    /// Variables whose value depends on the rank: a value for each.
+    pub environment_by_rank: Vec<(OsString, Vec<OsString>)>,
 }
 
 impl Program {
@@ -36,7 +38,19 @@ impl Program {
             .map_err(|error| GroupError::System { what: "finding this executable", error })?;
         let arguments =
             arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        Ok(Self { path, arguments, environment: Vec::new() })
+        Ok(Self { path, arguments, environment: Vec::new(), environment_by_rank: Vec::new() })
+    }
+
+    /// Sets a variable to another value for each rank; ranks beyond the last value do not get it.
+    #[must_use]
+    pub fn with_each(
+        mut self,
+        name: impl Into<OsString>,
+        values: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Self {
+        let values = values.into_iter().map(Into::into).collect();
+        self.environment_by_rank.push((name.into(), values));
+        self
     }
 
     #[must_use]
@@ -67,6 +81,12 @@ impl Launch {
             let mut child = Command::new(&program.path)
                 .args(&program.arguments)
                 .envs(program.environment.iter().map(|(name, value)| (name, value)))
+                .envs(
+                    program
+                        .environment_by_rank
+                        .iter()
+                        .filter_map(|(name, values)| Some((name, values.get(rank)?))),
+                )
                 .env(MEETING_VARIABLE, launch.hub.meeting(rank).to_string())
                 .stdin(Stdio::piped())
                 .stdout(output)

@@ -358,16 +358,7 @@ impl Options {
 
     /// What to open: what was asked for, or our plugin where a build leaves it, or by its word.
     pub(super) fn net(&self) -> String {
-        const FILE: &str = "libnccl-net-ironrail.so";
-        if let Some(net) = &self.net {
-            return net.clone();
-        }
-        let here = std::env::current_exe().unwrap_or_default();
-        let beside = here.ancestors().skip(1).take(2).map(|folder| folder.join(FILE));
-        let built =
-            ["target/release", "target/debug"].map(|folder| PathBuf::from(folder).join(FILE));
-        let found = beside.chain(built).find(|path| path.is_file());
-        found.map_or_else(|| "ironrail".to_owned(), |path| path.to_string_lossy().into_owned())
+        self.net.clone().unwrap_or_else(crate::plugin::ours)
     }
 
     /// What clap cannot know.

@@ -13,7 +13,7 @@ mod rails;
 mod rank;
 mod raw;
 mod report;
-mod sizes;
+pub(crate) mod sizes;
 mod slots;
 mod statistics;
 mod versus;
@@ -22,6 +22,7 @@ use ironrail_group::error::GroupError;
 
 pub(crate) use arguments::Perf;
 use arguments::Task;
+pub(crate) use report::time;
 
 impl Perf {
     /// Whether all went well.

@@ -237,7 +237,7 @@ fn table_line(row: &Row) -> String {
 }
 
 /// As many digits as nccl-tests shows.
-pub(super) fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     if us >= 10_000.0 {
         format!("{us:.0}")
     } else if us >= 100.0 {

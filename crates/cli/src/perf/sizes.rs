@@ -1,7 +1,7 @@
 //! Sizes as nccl-tests takes them: `8`, `64K`, `128M`, `1G`.
 
 /// Reads a size; suffixes are powers of 1024.
-pub(super) fn parse(text: &str) -> Result<usize, String> {
+pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text} is no size; write for example 8, 64K, 128M, 1G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: usize = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -33,7 +33,7 @@ fn fraction(number: f64, unit: usize) -> Option<usize> {
 }
 
 /// The sizes from `first` to `last`, each `factor` times the one before, or `step` more.
-pub(super) fn sequence(
+pub(crate) fn sequence(
     first: usize,
     last: usize,
     factor: usize,

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod broken;
+#[path = "../support/built.rs"]
+mod built;
 #[path = "../../../gpu/tests/support/mod.rs"]
 mod cuda;
 mod ours;

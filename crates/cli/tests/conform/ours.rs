@@ -6,27 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::OnceLock;
 
-use super::{OF_GPUS, TEMPORARY, conform, ended, give_gpus, ids, set};
-
-/// Built by cargo for this test: whatever else lies in the target folder is not taken.
-fn built(package: &str, name: &str) -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-    let cargo = escargot::CargoBuild::new().manifest_path(manifest).package(package).arg("--lib");
-    let mut found = None;
-    for message in cargo.exec().unwrap() {
-        let message = message.unwrap();
-        if let Ok(escargot::format::Message::CompilerArtifact(artifact)) = message.decode() {
-            let named = |file: &&std::borrow::Cow<'_, Path>| file.ends_with(name);
-            let library = artifact.filenames.iter().find(named);
-            found = library.map(|file| file.to_path_buf()).or(found);
-        }
-    }
-    found.unwrap()
-}
+use super::{OF_GPUS, TEMPORARY, built, conform, ended, give_gpus, ids, set};
 
 fn ironrail() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("ironrail", "libnccl_net_ironrail.so"))
+    BUILT.get_or_init(|| built::library("ironrail", "libnccl_net_ironrail.so"))
 }
 
 /// A folder with the virtual fabric and nothing else, as libfabric looks for providers.
@@ -36,7 +20,7 @@ fn vfabric() -> &'static Path {
         let folder = Path::new(TEMPORARY).join(format!("conform-vfabric-{}", process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let name = "libvfabric_fi.so";
-        std::fs::copy(built("vfabric", name), folder.join(name)).unwrap();
+        std::fs::copy(built::library("vfabric", name), folder.join(name)).unwrap();
         folder
     })
 }

@@ -53,6 +53,30 @@ impl Devices {
         self.0.devices()
     }
 
+    /// The driver's version, as CUDA numbers it: 12040 is 12.4. `None`: it does not say.
+    pub fn driver_version(&self) -> Option<i32> {
+        let mut version = 0;
+        if !has(c"cuDriverGetVersion") {
+            return None;
+        }
+        // SAFETY: the place lives through the call.
+        let answer = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+        (answer == CUresult::CUDA_SUCCESS).then_some(version)
+    }
+
+    /// What a device is called. `None`: the driver does not say.
+    pub fn name(&self, device: i32) -> Option<String> {
+        let mut text = [0_u8; 128];
+        if !has(c"cuDeviceGetName") {
+            return None;
+        }
+        let len = c_int::try_from(text.len()).ok()?;
+        // SAFETY: the place has as many bytes as the call is given; a device that does not exist is an error.
+        let answer = unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), len, device) };
+        check("cuDeviceGetName", answer).ok()?;
+        Some(CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned())
+    }
+
     /// `len` bytes on a device, in pages of its own, so that they have a dmabuf that begins where they do.
     ///
     /// # Errors
@@ -174,7 +198,21 @@ impl Drop for DeviceMemory {
 
 /// Runs `body` with the device's primary context as the current one, then restores the thread's own. The primary context stays
 /// retained for the next call.
-fn within(device: i32, body: impl FnOnce() -> Result<(), DriverError>) -> Result<(), DriverError> {
+pub(super) fn within(
+    device: i32,
+    body: impl FnOnce() -> Result<(), DriverError>,
+) -> Result<(), DriverError> {
+    let mut context = retain(device)?;
+    // SAFETY: the context was just retained.
+    check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
+    let outcome = body();
+    // SAFETY: the place lives through the call; what is popped was pushed above.
+    let popped = check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) });
+    outcome.and(popped)
+}
+
+/// The device's primary context, which the runtime library uses too. It is never released.
+pub(super) fn retain(device: i32) -> Result<sys::CUcontext, DriverError> {
     let mut ordinal = 0;
     // SAFETY: the place lives through the call.
     check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut ordinal, device) })?;
@@ -182,12 +220,7 @@ fn within(device: i32, body: impl FnOnce() -> Result<(), DriverError>) -> Result
     let place = &raw mut context;
     // SAFETY: as above.
     check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(place, ordinal) })?;
-    // SAFETY: the context was just retained.
-    check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
-    let outcome = body();
-    // SAFETY: the place lives through the call; what is popped was pushed above.
-    let popped = check("cuCtxPopCurrent", unsafe { sys::cuCtxPopCurrent_v2(place) });
-    outcome.and(popped)
+    Ok(context)
 }
 
 /// The driver's allocation granularity: smaller allocations may share a page of the device.

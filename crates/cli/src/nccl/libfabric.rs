@@ -1,0 +1,147 @@
+//! Libfabric where no package manager reaches: a file, a folder, a Debian package or a Python wheel that carries it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ironrail_group::error::GroupError;
+
+/// The library's file at `place`; packages are unpacked below `scratch`.
+pub(super) fn find(place: &Path, scratch: &Path) -> Result<PathBuf, GroupError> {
+    let usage = |why: String| Err(GroupError::Usage(why));
+    if place.is_dir() {
+        if let Some(found) = below(place) {
+            return Ok(found);
+        }
+        for package in packages(place) {
+            let folder = unpack(&package, scratch)?;
+            if let Some(found) = below(&folder) {
+                return Ok(found);
+            }
+        }
+        return usage(format!(
+            "{} has no {NAME}, and no .deb or .whl that has one",
+            place.display()
+        ));
+    }
+    match place.extension().and_then(|ending| ending.to_str()) {
+        Some("deb" | "whl") => below(&unpack(place, scratch)?)
+            .ok_or_else(|| GroupError::Usage(format!("{} does not carry {NAME}", place.display()))),
+        _ if place.is_file() => Ok(place.to_owned()),
+        _ => usage(format!(
+            "there is no {}: name a file, a folder, a .deb or a .whl",
+            place.display()
+        )),
+    }
+}
+
+/// The first `libfabric.so.1` below a folder; links that lead nowhere are passed over.
+fn below(folder: &Path) -> Option<PathBuf> {
+    let mut folders = vec![(folder.to_owned(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        let mut entries: Vec<_> =
+            fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+        entries.sort();
+        for path in entries {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_file() && (name == NAME || name.starts_with(&format!("{NAME}."))) {
+                return Some(path);
+            }
+            // A folder that is a link may lead back here.
+            if depth < DEPTH_MAX && path.is_dir() && !path.is_symlink() {
+                folders.push((path, depth + 1));
+            }
+        }
+    }
+    None
+}
+
+fn packages(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_package = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        matches!(ending, Some("deb" | "whl")) && path.is_file()
+    };
+    let mut found: Vec<_> = entries.filter(is_package).collect();
+    found.sort();
+    found
+}
+
+fn unpack(package: &Path, scratch: &Path) -> Result<PathBuf, GroupError> {
+    let system = |what| move |error| GroupError::System { what, error };
+    let name = package.file_name().unwrap_or_default();
+    let folder = scratch.join(name);
+    fs::create_dir_all(&folder).map_err(system("making a folder to unpack a package into"))?;
+    let mut command = if package.extension().is_some_and(|ending| ending == "deb") {
+        let mut command = Command::new("dpkg-deb");
+        command.arg("-x").arg(package).arg(&folder);
+        command
+    } else {
+        let mut command = Command::new("python3");
+        command.args(["-m", "zipfile", "-e"]).arg(package).arg(&folder);
+        command
+    };
+    let status =
+        command.status().map_err(system("starting dpkg-deb or python3 to unpack a package"))?;
+    if status.success() {
+        return Ok(folder);
+    }
+    Err(GroupError::Usage(format!("{} cannot be unpacked: {status}", package.display())))
+}
+
+const NAME: &str = "libfabric.so.1";
+/// Folders below the one that was named.
+const DEPTH_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of this test's own, empty.
+    fn scratch(test: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ironrail-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_library_is_found_below_a_folder_and_a_file_is_itself() {
+        let scratch = scratch("below");
+        let deep = scratch.join("data/lib/mpich");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("libfabric.so.1"), "").unwrap();
+        assert_eq!(find(&scratch, &scratch).unwrap(), deep.join("libfabric.so.1"));
+        let file = deep.join("libfabric.so.1");
+        assert_eq!(find(&file, &scratch).unwrap(), file);
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_wheel_is_unpacked() {
+        let scratch = scratch("wheel");
+        let wheels = scratch.join("wheels");
+        fs::create_dir_all(scratch.join("made/lib")).unwrap();
+        fs::create_dir_all(&wheels).unwrap();
+        fs::write(scratch.join("made/lib/libfabric.so.1"), "it").unwrap();
+        let zip = Command::new("python3")
+            .current_dir(scratch.join("made"))
+            .args(["-m", "zipfile", "-c", "../wheels/some-1.whl", "lib/"])
+            .status()
+            .unwrap();
+        assert!(zip.success());
+        let found = find(&wheels, &scratch.join("unpacked")).unwrap();
+        assert_eq!(fs::read_to_string(found).unwrap(), "it");
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn what_has_no_library_is_named() {
+        let scratch = scratch("none");
+        let why = find(&scratch, &scratch).unwrap_err().to_string();
+        assert!(why.contains("has no libfabric.so.1"), "{why}");
+        let why = find(&scratch.join("missing"), &scratch).unwrap_err().to_string();
+        assert!(why.starts_with("there is no "), "{why}");
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}

@@ -1,0 +1,356 @@
+//! `ironrail nccl`: NCCL itself over a plugin, on GPUs, with proof that the plugin carried it, beside NCCL's sockets.
+//!
+//! ```text
+//!   launcher ── for each network: environment, ranks ──▶ rank: Nccl, Communicator, DeviceMemory
+//!      ▲                                                   │ rows, a line of JSON each
+//!      └── evidence: NCCL's log of every rank  ◀───────────┘
+//! ```
+
+mod collective;
+mod evidence;
+mod libfabric;
+mod rank;
+mod report;
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use ironrail_group::bootstrap::Hub;
+use ironrail_group::error::GroupError;
+use ironrail_group::launch::{self, Launch, Program};
+use ironrail_group::loader::{DataType, Library};
+
+use crate::output;
+use crate::perf::sizes;
+use crate::plugin;
+use collective::Test;
+use evidence::Wanted;
+use report::{Event, Run, Surroundings};
+
+/// Runs a collective of NCCL's on GPUs over a net plugin, then over NCCL's own sockets, every byte checked.
+///
+/// NCCL (libnccl.so.2) and the CUDA driver are found at run time. Each rank is a process with a host id of its own, so that NCCL uses
+/// the network even where two ranks share a GPU. That the plugin carried the data is read out of NCCL's log; without that proof
+/// the run fails. Exit code: 0 when all is well, 1 when anything is wrong, 2 when the command line is.
+///
+/// Example: ironrail nccl all_reduce -b 8 -e 128M --results docs/results
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// The collective
+    #[arg(value_enum)]
+    test: Test,
+    /// First size (suffixes K, M, G)
+    #[arg(short = 'b', long = "minbytes", default_value = "8", value_name = "SIZE", value_parser = sizes::parse)]
+    first: usize,
+    /// Last size
+    #[arg(short = 'e', long = "maxbytes", default_value = "128M", value_name = "SIZE", value_parser = sizes::parse)]
+    last: usize,
+    /// Each size is the one before times this
+    #[arg(short = 'f', long = "stepfactor", default_value_t = 2, value_parser = factor, value_name = "FACTOR")]
+    factor: usize,
+    /// Iterations per size
+    #[arg(short = 'n', long = "iters", default_value_t = 20, value_parser = positive, value_name = "COUNT")]
+    iterations: usize,
+    /// Iterations before the clock starts
+    #[arg(short = 'w', long = "warmup_iters", default_value_t = 5, value_name = "COUNT")]
+    warmups: usize,
+    /// Checked iterations per size; 0: none
+    #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
+    check: usize,
+    /// uint8, int32, int64, float or double
+    #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
+    kind: DataType,
+    /// Ranks to start
+    #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = positive, value_name = "COUNT")]
+    ranks: usize,
+    /// The GPU of every rank [default: rank modulo GPUs]
+    #[arg(long, value_name = "INDEX")]
+    device: Option<usize>,
+    /// The plugin's file [default: Ironrail, next to this executable]
+    #[arg(long, value_name = "PLUGIN")]
+    net: Option<String>,
+    /// Another plugin's file to run side by side; may be given several times
+    #[arg(long, value_name = "PLUGIN")]
+    versus: Vec<String>,
+    /// Leave out NCCL's own sockets
+    #[arg(long)]
+    no_socket: bool,
+    /// NCCL: a folder that has libnccl.so.2, or a file [default: as the loader finds it]
+    #[arg(long, value_name = "PLACE")]
+    nccl: Option<PathBuf>,
+    /// Libfabric for Ironrail: a file, a folder, a .deb or a .whl, or a folder of these [default: as the loader finds it]
+    #[arg(long, value_name = "PLACE")]
+    libfabric: Option<PathBuf>,
+    /// NCCL's algorithm (NCCL_ALGO): ring, tree, …
+    #[arg(long, value_name = "NAME")]
+    algo: Option<String>,
+    /// NCCL's protocol (NCCL_PROTO): LL, LL128, Simple
+    #[arg(long, value_name = "NAME")]
+    proto: Option<String>,
+    /// Keep the results in this folder, as nccl-COLLECTIVE.json and .md
+    #[arg(long, value_name = "FOLDER")]
+    results: Option<PathBuf>,
+    /// Seconds that a wait may take
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS", value_parser = seconds)]
+    timeout: f64,
+    /// Show what NCCL logs
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{text} is not a number above 0")),
+    }
+}
+
+fn factor(text: &str) -> Result<usize, String> {
+    positive(text).and_then(|factor| {
+        if factor > 1 { Ok(factor) } else { Err("a factor is above 1".to_owned()) }
+    })
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text} is not a number of seconds, 0.001 to 86400")),
+    }
+}
+
+/// A network to run over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Network {
+    /// NCCL's name for it, as in NCCL_NET.
+    name: String,
+    /// The plugin's file; none for NCCL's sockets.
+    plugin: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    fn sizes(&self) -> Vec<usize> {
+        sizes::sequence(self.first, self.last, self.factor, None)
+    }
+
+    fn last(&self) -> usize {
+        self.last.max(self.first)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout)
+    }
+
+    /// Runs every network, or this process's rank of one. Whether all is well.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        // A rank has nothing to do when its launcher is gone.
+        if let Some(meeting) = launch::child(|| {})? {
+            return rank::part(self, meeting);
+        }
+        if self.last < self.first {
+            return Err(GroupError::Usage(format!(
+                "the last size, {}, is below the first, {}",
+                self.last, self.first
+            )));
+        }
+        let folder = Folder::new()?;
+        let libfabric = match &self.libfabric {
+            Some(place) => Some(libfabric::find(place, &folder.0)?),
+            None => None,
+        };
+        let networks = self.networks()?;
+        let mut runs = Vec::new();
+        for network in &networks {
+            runs.push(self.over(network, libfabric.as_deref(), &folder.0)?);
+        }
+        if runs.len() > 1 {
+            output::line(
+                "# Side by side, the better of out-of-place and in-place; ratios are of bandwidths",
+            );
+            for line in report::comparison(&runs) {
+                let cells: Vec<_> = line.iter().map(|cell| format!("{cell:>20}")).collect();
+                output::line(format_args!("# {}", cells.join(" ")));
+            }
+        }
+        if let Some(results) = &self.results {
+            self.keep(results, &runs)?;
+        }
+        Ok(runs.iter().all(Run::is_well))
+    }
+
+    /// The plugin, sockets, and the others. A plugin says itself what its network is called.
+    fn networks(&self) -> Result<Vec<Network>, GroupError> {
+        let of = |file: &str| -> Result<Network, GroupError> {
+            let library = Library::open(file, None)?;
+            let path = Path::new(library.path());
+            // NCCL runs in this folder too, but a bare name would be looked for on the loader's path.
+            let plugin = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+            Ok(Network { name: library.name().to_owned(), plugin: Some(plugin) })
+        };
+        let own = self.net.clone().unwrap_or_else(plugin::ours);
+        let mut networks = vec![of(&own)?];
+        if !self.no_socket {
+            networks.push(Network { name: SOCKET.to_owned(), plugin: None });
+        }
+        for other in &self.versus {
+            networks.push(of(other)?);
+        }
+        Ok(networks)
+    }
+
+    fn over(
+        &self,
+        network: &Network,
+        libfabric: Option<&Path>,
+        folder: &Path,
+    ) -> Result<Run, GroupError> {
+        let logs: Vec<_> = (0..self.ranks)
+            .map(|rank| folder.join(format!("{}.{rank}.log", network.name)))
+            .collect();
+        let mut program = Program::this(std::env::args_os().skip(1))?
+            .with_each("NCCL_HOSTID", (0..self.ranks).map(|rank| format!("ironrail-{rank}")))
+            .with_each("NCCL_DEBUG_FILE", logs.iter().map(|log| log.as_os_str()));
+        for (name, value) in self.environment(network, libfabric) {
+            program = program.with(name, value);
+        }
+        let mut run = Run {
+            network: network.name.clone(),
+            plugin: network.plugin.as_ref().map(|path| path.display().to_string()),
+            ready: None,
+            rows: Vec::new(),
+            causes: Vec::new(),
+        };
+        self.head(&run);
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let hub = Hub::start(loopback, self.ranks, self.timeout())?;
+        let mut launch = Launch::start(&program, hub, self.ranks)?;
+        while let Some(line) = launch.next_line() {
+            match serde_json::from_str(&line) {
+                Ok(Event::Ready(ready)) => {
+                    output::line(format_args!("# NCCL {} {}", ready.nccl, ready.file));
+                    ready.ranks.iter().for_each(|rank| output::line(format_args!("#  {rank}")));
+                    output::line(report::table_head());
+                    run.ready = Some(ready);
+                }
+                Ok(Event::Row(row)) => {
+                    output::line(report::table_line(&row));
+                    run.rows.push(row);
+                }
+                Err(_) => log::warn!("rank 0 printed: {line}"), // NCCL, or the plugin.
+            }
+        }
+        run.causes = launch.finish().err().unwrap_or_default();
+        self.prove(network, &logs, &mut run);
+        let wrong = run.wrong();
+        let verdict = if run.is_well() { "OK" } else { "FAILED" };
+        output::line(format_args!("# Out of bounds values : {wrong} {verdict}"));
+        run.causes.iter().for_each(output::complain);
+        Ok(run)
+    }
+
+    /// Adds to the causes what NCCL's logs do not prove.
+    fn prove(&self, network: &Network, logs: &[PathBuf], run: &mut Run) {
+        for (rank, path) in logs.iter().enumerate() {
+            let log = fs::read(path).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            if self.verbose {
+                log.lines().for_each(|line| log::info!("rank {rank}: {line}"));
+            }
+            let wanted = Wanted { network: &network.name, peers: self.ranks > 1 };
+            if let Err(why) = evidence::prove(&log, wanted) {
+                run.causes.push(format!("rank {rank}: {why}"));
+            }
+        }
+        if run.causes.is_empty() && run.rows.len() != self.sizes().len() {
+            let (there, all) = (run.rows.len(), self.sizes().len());
+            run.causes.push(format!("there are rows for {there} of {all} sizes"));
+        }
+    }
+
+    /// What makes NCCL use this network, and no other way between ranks (NCCL src/graph/paths.cc, src/transport/shm.cc).
+    fn environment(
+        &self,
+        network: &Network,
+        libfabric: Option<&Path>,
+    ) -> Vec<(&'static str, OsString)> {
+        let mut set: Vec<(&'static str, OsString)> = vec![
+            ("NCCL_NET", network.name.clone().into()),
+            ("NCCL_DEBUG", "INFO".into()),
+            ("NCCL_DEBUG_SUBSYS", "INIT,NET".into()),
+            ("NCCL_P2P_DISABLE", "1".into()),
+            ("NCCL_SHM_DISABLE", "1".into()),
+            ("NCCL_MNNVL_ENABLE", "0".into()),
+            ("NCCL_NVLS_ENABLE", "0".into()),
+        ];
+        let plugin =
+            network.plugin.as_ref().map_or_else(|| "none".into(), |path| path.clone().into());
+        set.push(("NCCL_NET_PLUGIN", plugin));
+        // All ranks are on this machine, and a container may have no other interface.
+        if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
+            set.push(("NCCL_SOCKET_IFNAME", "lo".into()));
+        }
+        let given = [("NCCL_ALGO", &self.algo), ("NCCL_PROTO", &self.proto)];
+        set.extend(
+            given.into_iter().filter_map(|(name, value)| Some((name, value.clone()?.into()))),
+        );
+        set.extend(libfabric.map(|file| ("IRONRAIL_LIBFABRIC", file.into())));
+        set
+    }
+
+    fn head(&self, run: &Run) {
+        output::line(format_args!(
+            "# ironrail nccl {} ranks {} minBytes {} maxBytes {} iters: {} warmup iters: {} checked iters: {}",
+            self.test.name(),
+            self.ranks,
+            self.first,
+            self.last,
+            self.iterations,
+            self.warmups,
+            self.check
+        ));
+        let plugin = run.plugin.as_deref().unwrap_or("NCCL's own");
+        output::line(format_args!("# Network {} ({plugin})", run.network));
+    }
+
+    fn keep(&self, results: &Path, runs: &[Run]) -> Result<(), GroupError> {
+        fs::create_dir_all(results)
+            .map_err(|error| GroupError::System { what: "making the folder of results", error })?;
+        let surroundings = Surroundings::here();
+        let file = |ending| results.join(format!("nccl-{}.{ending}", self.test.name()));
+        report::keep(&file("json"), &report::to_json(self.test, self.ranks, &surroundings, runs))?;
+        report::keep(&file("md"), &report::to_page(self.test, self.ranks, &surroundings, runs))
+    }
+}
+
+/// NCCL's name for its own transport.
+const SOCKET: &str = "Socket";
+
+/// A folder of this process's own, for logs and unpacked packages; removed when it is dropped.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, GroupError> {
+        let path = std::env::temp_dir().join(format!("ironrail-nccl-{}", std::process::id()));
+        // One that is there already is another's: it is not used.
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| GroupError::System { what: "making a private folder", error })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

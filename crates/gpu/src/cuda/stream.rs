@@ -1,0 +1,101 @@
+//! A device's queue of work, for a library that takes one (NCCL), and the context of the thread that calls it.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::devices::{Devices, retain, within};
+use super::library::{DriverError, Unavailable, check, has};
+
+/// A stream of a device; destroyed when it is dropped.
+#[derive(Debug)]
+pub struct Stream {
+    raw: sys::CUstream,
+    device: i32,
+}
+
+/// What is called here and not in `devices`.
+const FUNCTIONS: [&CStr; 4] =
+    [c"cuCtxSetCurrent", c"cuStreamCreate", c"cuStreamQuery", c"cuStreamDestroy_v2"];
+
+impl Stream {
+    /// A new stream of `device`, whose primary context becomes this thread's current one for good: what cudaSetDevice does, and what
+    /// NCCL asks of a thread that calls it.
+    ///
+    /// # Errors
+    ///
+    /// A driver that lacks a function, or the driver's error.
+    pub fn new(_: &Devices, device: i32) -> Result<Self, StreamError> {
+        if let Some(missing) = FUNCTIONS.iter().find(|name| !has(name)) {
+            return Err(StreamError::Lacking(Unavailable::NoSymbol(missing)));
+        }
+        let context = retain(device)?;
+        // SAFETY: the context was just retained and is never released.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the place lives through the call; 0 asks for a stream like the default one.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut raw, 0) })?;
+        Ok(Self { raw, device })
+    }
+
+    /// Whether all work that was put into the stream has ended.
+    ///
+    /// # Errors
+    ///
+    /// The driver's: also that of work that failed.
+    pub fn is_idle(&self) -> Result<bool, DriverError> {
+        let mut idle = false;
+        within(self.device, || {
+            // SAFETY: the stream lives.
+            let answer = unsafe { sys::cuStreamQuery(self.raw) };
+            idle = answer == CUresult::CUDA_SUCCESS;
+            if answer == CUresult::CUDA_ERROR_NOT_READY {
+                return Ok(());
+            }
+            check("cuStreamQuery", answer)
+        })?;
+        Ok(idle)
+    }
+
+    /// As C takes it: a `cudaStream_t` is the same.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.raw.cast()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // An error here has no remedy: the process ends soon, or the driver has.
+        let _ = within(self.device, || {
+            // SAFETY: created by this driver, destroyed once.
+            check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(self.raw) })
+        });
+    }
+}
+
+/// Why there is no stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamError {
+    /// The driver lacks a function.
+    Lacking(Unavailable),
+    /// A call failed.
+    Refused(DriverError),
+}
+
+impl From<DriverError> for StreamError {
+    fn from(error: DriverError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl std::fmt::Display for StreamError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lacking(why) => why.fmt(f),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StreamError {}
