@@ -13,7 +13,7 @@
 //!
 //! # Platforms
 //!
-//! The types at the top of this crate are the seam between Ironrail and a vendor's runtime. [`cuda`] is the one platform behind
+//! The types at the top of this crate are the seam between Ironrail and a vendor's runtime. The module `cuda` is the one platform behind
 //! them, and stands on the crate `cudarc` (docs/decisions/0012-the-cuda-driver.md). ROCm would be a second module with the same
 //! types; that page lists what it would need.
 
