@@ -71,7 +71,8 @@ fn every_benchmark_runs_with_processes_and_with_threads() {
             "sendrecv --window 4 --recv-factor 3",
             "sendrecv --one-way",
             "pingpong -d int64",
-            "pingpong --batch 1 --recv-factor 2",
+            "pingpong --ahead 8",
+            "pingpong --ahead 4 --batch 1 --recv-factor 2",
             "pingpong --late 20",
         ] {
             let (code, table, errors) =
@@ -266,6 +267,58 @@ fn check_json(text: &str, sizes: usize) {
     assert_eq!(json["rails"][0]["percent"], 100.0);
 }
 
+/// The plugin of the tests counts the irecvs and isends that were outstanding.
+#[test]
+fn a_ping_pong_has_one_receive_posted_unless_more_are_asked_for() {
+    for (more, posted) in
+        [("", 1), (" --ahead 1", 1), (" --ahead 8", 8), (" --ahead 8 --batch 2", 8)]
+    {
+        let ahead = scratch("ahead");
+        let mut command = perf(&format!("pingpong{more} -b 8 -e 8 -n 40 -c 0"));
+        command.env("LOOPBACK_AHEAD", &ahead);
+        let (code, table, errors) = ended(command);
+        assert_eq!(code, 0, "{table}{errors}");
+        let most = fs::read_to_string(&ahead).unwrap();
+        fs::remove_file(ahead).unwrap();
+        assert!(most.lines().all(|line| line.trim() == posted.to_string()), "{more}: {most}");
+        assert_eq!(most.lines().count(), 2, "one line per rank: {most}");
+    }
+}
+
+#[test]
+fn writes_per_message_are_those_that_the_plugin_counts() {
+    for (benchmark, messages) in [
+        ("pingpong -n 40 -w 7 -c 2", 2 * 49),
+        ("pingpong -r 2 --threads -n 40 -w 7 -c 2", 2 * 49),
+        ("sendrecv --one-way --window 4 -n 40 -w 6 -c 1", 40 + 6 + 4),
+        ("sendrecv --window 4 -n 40 -c 0", 2 * (40 + 5)),
+    ] {
+        let (code, table, errors) = ended(perf(&format!("{benchmark} -b 8 -e 8 --writes")));
+        assert_eq!(code, 0, "{table}{errors}");
+        let line = table.lines().find(|line| line.starts_with("# Writes per message")).unwrap();
+        let said = format!(": 1.000 by the plugin's counters, {messages} for {messages} messages");
+        assert!(line.contains(&said), "{benchmark}: {line}");
+        let (_, text, _) = ended(perf(&format!("{benchmark} -b 8 -e 8 --writes --json")));
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["writes"][0]["posts"]["data"]["sends"], messages, "{text}");
+    }
+}
+
+#[test]
+fn of_a_plugin_that_counts_no_posts_the_writes_are_unknown() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args("perf pingpong --writes -b 8 -e 8 -n 20".split_whitespace()).arg("--net");
+    command.arg(support::reference(TEMPORARY));
+    let (code, table, errors) = ended(command);
+    assert_eq!(code, 0, "{table}{errors}");
+    assert!(
+        table.contains("# Writes per message   : unknown, for the plugin leaves no counters"),
+        "{table}"
+    );
+    let (_, table, _) = ended(perf("pingpong -b 8 -e 8 -n 20"));
+    assert!(!table.contains("Writes per message"), "it was not asked for: {table}");
+}
+
 #[test]
 fn a_version_of_the_table_can_be_asked_for() {
     for version in 6..=12 {
@@ -288,6 +341,7 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
         "all_reduce --abi 5",
         "all_reduce -d half",
         "sendrecv --window 33",
+        "pingpong --writes -b 8 -e 16",
         "all_reduce --piece 100",
         "nothing",
     ] {

@@ -30,10 +30,17 @@ fn bare_writes_move_in_bulk_and_back_and_forth() {
             "",
             "--latency",
             "--latency --no-inject",
+            "--latency --ahead 8",
             "--window 32",
             "--answered --window 3",
             "--two-sided",
             "--two-sided --unanswered --window 3",
+            "--two-sided --latency",
+            "--two-sided --latency --no-inject --ahead 8",
+            "--rendezvous",
+            "--rendezvous --window 32 --no-inject",
+            "--rendezvous --latency",
+            "--rendezvous --latency --no-inject --ahead 8",
         ] {
             let Some((code, table, errors)) =
                 perf(&format!("raw {provider} {mode} -b 8 -e 512K -f 16 -n 40"))
@@ -58,4 +65,101 @@ fn a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank() {
         errors.contains("no libfabric") && errors.contains("/no/such/libfabric.so.1"),
         "{errors}"
     );
+}
+
+/// The posts of 40 and 5 messages of each of two ranks, and as many warm-ups as were asked for.
+#[test]
+fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
+    for (mode, messages, posts) in [
+        ("--latency", 90, 90),
+        ("--latency --two-sided", 90, 90),
+        ("--latency --rendezvous", 90, 180),
+        ("--latency --rendezvous --no-inject --ahead 8", 90, 180),
+        ("", 45, 45),
+        ("--rendezvous --window 3", 45, 90),
+        // Every half window, and once at the end of each round, is answered.
+        ("--answered", 45, 45 + 2 + 10),
+        ("--two-sided", 45, 45 + 2 + 10),
+    ] {
+        for bytes in ["8", "64K"] {
+            let arguments = format!("raw {mode} -b {bytes} -e {bytes} -n 40 -w 5 --writes --json");
+            let Some((code, text, errors)) = perf(&arguments) else { continue };
+            assert_eq!(code, 0, "{mode}: {text}{errors}");
+            let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let writes = &json["writes"][0];
+            let found = (&writes["by"], &writes["messages"], &writes["outgoing"]);
+            let expected = (&"raw".into(), &messages.into(), &posts.into());
+            assert_eq!(found, expected, "{mode}, {bytes}: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs() {
+    let built = escargot::CargoBuild::new()
+        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
+        .package("ironrail")
+        .arg("--lib")
+        .exec()
+        .unwrap();
+    let files = built.filter_map(|message| match message.unwrap().decode().unwrap() {
+        escargot::format::Message::CompilerArtifact(artifact) => artifact
+            .filenames
+            .iter()
+            .find(|file| file.ends_with("libnccl_net_ironrail.so"))
+            .map(|file| file.to_path_buf()),
+        _ => None,
+    });
+    let plugin = files.last().unwrap();
+    for mode in [
+        "--latency",
+        "--latency --ahead 8",
+        "--latency --two-sided",
+        "--latency --rendezvous",
+        "--window 4 --answered",
+        "--rate --window 32",
+    ] {
+        let arguments =
+            format!("versus-raw {mode} --runs 6 --precision 0.01 -b 64 -e 64 -n 50 --json --net");
+        let Some((code, text, errors)) = perf(&format!("{arguments} {}", plugin.display())) else {
+            continue;
+        };
+        assert_eq!(code, 0, "{mode}: {text}{errors}");
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let row = &json["results"][0];
+        let [low, high] = [&row["interval"][0], &row["interval"][1]].map(|end| end.as_f64());
+        let ratio = row["ratio"].as_f64();
+        assert!(low <= ratio && ratio <= high && low > Some(0.0), "{mode}: {text}");
+        let pairs = row["ratios"].as_array().unwrap().len();
+        assert_eq!((&row["pairs"], pairs), (&6.into(), 6), "{mode}: {text}");
+        // No machine is as quiet as that.
+        let why = row["refused"].as_str().unwrap();
+        assert!(row["verdict"].is_null() && why.contains("0.01 % is asked"), "{mode}: {text}");
+    }
+    let few = format!("versus-raw --latency --runs 3 -b 8 -e 8 -n 20 --net {}", plugin.display());
+    if let Some((code, table, errors)) = perf(&few) {
+        assert_eq!((code, rows(&table)), (0, 1), "{table}{errors}");
+        assert!(table.contains("# 8 bytes, no verdict: no interval of 95 %"), "{table}");
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together_are_a_wrong_command_line() {
+    for wrong in [
+        "raw --latency --window 8",
+        "raw --ahead 2",
+        "raw --rendezvous --two-sided",
+        "raw --rendezvous --answered",
+        "raw --two-sided --latency --unanswered",
+        "raw --writes -b 8 -e 16",
+        "versus-raw --latency --window 8",
+        "versus-raw --ahead 8",
+        "versus-raw --rendezvous --rate",
+        "versus-raw --precision 0",
+        "versus-raw --bound -1",
+        "versus-raw --writes -b 8 -e 8",
+    ] {
+        let (code, _, errors) = perf(wrong).unwrap();
+        assert_eq!(code, 2, "{wrong}: {errors}");
+    }
 }

@@ -38,7 +38,8 @@ enum Command {
         #[command(flatten)]
         stream: Stream,
     },
-    /// One message back and forth between two ranks; the time is half a round trip.
+    /// One message back and forth between two ranks; the time is half a round trip. One receive is posted at a time, unless
+    /// --ahead says more, as where the latency of NCCL's small collectives counts.
     #[command(name = "pingpong")]
     PingPong {
         #[command(flatten)]
@@ -47,14 +48,16 @@ enum Command {
         ping_pong: PingPong,
     },
     /// Bare libfabric, without a plugin: writes with immediates between two processes. The reference for sendrecv --one-way
-    /// and, with --latency, for pingpong; with --two-sided, for the rate of messages.
+    /// and, with --latency, for pingpong --ahead 8. With --two-sided, the reference for the rate of messages and for a pingpong of
+    /// short ones; with --rendezvous, for one of long ones.
     Raw {
         #[command(flatten)]
         options: Options,
         #[command(flatten)]
         raw: Raw,
     },
-    /// The plugin against bare libfabric on one provider: alternating runs, medians and their ratio.
+    /// The plugin against bare libfabric on one provider, run by run: the median of the ratios of such pairs, its 95 %
+    /// interval, and a verdict where the interval is narrow enough for one.
     #[command(name = "versus-raw")]
     VersusRaw {
         #[command(flatten)]
@@ -117,7 +120,7 @@ pub(super) struct Stream {
 #[group(skip)]
 pub(super) struct PingPong {
     /// Receives posted ahead
-    #[arg(long, default_value_t = 8, value_parser = requests)]
+    #[arg(long, default_value_t = 1, value_parser = requests)]
     pub(super) ahead: usize,
     /// Receives are posted this many at a time, so that what announces them can travel together; at most --ahead
     #[arg(long, value_parser = requests)]
@@ -154,24 +157,41 @@ pub(super) struct Raw {
     /// Writes, or messages, outstanding
     #[arg(long, default_value_t = 8, value_parser = requests)]
     pub(super) window: usize,
-    /// One write back and forth: the time is half a round trip
-    #[arg(long)]
+    /// One message back and forth: the time is half a round trip
+    #[arg(long, conflicts_with = "window")]
     pub(super) latency: bool,
-    /// Messages into receives that are posted ahead, instead of writes; outstanding until the peer answers that it has them
-    #[arg(long, conflicts_with_all = ["latency", "no_inject"])]
+    /// Messages into posted receives, instead of writes; one way they are outstanding until the peer answers that it has them
+    #[arg(long)]
     pub(super) two_sided: bool,
+    /// Each write waits for a message (two-sided) that says where it may go; one way, as many of them are ahead as --window says
+    #[arg(long, conflicts_with_all = ["two_sided", "answered"])]
+    pub(super) rendezvous: bool,
+    /// With --latency, so many receives are posted ahead: of messages, or places announced with --rendezvous; writes rotate
+    /// over so many places [default: 1]
+    #[arg(long, value_parser = requests, requires = "latency")]
+    ahead: Option<usize>,
     /// Messages are outstanding only until the provider lets go of them, wherever they are then
-    #[arg(long, requires = "two_sided")]
+    #[arg(long, requires = "two_sided", conflicts_with = "latency")]
     pub(super) unanswered: bool,
     /// Writes are outstanding until the peer answers that it has them, as the plugin's messages are
     #[arg(long, conflicts_with_all = ["latency", "two_sided"])]
     pub(super) answered: bool,
-    /// Post small writes like large ones, with a completion of their own
+    /// With --latency or --rendezvous, post what is small like what is large, with a completion of its own
     #[arg(long)]
     pub(super) no_inject: bool,
 }
 
 impl Raw {
+    /// Receives, or places, ahead of a message back and forth.
+    pub(super) fn ahead(&self) -> usize {
+        self.ahead.unwrap_or(1)
+    }
+
+    /// Where the bytes of so many messages can be at a time.
+    pub(super) fn places(&self) -> usize {
+        if self.latency { self.ahead() } else { self.window }
+    }
+
     /// How many answers are due after so many of all messages: one for half a window, so that the sender never stands still.
     pub(super) fn answers(&self, over: usize, messages: usize) -> usize {
         let half = self.half_window();
@@ -205,31 +225,40 @@ impl Place {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[derive(Clone, Debug, PartialEq, Args)]
 #[group(skip)]
 pub(super) struct Versus {
     #[command(flatten)]
     pub(super) place: Place,
-    /// How often each is run, in turns
+    /// How many pairs of runs: one of the plugin and one of bare libfabric, first the one, then the other, in turns
     #[arg(long, default_value_t = 9, value_parser = positive)]
     pub(super) runs: usize,
     /// Compare half round trips instead of bandwidth
     #[arg(long)]
     pub(super) latency: bool,
+    /// Hold the plugin to raw --two-sided instead of bare writes
+    #[arg(long)]
+    pub(super) two_sided: bool,
+    /// Hold the plugin to raw --rendezvous instead of bare writes
+    #[arg(long, conflicts_with_all = ["two_sided", "rate", "answered"])]
+    pub(super) rendezvous: bool,
     /// Compare how many messages go in a second, with raw --two-sided
     #[arg(long, conflicts_with = "latency")]
     pub(super) rate: bool,
     /// What raw --answered does
-    #[arg(long, conflicts_with_all = ["latency", "rate"])]
+    #[arg(long, conflicts_with_all = ["latency", "rate", "two_sided"])]
     pub(super) answered: bool,
     /// With --rate, what raw --unanswered does
     #[arg(long, requires = "rate")]
     pub(super) unanswered: bool,
-    /// Messages outstanding; in half round trips, receives ahead
-    #[arg(long, default_value_t = 8, value_parser = requests)]
+    /// One way: messages outstanding
+    #[arg(long, default_value_t = 8, value_parser = requests, conflicts_with = "latency")]
     pub(super) window: usize,
-    /// Of half round trips: receives posted at a time, see pingpong
-    #[arg(long, value_parser = requests)]
+    /// Of half round trips: receives posted ahead, of both sides [default: 1]
+    #[arg(long, value_parser = requests, requires = "latency")]
+    ahead: Option<usize>,
+    /// Of half round trips: the plugin's receives posted at a time, see pingpong
+    #[arg(long, value_parser = requests, requires = "latency")]
     pub(super) batch: Option<usize>,
     /// The plugin's receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
@@ -237,6 +266,19 @@ pub(super) struct Versus {
     /// One way: the plugin's messages in one receive
     #[arg(long, default_value_t = 1, value_parser = group, conflicts_with = "latency")]
     pub(super) group: usize,
+    /// What the ratio is judged by: at most this for half round trips, at least this for bandwidths and rates
+    #[arg(long, default_value_t = 1.0, value_parser = ratio, value_name = "RATIO")]
+    pub(super) bound: f64,
+    /// The 95 % interval of the ratio may reach so many percent to each side; a wider one is no ground for a verdict
+    #[arg(long, default_value_t = 10.0, value_parser = percent, value_name = "PERCENT")]
+    pub(super) precision: f64,
+}
+
+impl Versus {
+    /// Receives posted ahead of half round trips.
+    pub(super) fn ahead(&self) -> usize {
+        self.ahead.unwrap_or(1)
+    }
 }
 
 /// What every measurement takes.
@@ -257,9 +299,9 @@ pub(super) struct Options {
     /// Iterations per size, as in nccl-tests [default: 20; messages alone: more, up to 64K]
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = positive)]
     iterations: Option<usize>,
-    /// Iterations before the clock starts
-    #[arg(short = 'w', long = "warmup_iters", default_value_t = 5, value_name = "COUNT")]
-    pub(super) warmups: usize,
+    /// Iterations before the clock starts [default: 5, as in nccl-tests; messages alone: a tenth of the iterations, if that is more]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT")]
+    warmups: Option<usize>,
     /// Checked iterations per size; 0: none
     #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
     pub(super) check: usize,
@@ -299,6 +341,10 @@ pub(super) struct Options {
     /// Write the results as JSON, to a file or, without one, to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(super) json: Option<PathBuf>,
+    /// Count how many writes, sends and injects of all ranks a message takes, by the plugin's own counters (IRONRAIL_STATS_FILE) and
+    /// by the virtual fabric's where the plugin runs over that; what connects and closes is among them. One size at a time
+    #[arg(long)]
+    pub(super) writes: bool,
     /// Only say which versions of the table the plugin has, and which one is taken
     #[arg(long)]
     pub(super) version_table: bool,
@@ -331,18 +377,33 @@ impl Options {
         })
     }
 
+    /// As many as were asked for; else enough that windows of TCP have opened and every page was used before the clock starts.
+    pub(super) fn warmups(&self, benchmark: &Benchmark, iterations: usize) -> usize {
+        self.warmups.unwrap_or_else(|| match benchmark {
+            Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
+                WARMUPS.max(iterations / WARMUP_SHARE)
+            }
+            _ => WARMUPS,
+        })
+    }
+
+    /// What was asked for.
+    pub(super) fn warmups_asked(&self) -> Option<usize> {
+        self.warmups
+    }
+
     /// The same sizes and iterations for a rank of another benchmark; it checks nothing.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![
             ("-b", self.first.to_string()),
             ("-e", self.last.to_string()),
             ("-f", self.factor.to_string()),
-            ("-w", self.warmups.to_string()),
             ("-c", "0".to_owned()),
             ("--timeout", self.timeout.to_string()),
         ];
         pairs.extend(self.step.map(|step| ("-i", step.to_string())));
         pairs.extend(self.iterations.map(|iterations| ("-n", iterations.to_string())));
+        pairs.extend(self.warmups.map(|warmups| ("-w", warmups.to_string())));
         pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
         pairs.extend(self.device.map(|device| ("--device", device.to_string())));
         if !self.cpus.is_empty() {
@@ -373,6 +434,9 @@ impl Options {
         if self.piece == 0 || !self.piece.is_multiple_of(128) || self.piece > MESSAGE_BYTES_MAX {
             return usage("a piece is a multiple of 128 bytes, of 1 GiB at most".to_owned());
         }
+        if self.writes && self.sizes().len() > 1 {
+            return usage("--writes counts one size at a time: -b and -e the same".to_owned());
+        }
         match benchmark {
             Benchmark::PingPong(_) if self.ranks != 2 => {
                 usage("pingpong takes two ranks".to_owned())
@@ -400,6 +464,9 @@ impl Options {
 }
 
 const ITERATIONS: usize = 20;
+const WARMUPS: usize = 5;
+/// One warm-up in so many iterations.
+const WARMUP_SHARE: usize = 10;
 /// Messages alone are short: so many of them, while they make no more than so many bytes.
 const ITERATIONS_ALONE: usize = 1000;
 const ALONE_BYTES: usize = 1 << 30;
@@ -431,7 +498,15 @@ impl Perf {
             Command::SendReceive { stream, .. } => Benchmark::SendReceive(*stream),
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
-            Command::VersusRaw { versus, .. } => return Ok(Task::Compare(versus)),
+            Command::VersusRaw { options, versus } => {
+                if options.writes {
+                    return Err(GroupError::Usage(
+                        "versus-raw compares times; pingpong, sendrecv and raw take --writes"
+                            .to_owned(),
+                    ));
+                }
+                return Ok(Task::Compare(versus));
+            }
         };
         self.options().check(&benchmark)?;
         Ok(Task::Run(benchmark))
@@ -476,6 +551,20 @@ fn requests(text: &str) -> Result<usize, String> {
 
 fn group(text: &str) -> Result<usize, String> {
     number(text, 1, GROUP_MAX)
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(ratio) if (0.001..=1000.0).contains(&ratio) => Ok(ratio),
+        _ => Err("a ratio from 0.001 to 1000 is asked for".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.01..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("percent, from 0.01 to 100, are asked for".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -36,9 +36,13 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     }
     let files = Files::new()
         .map_err(|error| GroupError::System { what: "making a private directory", error })?;
-    let program = Program::this(std::env::args_os().skip(1))?
+    let mut program = Program::this(std::env::args_os().skip(1))?
         .with(rails::VARIABLE, files.base())
         .with(rails::FOLDER, files.folder());
+    // A user's own report stays where the user wants it.
+    if options.writes && std::env::var_os(rails::FABRIC_VARIABLE).is_none() {
+        program = program.with(rails::FABRIC_VARIABLE, files.fabric());
+    }
     let mut report = Report::new(benchmark, options);
     let ended = processes(&program, options, |event| report.event(event));
     let well = report.finish(&files.sum())?;

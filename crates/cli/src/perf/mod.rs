@@ -7,6 +7,7 @@ mod arguments;
 mod benchmarks;
 mod congestion;
 mod cpus;
+mod interval;
 mod launcher;
 mod outcome;
 mod rails;
@@ -17,6 +18,7 @@ pub(crate) mod sizes;
 mod slots;
 mod statistics;
 mod versus;
+mod writes;
 
 use ironrail_group::error::GroupError;
 

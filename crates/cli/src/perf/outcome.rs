@@ -20,8 +20,9 @@ pub(super) fn row(
     all: &[Outcome],
 ) -> Row {
     let ranks: Vec<_> = all.iter().map(|result| result.times).collect();
+    let slowest = Times::of_slowest(&ranks);
     let times = match benchmark {
-        Benchmark::Raw(_) => Times::of_slowest(&ranks),
+        Benchmark::Raw(_) => slowest,
         _ => Times::of_all(&ranks),
     };
     let algorithm_bandwidth =
@@ -33,6 +34,7 @@ pub(super) fn row(
         operation: benchmark.operation().to_owned(),
         iterations,
         times,
+        slowest_us: slowest.mean_us,
         algorithm_bandwidth,
         bus_bandwidth: algorithm_bandwidth * shape.bus_factor,
         wrong: (options.check > 0).then(|| all.iter().map(|result| result.wrong).sum()),

@@ -1,7 +1,7 @@
-//! Bytes per rail, from the files that the plugin leaves when `IRONRAIL_STATS_FILE` asks for them.
+//! Bytes per rail, and posts, from the files that the plugin leaves when `IRONRAIL_STATS_FILE` asks for them.
 //!
 //! One file per process, the path with `.pid` behind it, one line per rail: `rail <index> <name>` and pairs of a word
-//! and a number. Words that are not known are left alone.
+//! and a number. Words that are not known are left alone. The virtual fabric's report counts posts, too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,12 @@ use std::process;
 
 use serde::Serialize;
 
+use super::writes::{Counter, Ledger, Posts};
+
 /// Names the file to the plugin.
 pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
+/// Names the file of its report to the virtual fabric.
+pub(super) const FABRIC_VARIABLE: &str = "VFABRIC_REPORT";
 /// Names the directory to the ranks, who remove it when their launcher no longer can.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
@@ -32,6 +36,15 @@ pub(super) struct Rail {
     pub(super) data_operations: u64,
     /// Of the bytes of all rails.
     pub(super) percent: f64,
+}
+
+/// What all files say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Found {
+    /// Empty when the plugin leaves none.
+    pub(super) rails: Vec<Rail>,
+    /// One of each that has counted posts.
+    pub(super) ledgers: Vec<Ledger>,
 }
 
 /// A private directory for the ranks' files. Goes when dropped.
@@ -62,8 +75,13 @@ impl Files {
         self.0.join("rails")
     }
 
-    /// The sum over all files, by rail; empty when the plugin leaves none.
-    pub(super) fn sum(&self) -> Vec<Rail> {
+    /// What [`FABRIC_VARIABLE`] is set to.
+    pub(super) fn fabric(&self) -> PathBuf {
+        self.0.join("fabric.%p")
+    }
+
+    /// The sum over all files.
+    pub(super) fn sum(&self) -> Found {
         sum(&self.0).unwrap_or_default()
     }
 }
@@ -74,38 +92,89 @@ impl Drop for Files {
     }
 }
 
-fn sum(directory: &Path) -> io::Result<Vec<Rail>> {
-    let mut rails = BTreeMap::new();
+fn sum(directory: &Path) -> io::Result<Found> {
+    let mut sums = Sums::default();
     for entry in fs::read_dir(directory)? {
-        add(&mut rails, &fs::read_to_string(entry?.path())?);
+        sums.add(&fs::read_to_string(entry?.path())?);
     }
-    Ok(shares(rails))
+    Ok(sums.found())
 }
 
-type Sums = BTreeMap<(u32, String), (u64, u64)>;
+#[derive(Debug, Default)]
+struct Sums {
+    /// Bytes and operations.
+    rails: BTreeMap<(u32, String), (u64, u64)>,
+    data: Posts,
+    control: Posts,
+    fabric: Posts,
+    /// Whether anything was said of posts.
+    by_plugin: bool,
+    by_fabric: bool,
+}
 
-fn add(rails: &mut Sums, text: &str) {
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        let (Some("rail"), Some(Ok(index)), Some(name)) =
-            (words.next(), words.next().map(str::parse), words.next())
-        else {
-            continue;
-        };
-        let sums = rails.entry((index, name.to_owned())).or_default();
+impl Sums {
+    fn add(&mut self, text: &str) {
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match (words.next(), words.next(), words.next()) {
+                (Some("rail"), Some(index), Some(name)) => {
+                    if let Ok(index) = index.parse() {
+                        self.rail((index, name.to_owned()), words);
+                    }
+                }
+                (Some("counter"), Some(name), Some(value)) => self.counter(name, value),
+                _ => {}
+            }
+        }
+    }
+
+    fn rail<'a>(&mut self, rail: (u32, String), mut words: impl Iterator<Item = &'a str>) {
+        let Self { rails, data, control, by_plugin, .. } = self;
+        let sums = rails.entry(rail).or_default();
         while let (Some(word), Some(value)) = (words.next(), words.next()) {
             let value: u64 = value.parse().unwrap_or(0);
             match word {
                 "data_bytes" => sums.0 += value,
                 "data_operations" => sums.1 += value,
-                _ => {}
+                _ => {
+                    let known =
+                        word.strip_prefix("data_").is_some_and(|kind| data.add(kind, value))
+                            || word
+                                .strip_prefix("control_")
+                                .is_some_and(|kind| control.add(kind, value));
+                    *by_plugin |= known;
+                }
             }
         }
+    }
+
+    /// Of the virtual fabric's report (docs/vfabric.md).
+    fn counter(&mut self, name: &str, value: &str) {
+        let kind = match name.strip_prefix("accepted.") {
+            Some("write" | "writedata") => "writes",
+            Some("inject_write" | "inject_writedata") => "injected_writes",
+            Some("send") => "sends",
+            Some("inject") => "injected_sends",
+            Some("read") => "reads",
+            _ => return,
+        };
+        self.by_fabric |= self.fabric.add(kind, value.parse().unwrap_or(0));
+    }
+
+    fn found(self) -> Found {
+        let plugin = self.by_plugin.then(|| Ledger {
+            by: Counter::Plugin,
+            sides: vec![("data", self.data), ("control", self.control)],
+        });
+        let fabric = self
+            .by_fabric
+            .then(|| Ledger { by: Counter::Fabric, sides: vec![("all", self.fabric)] });
+        Found { rails: shares(self.rails), ledgers: plugin.into_iter().chain(fabric).collect() }
     }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a share in percent")]
-fn shares(rails: Sums) -> Vec<Rail> {
+fn shares(rails: BTreeMap<(u32, String), (u64, u64)>) -> Vec<Rail> {
     let all: u64 = rails.values().map(|sums| sums.0).sum();
     let rail = |((index, name), (data_bytes, data_operations))| {
         let percent = if all == 0 { 0.0 } else { 100.0 * data_bytes as f64 / all as f64 };
@@ -124,7 +193,7 @@ mod tests {
         let line = "rail 0 127.0.0.1 data_bytes 30 data_operations 3 control_bytes 9\nrail 1 127.0.0.2 data_bytes 10\nnoise\n";
         fs::write(files.base().with_extension("7"), line).unwrap();
         fs::write(files.base().with_extension("8"), line).unwrap();
-        let rails = files.sum();
+        let Found { rails, ledgers } = files.sum();
         assert_eq!(rails.len(), 2);
         assert_eq!(
             (rails[0].data_bytes, rails[0].data_operations, rails[0].percent),
@@ -134,8 +203,28 @@ mod tests {
             (&*rails[1].name, rails[1].data_bytes, rails[1].percent),
             ("127.0.0.2", 20, 25.0)
         );
+        assert!(ledgers.is_empty(), "nothing was said of posts: {ledgers:?}");
         let path = files.base();
         drop(files);
         assert!(!path.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn posts_are_those_of_the_plugin_and_apart_those_of_the_virtual_fabric() {
+        let files = Files::new().unwrap();
+        let line = "rail 0 a data_bytes 1 data_writes 2 control_sends 3 control_receives 99\nrail 1 b data_writes 5\n\
+             counter garbage_messages 4\n";
+        fs::write(files.base().with_extension("7"), line).unwrap();
+        fs::write(files.base().with_extension("8"), line).unwrap();
+        let report = "process x\ncounter accepted.write 6\ncounter accepted.writedata 70\ncounter posts.write 800\n\
+             counter accepted.inject 9\ncounter accepted.recv 10\n";
+        fs::write(files.fabric(), report).unwrap();
+        let ledgers = files.sum().ledgers;
+        let data = Posts { writes: 14, ..Posts::default() };
+        let control = Posts { sends: 6, ..Posts::default() };
+        let all = Posts { writes: 76, injected_sends: 9, ..Posts::default() };
+        let plugin =
+            Ledger { by: Counter::Plugin, sides: vec![("data", data), ("control", control)] };
+        assert_eq!(ledgers, [plugin, Ledger { by: Counter::Fabric, sides: vec![("all", all)] }]);
     }
 }

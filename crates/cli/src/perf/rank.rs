@@ -12,7 +12,7 @@ use ironrail_group::loader::Library;
 use super::arguments::{Benchmark, Options};
 use super::benchmarks::{Workload, workload};
 use super::outcome::{Outcome, row};
-use super::report::{Event, Ready};
+use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
 
 /// Runs this rank. `emit` is called on rank 0 only. What was wrong stands in the rows. A rank that fails gives up before
@@ -57,11 +57,12 @@ fn measure(
     }
     for bytes in options.sizes() {
         let iterations = options.iterations(benchmark, bytes);
-        let mut watch = Stopwatch::with_room(iterations.max(options.warmups));
+        let warmups = options.warmups(benchmark, iterations);
+        let mut watch = Stopwatch::with_room(iterations.max(warmups));
         let shape = work.begin(communicator, bytes);
         bootstrap.barrier(wait)?;
         // The warm-ups also bring the ranks into step, which the rendezvous cannot do as finely.
-        work.run(communicator, options.warmups, &mut watch)?;
+        work.run(communicator, warmups, &mut watch)?;
         work.run(communicator, iterations, &mut watch)?;
         let mut times = watch.times();
         if work.laps_are_round_trips() {
@@ -76,7 +77,23 @@ fn measure(
             emit(Event::Row(row(benchmark, options, shape, iterations, &all)));
         }
     }
+    if options.writes {
+        let received = communicator.previous.done() as u64;
+        let all = bootstrap.all_gather(&received.to_le_bytes(), wait)?;
+        if first {
+            emit(Event::Moved(Moved { messages: sum(&all)?, posts: None }));
+        }
+    }
     Ok(())
+}
+
+/// Of what every rank has received.
+fn sum(all: &[Vec<u8>]) -> Result<u64, GroupError> {
+    let number = |bytes: &Vec<u8>| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?));
+    let numbers: Option<Vec<u64>> = all.iter().map(number).collect();
+    numbers.map(|numbers| numbers.iter().sum()).ok_or_else(|| {
+        GroupError::Bootstrap("a rank sent a count of messages that is none".to_owned())
+    })
 }
 
 fn introduce(

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::arguments::{Benchmark, Options, Raw};
-use super::rails::Rail;
+use super::rails::{Found, Rail};
 use super::statistics::Times;
+use super::writes::{self, Counter, Ledger, Posts};
 use crate::output;
 
 /// What rank 0 tells the launcher.
@@ -21,6 +22,16 @@ pub(super) enum Event {
     Ready(Ready),
     /// A size is done.
     Row(Row),
+    /// All sizes are.
+    Moved(Moved),
+}
+
+/// What all ranks have moved, of every size, warm-ups and checks among them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Moved {
+    pub(super) messages: u64,
+    /// Where this command posts itself.
+    pub(super) posts: Option<Posts>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +51,8 @@ pub(super) struct Row {
     pub(super) operation: String,
     pub(super) iterations: usize,
     pub(super) times: Times,
+    /// The mean of the slowest rank, which a stream as a whole takes.
+    pub(super) slowest_us: f64,
     /// In GB/s, as nccl-tests defines it.
     pub(super) algorithm_bandwidth: f64,
     pub(super) bus_bandwidth: f64,
@@ -71,6 +84,7 @@ pub(super) struct Report<'a> {
     bar: ProgressBar,
     ready: Option<Ready>,
     rows: Vec<Row>,
+    moved: Option<Moved>,
 }
 
 impl<'a> Report<'a> {
@@ -86,7 +100,7 @@ impl<'a> Report<'a> {
         ) {
             bar.set_style(style);
         }
-        Self { benchmark, options, bar, ready: None, rows: Vec::new() }
+        Self { benchmark, options, bar, ready: None, rows: Vec::new(), moved: None }
     }
 
     pub(super) fn event(&mut self, event: Event) {
@@ -101,6 +115,7 @@ impl<'a> Report<'a> {
                 self.bar.set_message(format!("{:.2} GB/s", row.bus_bandwidth));
                 self.rows.push(row);
             }
+            Event::Moved(moved) => self.moved = Some(moved),
         }
     }
 
@@ -113,7 +128,7 @@ impl<'a> Report<'a> {
             if options.threads { "(threads)" } else { "(processes)" },
             options.sizes().first().copied().unwrap_or(0),
             options.last(),
-            options.warmups,
+            options.warmups_asked().map_or_else(|| "default".to_owned(), |count| count.to_string()),
             options.check,
         ));
         let table =
@@ -133,7 +148,7 @@ impl<'a> Report<'a> {
     }
 
     /// The closing lines, or the JSON. Whether all is well.
-    pub(super) fn finish(&mut self, rails: &[Rail]) -> Result<bool, GroupError> {
+    pub(super) fn finish(&mut self, found: &Found) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
         let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
         let whole = self.rows.len() == self.options.sizes().len();
@@ -144,15 +159,34 @@ impl<'a> Report<'a> {
             if well { "OK" } else { "FAILED" }
         ));
         self.print(format_args!("# Avg bus bandwidth    : {average:.6}"));
-        for Rail { index, name, data_bytes, data_operations, percent } in rails {
+        for Rail { index, name, data_bytes, data_operations, percent } in &found.rails {
             self.print(format_args!(
                 "# Rail {index} {name}: {data_bytes} bytes, {percent:.1} %, {data_operations} operations"
             ));
         }
+        let ledgers = self.ledgers(found);
+        let messages = self.moved.as_ref().map_or(0, |moved| moved.messages);
+        if self.options.writes {
+            ledgers.iter().for_each(|ledger| self.print(ledger.line(messages)));
+            if ledgers.is_empty() {
+                self.print(writes::UNKNOWN);
+            }
+        }
         if let Some(path) = &self.options.json {
-            write_json(path, &self.json(wrong, well, average, rails))?;
+            let mut json = self.json(wrong, well, average, &found.rails);
+            if self.options.writes {
+                json["writes"] = ledgers.iter().map(|ledger| ledger.json(messages)).collect();
+            }
+            write_json(path, &json)?;
         }
         Ok(well)
+    }
+
+    /// What is known of posts; nothing of a run that did not end.
+    fn ledgers(&self, found: &Found) -> Vec<Ledger> {
+        let Some(moved) = &self.moved else { return Vec::new() };
+        let own = moved.posts.map(|posts| Ledger { by: Counter::Raw, sides: vec![("all", posts)] });
+        found.ledgers.iter().cloned().chain(own).collect()
     }
 
     fn json(&self, wrong: u64, well: bool, average: f64, rails: &[Rail]) -> serde_json::Value {
@@ -165,7 +199,7 @@ impl<'a> Report<'a> {
             "network": self.ready,
             "config": {
                 "ranks": self.options.ranks, "threads": self.options.threads,
-                "warmup_iters": self.options.warmups, "validation": self.options.check,
+                "warmup_iters": self.options.warmups_asked(), "validation": self.options.check,
             },
             "results": rows,
             "out_of_bounds": { "count": wrong, "okay": well },
@@ -263,6 +297,7 @@ mod tests {
             operation: "sum".to_owned(),
             iterations: 20,
             times: Times { mean_us: 12.345, p50_us: 11.0, p99_us: 123.45 },
+            slowest_us: 13.0,
             algorithm_bandwidth: 0.083,
             bus_bandwidth: 0.124,
             wrong: Some(0),

@@ -70,7 +70,8 @@ impl Times {
 
     /// Those of the slowest rank: where a sender's completions prove nothing, only the receiver's clock counts.
     pub(super) fn of_slowest(ranks: &[Self]) -> Self {
-        ranks.iter().copied().max_by(|a, b| a.mean_us.total_cmp(&b.mean_us)).unwrap_or_default()
+        let mean_us = ranks.iter().map(|times| times.mean_us).fold(0.0, f64::max);
+        Self { mean_us, ..Self::of_all(ranks) }
     }
 
     pub(super) fn halved(self) -> Self {
@@ -104,6 +105,16 @@ mod tests {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.0));
         assert_eq!(median(&mut []), None);
+    }
+
+    #[test]
+    fn only_the_mean_tells_all_ranks_from_the_slowest() {
+        let ranks = [
+            Times { mean_us: 1.0, p50_us: 4.0, p99_us: 5.0 },
+            Times { mean_us: 3.0, p50_us: 2.0, p99_us: 9.0 },
+        ];
+        assert_eq!(Times::of_all(&ranks), Times { mean_us: 2.0, p50_us: 4.0, p99_us: 9.0 });
+        assert_eq!(Times::of_slowest(&ranks), Times { mean_us: 3.0, p50_us: 4.0, p99_us: 9.0 });
     }
 
     #[test]

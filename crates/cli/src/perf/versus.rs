@@ -1,7 +1,11 @@
-//! `ironrail perf versus-raw`: the plugin and bare libfabric in turns, so that what else the machine does hits both.
+//! `ironrail perf versus-raw`: the plugin and bare libfabric run by run, so that what else the machine does hits both.
+//!
+//! Which of the two goes first changes from pair to pair: what a run leaves behind, in caches and in the kernel, is then no
+//! advantage of either.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::Program;
@@ -9,121 +13,213 @@ use serde_json::json;
 
 use super::arguments::{Options, Versus};
 use super::congestion;
+use super::interval::{Estimate, Goal, Interval, Verdict};
 use super::launcher::processes;
-use super::report::{self, Event};
+use super::report::{self, Event, Row};
 use super::statistics::median;
 use crate::output;
 
-/// Times per size in µs, one per run.
-type Times = BTreeMap<usize, Vec<f64>>;
+/// One side: what is run, what it says it ran over, and its times per size in µs, one per run in their order.
+struct Side {
+    program: Program,
+    network: String,
+    times: BTreeMap<usize, Vec<f64>>,
+}
+
+impl Side {
+    fn new(program: Program) -> Self {
+        Self { program, network: String::new(), times: BTreeMap::new() }
+    }
+
+    /// One run.
+    fn run(&mut self, versus: &Versus, options: &Options) -> Result<(), Vec<String>> {
+        let Self { program, network, times } = self;
+        processes(program, options, |event| match event {
+            Event::Ready(ready) => *network = format!("{} ({})", ready.network, ready.file),
+            Event::Row(row) => times.entry(row.bytes).or_default().push(time(versus, &row)),
+            Event::Moved(_) => {}
+        })
+    }
+}
+
+/// Of round trips the typical one: a rank that loses its CPU for once would drown the others. Of a stream what it takes as a
+/// whole, on both sides until the slower end has seen the last of it.
+fn time(versus: &Versus, row: &Row) -> f64 {
+    if versus.latency { row.times.p50_us } else { row.slowest_us }
+}
 
 /// Runs both sides in turns. Whether every run went well.
 pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError> {
-    let (plugin, raw) = (plugin(versus, options)?, raw(versus, options)?);
-    let (mut with_plugin, mut bare) = (Times::new(), Times::new());
-    let (mut network_plugin, mut network_raw) = (String::new(), String::new());
-    for _ in 0..versus.runs {
-        for (program, times, network) in
-            [(&plugin, &mut with_plugin, &mut network_plugin), (&raw, &mut bare, &mut network_raw)]
-        {
-            let collect = |event| match event {
-                Event::Ready(ready) => *network = format!("{} ({})", ready.network, ready.file),
-                Event::Row(row) => {
-                    // Of round trips the typical one: a rank that loses its CPU for once would drown the others.
-                    let time = if versus.latency { row.times.p50_us } else { row.times.mean_us };
-                    times.entry(row.bytes).or_default().push(time);
-                }
-            };
-            if let Err(causes) = processes(program, options, collect) {
+    let mut plugin = Side::new(plugin(versus, options)?);
+    let mut raw = Side::new(raw(versus, options)?);
+    for pair in 0..versus.runs {
+        let mut turns = [&mut plugin, &mut raw];
+        if !pair.is_multiple_of(2) {
+            turns.reverse();
+        }
+        for side in turns {
+            if let Err(causes) = side.run(versus, options) {
                 causes.iter().for_each(output::complain);
                 return Ok(false);
             }
         }
     }
-    print(versus, options, &[network_plugin, network_raw], with_plugin, bare)
+    print(versus, options, &plugin, &raw)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
-fn print(
-    versus: &Versus,
-    options: &Options,
-    network: &[String; 2],
-    mut plugin: Times,
-    mut raw: Times,
-) -> Result<bool, GroupError> {
-    let say = |text: String| {
-        if options.json.as_deref() != Some(std::path::Path::new("-")) {
-            output::line(text);
-        }
-    };
-    say(format!("# plugin: {}", network[0]));
-    say(format!("# raw:    {}", network[1]));
-    // Its name comes first: "net of libfabric 1.17".
-    let control = network[1].split(' ').next().and_then(congestion::of);
-    if let Some(name) = &control {
-        say(congestion::line(name));
+/// A size, from all runs.
+struct Line<'a> {
+    bytes: usize,
+    ours: &'a [f64],
+    theirs: &'a [f64],
+    estimate: Estimate,
+    verdict: Verdict,
+}
+
+impl<'a> Line<'a> {
+    fn new(versus: &Versus, bytes: usize, ours: &'a [f64], theirs: &'a [f64]) -> Option<Self> {
+        let ratios: Vec<_> =
+            ours.iter().zip(theirs).map(|(ours, theirs)| ratio(versus, *ours, *theirs)).collect();
+        let estimate = Estimate::of(&ratios)?;
+        let goal = if versus.latency { Goal::AtMost } else { Goal::AtLeast };
+        let verdict = estimate.verdict(goal, versus.bound, versus.precision);
+        Some(Self { bytes, ours, theirs, estimate, verdict })
     }
-    let (what, unit) = match (versus.latency, versus.rate) {
-        (true, _) => ("half round trip", "GB/s"),
-        (_, true) if versus.unanswered => ("one way, two-sided raw, unanswered", "M/s"),
-        (_, true) => ("one way, two-sided raw", "M/s"),
-        _ if versus.answered => ("one way, raw answered", "GB/s"),
-        _ => ("one way", "GB/s"),
-    };
-    say(format!(
-        "# {what}, medians of {} alternating runs, fastest and slowest run of each",
-        versus.runs
-    ));
-    let (ours, theirs) = (format!("plugin ({unit})"), format!("raw ({unit})"));
-    say(format!(
-        "#       size    plugin (us)       raw (us) {ours:>14} {theirs:>11}   ratio        plugin          raw"
-    ));
-    let mut rows = Vec::new();
-    for (bytes, times) in &mut plugin {
-        let Some(bare) = raw.get_mut(bytes) else { continue };
-        let (Some(ours), Some(theirs)) = (median(times), median(bare)) else { continue };
-        let moved = if versus.rate { 1.0 } else { *bytes as f64 / 1e3 };
+
+    #[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
+    fn text(&self, versus: &Versus) -> Option<String> {
+        let (mut ours, mut theirs) = (self.ours.to_vec(), self.theirs.to_vec());
+        let (our_median, their_median) = (median(&mut ours)?, median(&mut theirs)?);
+        let moved = if versus.rate { 1.0 } else { self.bytes as f64 / 1e3 };
         let speed = |us: f64| if us > 0.0 { moved / us } else { 0.0 };
-        // Of times when latency is asked for, of bandwidths else: so "at least" and "at most" read as in the goals.
-        let ratio = if versus.latency { ours / theirs } else { theirs / ours };
         // `median` has sorted them.
         let span = |times: &[f64]| match times {
             [first, .., last] => format!("{}-{}", report::time(*first), report::time(*last)),
             _ => String::new(),
         };
-        say(format!(
-            "{bytes:>12} {:>14} {:>14} {:>14.3} {:>11.3} {ratio:>7.3} {:>13} {:>12}",
-            report::time(ours),
-            report::time(theirs),
-            speed(ours),
-            speed(theirs),
-            span(times),
-            span(bare),
-        ));
-        rows.push(json!({ "size": bytes, "plugin_us": times, "raw_us": bare, "ratio": ratio }));
+        let interval = self
+            .estimate
+            .interval
+            .map_or_else(|| "-".to_owned(), |Interval { low, high }| format!("{low:.3}-{high:.3}"));
+        Some(format!(
+            "{:>12} {:>14} {:>14} {:>14.3} {:>11.3} {:>7.3} {interval:>13} {:>8} {:>15} {:>15}",
+            self.bytes,
+            report::time(our_median),
+            report::time(their_median),
+            speed(our_median),
+            speed(their_median),
+            self.estimate.ratio,
+            self.verdict.word(),
+            span(&ours),
+            span(&theirs),
+        ))
+    }
+
+    fn json(&self, versus: &Versus) -> serde_json::Value {
+        let Self {
+            bytes, ours, theirs, estimate: Estimate { ratio: middle, pairs, interval }, ..
+        } = self;
+        let ratios: Vec<_> = ours.iter().zip(*theirs).map(|(a, b)| ratio(versus, *a, *b)).collect();
+        let (word, why) = match &self.verdict {
+            Verdict::Refused(why) => (None, Some(why)),
+            verdict => (Some(verdict.word()), None),
+        };
+        json!({
+            "size": bytes, "plugin_us": ours, "raw_us": theirs, "ratios": ratios, "ratio": middle, "pairs": pairs,
+            "interval": interval.map(|Interval { low, high }| [low, high]),
+            "reaches_percent": interval.map(|interval| interval.percent_of(*middle)),
+            "verdict": word, "refused": why,
+        })
+    }
+}
+
+/// Of times when latency is asked for, of bandwidths else: so "at least" and "at most" read as in the goals.
+fn ratio(versus: &Versus, ours: f64, theirs: f64) -> f64 {
+    if versus.latency { ours / theirs } else { theirs / ours }
+}
+
+fn print(
+    versus: &Versus,
+    options: &Options,
+    plugin: &Side,
+    raw: &Side,
+) -> Result<bool, GroupError> {
+    let say = |text: String| {
+        if options.json.as_deref() != Some(Path::new("-")) {
+            output::line(text);
+        }
+    };
+    say(format!("# plugin: {}", plugin.network));
+    say(format!("# raw:    {}", raw.network));
+    // Its name comes first: "net of libfabric 1.17".
+    let control = raw.network.split(' ').next().and_then(congestion::of);
+    if let Some(name) = &control {
+        say(congestion::line(name));
+    }
+    let unit = if versus.rate { "M/s" } else { "GB/s" };
+    let goal = if versus.latency { "at most" } else { "at least" };
+    say(format!(
+        "# {}, {} pairs of runs: medians, the median of the pairs' ratios and its 95 % interval, fastest and slowest run",
+        what(versus),
+        versus.runs
+    ));
+    say(format!("# verdict: whether the ratio is {goal} {}", versus.bound));
+    let (ours, theirs) = (format!("plugin ({unit})"), format!("raw ({unit})"));
+    say(format!(
+        "#       size    plugin (us)       raw (us) {ours:>14} {theirs:>11}   ratio   95 %         verdict          plugin             raw"
+    ));
+    let lines: Vec<_> = plugin
+        .times
+        .iter()
+        .filter_map(|(bytes, ours)| Line::new(versus, *bytes, ours, raw.times.get(bytes)?))
+        .collect();
+    lines.iter().filter_map(|line| line.text(versus)).for_each(&say);
+    for line in &lines {
+        if let Verdict::Refused(why) = &line.verdict {
+            say(format!("# {} bytes, no verdict: {why}", line.bytes));
+        }
     }
     if let Some(path) = &options.json {
+        let rows: Vec<_> = lines.iter().map(|line| line.json(versus)).collect();
         let json = json!({
-            "format": "ironrail-versus/1", "args": std::env::args().collect::<Vec<_>>(), "plugin": network[0],
-            "raw": network[1], "congestion_control": control, "latency": versus.latency, "rate": versus.rate,
-            "results": rows,
+            "format": "ironrail-versus/2", "args": std::env::args().collect::<Vec<_>>(), "plugin": plugin.network,
+            "raw": raw.network, "congestion_control": control, "latency": versus.latency, "rate": versus.rate,
+            "bound": versus.bound, "precision_percent": versus.precision, "results": rows,
         });
         report::write_json(path, &json)?;
     }
-    Ok(rows.len() == options.sizes().len())
+    Ok(lines.len() == options.sizes().len())
+}
+
+/// What is compared, in words.
+fn what(versus: &Versus) -> String {
+    let reference = match versus {
+        Versus { rendezvous: true, .. } => "raw by rendezvous",
+        Versus { unanswered: true, .. } => "raw two-sided, unanswered",
+        Versus { two_sided: true, .. } | Versus { rate: true, .. } => "raw two-sided",
+        Versus { answered: true, .. } => "raw answered",
+        _ => "raw",
+    };
+    match versus.ahead() {
+        _ if !versus.latency => {
+            format!("one way, {} messages outstanding, {reference}", versus.window)
+        }
+        1 => format!("half round trip, 1 receive posted, {reference}"),
+        ahead => format!("half round trip, {ahead} receives posted, {reference}"),
+    }
 }
 
 fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     let (window, factor) = (versus.window.to_string(), versus.recv_factor.to_string());
-    let group = versus.group.to_string();
+    let (ahead, group) = (versus.ahead().to_string(), versus.group.to_string());
     let mut arguments: Vec<OsString> = vec!["perf".into()];
     let own: &[&str] = if versus.latency {
-        &["pingpong", "--ahead", &window, "--recv-factor", &factor]
+        &["pingpong", "--ahead", &ahead, "--recv-factor", &factor]
     } else {
         &["sendrecv", "--one-way", "--window", &window, "--recv-factor", &factor, "--group", &group]
     };
     arguments.extend(own.iter().map(Into::into));
-    if let Some(batch) = versus.batch.filter(|_| versus.latency) {
+    if let Some(batch) = versus.batch {
         arguments.extend(["--batch".into(), batch.to_string().into()]);
     }
     arguments.extend(["--net".into(), options.net().into()]);
@@ -140,14 +236,17 @@ fn plugin(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
 
 fn raw(versus: &Versus, options: &Options) -> Result<Program, GroupError> {
     let mut arguments: Vec<OsString> = vec!["perf".into(), "raw".into()];
-    arguments.extend(["--window".into(), versus.window.to_string().into()]);
+    let (name, depth) =
+        if versus.latency { ("--ahead", versus.ahead()) } else { ("--window", versus.window) };
     let flags = [
         ("--latency", versus.latency),
-        ("--two-sided", versus.rate),
+        ("--two-sided", versus.two_sided || versus.rate),
+        ("--rendezvous", versus.rendezvous),
         ("--unanswered", versus.unanswered),
         ("--answered", versus.answered),
     ];
     arguments.extend(flags.iter().filter(|(_, asked)| *asked).map(|(flag, _)| flag.into()));
+    arguments.extend([name.into(), depth.to_string().into()]);
     arguments.extend(["--source".into(), versus.place.source().unwrap_or("none").into()]);
     arguments.extend(["--libfabric".into(), versus.place.libfabric.clone().into()]);
     if let Some(provider) = &versus.place.provider {

@@ -12,6 +12,7 @@
 //   LOOPBACK_DIE=n:path     the first process to make its n-th isend makes the file and dies of SIGKILL
 //   LOOPBACK_FORGET=1       isend leaves *request as it was
 //   LOOPBACK_DEAF=1         accept never sees anybody
+// LOOPBACK_AHEAD=path is none: each process adds the most receives that a comm of its had outstanding, as a line.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -69,6 +70,7 @@ struct handle {
 static logger_t logger;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int comms_open;
+static unsigned most_ahead;
 static unsigned long bytes_sent, messages_sent, sends_tried, receives_tried, messages_received;
 
 static long fault(const char *name) {
@@ -81,6 +83,15 @@ static int fail(int code, const char *why) {
   return code;
 }
 
+// LOOPBACK_AHEAD: a file that gets a line of each process, the most receives that a comm had outstanding.
+static void write_ahead(void) {
+  const char *path = getenv("LOOPBACK_AHEAD");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%u\n", most_ahead);
+  fclose(file);
+}
+
 static void write_stats(void) {
   const char *base = getenv("IRONRAIL_STATS_FILE");
   if (!base) return;
@@ -88,7 +99,8 @@ static void write_stats(void) {
   snprintf(path, sizeof path, "%s.%d", base, (int)getpid());
   FILE *file = fopen(path, "w");
   if (!file) return;
-  fprintf(file, "rail 0 lo data_bytes %lu data_operations %lu\n", bytes_sent, messages_sent);
+  fprintf(file, "rail 0 lo data_bytes %lu data_operations %lu data_sends %lu\n", bytes_sent, messages_sent,
+          messages_sent);
   fclose(file);
 }
 
@@ -275,6 +287,9 @@ static int irecv_any(void *opaque, int count, void **data, size_t size, struct r
   if (fault("LOOPBACK_REFUSE") && number % (unsigned long)fault("LOOPBACK_REFUSE") == 0) return progress(comm);
   if (!inside(comm, data[0], size, region)) return fail(INVALID_ARGUMENT, "loopback: irecv outside its region");
   *out = post(comm, data[0], size);
+  pthread_mutex_lock(&lock);
+  if (comm->last - comm->first > most_ahead) most_ahead = comm->last - comm->first;
+  pthread_mutex_unlock(&lock);
   return progress(comm);
 }
 
@@ -307,7 +322,7 @@ static int close_comm(void *opaque) {
   close(comm->fd);
   free(comm);
   pthread_mutex_lock(&lock);
-  if (--comms_open == 0) write_stats();
+  if (--comms_open == 0) write_stats(), write_ahead();
   pthread_mutex_unlock(&lock);
   return OK;
 }

@@ -1,13 +1,14 @@
 //! Two-sided: messages (fi_msg(3)) into receives that were posted ahead, a window of them outstanding.
 //!
 //! A message is outstanding until the peer has it, as with the plugin: the receiver answers every half window, so that the
-//! sender never stands still. Unanswered, it is outstanding until the sender's own provider lets go of it.
+//! sender never stands still. Unanswered, it is outstanding until the sender's own provider lets go of it. Back and forth, the
+//! message that comes is the answer, and a receive is posted again before the next message leaves.
 
 use std::sync::Arc;
 
 use fabric::{
     AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Domain, Endpoint, Fabric,
-    Info, Library, Pages, PeerAddress, Post, Region,
+    Info, Library, Pages, PeerAddress, Post, Posts, Region,
 };
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
@@ -18,7 +19,7 @@ use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
-/// An endpoint for messages, its memory, and its one peer. Rank 0 sends, rank 1 receives and answers.
+/// An endpoint for messages, its memory, and its one peer. Rank 0 sends, rank 1 receives and answers; back and forth, rank 0 begins.
 pub(super) struct Mail {
     endpoint: Arc<Endpoint<Control>>,
     queue: Arc<CompletionQueue>,
@@ -43,7 +44,7 @@ pub(super) struct Mail {
     arrived: usize,
 }
 
-/// Receives posted ahead: enough that a full window never waits for one.
+/// Receives posted ahead, one way: enough that a full window never waits for one.
 const AHEAD: usize = 128;
 const ANSWER_BYTES: usize = 1;
 
@@ -63,10 +64,14 @@ impl Mail {
         let endpoint =
             Endpoint::<Control>::open(&domain, info, &queue, &addresses).map_err(broken)?;
         let first = bootstrap.rank() == 0;
-        let (sent, received) =
-            if first { (options.last(), ANSWER_BYTES) } else { (ANSWER_BYTES, options.last()) };
-        let rooms = Slots::of(received, AHEAD, 1);
-        let source = Slots::of(sent, raw.window, 1);
+        let (sent, received) = match (raw.latency, first) {
+            (true, _) => (options.last(), options.last()),
+            (false, true) => (options.last(), ANSWER_BYTES),
+            (false, false) => (ANSWER_BYTES, options.last()),
+        };
+        let ahead = if raw.latency { raw.ahead() } else { AHEAD };
+        let rooms = Slots::of(received, ahead, 1);
+        let source = Slots::of(sent, if raw.latency { 1 } else { raw.window }, 1);
         let register = |bytes: usize| {
             let pages = Pages::map(bytes)
                 .map_err(|error| GroupError::System { what: "mapping memory", error })?;
@@ -81,13 +86,13 @@ impl Mail {
             endpoint,
             queue,
             sending: Contexts::new(raw.window),
-            receiving: Contexts::new(AHEAD),
+            receiving: Contexts::new(ahead),
             raw: raw.clone(),
             first,
             bytes: 0,
             slots: Slots::default(),
             rooms,
-            unposted: (0..AHEAD).collect(),
+            unposted: (0..ahead).collect(),
             batch: Batch::new(),
             patience: Patience::new(wait, spins_for(2)),
             in_flight: 0,
@@ -144,11 +149,55 @@ impl Mail {
         Ok(())
     }
 
+    /// Sends and waits for the answer, or the other way round.
+    fn rally(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let inject = !self.raw.no_inject && self.bytes <= self.endpoint.inject_bytes();
+        for number in 0..messages {
+            if !self.first {
+                self.arrival()?;
+            }
+            self.patience.reset();
+            // The last one tells its end, so that it is not left behind in a queue that nothing pushes any more.
+            let inject = inject && number + 1 < messages;
+            while !(if inject { self.inject()? } else { self.send(number)? }) {
+                self.poll()?;
+                self.pace(false)?;
+            }
+            if self.first {
+                self.arrival()?;
+            }
+            watch.lap();
+        }
+        self.patience.reset();
+        while self.in_flight > 0 {
+            self.poll()?;
+            self.pace(false)?;
+        }
+        Ok(())
+    }
+
+    fn arrival(&mut self) -> Result<(), GroupError> {
+        self.patience.reset();
+        while self.arrived == 0 {
+            self.poll()?;
+            self.pace(self.arrived > 0)?;
+        }
+        self.arrived -= 1;
+        Ok(())
+    }
+
+    fn inject(&self) -> Result<bool, GroupError> {
+        let bytes = self.source.local(0, self.bytes).ok_or_else(beyond)?;
+        let bytes = self.source.host_bytes(bytes.address(), self.bytes).ok_or_else(beyond)?;
+        let posted = self.endpoint.inject(bytes, self.peer).map_err(broken)?;
+        Ok(posted == Post::Accepted)
+    }
+
     fn send(&mut self, number: usize) -> Result<bool, GroupError> {
         if self.in_flight == self.raw.window {
             return Ok(false);
         }
-        let bytes = if self.first { self.bytes } else { ANSWER_BYTES };
+        let bytes = if self.first || self.raw.latency { self.bytes } else { ANSWER_BYTES };
         let offset = number % self.slots.count * self.slots.send_stride;
         let bytes = self.source.local(offset, bytes).ok_or_else(beyond)?;
         let context = self.sending.at(number % self.raw.window);
@@ -185,11 +234,24 @@ impl Mail {
 impl Side for Mail {
     fn begin(&mut self, bytes: usize) {
         self.bytes = bytes;
-        self.slots = Slots::of(if self.first { bytes } else { ANSWER_BYTES }, self.raw.window, 1);
+        self.slots = match (self.raw.latency, self.first) {
+            // As the plugin's: from one place.
+            (true, _) => Slots::of(bytes, 1, 1),
+            (false, true) => Slots::of(bytes, self.raw.window, 1),
+            (false, false) => Slots::of(ANSWER_BYTES, self.raw.window, 1),
+        };
+    }
+
+    fn posts(&self) -> Posts {
+        self.endpoint.posts()
     }
 
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        if self.first { self.pour(messages, watch) } else { self.take(messages, watch) }
+        match (self.raw.latency, self.first) {
+            (true, _) => self.rally(messages, watch),
+            (false, true) => self.pour(messages, watch),
+            (false, false) => self.take(messages, watch),
+        }
     }
 
     #[inline]

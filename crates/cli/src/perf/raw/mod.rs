@@ -1,10 +1,12 @@
 //! Bare libfabric, as the plugin uses it and nothing else: what the plugin's numbers are held against.
 
 mod messages;
+mod rendezvous;
 mod writes;
 
 use std::process;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::{FabricError, Info, Library, Query};
 use ironrail_group::bootstrap::Bootstrap;
@@ -13,8 +15,9 @@ use ironrail_group::error::GroupError;
 use super::arguments::{Benchmark, Options, Place, Raw};
 use super::benchmarks::Shape;
 use super::outcome::{Outcome, row};
-use super::report::{Event, Ready};
+use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
+use super::writes::Posts;
 
 /// Runs this rank of two. `emit` is called on rank 0 only.
 pub(super) fn run(
@@ -26,6 +29,8 @@ pub(super) fn run(
     let (library, info) = find(&raw.place)?;
     let mut side: Box<dyn Side> = if raw.two_sided {
         Box::new(messages::Mail::open(raw, options, &library, &info, bootstrap)?)
+    } else if raw.rendezvous {
+        Box::new(rendezvous::Pair::open(raw, options, &library, &info, bootstrap)?)
     } else {
         Box::new(writes::Rail::open(raw, options, &library, &info, bootstrap)?)
     };
@@ -41,6 +46,8 @@ trait Side {
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
     /// Makes progress once.
     fn poll(&mut self) -> Result<(), GroupError>;
+    /// What it has posted so far.
+    fn posts(&self) -> fabric::Posts;
 
     /// Turns for what a provider still has in a queue of its own: the rendezvous that follows makes no progress.
     fn linger(&mut self) -> Result<(), GroupError> {
@@ -81,14 +88,17 @@ fn measure(
         }));
     }
     let benchmark = Benchmark::Raw(raw.clone());
+    let mut laps = 0;
     for bytes in options.sizes() {
         let iterations = options.iterations(&benchmark, bytes);
-        let mut watch = Stopwatch::with_room(iterations.max(options.warmups));
+        let warmups = options.warmups(&benchmark, iterations);
+        let mut watch = Stopwatch::with_room(iterations.max(warmups));
         side.begin(bytes);
         bootstrap.barrier(wait)?;
-        for messages in [options.warmups, iterations] {
+        for messages in [warmups, iterations] {
             watch.start();
             side.run(messages, &mut watch)?;
+            laps += messages;
         }
         side.linger()?;
         let times = watch.times();
@@ -102,7 +112,32 @@ fn measure(
             emit(Event::Row(row));
         }
     }
+    if options.writes {
+        let posts = all_posts(&side.posts(), bootstrap, wait)?;
+        let messages = (if raw.latency { 2 * laps } else { laps }) as u64;
+        if first {
+            emit(Event::Moved(Moved { messages, posts: Some(posts) }));
+        }
+    }
     bootstrap.barrier(wait)
+}
+
+/// The posts of both ranks, together.
+fn all_posts(
+    own: &fabric::Posts,
+    bootstrap: &mut dyn Bootstrap,
+    wait: Duration,
+) -> Result<Posts, GroupError> {
+    let named = own.named();
+    let bytes: Vec<u8> = named.iter().flat_map(|(_, count)| count.to_le_bytes()).collect();
+    let mut all = Posts::default();
+    for theirs in bootstrap.all_gather(&bytes, wait)? {
+        for ((kind, _), count) in named.iter().zip(theirs.chunks_exact(8)) {
+            let count = count.try_into().map(u64::from_le_bytes);
+            all.add(kind, count.unwrap_or_default());
+        }
+    }
+    Ok(all)
 }
 
 /// Providers that carry rails on any machine, best first.

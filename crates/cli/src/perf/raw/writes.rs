@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fabric::{
     AddressVector, Batch, CompletionQueue, Contexts, CqPoll, Data, Delivery, Domain, Endpoint,
-    Fabric, Info, Library, Pages, PeerAddress, Post, Region, RemoteBytes, RemoteKey,
+    Fabric, Info, Library, Pages, PeerAddress, Post, Posts, Region, RemoteBytes, RemoteKey,
 };
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
@@ -51,7 +51,7 @@ impl Rail {
     ) -> Result<Self, GroupError> {
         let wait = options.timeout();
         let bytes = options.sizes().into_iter().map(|bytes| {
-            let slots = Slots::of(bytes, raw.window, 1);
+            let slots = Slots::of(bytes, raw.places(), 1);
             slots.count * slots.send_stride
         });
         let bytes = bytes.max().unwrap_or(1);
@@ -244,7 +244,8 @@ impl Rail {
         bytes: usize,
     ) -> Result<(fabric::LocalBytes<'_, Data>, RemoteBytes<Data>), GroupError> {
         let offset = number % self.slots.count * self.slots.send_stride;
-        let local = self.source.local(offset, bytes);
+        // Back and forth, messages are sent from one place, as the plugin's are.
+        let local = self.source.local(if self.raw.latency { 0 } else { offset }, bytes);
         let local =
             local.ok_or_else(|| GroupError::Usage("a message beyond its memory".to_owned()))?;
         Ok((local, RemoteBytes { address: self.remote_base + offset as u64, key: self.remote_key }))
@@ -263,7 +264,11 @@ impl Rail {
 impl Side for Rail {
     fn begin(&mut self, bytes: usize) {
         self.bytes = bytes;
-        self.slots = Slots::of(bytes, self.raw.window, 1);
+        self.slots = Slots::of(bytes, self.raw.places(), 1);
+    }
+
+    fn posts(&self) -> Posts {
+        self.endpoint.posts()
     }
 
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {

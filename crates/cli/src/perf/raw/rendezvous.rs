@@ -1,0 +1,396 @@
+//! Rendezvous: a two-sided message says where the next bytes may go, then a write with an immediate puts them there.
+//!
+//! It is the least that a plugin needs which must know the receiver's buffer before a long message leaves: one message there, one
+//! write back. Messages and writes have an endpoint each, as the two kinds of rail have, and one queue and one address vector
+//! together. The receiver bounds what is outstanding: it announces a place only when the last bytes there have come.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fabric::{
+    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Data, Delivery, Domain,
+    Endpoint, Fabric, Info, Library, Pages, PeerAddress, Post, Posts, Region, RemoteBytes,
+    RemoteKey,
+};
+use ironrail_group::bootstrap::Bootstrap;
+use ironrail_group::error::GroupError;
+use ironrail_group::patience::{Patience, spins_for};
+
+use super::{QUEUE_ENTRIES, Side, broken};
+use crate::perf::arguments::{Options, Raw};
+use crate::perf::slots::Slots;
+use crate::perf::statistics::Stopwatch;
+
+/// Two endpoints, the memory they write from and are written to, and the one peer. Rank 0 sends, or begins.
+pub(super) struct Pair {
+    data: Writer,
+    control: Mouth,
+    queue: Arc<CompletionQueue>,
+    raw: Raw,
+    first: bool,
+    bytes: usize,
+    slots: Slots,
+    batch: Batch,
+    patience: Patience,
+    /// Places that the peer has announced, and were not yet written to.
+    announced: VecDeque<RemoteBytes<Data>>,
+    /// Writes of ours that have ended, and writes of the peer's that have arrived, and were not yet counted.
+    ended: usize,
+    arrived: usize,
+}
+
+struct Writer {
+    endpoint: Arc<Endpoint<Data>>,
+    source: Region<Data>,
+    target: Region<Data>,
+    contexts: Contexts,
+    peer: PeerAddress,
+}
+
+/// What is announced, and heard.
+struct Mouth {
+    endpoint: Arc<Endpoint<Control>>,
+    peer: PeerAddress,
+    /// First the letters that leave, then rooms for those that come.
+    pages: Arc<Pages>,
+    letters: Region<Control>,
+    sending: Contexts,
+    receiving: Contexts,
+    /// Letters under way.
+    in_flight: usize,
+    sent: usize,
+    /// Rooms that are to be posted.
+    unposted: Vec<usize>,
+}
+
+/// Writes outstanding: more than places are announced.
+const WRITES: usize = 64;
+/// Letters under way, and rooms for letters: as many as places that can be announced.
+const LETTERS: usize = 32;
+/// Address and key of a place.
+const LETTER_BYTES: usize = 16;
+/// A cache line for each letter.
+const LETTER_STRIDE: usize = 64;
+
+impl Pair {
+    pub(super) fn open(
+        raw: &Raw,
+        options: &Options,
+        library: &Arc<Library>,
+        info: &Info,
+        bootstrap: &mut dyn Bootstrap,
+    ) -> Result<Self, GroupError> {
+        let wait = options.timeout();
+        let bytes = options.sizes().into_iter().map(|bytes| {
+            let slots = Slots::of(bytes, raw.places(), 1);
+            slots.count * slots.receive_stride
+        });
+        let bytes = bytes.max().unwrap_or(1);
+        let fabric = Fabric::open(library, info).map_err(broken)?;
+        let domain = Domain::open(&fabric, info).map_err(broken)?;
+        let queue = CompletionQueue::open(&domain, QUEUE_ENTRIES).map_err(broken)?;
+        let addresses = AddressVector::open(&domain).map_err(broken)?;
+        let data = Endpoint::<Data>::open(&domain, info, &queue, &addresses).map_err(broken)?;
+        let control =
+            Endpoint::<Control>::open(&domain, info, &queue, &addresses).map_err(broken)?;
+        let map = |bytes| {
+            let pages = Pages::map(bytes)
+                .map_err(|error| GroupError::System { what: "mapping memory", error })?;
+            pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
+            Ok::<_, GroupError>(Arc::new(pages))
+        };
+        let register = || Region::register_pages(&data, map(bytes)?).map_err(broken);
+        let (source, target) = (register()?, register()?);
+        let pages = map(2 * LETTERS * LETTER_STRIDE)?;
+        let letters = Region::register_pages(&control, Arc::clone(&pages)).map_err(broken)?;
+        let mut peer = |name: Vec<u8>| {
+            let names = bootstrap.all_gather(&name, wait)?;
+            addresses.insert(&names[1 - bootstrap.rank()]).map_err(broken)
+        };
+        let data_peer = peer(data.name().map_err(broken)?)?;
+        let control_peer = peer(control.name().map_err(broken)?)?;
+        let mut pair = Self {
+            data: Writer {
+                endpoint: data,
+                source,
+                target,
+                contexts: Contexts::new(WRITES),
+                peer: data_peer,
+            },
+            control: Mouth {
+                endpoint: control,
+                peer: control_peer,
+                pages,
+                letters,
+                sending: Contexts::new(LETTERS),
+                receiving: Contexts::new(LETTERS),
+                in_flight: 0,
+                sent: 0,
+                unposted: (0..LETTERS).collect(),
+            },
+            queue,
+            raw: raw.clone(),
+            first: bootstrap.rank() == 0,
+            bytes: 0,
+            slots: Slots::default(),
+            batch: Batch::new(),
+            patience: Patience::new(wait, spins_for(2)),
+            announced: VecDeque::with_capacity(LETTERS),
+            ended: 0,
+            arrived: 0,
+        };
+        pair.control.post_rooms()?;
+        Ok(pair)
+    }
+
+    /// Writes as places are announced, until all writes have ended.
+    fn pour(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
+        let (mut posted, mut over) = (0, 0);
+        self.patience.reset();
+        while over < messages {
+            let mut moved = false;
+            while posted < messages && posted - over < WRITES && self.put(posted, false)? {
+                posted += 1;
+                moved = true;
+            }
+            self.poll()?;
+            for _ in 0..std::mem::take(&mut self.ended) {
+                over += 1;
+                lap();
+                moved = true;
+            }
+            self.pace(moved, "a write to end, or a place to be announced")?;
+        }
+        Ok(())
+    }
+
+    /// Announces a window of places, each again when its bytes have come.
+    fn take(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
+        let (mut asked, mut over) = (0, 0);
+        self.patience.reset();
+        while over < messages {
+            let mut moved = false;
+            while asked < messages && asked - over < self.raw.window && self.announce(asked)? {
+                asked += 1;
+                moved = true;
+            }
+            self.poll()?;
+            for _ in 0..std::mem::take(&mut self.arrived) {
+                over += 1;
+                lap();
+                moved = true;
+            }
+            self.pace(moved, "a write to arrive")?;
+        }
+        Ok(())
+    }
+
+    /// Writes and waits for the answer, or the other way round; places are announced as the plugin's receives are posted.
+    fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
+        let inject = !self.raw.no_inject && self.bytes <= self.data.endpoint.inject_bytes();
+        let ahead = self.raw.ahead();
+        let (mut asked, mut waited_for, mut ended) = (0, 0, 0);
+        for number in 0..messages {
+            self.announce_up_to(&mut asked, (number + ahead).min(messages))?;
+            if !self.first {
+                self.arrival()?;
+                self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
+            }
+            // The last one tells its end, so that it is not left behind in a queue that nothing pushes any more.
+            let inject = inject && number + 1 < messages;
+            self.patience.reset();
+            loop {
+                ended += std::mem::take(&mut self.ended);
+                if waited_for - ended < WRITES && self.put(number, inject)? {
+                    waited_for += usize::from(!inject);
+                    break;
+                }
+                self.poll()?;
+                self.pace(false, "a place to be announced")?;
+            }
+            if self.first {
+                self.arrival()?;
+            }
+            lap();
+        }
+        self.patience.reset();
+        while ended < waited_for {
+            self.poll()?;
+            ended += std::mem::take(&mut self.ended);
+            self.pace(false, "a write to end")?;
+        }
+        Ok(())
+    }
+
+    fn announce_up_to(&mut self, asked: &mut usize, target: usize) -> Result<(), GroupError> {
+        self.patience.reset();
+        while *asked < target {
+            if self.announce(*asked)? {
+                *asked += 1;
+            } else {
+                self.poll()?;
+                self.pace(false, "room for a message")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn arrival(&mut self) -> Result<(), GroupError> {
+        self.patience.reset();
+        while self.arrived == 0 {
+            self.poll()?;
+            self.pace(self.arrived > 0, "a write to arrive")?;
+        }
+        self.arrived -= 1;
+        Ok(())
+    }
+
+    /// Says where message `number` may go; false: not now.
+    fn announce(&mut self, number: usize) -> Result<bool, GroupError> {
+        let offset = number % self.slots.count * self.slots.receive_stride;
+        let base = self.data.target.remote_base() + offset as u64;
+        let inject = !self.raw.no_inject;
+        self.control.say(base, self.data.target.key().to_wire(), inject)
+    }
+
+    /// Writes message `number` to the place that was announced first; false: none is, or there is no room.
+    fn put(&mut self, number: usize, inject: bool) -> Result<bool, GroupError> {
+        let Some(remote) = self.announced.front().copied() else { return Ok(false) };
+        let Writer { endpoint, source, contexts, peer, .. } = &self.data;
+        // Back and forth, messages are sent from one place, as the plugin's are.
+        let place = if self.raw.latency { 0 } else { number % self.slots.count };
+        let local = source.local(place * self.slots.send_stride, self.bytes).ok_or_else(beyond)?;
+        let immediate = number as u64 & u64::from(u32::MAX);
+        let post = if inject {
+            let bytes = source.host_bytes(local.address(), self.bytes).ok_or_else(beyond)?;
+            endpoint.inject_write_with_immediate(bytes, remote, *peer, immediate)
+        } else {
+            let context = contexts.at(number % WRITES);
+            let delivery = Delivery::Default;
+            endpoint.write_with_immediate(local, remote, *peer, immediate, delivery, context)
+        };
+        let accepted = post.map_err(broken)? == Post::Accepted;
+        if accepted {
+            self.announced.pop_front();
+        }
+        Ok(accepted)
+    }
+
+    #[inline]
+    fn pace(&mut self, moved: bool, what: &'static str) -> Result<(), GroupError> {
+        if moved {
+            self.patience.reset();
+            return Ok(());
+        }
+        self.patience.idle(|| what.to_owned())
+    }
+}
+
+impl Mouth {
+    /// Sends the address and the key of a place; false: not now.
+    fn say(&mut self, address: u64, key: u64, inject: bool) -> Result<bool, GroupError> {
+        if self.in_flight == LETTERS {
+            return Ok(false);
+        }
+        let place = self.sent % LETTERS;
+        let offset = place * LETTER_STRIDE;
+        let mut letter = [0; LETTER_BYTES];
+        letter[..8].copy_from_slice(&address.to_le_bytes());
+        letter[8..].copy_from_slice(&key.to_le_bytes());
+        self.pages.copy_in(offset, &letter);
+        let local = self.letters.local(offset, LETTER_BYTES).ok_or_else(beyond)?;
+        let inject = inject && LETTER_BYTES <= self.endpoint.inject_bytes();
+        let post = if inject {
+            let bytes = self.letters.host_bytes(local.address(), LETTER_BYTES);
+            self.endpoint.inject(bytes.ok_or_else(beyond)?, self.peer)
+        } else {
+            self.endpoint.send(local, self.peer, self.sending.at(place))
+        };
+        let accepted = post.map_err(broken)? == Post::Accepted;
+        self.sent += usize::from(accepted);
+        self.in_flight += usize::from(accepted && !inject);
+        Ok(accepted)
+    }
+
+    /// What stands in the room that was filled.
+    fn heard(&mut self, room: usize) -> RemoteBytes<Data> {
+        let mut letter = [0; LETTER_BYTES];
+        self.pages.copy_out((LETTERS + room) * LETTER_STRIDE, &mut letter);
+        self.unposted.push(room);
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| letter[at + byte]));
+        RemoteBytes { address: word(0), key: RemoteKey::from_wire(word(8)) }
+    }
+
+    fn post_rooms(&mut self) -> Result<(), GroupError> {
+        while let Some(room) = self.unposted.last() {
+            let bytes = self.letters.local((LETTERS + room) * LETTER_STRIDE, LETTER_BYTES);
+            let context = self.receiving.at(*room);
+            let post = self.endpoint.receive(bytes.ok_or_else(beyond)?, context).map_err(broken)?;
+            if post == Post::Again {
+                break;
+            }
+            self.unposted.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Side for Pair {
+    fn begin(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.slots = Slots::of(bytes, self.raw.places(), 1);
+    }
+
+    fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        match (self.raw.latency, self.first) {
+            (true, _) => self.rally(messages, || watch.lap()),
+            (false, true) => self.pour(messages, || watch.lap()),
+            (false, false) => self.take(messages, || watch.lap()),
+        }
+    }
+
+    fn posts(&self) -> Posts {
+        let mut posts = self.data.endpoint.posts();
+        posts += self.control.endpoint.posts();
+        posts
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<(), GroupError> {
+        match self.queue.read(&mut self.batch) {
+            CqPoll::Empty => return Ok(()),
+            CqPoll::Completions(completions) => {
+                for completion in completions {
+                    let context = completion.context();
+                    let is_of = |contexts: &Contexts, len: usize| {
+                        contexts.index_of(context).filter(|index| *index < len)
+                    };
+                    if completion.is_remote_write() {
+                        self.arrived += 1;
+                    } else if completion.is_receive() {
+                        let room = is_of(&self.control.receiving, LETTERS).ok_or_else(stray)?;
+                        self.announced.push_back(self.control.heard(room));
+                    } else if is_of(&self.data.contexts, WRITES).is_some() {
+                        self.ended += 1;
+                    } else {
+                        is_of(&self.control.sending, LETTERS).ok_or_else(stray)?;
+                        self.control.in_flight -= 1;
+                    }
+                }
+            }
+            CqPoll::Failed(error) => {
+                return Err(GroupError::Contract(format!("a write or a message failed: {error}")));
+            }
+            CqPoll::Broken(error) => return Err(broken(error)),
+        }
+        self.control.post_rooms()
+    }
+}
+
+fn beyond() -> GroupError {
+    GroupError::Usage("a message beyond its memory".to_owned())
+}
+
+fn stray() -> GroupError {
+    GroupError::Contract("an operation ended that was never posted".to_owned())
+}
