@@ -1,7 +1,9 @@
-//! `ironrail perf raw` and `versus-raw` over the libfabric of this machine; skipped, with a line, where there is none.
+//! `ironrail perf raw` and `versus-raw`, and what the plugin counts, over the libfabric of this machine; skipped, with a line,
+//! where there is none.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn perf(arguments: &str) -> Option<(i32, String, String)> {
@@ -94,8 +96,8 @@ fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
     }
 }
 
-#[test]
-fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs() {
+/// The plugin of this tree: cargo test builds no library of a cdylib.
+fn plugin() -> PathBuf {
     let built = escargot::CargoBuild::new()
         .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
         .package("ironrail")
@@ -110,7 +112,37 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
             .map(|file| file.to_path_buf()),
         _ => None,
     });
-    let plugin = files.last().unwrap();
+    files.last().unwrap()
+}
+
+/// Of both ranks: one has sent half of the messages of a ping-pong, and none of what only the other sends.
+#[test]
+fn the_counters_of_all_ranks_are_summed() {
+    for (benchmark, messages) in [("pingpong", 90), ("sendrecv --one-way --window 5", 45)] {
+        let arguments = format!(
+            "{benchmark} -b 64K -e 64K -n 40 -w 5 -c 0 --writes --json --net {}",
+            plugin().display()
+        );
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.arg("perf").args(arguments.split_whitespace());
+        let Output { status, stdout, .. } =
+            command.env("IRONRAIL_RAILS", "127.0.0.1").output().unwrap();
+        let text = String::from_utf8(stdout).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let (rail, writes) = (&json["rails"][0], &json["writes"][0]);
+        assert!(status.success(), "{text}");
+        assert_eq!(rail["data_bytes"], messages << 16, "{text}");
+        assert_eq!((&writes["by"], &writes["messages"]), (&"plugin".into(), &messages.into()));
+        let data = writes["posts"]["data"]["writes"].as_u64().unwrap();
+        // The probe writes a few, of each rank.
+        assert!((messages..messages + 20).contains(&data), "{text}");
+        assert!(writes["outgoing"].as_u64() > Some(data), "the receiver announces: {text}");
+    }
+}
+
+#[test]
+fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs() {
+    let plugin = plugin();
     for mode in [
         "--latency",
         "--latency --ahead 8",

@@ -1,6 +1,6 @@
 //! Bytes per rail, and posts, from the files that the plugin leaves when `IRONRAIL_STATS_FILE` asks for them.
 //!
-//! One file per process, the path with `.pid` behind it, one line per rail: `rail <index> <name>` and pairs of a word
+//! One file per process, for which the path has a `%p` that the plugin replaces by its process id, one line per rail: `rail <index> <name>` and pairs of a word
 //! and a number. Words that are not known are left alone. The virtual fabric's report counts posts, too.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ impl Files {
 
     /// What the variable is set to.
     pub(super) fn base(&self) -> PathBuf {
-        self.0.join("rails")
+        self.0.join("rails.%p")
     }
 
     /// What [`FABRIC_VARIABLE`] is set to.
