@@ -1,10 +1,11 @@
 //! Test data that says where it comes from, poison, and counting what is wrong.
 //!
-//! A value depends on rank, index and iteration, and is small, so that sums of thousands of them are exact in every
-//! type. Poison is a value that test data never has.
+//! A value depends on rank, index and iteration, and is small, so that reductions over a few ranks are exact in every type, and over
+//! thousands in those of 32 bits and more. Poison is a value that test data never has.
 
 use crate::error::MemoryError;
-use crate::loader::{Buffer, DataType, Element};
+use crate::loader::{Buffer, DataType, Element, Op};
+use crate::with_element;
 
 /// The value of one element, below 128.
 #[inline]
@@ -25,7 +26,18 @@ const RANK_ODD: u64 = 0xD6E8_FEB8_6659_FD93;
 const ITERATION_ODD: u64 = 0xA076_1D64_78BD_642F;
 const INDEX_ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Fills `count` elements, from byte `start` on, with `rank`'s data.
+/// What `rank` contributes to a reduction: values whose reduction over 16 ranks every type holds exactly.
+pub fn sample<T: Element>(op: Op, rank: usize, index: usize, iteration: usize) -> T {
+    let value = value(rank, index, iteration);
+    T::from_small(match op {
+        Op::Prod => 1 + value % 2,
+        // bf16 has eight bits for a sum.
+        _ if T::TYPE == DataType::BF16 => value % 16,
+        _ => value,
+    })
+}
+
+/// Fills `count` elements, from byte `start` on, with `rank`'s data: what it sends, or contributes to a sum.
 pub fn fill(
     buffer: &mut Buffer,
     kind: DataType,
@@ -34,19 +46,24 @@ pub fn fill(
     rank: usize,
     iteration: usize,
 ) -> Result<(), MemoryError> {
-    fn typed<T: Element>(out: &mut [T], rank: usize, iteration: usize) {
-        for (index, place) in out.iter_mut().enumerate() {
-            *place = T::from_small(value(rank, index, iteration));
-        }
-    }
+    fill_for(buffer, (kind, Op::Sum), start, count, rank, iteration)
+}
+
+/// The same for any operation.
+pub fn fill_for(
+    buffer: &mut Buffer,
+    (kind, op): (DataType, Op),
+    start: usize,
+    count: usize,
+    rank: usize,
+    iteration: usize,
+) -> Result<(), MemoryError> {
     let bytes = start..start + count * kind.bytes();
-    match kind {
-        DataType::U8 => typed(buffer.slice_mut::<u8>(bytes)?, rank, iteration),
-        DataType::I32 => typed(buffer.slice_mut::<i32>(bytes)?, rank, iteration),
-        DataType::I64 => typed(buffer.slice_mut::<i64>(bytes)?, rank, iteration),
-        DataType::F32 => typed(buffer.slice_mut::<f32>(bytes)?, rank, iteration),
-        DataType::F64 => typed(buffer.slice_mut::<f64>(bytes)?, rank, iteration),
-    }
+    with_element!(kind, T => {
+        for (index, place) in buffer.slice_mut::<T>(bytes)?.iter_mut().enumerate() {
+            *place = sample::<T>(op, rank, index, iteration);
+        }
+    });
     Ok(())
 }
 
@@ -63,8 +80,8 @@ pub fn poison(buffer: &mut Buffer) -> Result<(), MemoryError> {
 /// Where each element of an output ought to come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// The sum over `ranks` ranks, from element `first` of their inputs on.
-    Sum { ranks: usize, first: usize },
+    /// The reduction over `ranks` ranks, from element `first` of their inputs on.
+    Reduced { op: Op, ranks: usize, first: usize },
     /// The inputs of `ranks` ranks, `each` elements of each, one after the other.
     Inputs { ranks: usize, each: usize },
     /// The input of one rank.
@@ -73,15 +90,19 @@ pub enum Expected {
 
 impl Expected {
     fn at<T: Element>(self, index: usize, iteration: usize) -> T {
+        let input = |rank, index| sample::<T>(Op::Sum, rank, index, iteration);
         match self {
-            Self::Sum { ranks, first } => (0..ranks)
-                .map(|rank| T::from_small(value(rank, first + index, iteration)))
-                .reduce(T::add)
-                .unwrap_or_else(|| T::from_small(0)),
-            Self::Inputs { each, .. } => {
-                T::from_small(value(index / each.max(1), index % each.max(1), iteration))
+            Self::Reduced { op, ranks, first } => {
+                let of = |rank| sample::<T>(op, rank, first + index, iteration);
+                let mut whole = [of(0)];
+                (1..ranks).for_each(|rank| T::reduce(op, &mut whole, &[of(rank)]));
+                if op == Op::Avg {
+                    T::divide(&mut whole, u32::try_from(ranks).unwrap_or(u32::MAX));
+                }
+                whole[0]
             }
-            Self::Input { rank } => T::from_small(value(rank, index, iteration)),
+            Self::Inputs { each, .. } => input(index / each.max(1), index % each.max(1)),
+            Self::Input { rank } => input(rank, index),
         }
     }
 }
@@ -95,18 +116,11 @@ pub fn count_wrong(
     expected: Expected,
     iteration: usize,
 ) -> Result<u64, MemoryError> {
-    fn typed<T: Element>(found: &[T], expected: Expected, iteration: usize) -> u64 {
-        let wrong = |&(index, value): &(usize, &T)| *value != expected.at(index, iteration);
-        found.iter().enumerate().filter(wrong).count() as u64
-    }
     let bytes = start..start + count * kind.bytes();
-    Ok(match kind {
-        DataType::U8 => typed(buffer.slice::<u8>(bytes)?, expected, iteration),
-        DataType::I32 => typed(buffer.slice::<i32>(bytes)?, expected, iteration),
-        DataType::I64 => typed(buffer.slice::<i64>(bytes)?, expected, iteration),
-        DataType::F32 => typed(buffer.slice::<f32>(bytes)?, expected, iteration),
-        DataType::F64 => typed(buffer.slice::<f64>(bytes)?, expected, iteration),
-    })
+    Ok(with_element!(kind, T => {
+        let found = buffer.slice::<T>(bytes)?.iter().enumerate();
+        found.filter(|&(index, value)| *value != expected.at::<T>(index, iteration)).count() as u64
+    }))
 }
 
 /// How many bytes of `range` are no longer poison.
@@ -154,8 +168,28 @@ mod tests {
 
     #[test]
     fn sums_of_many_ranks_are_exact() {
-        let sum = Expected::Sum { ranks: 1000, first: 3 };
+        let sum = Expected::Reduced { op: Op::Sum, ranks: 1000, first: 3 };
         let wide: i64 = sum.at(7, 1);
         assert_eq!(f64::from(sum.at::<f32>(7, 1)), wide as f64);
+    }
+
+    /// In whatever order the ranks are reduced: an order that loses bits would give another result.
+    #[test]
+    fn reductions_of_sixteen_ranks_are_exact_in_every_type_and_order() {
+        for kind in DataType::ALL {
+            for op in Op::ALL.into_iter().filter(|op| kind.supports(*op)) {
+                with_element!(kind, T => for index in 0..64 {
+                    let expected: T = Expected::Reduced { op, ranks: 16, first: 0 }.at(index, 5);
+                    let mut backwards = [sample::<T>(op, 15, index, 5)];
+                    for rank in (0..15).rev() {
+                        T::reduce(op, &mut backwards, &[sample(op, rank, index, 5)]);
+                    }
+                    if op == Op::Avg {
+                        T::divide(&mut backwards, 16);
+                    }
+                    assert_eq!(backwards[0], expected, "{kind} {op} {index}");
+                });
+            }
+        }
     }
 }

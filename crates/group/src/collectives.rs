@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use crate::communicator::Communicator;
 use crate::error::{GroupError, MemoryError};
-use crate::loader::{Buffer, DataType, Element, Region};
+use crate::loader::{Buffer, DataType, Element, Op, Region};
 use crate::plan::{Place, Plan, Receive, Then};
+use crate::with_element;
 
 /// The buffers of a collective, registered where they are used.
 #[derive(Debug)]
@@ -51,14 +52,19 @@ impl Workspace {
 /// How many requests are outstanding in each direction, as with NCCL_STEPS.
 pub const WINDOW: usize = 8;
 
-/// Runs this rank's part. `window` must not be above the plan's slots.
+/// Runs this rank's part. Elements are of type `kind` and reduced by `op`, which the type must support; a plan that only moves bytes
+/// takes any. `window` must not be above the plan's slots.
 pub fn run(
     communicator: &mut Communicator,
     workspace: &mut Workspace,
     plan: &Plan,
-    kind: DataType,
+    (kind, op): (DataType, Op),
     window: usize,
 ) -> Result<(), GroupError> {
+    if !kind.supports(op) {
+        return Err(GroupError::Usage(format!("elements of type {kind} have no {op}")));
+    }
+    let ranks = communicator.ring().size;
     let Communicator { next, previous, patience, .. } = communicator;
     let Workspace { input, output, staging, regions } = workspace;
     if let Some((from, to)) = &plan.copy {
@@ -98,7 +104,7 @@ pub fn run(
                     receive.bytes.len()
                 )));
             }
-            finish(receive, kind, input, output, staging)?;
+            finish(receive, (kind, op, ranks), input, output, staging)?;
             moved = true;
         }
         let worked_up = previous.done() - receives_before;
@@ -129,22 +135,18 @@ pub fn run(
 /// What is to be done with a message that has come.
 fn finish(
     receive: &Receive,
-    kind: DataType,
+    (kind, op, ranks): (DataType, Op, usize),
     input: &Buffer,
     output: &mut Buffer,
     staging: &mut Buffer,
 ) -> Result<(), MemoryError> {
-    let work = Reduction { slot: receive.bytes.clone(), then: receive.then };
-    match kind {
-        DataType::U8 => work.run::<u8>(input, output, staging),
-        DataType::I32 => work.run::<i32>(input, output, staging),
-        DataType::I64 => work.run::<i64>(input, output, staging),
-        DataType::F32 => work.run::<f32>(input, output, staging),
-        DataType::F64 => work.run::<f64>(input, output, staging),
-    }
+    let work = Reduction { op, ranks, slot: receive.bytes.clone(), then: receive.then };
+    with_element!(kind, T => work.run::<T>(input, output, staging))
 }
 
 struct Reduction {
+    op: Op,
+    ranks: usize,
     slot: Range<usize>,
     then: Then,
 }
@@ -160,28 +162,19 @@ impl Reduction {
         match self.then {
             Then::Nothing => {}
             Then::AddInput { input: from } => {
-                add_to(staging.slice_mut::<T>(self.slot)?, input.slice(from..from + len)?);
+                let slot = staging.slice_mut::<T>(self.slot)?;
+                T::reduce(self.op, slot, input.slice(from..from + len)?);
             }
-            Then::Finish { input: from, output: to } => add_into(
-                output.slice_mut::<T>(to..to + len)?,
-                staging.slice(self.slot)?,
-                input.slice(from..from + len)?,
-            ),
+            Then::Finish { input: from, output: to } => {
+                let whole = output.slice_mut::<T>(to..to + len)?;
+                let (partial, own) = (staging.slice(self.slot)?, input.slice(from..from + len)?);
+                T::reduce_into(self.op, whole, partial, own);
+                // The one place where a chunk becomes whole.
+                if self.op == Op::Avg {
+                    T::divide(whole, u32::try_from(self.ranks).unwrap_or(u32::MAX));
+                }
+            }
         }
         Ok(())
-    }
-}
-
-/// `sums[i] += terms[i]`. Plain slices, so that it vectorises.
-pub fn add_to<T: Element>(sums: &mut [T], terms: &[T]) {
-    for (sum, term) in sums.iter_mut().zip(terms) {
-        *sum = sum.add(*term);
-    }
-}
-
-/// `sums[i] = a[i] + b[i]`.
-pub fn add_into<T: Element>(sums: &mut [T], a: &[T], b: &[T]) {
-    for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
-        *sum = a.add(*b);
     }
 }

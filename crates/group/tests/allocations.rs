@@ -11,7 +11,7 @@ use std::time::Duration;
 use ironrail_group::bootstrap::Local;
 use ironrail_group::collectives::{self, WINDOW, Workspace};
 use ironrail_group::communicator::Communicator;
-use ironrail_group::loader::{DataType, Library};
+use ironrail_group::loader::{DataType, Library, Op};
 use ironrail_group::plan::{self, Cut};
 
 struct Counting;
@@ -57,8 +57,14 @@ fn an_all_reduce_allocates_nothing() {
                 let plan = plan::all_reduce(communicator.ring(), count, kind.bytes(), cut);
                 let before = ALLOCATIONS.get();
                 for _ in 0..20 {
-                    collectives::run(&mut communicator, &mut workspace, &plan, kind, WINDOW)
-                        .unwrap();
+                    collectives::run(
+                        &mut communicator,
+                        &mut workspace,
+                        &plan,
+                        (kind, Op::Sum),
+                        WINDOW,
+                    )
+                    .unwrap();
                 }
                 let after = ALLOCATIONS.get();
                 place.leave();

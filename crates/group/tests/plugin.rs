@@ -12,7 +12,7 @@ use ironrail_group::check::{self, Expected};
 use ironrail_group::collectives::{self, WINDOW, Workspace};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::{GroupError, MemoryError};
-use ironrail_group::loader::{Buffer, DataType, Library, Net};
+use ironrail_group::loader::{Buffer, DataType, Library, Net, Op};
 use ironrail_group::patience::Patience;
 use ironrail_group::plan::{self, Cut};
 
@@ -61,11 +61,11 @@ fn every_version_of_the_table_carries_an_all_reduce() {
                     &mut communicator,
                     &mut workspace,
                     &plan,
-                    kind,
+                    (kind, Op::Sum),
                     WINDOW.min(CUT.slots()),
                 )
                 .unwrap();
-                let expected = Expected::Sum { ranks: 3, first: 0 };
+                let expected = Expected::Reduced { op: Op::Sum, ranks: 3, first: 0 };
                 assert_eq!(
                     check::count_wrong(&workspace.output, kind, 0, count, expected, iteration)
                         .unwrap(),
@@ -74,6 +74,38 @@ fn every_version_of_the_table_carries_an_all_reduce() {
             }
         });
     }
+}
+
+#[test]
+fn every_type_is_reduced_by_every_operation_it_supports() {
+    group(12, 3, |mut communicator| {
+        let ring = communicator.ring();
+        let staging = CUT.slots() * CUT.piece_bytes;
+        for kind in DataType::ALL {
+            for count in [1, 7, 65_537] {
+                let bytes = count * kind.bytes();
+                let mut work = Workspace::new(&communicator, bytes, bytes, staging).unwrap();
+                let plan = plan::all_reduce(ring, count, kind.bytes(), CUT);
+                for op in Op::ALL {
+                    let window = WINDOW.min(CUT.slots());
+                    check::fill_for(&mut work.input, (kind, op), 0, count, ring.rank, 1).unwrap();
+                    check::poison(&mut work.output).unwrap();
+                    let ran =
+                        collectives::run(&mut communicator, &mut work, &plan, (kind, op), window);
+                    if !kind.supports(op) {
+                        let why = ran.unwrap_err().to_string();
+                        assert_eq!(why, format!("elements of type {kind} have no {op}"));
+                        continue;
+                    }
+                    ran.unwrap();
+                    let expected = Expected::Reduced { op, ranks: 3, first: 0 };
+                    let wrong =
+                        check::count_wrong(&work.output, kind, 0, count, expected, 1).unwrap();
+                    assert_eq!(wrong, 0, "{kind} {op} {count}");
+                }
+            }
+        }
+    });
 }
 
 #[test]

@@ -28,14 +28,19 @@ pub enum Collective {
     SendReceive,
 }
 
-/// The type of an element.
+/// The type of an element, in the order of ncclDataType_t.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    I8,
     U8,
     I32,
+    U32,
     I64,
+    U64,
+    F16,
     F32,
     F64,
+    BF16,
 }
 
 /// Bytes of a device's memory, from `start` to its end.
@@ -254,23 +259,22 @@ impl Kind {
     /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
-            Self::U8 => 1,
-            Self::I32 | Self::F32 => 4,
-            Self::I64 | Self::F64 => 8,
+            Self::I8 | Self::U8 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
         }
     }
 
     /// ncclDataType_t.
     fn number(self) -> c_int {
-        match self {
-            Self::U8 => 1,
-            Self::I32 => 2,
-            Self::I64 => 4,
-            Self::F32 => 7,
-            Self::F64 => 8,
-        }
+        self as c_int
     }
 }
+
+// nccl.h counts the types in this order.
+const _: () =
+    assert!(Kind::U8 as c_int == 1 && Kind::F32 as c_int == 7 && Kind::BF16 as c_int == 9);
 
 fn number(rank: usize) -> c_int {
     c_int::try_from(rank).expect("ranks are few")

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use ironrail_group::check;
-use ironrail_group::loader::{DataType, Element};
+use ironrail_group::loader::{DataType, Element, Op};
 use nccl::{Collective, Kind};
 use serde::{Deserialize, Serialize};
 
@@ -104,10 +104,11 @@ impl Test {
     /// Element `index` of rank `rank`'s output.
     fn expected<T: Element>(self, at: At, index: usize) -> T {
         let At { rank, ranks, count, iteration } = at;
-        let input = |rank: usize, index: usize| T::from_small(check::value(rank, index, iteration));
+        let input = |rank: usize, index: usize| check::sample::<T>(Op::Sum, rank, index, iteration);
         let sum = |index: usize| {
-            let values = (0..ranks).map(|rank| input(rank, index));
-            values.reduce(T::add).unwrap_or_else(|| T::from_small(0))
+            let mut sum = [input(0, index)];
+            (1..ranks).for_each(|rank| T::reduce(Op::Sum, &mut sum, &[input(rank, index)]));
+            sum[0]
         };
         match self {
             Self::AllReduce => sum(index),
@@ -142,15 +143,21 @@ pub(super) struct InPlace {
     pub(super) output: usize,
 }
 
-/// NCCL's kind of our type.
-pub(super) fn kind(of: DataType) -> Kind {
-    match of {
+/// NCCL's kind of our type. `None`: it has no such type.
+pub(super) fn kind(of: DataType) -> Option<Kind> {
+    Some(match of {
+        DataType::I8 => Kind::I8,
         DataType::U8 => Kind::U8,
         DataType::I32 => Kind::I32,
+        DataType::U32 => Kind::U32,
         DataType::I64 => Kind::I64,
+        DataType::U64 => Kind::U64,
+        DataType::F16 => Kind::F16,
+        DataType::BF16 => Kind::BF16,
         DataType::F32 => Kind::F32,
         DataType::F64 => Kind::F64,
-    }
+        DataType::I16 | DataType::U16 | DataType::C64 => return None,
+    })
 }
 
 #[cfg(test)]

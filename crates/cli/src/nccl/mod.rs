@@ -62,7 +62,7 @@ pub(crate) struct Options {
     /// Checked iterations per size; 0: none
     #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
     check: usize,
-    /// uint8, int32, int64, float or double
+    /// int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float or double
     #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
     kind: DataType,
     /// Ranks to start
@@ -160,6 +160,9 @@ impl Options {
                 "the last size, {}, is below the first, {}",
                 self.last, self.first
             )));
+        }
+        if collective::kind(self.kind).is_none() {
+            return Err(GroupError::Usage(format!("NCCL has no type {}", self.kind)));
         }
         let folder = Folder::new()?;
         let libfabric = match &self.libfabric {

@@ -9,7 +9,8 @@ use gpu::{DeviceMemory, Devices};
 use ironrail_group::bootstrap::{Bootstrap, Meeting, Remote};
 use ironrail_group::check::{self, POISON};
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{Buffer, DataType};
+use ironrail_group::loader::Buffer;
+use ironrail_group::with_element;
 use nccl::{Communicator, Nccl, NcclError, Range, UNIQUE_ID_BYTES};
 
 use super::Options;
@@ -178,8 +179,10 @@ impl Work<'_> {
             ),
         };
         let (collective, wait) = (options.test.collective(), options.timeout());
+        let kind = kind(options.kind)
+            .ok_or_else(|| GroupError::Usage(format!("NCCL has no type {}", options.kind)))?;
         self.communicator
-            .run(collective, kind(options.kind), shape.count, (send, receive), times, wait)
+            .run(collective, kind, shape.count, (send, receive), times, wait)
             .map_err(failed)
     }
 
@@ -206,13 +209,8 @@ impl Work<'_> {
         let guarded = ranges.is_none() || shape.output >= shape.input;
         let behind = if guarded { &found[len..] } else { &[] };
         let touched = behind.iter().filter(|byte| **byte != POISON).count() as u64;
-        let wrong = match kind {
-            DataType::U8 => self.options.test.count_wrong(self.host.slice::<u8>(0..len)?, at),
-            DataType::I32 => self.options.test.count_wrong(self.host.slice::<i32>(0..len)?, at),
-            DataType::I64 => self.options.test.count_wrong(self.host.slice::<i64>(0..len)?, at),
-            DataType::F32 => self.options.test.count_wrong(self.host.slice::<f32>(0..len)?, at),
-            DataType::F64 => self.options.test.count_wrong(self.host.slice::<f64>(0..len)?, at),
-        };
+        let test = self.options.test;
+        let wrong = with_element!(kind, T => test.count_wrong(self.host.slice::<T>(0..len)?, at));
         Ok(wrong + touched)
     }
 }

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{DataType, GROUP_MAX};
+use ironrail_group::loader::{DataType, GROUP_MAX, Op};
 
 use super::sizes;
 
@@ -91,9 +91,9 @@ impl Benchmark {
     }
 
     /// What nccl-tests writes under redop.
-    pub(super) fn operation(&self) -> &'static str {
+    pub(super) fn operation(&self, operation: Op) -> &'static str {
         match self {
-            Self::AllReduce | Self::ReduceScatter => "sum",
+            Self::AllReduce | Self::ReduceScatter => operation.name(),
             _ => "none",
         }
     }
@@ -305,12 +305,12 @@ pub(super) struct Options {
     /// Checked iterations per size; 0: none
     #[arg(short = 'c', long, default_value_t = 1, value_name = "COUNT")]
     pub(super) check: usize,
-    /// uint8, int32, int64, float or double
+    /// int8 to int64, uint8 to uint64, half, bfloat16, float, double or complex64
     #[arg(short = 'd', long = "datatype", default_value = "float", value_name = "TYPE")]
     pub(super) kind: DataType,
-    /// The reduction
-    #[arg(short = 'o', long = "op", value_enum, default_value_t = Operation::Sum)]
-    operation: Operation,
+    /// The reduction: sum, prod, min, max or avg
+    #[arg(short = 'o', long = "op", default_value = "sum", value_name = "OPERATION")]
+    pub(super) operation: Op,
     /// Ranks to start (-n is iterations, as in nccl-tests)
     #[arg(short = 'r', long, alias = "np", default_value_t = 2, value_parser = positive, value_name = "COUNT")]
     pub(super) ranks: usize,
@@ -351,11 +351,6 @@ pub(super) struct Options {
     /// Show what the plugin logs at level INFO
     #[arg(short, long)]
     verbose: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Operation {
-    Sum,
 }
 
 impl Options {
@@ -436,6 +431,9 @@ impl Options {
         }
         if self.writes && self.sizes().len() > 1 {
             return usage("--writes counts one size at a time: -b and -e the same".to_owned());
+        }
+        if !self.kind.supports(self.operation) {
+            return usage(format!("elements of type {} have no {}", self.kind, self.operation));
         }
         match benchmark {
             Benchmark::PingPong(_) if self.ranks != 2 => {

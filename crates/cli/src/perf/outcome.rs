@@ -31,7 +31,7 @@ pub(super) fn row(
         bytes: shape.bytes,
         count: shape.count,
         kind: options.kind.to_string(),
-        operation: benchmark.operation().to_owned(),
+        operation: benchmark.operation(options.operation).to_owned(),
         iterations,
         times,
         slowest_us: slowest.mean_us,

@@ -19,7 +19,8 @@ mod properties;
 pub mod raw;
 
 pub use comm::{GROUP_MAX, Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
-pub use element::{DataType, Element};
+pub use element::{Complex64, DataType, Element, Op};
+pub use half::{bf16, f16};
 pub use library::{Library, candidates};
 pub use memory::{Buffer, page_bytes};
 pub use net::Net;

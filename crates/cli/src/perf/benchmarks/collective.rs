@@ -4,7 +4,7 @@ use ironrail_group::check::{self, Expected};
 use ironrail_group::collectives::{self, WINDOW, Workspace};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::DataType;
+use ironrail_group::loader::{DataType, Op};
 use ironrail_group::plan::{self, Cut, Plan};
 
 use super::{GUARD_BYTES, Shape, Workload};
@@ -14,6 +14,7 @@ use crate::perf::statistics::Stopwatch;
 pub(super) struct Collective {
     benchmark: Benchmark,
     kind: DataType,
+    operation: Op,
     cut: Cut,
     workspace: Workspace,
     plan: Plan,
@@ -48,6 +49,7 @@ impl Collective {
         Ok(Self {
             benchmark: benchmark.clone(),
             kind: options.kind,
+            operation: options.operation,
             cut,
             workspace,
             plan: Plan::default(),
@@ -62,7 +64,8 @@ impl Collective {
 
     fn once(&mut self, communicator: &mut Communicator) -> Result<(), GroupError> {
         let window = self.window();
-        collectives::run(communicator, &mut self.workspace, &self.plan, self.kind, window)
+        let elements = (self.kind, self.operation);
+        collectives::run(communicator, &mut self.workspace, &self.plan, elements, window)
     }
 }
 
@@ -126,13 +129,16 @@ impl Workload for Collective {
     ) -> Result<u64, GroupError> {
         let ring = communicator.ring();
         let (rank, ranks, kind) = (ring.rank, ring.size, self.kind);
-        check::fill(&mut self.workspace.input, kind, 0, self.input, rank, iteration)?;
+        let op = self.operation;
+        let elements =
+            if self.benchmark == Benchmark::AllGather { (kind, Op::Sum) } else { (kind, op) };
+        check::fill_for(&mut self.workspace.input, elements, 0, self.input, rank, iteration)?;
         check::poison(&mut self.workspace.output)?;
         self.once(communicator)?;
         let expected = match self.benchmark {
             Benchmark::AllGather => Expected::Inputs { ranks, each: self.input },
-            Benchmark::ReduceScatter => Expected::Sum { ranks, first: rank * self.output },
-            _ => Expected::Sum { ranks, first: 0 },
+            Benchmark::ReduceScatter => Expected::Reduced { op, ranks, first: rank * self.output },
+            _ => Expected::Reduced { op, ranks, first: 0 },
         };
         let output = &self.workspace.output;
         let end = self.output * kind.bytes();

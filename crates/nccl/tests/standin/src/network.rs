@@ -11,7 +11,7 @@ use ironrail_group::bootstrap::{Bootstrap, Hub, Meeting, PART_BYTES_MAX, Remote}
 use ironrail_group::collectives::{self, Workspace};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{DataType, Library};
+use ironrail_group::loader::{DataType, Library, Op};
 use ironrail_group::plan::{self, Cut};
 
 use crate::{Failure, INTERNAL_ERROR, REMOTE_ERROR, is};
@@ -106,7 +106,7 @@ impl Network {
             .slice_mut::<u8>(0..part.len())
             .map_err(|why| failed(why.into()))?
             .copy_from_slice(part);
-        collectives::run(communicator, &mut work, &plan, DataType::U8, CUT.slots())
+        collectives::run(communicator, &mut work, &plan, (DataType::U8, Op::Sum), CUT.slots())
             .map_err(failed)?;
         Ok(work.output.slice::<u8>(0..whole).map_err(|why| failed(why.into()))?.to_vec())
     }
