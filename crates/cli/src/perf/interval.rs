@@ -2,8 +2,8 @@
 //!
 //! A pair is a run of each side, one right after the other, so what else the machine does meanwhile hits both. The interval is
 //! that of the sign test: it reaches from one of the sorted ratios to another, and holds the true median at least 95 times of a
-//! hundred whatever the ratios' distribution, as that of a busy machine is skewed and has two humps. A bootstrap of the median
-//! promises as much, and keeps 91 with 21 pairs.
+//! hundred whatever the ratios' distribution, as that of a busy machine is skewed and has two humps. A percentile bootstrap of the
+//! median holds it less often with so few pairs.
 
 /// The median of paired ratios, and where that of all pairs there could be lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
