@@ -164,6 +164,8 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
         assert!(low <= ratio && ratio <= high && low > Some(0.0), "{mode}: {text}");
         let pairs = row["ratios"].as_array().unwrap().len();
         assert_eq!((&row["pairs"], pairs), (&6.into(), 6), "{mode}: {text}");
+        let turns = ["plugin", "raw"].repeat(3);
+        assert_eq!(json["first_of_pair"], serde_json::json!(turns), "{mode}: {text}");
         // No machine is as quiet as that.
         let why = row["refused"].as_str().unwrap();
         assert!(row["verdict"].is_null() && why.contains("0.01 % is asked"), "{mode}: {text}");

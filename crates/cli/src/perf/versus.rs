@@ -21,19 +21,20 @@ use crate::output;
 
 /// One side: what is run, what it says it ran over, and its times per size in µs, one per run in their order.
 struct Side {
+    name: &'static str,
     program: Program,
     network: String,
     times: BTreeMap<usize, Vec<f64>>,
 }
 
 impl Side {
-    fn new(program: Program) -> Self {
-        Self { program, network: String::new(), times: BTreeMap::new() }
+    fn new(name: &'static str, program: Program) -> Self {
+        Self { name, program, network: String::new(), times: BTreeMap::new() }
     }
 
     /// One run.
     fn run(&mut self, versus: &Versus, options: &Options) -> Result<(), Vec<String>> {
-        let Self { program, network, times } = self;
+        let Self { program, network, times, .. } = self;
         processes(program, options, |event| match event {
             Event::Ready(ready) => *network = format!("{} ({})", ready.network, ready.file),
             Event::Row(row) => times.entry(row.bytes).or_default().push(time(versus, &row)),
@@ -50,13 +51,15 @@ fn time(versus: &Versus, row: &Row) -> f64 {
 
 /// Runs both sides in turns. Whether every run went well.
 pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError> {
-    let mut plugin = Side::new(plugin(versus, options)?);
-    let mut raw = Side::new(raw(versus, options)?);
+    let mut plugin = Side::new("plugin", plugin(versus, options)?);
+    let mut raw = Side::new("raw", raw(versus, options)?);
+    let mut first = Vec::with_capacity(versus.runs);
     for pair in 0..versus.runs {
         let mut turns = [&mut plugin, &mut raw];
         if !pair.is_multiple_of(2) {
             turns.reverse();
         }
+        first.push(turns[0].name);
         for side in turns {
             if let Err(causes) = side.run(versus, options) {
                 causes.iter().for_each(output::complain);
@@ -64,7 +67,7 @@ pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError
             }
         }
     }
-    print(versus, options, &plugin, &raw)
+    print(versus, options, &first, &plugin, &raw)
 }
 
 /// A size, from all runs.
@@ -141,6 +144,7 @@ fn ratio(versus: &Versus, ours: f64, theirs: f64) -> f64 {
 fn print(
     versus: &Versus,
     options: &Options,
+    first: &[&str],
     plugin: &Side,
     raw: &Side,
 ) -> Result<bool, GroupError> {
@@ -184,7 +188,8 @@ fn print(
         let json = json!({
             "format": "ironrail-versus/2", "args": std::env::args().collect::<Vec<_>>(), "plugin": plugin.network,
             "raw": raw.network, "congestion_control": control, "latency": versus.latency, "rate": versus.rate,
-            "bound": versus.bound, "precision_percent": versus.precision, "results": rows,
+            "bound": versus.bound, "precision_percent": versus.precision,
+            "first_of_pair": first, "results": rows,
         });
         report::write_json(path, &json)?;
     }
