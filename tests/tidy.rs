@@ -101,8 +101,11 @@ fn the_endpoint_knows_of_the_plugin_only_what_it_was_handed() {
         // What a device registers, and what is asked of its endpoints for that.
         "plan::GpuMemory",
         "gpu",
-        "Subject",
-        "probe",
+        "Probe",
+        "ProbeStep",
+        "PROBE_BYTES",
+        "PROBE_IMMEDIATE",
+        "assumed",
         "order",
         "differing",
         "order",

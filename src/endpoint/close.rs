@@ -103,6 +103,7 @@ impl Endpoint {
     /// goes with [`Endpoint::release`] once none is open.
     pub(crate) fn close(mut self: Box<Self>) -> (Report, Option<Box<Self>>) {
         let start = Instant::now();
+        self.leave_probe();
         self.close_comms();
         let (bound, bye_wait) = match self.is_impatient() {
             // What is in flight is worth more: where regions are bound, it leaks.

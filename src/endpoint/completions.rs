@@ -347,6 +347,7 @@ impl Endpoint {
                 self.post_inbox(nic, buffer);
                 self.heard(nic, &bytes.unwrap_or_default());
             }
+            Purpose::Probe { attempt } => self.probe_ended(attempt, true),
             Purpose::Part { .. }
             | Purpose::Whole { .. }
             | Purpose::Advert { .. }
@@ -379,6 +380,9 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn arrived_late(&mut self, nic: usize, immediate: Immediate, len: u64) {
+        if self.probe_arrived(len, immediate.bits()) {
+            return;
+        }
         self.counters.stray_immediates += 1;
         let slot = immediate.comm().get();
         if let Some(receiver) = self.receivers.at_mut(slot)
@@ -436,6 +440,10 @@ impl Endpoint {
                 if let Some(flush) = self.flushes.at_mut(flush) {
                     flush.completed(false);
                 }
+            }
+            Purpose::Probe { attempt } => {
+                log::debug!("{label}: {attempt:?}, an attempt of the probe, failed: {error}");
+                self.probe_ended(attempt, false);
             }
             Purpose::Message { buffer, peer, letter } => {
                 log::debug!("{label}: a message was not delivered: {error}");

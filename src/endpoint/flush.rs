@@ -200,10 +200,7 @@ fn post(
         let rail = u8::try_from(index).unwrap_or(u8::MAX);
         Cause::FlushNotPosted { rail, fault: error.into() }
     };
-    let myself = match nic.myself {
-        Some(myself) => myself,
-        None => *nic.myself.insert(nic.peers.join(&nic.data_name).map_err(failed)?),
-    };
+    let myself = nic.myself().map_err(failed)?;
     let len = region.bytes_from(address).min(READ_BYTES);
     let local = landing.local(index, landing.address() + READ_BYTES as u64, len);
     let local = local.ok_or(Cause::Bug(Bug::LandingPageTooSmall))?;

@@ -20,6 +20,7 @@ mod messages;
 mod nics;
 mod notices;
 pub(crate) mod plain;
+mod probing;
 mod progress;
 mod pulse;
 mod receiver;
@@ -48,7 +49,7 @@ use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::label::Label;
 use crate::plugin::device::Device;
-use crate::plugin::{Config, Poll, Receive, TrafficClass};
+use crate::plugin::{Config, Poll, Probe, Receive, TrafficClass};
 use crate::rail::{RegionCache, UserRegion};
 use counters::Counters;
 use fence::Leaving;
@@ -72,6 +73,10 @@ pub(crate) struct Endpoint {
     settings: Arc<Config>,
     device: &'static Device,
     capabilities: Capabilities,
+    /// Whether these are what the probe has found; no connection is made before.
+    settled: bool,
+    /// The probe of the device, while this endpoint makes it.
+    probe: Option<Probe>,
     listeners: Slots<Listener<setup::Accepting>>,
     /// The requests that have come, by what became of them.
     answered: Answered,
@@ -158,13 +163,7 @@ impl Endpoint {
         class: Option<TrafficClass>,
     ) -> Result<Self> {
         let settings = Arc::clone(&device.settings);
-        let (nics, mut capabilities) = nics::open_in_class(device, class)?;
-        if settings.force_fin {
-            capabilities.immediate = proto::ImmediateWidth::None;
-        }
-        if settings.largest_write != 0 {
-            capabilities.largest_write = capabilities.largest_write.min(settings.largest_write);
-        }
+        let (nics, capabilities) = nics::open_in_class(device, class)?;
         let controls: Vec<_> =
             nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
         let line_bytes = LineFormat::for_rails(nics.len()).bytes();
@@ -188,6 +187,8 @@ impl Endpoint {
             settings,
             device,
             capabilities,
+            settled: false,
+            probe: None,
             listeners: Slots::new(u16::MAX).beginning_at(first),
             answered: Answered::default(),
             senders: Slots::new(u16::MAX).beginning_at(first).named(HandleKind::Sender, number),
@@ -220,6 +221,8 @@ impl Endpoint {
             failure: None,
         };
         endpoint.post_inboxes();
+        // Its first post costs a connection of this endpoint with itself, which may come about meanwhile.
+        endpoint.settle();
         Ok(endpoint)
     }
 

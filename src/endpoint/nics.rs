@@ -16,7 +16,7 @@ use crate::label::Label;
 use crate::plugin::Config;
 use crate::plugin::device::Device;
 use crate::plugin::plan::RailPlan;
-use crate::plugin::{Subject, TrafficClass, gpu, order, probe};
+use crate::plugin::{TrafficClass, assumed, gpu, order};
 use crate::rail::peers::Peers;
 use crate::rail::{DataRail, Operations, Purpose};
 
@@ -34,8 +34,8 @@ pub(super) struct Nic {
     pub(super) lone_dones: u32,
     pub(super) peers: Peers,
     pub(super) queue: Arc<CompletionQueue>,
-    /// Our own data endpoint as a peer, for flushes: looked up with the first.
-    pub(super) myself: Option<PeerAddress>,
+    /// Our own data endpoint as a peer, for the probe and for flushes: looked up with the first.
+    myself: Option<PeerAddress>,
     /// What the peer needs to reach us here.
     pub(super) data_name: Vec<u8>,
     pub(super) fabric_name: String,
@@ -72,32 +72,25 @@ pub(super) fn open_in_class(
     })
 }
 
-/// Opens the NICs of `device`, and learns what they can do if nobody has yet.
+/// Opens the NICs of `device`, with what is known of them without trying.
 fn open(device: &'static Device, class: Option<TrafficClass>) -> Result<(Vec<Nic>, Capabilities)> {
     let settings = &device.settings;
     let infos = device.infos(class);
     let domains = device.open_domains(&infos)?;
     let mut nics = Vec::with_capacity(domains.len());
-    let mut found = None;
     let rails = device.plan.rails.iter().zip(&infos);
     for (index, (domain, (plan, info))) in domains.iter().zip(rails).enumerate() {
         let with_control = index < settings.max_control_rails;
         let opened = AddressVector::open(domain)
             .and_then(|addresses| Nic::open(domain, plan, info, settings, addresses, with_control));
-        let (nic, addresses) = opened.map_err(|error| refused(device, &plan.interface, error))?;
-        if found.is_none() {
-            let subject = Subject {
-                info,
-                queue: &nic.queue,
-                addresses: &addresses,
-                endpoint: nic.data.endpoint(),
-            };
-            let learn = || probe(&subject).map_err(|error| refused(device, &plan.interface, error));
-            found = Some(*device.capabilities(learn)?);
-        }
+        let nic = opened.map_err(|error| refused(device, &plan.interface, error))?;
         nics.push(nic);
     }
-    Ok((nics, found.ok_or(Cause::Bug(Bug::DeviceWithoutRails))?))
+    let (Some(nic), Some(info)) = (nics.first(), infos.first()) else {
+        return Err(Cause::Bug(Bug::DeviceWithoutRails).into());
+    };
+    let known = assumed(info, nic.data.endpoint().inject_bytes());
+    Ok((nics, known))
 }
 
 impl Nic {
@@ -119,6 +112,14 @@ impl Nic {
         Some(posted)
     }
 
+    /// Our own data endpoint as a peer.
+    pub(super) fn myself(&mut self) -> std::result::Result<PeerAddress, FabricError> {
+        match self.myself {
+            Some(myself) => Ok(myself),
+            None => Ok(*self.myself.insert(self.peers.join(&self.data_name)?)),
+        }
+    }
+
     /// Whether a message that waits does so because libfabric refuses it.
     pub(super) fn has_room_for_messages(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.messages.has_room())
@@ -131,7 +132,7 @@ impl Nic {
         settings: &Config,
         addresses: Arc<AddressVector>,
         with_control: bool,
-    ) -> std::result::Result<(Self, Arc<AddressVector>), FabricError> {
+    ) -> std::result::Result<Self, FabricError> {
         let version = domain.fabric().library().version();
         let no_cuda = gpu::options(info, version);
         let options = [order::options(info.provider()), no_cuda].concat();
@@ -142,19 +143,18 @@ impl Nic {
             .then(|| ControlRail::open(domain, info, entries, &addresses, no_cuda))
             .transpose()?;
         let data_name = data.name()?;
-        let nic = Self {
+        Ok(Self {
             data: DataRail::new(data, OPERATIONS),
             control,
             operations: Operations::new(OPERATIONS),
             lone_dones: 0,
-            peers: Peers::new(Arc::clone(&addresses)),
+            peers: Peers::new(addresses),
             queue,
             data_name,
             fabric_name: plan.fabric_name.clone(),
             myself: None,
             label: format!("{} {}", info.provider(), plan.interface),
-        };
-        Ok((nic, addresses))
+        })
     }
 
     /// Whether regions are bound to the endpoint that uses them (FI_MR_ENDPOINT).
@@ -189,7 +189,7 @@ impl ControlRail {
     }
 }
 
-fn refused(device: &Device, interface: &str, error: FabricError) -> Error {
+pub(super) fn refused(device: &Device, interface: &str, error: FabricError) -> Error {
     let (device, interface) = (device.label(), Label::of(interface));
     Cause::CannotUse { device, interface, fault: error.into() }.into()
 }

@@ -28,7 +28,7 @@ use crate::handle::{Handle, Name};
 pub(crate) use config::{Config, PREFIX, differing};
 use device::Device;
 pub(crate) use failure::StartError;
-pub(crate) use probe::{Subject, probe};
+pub(crate) use probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step as ProbeStep, assumed};
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
@@ -148,12 +148,30 @@ pub(crate) fn connect(
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
 ) -> Result<Option<Handle>, SetupError> {
-    on_device(owner, device, |endpoint| endpoint.connect(handle))
+    let (comm, waits_for) = on_device(owner, device, |endpoint| {
+        let comm = endpoint.connect(handle)?;
+        Ok::<_, SetupError>((comm, endpoint.waits_for()))
+    })?;
+    push_probe(waits_for);
+    Ok(comm)
 }
 
 pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
     started()?;
-    registry::with(listener, |endpoint| endpoint.accept(listener))
+    let (comm, waits_for) = registry::with(listener, |endpoint| {
+        let comm = endpoint.accept(listener)?;
+        Ok((comm, endpoint.waits_for()))
+    })?;
+    push_probe(waits_for);
+    Ok(comm)
+}
+
+/// The device's probe is another endpoint's, whose caller may be away. Outside of the lock of the one that waits: each of two could
+/// wait for the other.
+fn push_probe(waits_for: Option<u16>) {
+    if let Some(number) = waits_for {
+        registry::push_probe(number);
+    }
 }
 
 pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {

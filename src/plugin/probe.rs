@@ -1,175 +1,188 @@
 //! What a provider can really do, learned by doing it once: the first endpoint of a device writes to itself.
 //!
 //! fi_getinfo over-promises: cxi reports a `cq_data_size` of 8 and refuses `fi_writedata`, the tcp family of 1.17
-//! reports remote writes with length 0. What cannot be learned by doing are two functions at its end.
+//! reports remote writes with length 0. Here is what is attempted, in which order, and what each end of it means. The endpoint
+//! posts and polls (`endpoint::probing`): a few steps in each call of connect and accept, since the first contact of an
+//! endpoint with itself takes milliseconds on some providers, and nothing may block so long. What cannot be learned by doing
+//! are two functions at its end.
+//!
+//! ```text
+//! write ──▶ write with immediate ──▶ read ──▶ write, complete on delivery ──▶ over
+//!   └─ fails, or the time is up: over, without an answer    (time is up: over, what was not seen counts as absent)
+//! ```
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::{
-    AddressVector, Batch, CompletionQueue, Context, Contexts, CqPoll, Data, Delivery, Endpoint,
-    FabricError, Info, Pages, PeerAddress, Post, Region, RemoteBytes,
-};
+use fabric::{FabricError, Info};
 use proto::capabilities::{Capabilities, ImmediateWidth};
 
 use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core};
+use crate::rail::Attempt;
 
-/// All of the probe ends within this; what was not seen by then counts as absent.
+/// All of the probe ends within this, of time in which somebody polls; what was not seen by then counts as absent.
 const PROBE_BOUND: Duration = Duration::from_secs(2);
-/// What the probe writes: long enough that no provider's header is mistaken for it.
-const PROBE_BYTES: usize = 64;
-const PROBE_IMMEDIATE: u64 = 0xa5c3_9617_5a3c_69e8;
+/// A longer time between two calls is the caller's, and not the provider's.
+const TICK_MAX: Duration = Duration::from_millis(100);
+/// What the probe writes and reads: long enough that no provider's header is mistaken for it.
+pub(crate) const PROBE_BYTES: usize = 64;
+/// The half that four bytes carry names the last connection that an endpoint can have: should it arrive past the bound, there is
+/// hardly one that it could be taken for a part of.
+pub(crate) const PROBE_IMMEDIATE: u64 = 0xa5c3_9617_5a3c_7fff;
 
-/// The objects the probe works on: one NIC's queue, addresses and data endpoint.
+/// The probe of one device, under way on one endpoint.
 #[derive(Debug)]
-pub(crate) struct Subject<'a> {
-    pub(crate) info: &'a Info,
-    pub(crate) queue: &'a Arc<CompletionQueue>,
-    pub(crate) addresses: &'a Arc<AddressVector>,
-    pub(crate) endpoint: &'a Arc<Endpoint<Data>>,
+pub(crate) struct Probe {
+    attempt: Attempt,
+    seen: Seen,
+    found: Found,
+    /// Time in which somebody has polled, and when it was last looked at.
+    polled: Duration,
+    looked: Instant,
 }
 
-/// Learns what `subject` can do. An error means that not even a plain write to itself works.
-pub(crate) fn probe(subject: &Subject<'_>) -> Result<Capabilities, FabricError> {
-    let name = subject.endpoint.name()?;
-    let myself = subject.addresses.insert(&name)?;
-    let found = Probe::new(subject, myself)?.run();
-    // sockets of libfabric 2.5 will not forget our own address.
-    if let Err(error) = subject.addresses.remove(myself) {
-        log::debug!("{} keeps the probe's address: {error}", subject.info.provider());
-    }
-    found
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Post it, and say how that went: [`Probe::posted`], [`Probe::refused`], or nothing, to be asked again.
+    Post(Attempt),
+    Wait,
+    /// An error means that not even a plain write works.
+    Over(Result<Found, FabricError>),
 }
 
-struct Probe<'a> {
-    subject: &'a Subject<'a>,
-    myself: PeerAddress,
-    contexts: Contexts,
-    region: Region<Data>,
-    deadline: Instant,
+/// What the attempts have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    immediate: ImmediateWidth,
+    true_lengths: bool,
+    self_read: bool,
+    delivery_complete: bool,
 }
 
 /// What one operation to ourselves brought.
 #[derive(Debug, Default)]
 struct Seen {
+    posted: bool,
     completed: bool,
-    failed: bool,
-    arrival: Option<(usize, u64)>,
+    /// Of the post, or of the operation.
+    failure: Option<FabricError>,
+    arrival: Option<(u64, u64)>,
 }
 
-impl<'a> Probe<'a> {
-    fn new(subject: &'a Subject<'a>, myself: PeerAddress) -> Result<Self, FabricError> {
-        let pages = Pages::map(2 * PROBE_BYTES)
-            .map(Arc::new)
-            .map_err(|_| FabricError { call: "mmap", code: -12 })?;
-        for word in 0..PROBE_BYTES / 8 {
-            pages.store(word, PROBE_IMMEDIATE.rotate_left(8 * u32::try_from(word).unwrap_or(0)));
+impl Probe {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            attempt: Attempt::Write,
+            seen: Seen::default(),
+            found: Found::default(),
+            polled: Duration::ZERO,
+            looked: now,
         }
-        let region = Region::register_pages(subject.endpoint, Arc::clone(&pages))?;
-        let deadline = Instant::now() + PROBE_BOUND;
-        Ok(Self { subject, myself, contexts: Contexts::new(1), region, deadline })
     }
 
-    fn run(&self) -> Result<Capabilities, FabricError> {
-        let info = self.subject.info;
-        let plain = self.attempt(false, |endpoint, context| {
-            endpoint.write(self.source(), self.target(), self.myself, Delivery::Default, context)
-        })?;
-        if !plain.completed {
-            return Err(FabricError {
-                call: "fi_write to itself",
-                code: if plain.failed { -5 } else { -110 },
+    /// What to do now.
+    pub(crate) fn step(&mut self, now: Instant) -> Step {
+        self.polled += now.duration_since(self.looked).min(TICK_MAX);
+        self.looked = now;
+        while self.has_ended() {
+            let seen = std::mem::take(&mut self.seen);
+            let next = match self.attempt {
+                Attempt::Write => {
+                    if let Some(error) = seen.failure {
+                        return Step::Over(Err(error));
+                    }
+                    Attempt::WriteWithImmediate
+                }
+                Attempt::WriteWithImmediate => {
+                    if let Some((len, data)) = seen.arrival.filter(|_| seen.completed) {
+                        self.found.immediate = width_of(data);
+                        self.found.true_lengths = len == PROBE_BYTES as u64;
+                    }
+                    Attempt::Read
+                }
+                Attempt::Read => {
+                    self.found.self_read = seen.completed;
+                    Attempt::WriteToTheEnd
+                }
+                Attempt::WriteToTheEnd => {
+                    self.found.delivery_complete = seen.completed;
+                    return Step::Over(Ok(self.found));
+                }
+            };
+            self.attempt = next;
+        }
+        if self.polled > PROBE_BOUND {
+            return Step::Over(match self.attempt {
+                Attempt::Write => Err(FabricError { call: TO_ITSELF, code: TIMED_OUT }),
+                _ => Ok(self.found),
             });
         }
-        // Past this point every refusal is an answer.
-        let written = self.attempt(true, |endpoint, context| {
-            endpoint.write_with_immediate(
-                self.source(),
-                self.target(),
-                self.myself,
-                PROBE_IMMEDIATE,
-                Delivery::Default,
-                context,
-            )
-        });
-        let arrival = written.ok().and_then(|seen| seen.arrival.filter(|_| seen.completed));
-        let read = self.attempt(false, |endpoint, context| {
-            endpoint.read(self.source(), self.target(), self.myself, context)
-        });
-        let delivered = self.attempt(false, |endpoint, context| {
-            endpoint.write(self.source(), self.target(), self.myself, Delivery::Complete, context)
-        });
-        Ok(Capabilities {
-            immediate: arrival.map_or(ImmediateWidth::None, |(_, data)| width_of(data)),
-            true_lengths: arrival.is_some_and(|(len, _)| len == PROBE_BYTES),
-            self_read: read.is_ok_and(|seen| seen.completed),
-            delivery_complete: delivered.is_ok_and(|seen| seen.completed),
-            proves_arrival: proves_arrival(info.protocol(), info.provider()),
-            rma_inject_bytes: if injects(info.provider()) {
-                u32::try_from(self.subject.endpoint.inject_bytes()).unwrap_or(u32::MAX)
-            } else {
-                0
-            },
-            virtual_addresses: info.region_mode().virtual_addresses,
-            largest_write: info.max_message(),
-        })
+        if self.seen.posted { Step::Wait } else { Step::Post(self.attempt) }
     }
 
-    fn source(&self) -> fabric::LocalBytes<'_, Data> {
-        self.region.local(0, PROBE_BYTES).expect("the page holds both halves")
+    fn has_ended(&self) -> bool {
+        let Seen { posted, completed, failure, arrival } = &self.seen;
+        let wants_arrival = self.attempt == Attempt::WriteWithImmediate;
+        failure.is_some() || (*posted && *completed && (arrival.is_some() || !wants_arrival))
     }
 
-    fn target(&self) -> RemoteBytes<Data> {
-        let address = self.region.remote_base() + PROBE_BYTES as u64;
-        RemoteBytes { address, key: self.region.key() }
+    /// What was to be posted is.
+    pub(crate) fn posted(&mut self) {
+        self.seen.posted = true;
     }
 
-    /// Posts once (over EAGAIN, which the first contact costs) and polls until it completed and, if `wants_arrival`,
-    /// arrived; or until the bound.
-    fn attempt(
-        &self,
-        wants_arrival: bool,
-        post: impl Fn(&Endpoint<Data>, Context) -> Result<Post, FabricError>,
-    ) -> Result<Seen, FabricError> {
-        let mut seen = Seen::default();
-        while post(self.subject.endpoint, self.contexts.at(0))? == Post::Again {
-            self.poll(&mut seen);
-            if Instant::now() > self.deadline {
-                return Ok(seen);
+    /// What was to be posted never will be: past the first, that is an answer.
+    pub(crate) fn refused(&mut self, error: FabricError) {
+        self.seen.failure = Some(error);
+    }
+
+    /// An operation has ended. One of an attempt that is over says nothing.
+    pub(crate) fn ended(&mut self, attempt: Attempt, well: bool) {
+        if attempt == self.attempt {
+            self.seen.completed |= well;
+            if !well {
+                self.seen.failure = Some(FabricError { call: TO_ITSELF, code: BROKEN });
             }
         }
-        while !seen.failed && !(seen.completed && (seen.arrival.is_some() || !wants_arrival)) {
-            self.poll(&mut seen);
-            if Instant::now() > self.deadline {
-                break;
-            }
-        }
-        Ok(seen)
     }
 
-    fn poll(&self, seen: &mut Seen) {
-        let mut batch = Batch::new();
-        match self.subject.queue.read(&mut batch) {
-            CqPoll::Empty => std::hint::spin_loop(),
-            CqPoll::Completions(completions) => {
-                for completion in completions {
-                    // Only FI_REMOTE_WRITE tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completion too.
-                    if completion.is_remote_write() {
-                        seen.arrival = Some((completion.len(), completion.immediate()));
-                    } else {
-                        seen.completed = true;
-                    }
-                }
-            }
-            CqPoll::Broken(error) => {
-                log::debug!("the probe of {} saw {error}", self.subject.info.provider());
-                seen.failed = true;
-            }
-            CqPoll::Failed(error) => {
-                log::debug!("the probe of {} saw {error}", self.subject.info.provider());
-                seen.failed = true;
-            }
+    /// A write with an immediate has arrived. There is no connection yet, so it is ours.
+    pub(crate) fn arrived(&mut self, len: u64, immediate: u64) {
+        if self.attempt == Attempt::WriteWithImmediate {
+            self.seen.arrival = Some((len, immediate));
         }
+    }
+}
+
+const TO_ITSELF: &str = "fi_write to itself";
+// EIO and ETIMEDOUT, as libfabric has them.
+const BROKEN: i32 = -5;
+const TIMED_OUT: i32 = -110;
+
+impl Found {
+    /// With what is known without trying.
+    pub(crate) fn with(self, assumed: Capabilities) -> Capabilities {
+        let Self { immediate, true_lengths, self_read, delivery_complete } = self;
+        Capabilities { immediate, true_lengths, self_read, delivery_complete, ..assumed }
+    }
+}
+
+/// What is known without trying, and what is to be tried as absent. Up to `inject_bytes` an endpoint would inject.
+pub(crate) fn assumed(info: &Info, inject_bytes: usize) -> Capabilities {
+    let Found { immediate, true_lengths, self_read, delivery_complete } = Found::default();
+    Capabilities {
+        immediate,
+        true_lengths,
+        self_read,
+        delivery_complete,
+        proves_arrival: proves_arrival(info.protocol(), info.provider()),
+        rma_inject_bytes: if injects(info.provider()) {
+            u32::try_from(inject_bytes).unwrap_or(u32::MAX)
+        } else {
+            0
+        },
+        virtual_addresses: info.region_mode().virtual_addresses,
+        largest_write: info.max_message(),
     }
 }
 
@@ -204,6 +217,126 @@ fn injects(provider: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An attempt that ends as it should.
+    fn goes_well(probe: &mut Probe, now: Instant, attempt: Attempt) {
+        assert_eq!(probe.step(now), Step::Post(attempt));
+        probe.posted();
+        assert_eq!(probe.step(now), Step::Wait);
+        probe.ended(attempt, true);
+        if attempt == Attempt::WriteWithImmediate {
+            assert_eq!(probe.step(now), Step::Wait, "it has not arrived");
+            probe.arrived(PROBE_BYTES as u64, PROBE_IMMEDIATE);
+        }
+    }
+
+    const ALL: [Attempt; 4] =
+        [Attempt::Write, Attempt::WriteWithImmediate, Attempt::Read, Attempt::WriteToTheEnd];
+    const EVERYTHING: Found = Found {
+        immediate: ImmediateWidth::Eight,
+        true_lengths: true,
+        self_read: true,
+        delivery_complete: true,
+    };
+
+    #[test]
+    fn what_every_attempt_shows_is_found() {
+        let now = Instant::now();
+        let mut probe = Probe::new(now);
+        ALL.into_iter().for_each(|attempt| goes_well(&mut probe, now, attempt));
+        assert_eq!(probe.step(now), Step::Over(Ok(EVERYTHING)));
+    }
+
+    #[test]
+    fn what_is_refused_or_fails_is_absent_but_for_the_plain_write() {
+        let refusal = FabricError { call: "fi_writedata", code: -38 };
+        for (index, wrong) in ALL.into_iter().enumerate() {
+            for by_post in [true, false] {
+                let now = Instant::now();
+                let mut probe = Probe::new(now);
+                ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+                assert_eq!(probe.step(now), Step::Post(wrong));
+                if by_post {
+                    probe.refused(refusal);
+                } else {
+                    probe.posted();
+                    probe.ended(wrong, false);
+                }
+                let expected = match wrong {
+                    Attempt::Write => {
+                        assert!(matches!(probe.step(now), Step::Over(Err(_))));
+                        continue;
+                    }
+                    Attempt::WriteWithImmediate => {
+                        Found { immediate: ImmediateWidth::None, true_lengths: false, ..EVERYTHING }
+                    }
+                    Attempt::Read => Found { self_read: false, ..EVERYTHING },
+                    Attempt::WriteToTheEnd => Found { delivery_complete: false, ..EVERYTHING },
+                };
+                let rest = &ALL[index + 1..];
+                rest.iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+                assert_eq!(probe.step(now), Step::Over(Ok(expected)), "{wrong:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_within_the_bound_is_absent() {
+        for (index, attempt) in ALL.into_iter().enumerate() {
+            let mut now = Instant::now();
+            let mut probe = Probe::new(now);
+            ALL[..index].iter().for_each(|attempt| goes_well(&mut probe, now, *attempt));
+            assert_eq!(probe.step(now), Step::Post(attempt));
+            probe.posted();
+            let mut steps = 0;
+            let over = loop {
+                now += TICK_MAX;
+                match probe.step(now) {
+                    Step::Wait => steps += 1,
+                    step => break step,
+                }
+            };
+            assert_eq!(steps, PROBE_BOUND.as_millis() / TICK_MAX.as_millis());
+            let seen = match attempt {
+                Attempt::Write => {
+                    assert!(matches!(over, Step::Over(Err(_))));
+                    continue;
+                }
+                Attempt::WriteWithImmediate => Found::default(),
+                Attempt::Read => Found { self_read: false, delivery_complete: false, ..EVERYTHING },
+                Attempt::WriteToTheEnd => Found { delivery_complete: false, ..EVERYTHING },
+            };
+            assert_eq!(over, Step::Over(Ok(seen)), "{attempt:?}");
+        }
+    }
+
+    #[test]
+    fn time_in_which_nobody_calls_does_not_count() {
+        let mut now = Instant::now();
+        let mut probe = Probe::new(now);
+        assert_eq!(probe.step(now), Step::Post(Attempt::Write));
+        probe.posted();
+        now += Duration::from_secs(3600);
+        assert_eq!(probe.step(now), Step::Wait, "it was the caller who was away");
+    }
+
+    #[test]
+    fn the_end_of_an_attempt_that_is_over_says_nothing_of_the_next() {
+        let now = Instant::now();
+        let mut probe = Probe::new(now);
+        goes_well(&mut probe, now, Attempt::Write);
+        assert_eq!(probe.step(now), Step::Post(Attempt::WriteWithImmediate));
+        probe.refused(FabricError { call: "fi_writedata", code: -38 });
+        assert_eq!(probe.step(now), Step::Post(Attempt::Read));
+        probe.posted();
+        probe.ended(Attempt::WriteWithImmediate, true);
+        assert_eq!(probe.step(now), Step::Wait);
+    }
+
+    #[test]
+    fn a_probe_that_arrives_late_names_the_last_connection() {
+        assert_eq!(PROBE_IMMEDIATE & 0x3fff, u64::from(proto::CommId::COUNT - 1));
+    }
 
     #[test]
     fn the_width_of_an_immediate_is_what_came_through() {

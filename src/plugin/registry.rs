@@ -2,7 +2,7 @@
 //!
 //! An endpoint sits in a cell that is never freed, behind the cell's lock: the one lock of the data path, held for the
 //! length of one call. NCCL's service thread and its progress thread meet there. The registry's own lock is taken
-//! first, and only to open, find or close an endpoint.
+//! first, and only to find or close an endpoint, or a cell for a new one.
 
 use std::collections::HashMap;
 use std::thread::ThreadId;
@@ -45,7 +45,7 @@ struct Registry {
 /// The endpoints of the process, as they end.
 #[derive(Debug)]
 struct Ending {
-    /// Those that are not closed.
+    /// Those that are not closed, or about to be opened.
     open: usize,
     /// Those that are, but for what others may still reach: see [`Endpoint::close`].
     #[expect(clippy::vec_box, reason = "they are in boxes already, and large")]
@@ -90,6 +90,11 @@ pub(super) fn close_context(context: Handle) -> Result<()> {
 fn end(endpoint: Box<Endpoint>) {
     let (report, kept) = endpoint.close();
     super::record(&report);
+    one_less(kept);
+}
+
+/// An endpoint is open no longer, but for what is kept of it.
+fn one_less(kept: Option<Box<Endpoint>>) {
     let last = {
         let mut ending = ENDING.lock();
         ending.open -= 1;
@@ -99,32 +104,63 @@ fn end(endpoint: Box<Endpoint>) {
     last.into_iter().for_each(Endpoint::release);
 }
 
-/// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time.
+/// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time: under its own lock, so that
+/// others, of whom some may be opened at the same time, are not waited for.
 pub(super) fn with_owned<R, E: From<Error>>(
     owner: Owner,
     device: usize,
     open: impl FnOnce(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
-    let number = {
-        let mut registry = registry();
-        let registry = registry.get_or_insert_with(Registry::new);
-        let key = (registry.key(owner)?, device);
-        match registry.endpoints.get(&key) {
-            Some(number) => *number,
-            None => {
-                let number = registry.free_number()?;
-                *cell(number) = Some(open(number, registry.class(owner))?);
-                ENDING.lock().open += 1;
-                registry.endpoints.insert(key, number);
-                number
+    let mut registry = registry();
+    let known = registry.get_or_insert_with(Registry::new);
+    let key = (known.key(owner)?, device);
+    let mut place = match known.endpoints.get(&key).copied() {
+        Some(number) => {
+            drop(registry);
+            cell(number)
+        }
+        None => {
+            let (number, class) = (known.free_number()?, known.class(owner));
+            known.endpoints.insert(key, number);
+            // Whoever finds the number from now on waits here.
+            let mut place = cell(number);
+            drop(registry);
+            ENDING.lock().open += 1;
+            match open(number, class) {
+                Ok(endpoint) => *place = Some(endpoint),
+                Err(error) => {
+                    drop(place);
+                    forget(key, number);
+                    one_less(None);
+                    return Err(error.into());
+                }
             }
+            place
         }
     };
-    let mut endpoint = cell(number);
-    match endpoint.as_deref_mut() {
+    match place.as_deref_mut() {
         Some(endpoint) => body(endpoint),
         None => Err(Error::from(Cause::Stale(Noun::Endpoint)).into()),
+    }
+}
+
+/// Nothing was opened in the cell that was meant for `key`.
+fn forget(key: (Key, usize), number: u16) {
+    let mut registry = registry();
+    if let Some(registry) = registry.as_mut()
+        && registry.endpoints.get(&key) == Some(&number)
+    {
+        registry.endpoints.remove(&key);
+    }
+}
+
+/// Pushes on what endpoint `number` does for others, unless its own caller is at it.
+pub(super) fn push_probe(number: u16) {
+    if let Some(mut place) = CELL[usize::from(number) % CELLS].try_lock()
+        && let Some(endpoint) = place.as_deref_mut()
+    {
+        endpoint.push_probe();
     }
 }
 

@@ -12,5 +12,5 @@ mod region;
 pub(crate) use backlog::Backlog;
 pub(crate) use cache::RegionCache;
 pub(crate) use data::{DataRail, PartWrite};
-pub(crate) use operations::{Letter, Operations, Purpose};
+pub(crate) use operations::{Attempt, Letter, Operations, Purpose};
 pub(crate) use region::UserRegion;

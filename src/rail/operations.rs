@@ -35,8 +35,20 @@ pub(crate) enum Purpose {
     ReceiverPulse { receiver: u16, generation: u16 },
     /// A two-sided message, out of this buffer.
     Message { buffer: u16, peer: PeerAddress, letter: Letter },
+    /// An attempt of the device's probe.
+    Probe { attempt: Attempt },
     /// A posted receive, into this buffer.
     Inbox { buffer: u16 },
+}
+
+/// One operation of an endpoint on memory of its own, which shows what its provider can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    Write,
+    WriteWithImmediate,
+    Read,
+    /// A write that completes on delivery.
+    WriteToTheEnd,
 }
 
 /// Who is told how a two-sided message has ended.

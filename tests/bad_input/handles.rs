@@ -163,8 +163,13 @@ fn a_handle_with_the_scratch_of_another_process_is_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "other" {
-            let mut handle = from_text(&part.hear());
-            assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+            let given = from_text(&part.hear());
+            let mut handle = given;
+            // The connection is begun when it is known what the device can do.
+            wait("a scratch", || {
+                assert_eq!(net.connect(context, 0, &mut handle), Ok(None));
+                handle != given
+            });
             part.say(&to_text(&handle));
             part.hear();
             return;

@@ -82,7 +82,15 @@ impl World {
 }
 
 impl End {
+    /// An endpoint that has found out what its device can do: what is counted from here on is of connections.
     pub(crate) fn open(net: Net) -> Self {
+        let end = Self::open_unsettled(net);
+        (0..SETTLED).for_each(|_| end.turn());
+        end
+    }
+
+    /// The same while it has just begun to find that out.
+    pub(crate) fn open_unsettled(net: Net) -> Self {
         let context = net.init().expect("init");
         let (_, listener) = net.listen(context, 0).expect("listen");
         Self { net, context, listener }
@@ -137,6 +145,8 @@ fn names(count: usize) -> String {
     (0..count).map(|nic| format!("vnic{nic}")).collect::<Vec<_>>().join(",")
 }
 
+/// In so many turns a device's probe is over, on every profile.
+const SETTLED: u32 = 500;
 /// The test's own setting, without its prefix.
 const PROVIDER: &str = "TEST_PROVIDER";
 /// More is a hang.

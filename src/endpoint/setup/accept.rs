@@ -71,6 +71,9 @@ impl Endpoint {
     pub(crate) fn accept(&mut self, listener: Handle) -> Result<Option<Handle>> {
         self.check_alive()?;
         self.progress();
+        if !self.is_settled()? {
+            return Ok(None);
+        }
         let (slot, generation) = (listener.slot(), listener.generation());
         loop {
             let place =

@@ -25,6 +25,12 @@ impl Endpoint {
     ) -> Result<Option<Handle>, SetupError> {
         self.check_alive()?;
         let scratch = proto::Handle::scratch(handle);
+        if !self.settled {
+            self.progress();
+            if !self.is_settled()? {
+                return Ok(None);
+            }
+        }
         let (slot, generation) = if scratch == [0; 16] {
             let begun = self.begin_connect(handle)?;
             proto::Handle::set_scratch(handle, self.scratch(begun));
