@@ -213,6 +213,24 @@ pub enum Malformed {
 }
 
 impl Frame {
+    /// The connection that it is for, as the recipient names it. An OPEN is for a listener, RAIL and END are for the channel.
+    #[inline]
+    pub fn to(&self) -> Option<Name> {
+        match self {
+            Self::Inline(Inline { to, .. })
+            | Self::Advert(Advert { to, .. })
+            | Self::Done { to, .. }
+            | Self::Fin(Fin { to, .. })
+            | Self::Withdraw(Lines { to, .. })
+            | Self::Withdrawn(Lines { to, .. })
+            | Self::Close(Close { to, .. })
+            | Self::Opened(Opened { to, .. })
+            | Self::Refused(Refused { to, .. })
+            | Self::Rail(RailNote { to, state: RailState::Held, .. }) => Some(*to),
+            Self::Open(_) | Self::Rail(_) | Self::End => None,
+        }
+    }
+
     /// How many words it has, without a payload.
     #[inline]
     pub fn words(&self) -> usize {

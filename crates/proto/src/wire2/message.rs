@@ -6,6 +6,11 @@ pub struct MessageId(pub(crate) u8);
 
 impl MessageId {
     #[inline]
+    pub const fn new(index: u8) -> Self {
+        Self(index)
+    }
+
+    #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }

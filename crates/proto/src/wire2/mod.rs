@@ -7,7 +7,9 @@
 //! ```
 
 pub mod account;
+pub mod bound;
 pub mod budget;
+pub mod channel;
 pub mod connection;
 pub mod counts;
 pub mod credit;
@@ -15,8 +17,10 @@ pub mod fault;
 pub mod frame;
 pub mod ids;
 pub mod immediate;
+pub mod letter;
 pub mod memory;
 pub mod message;
+pub mod packet;
 pub mod parking;
 pub mod split;
 pub mod terms;
@@ -24,6 +28,7 @@ pub mod unadvertised;
 pub mod window;
 
 pub use account::Account;
+pub use channel::{Cause, Channel};
 pub use connection::{Connection, Owes, Submit, Which};
 pub use fault::{Breach, Fault, Violation};
 pub use frame::{Frame, Malformed};

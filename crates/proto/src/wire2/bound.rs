@@ -1,0 +1,47 @@
+//! Every bound of the channel, by name.
+
+use std::time::Duration;
+
+/// Packets that are unacknowledged or whose write has not completed.
+pub const PACKETS_MAX: usize = 64;
+/// Consumed packets of which the peer has not been told that make the reader write its cell.
+pub const TOLD_AFTER_PACKETS: u32 = 32;
+/// How long fewer of them wait for a packet to tell of them.
+pub const TOLD_AFTER: Duration = Duration::from_millis(4);
+/// Inline messages in packets that are unacknowledged or not completed.
+pub const INLINES_MAX: usize = 1024;
+/// Packets that one poll of a channel consumes at most, so that no peer holds the lock for ever.
+pub const PACKETS_PER_POLL: usize = 64;
+
+/// Control rails of one channel.
+pub const CONTROL_RAILS_MAX: usize = 4;
+/// Inboxes of one channel and rail that are read no more and that a late write may still reach.
+pub const QUARANTINE_MAX: usize = 4;
+/// Shadows that a channel has left and whose writes have not all completed.
+pub const SHADOWS_MAX: usize = 8;
+
+/// How long a HELLO waits for its echo before it is repeated, at first and at most.
+pub const HELLO_AGAIN: Duration = Duration::from_millis(20);
+pub const HELLO_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// How long a side that waits hears nothing before it asks, at first and at most.
+pub const QUERY_AFTER: Duration = Duration::from_millis(20);
+pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
+/// Answers that leave a completed packet unconsumed before it is taken for lost.
+pub const ANSWERS_UNTIL_LOST: u8 = 2;
+/// More time than this between two polls of an endpoint is no time that a peer was silent.
+pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
+
+/// How long an endpoint that owes something goes unpolled before the keeper polls it.
+pub const KEEPER_OWED: Duration = Duration::from_millis(10);
+/// The same for one that owes nothing while a channel lives, at first and, after polls that found nothing, at most.
+pub const KEEPER_IDLE: Duration = Duration::from_millis(250);
+pub const KEEPER_IDLE_MAX: Duration = Duration::from_secs(1);
+
+const _: () = {
+    assert!(
+        TOLD_AFTER_PACKETS as usize + 2 <= PACKETS_MAX,
+        "a writer of a pad and a packet waits past this many"
+    );
+    assert!(TOLD_AFTER.as_millis() < QUERY_AFTER.as_millis(), "the cell spares a QUERY");
+    assert!(CONTROL_RAILS_MAX <= u8::BITS as usize, "lost rails are bits of a u8");
+};

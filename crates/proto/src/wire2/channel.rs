@@ -1,0 +1,436 @@
+//! One end of the duplex channel between two endpoints: events in, plain-data actions out.
+//!
+//! ```text
+//!  frames ──▶ Shadow ──packets──▶ the peer's inbox          Ending:    END both ways
+//!  frames ◀── Inbox ◀──packets─── the peer's shadow         Recovery:  HELLO, QUERY, STATUS
+//!             Acknowledgement ──▶ in packets, or the peer's cell
+//! ```
+//!
+//! The way out of a lost packet and of a lost control rail is one: the reader lends a new inbox of the next epoch, never
+//! reads the old one again, and the writer goes on there. The first inbox is lent in the same way.
+
+mod acknowledgement;
+mod ending;
+mod epoch;
+mod inbox;
+mod letters;
+mod recovery;
+mod round_trip;
+mod shadow;
+
+use std::time::Duration;
+
+pub use acknowledgement::Acknowledgement;
+pub use ending::Ending;
+pub use epoch::Left;
+pub use inbox::{Arrived, Inbox};
+pub use recovery::{DueLetter, Patience, Recovery};
+pub use round_trip::RoundTrip;
+pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
+
+use super::bound::{CONTROL_RAILS_MAX, SHADOWS_MAX};
+use super::counts::PeerCounts;
+use super::frame::Malformed;
+use super::ids::{Epoch, Moment, PacketNumber};
+use super::memory::{InboxMemory, MemoryId, ShadowMemory, Shadows};
+use super::packet::{Header, Ring};
+
+/// What a channel is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameters {
+    pub ring: Ring,
+    /// How many control rails there are.
+    pub rails: u8,
+    /// How many data rails there are.
+    pub data_rails: u8,
+    /// The rail of the first inbox: by the channel's id, so that channels spread.
+    pub rail: u8,
+    /// What the peer's letters must name: a random number.
+    pub key: u64,
+    /// How long a peer that is waited for may be silent.
+    pub peer_timeout: Duration,
+    /// The number of the first packet in both directions: 1, except in tests of the wrap.
+    pub first: PacketNumber,
+}
+
+/// Why a channel has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// No control rail is left.
+    NoRail,
+    /// The peer is waited for, and nothing was heard of it.
+    Silent,
+    /// Parts of a data rail whose writes completed have not arrived.
+    DataLost {
+        rail: u8,
+    },
+    /// A data rail of the peer's is down.
+    RailDown {
+        rail: u8,
+    },
+    Malformed(Malformed),
+    /// The peer acknowledges what was never sent.
+    NeverSent,
+    /// A frame behind END.
+    AfterEnd,
+    /// A frame that breaks a bound of its connection.
+    Connection,
+    /// The peer's end of the channel has failed.
+    Peer,
+}
+
+/// A write that the channel wants posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Post {
+    pub write: WriteId,
+    /// The control rail.
+    pub rail: u8,
+    pub from: MemoryId,
+    /// Where its bytes start in the shadow, and in the peer's inbox alike.
+    pub at: u32,
+    pub bytes: u32,
+    /// The peer's inbox.
+    pub address: u64,
+    pub key: u64,
+}
+
+/// Names a write of the channel until it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteId {
+    pub epoch: Epoch,
+    pub what: Written,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    Packet(PacketNumber),
+    Cell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Alive,
+    /// It drains its inbox once more, then it has failed.
+    Failing(Cause),
+    Failed(Cause),
+    /// END both ways.
+    Over,
+}
+
+#[derive(Debug)]
+pub struct Channel {
+    parameters: Parameters,
+    state: State,
+    shadow: Shadow,
+    inbox: Option<Inbox>,
+    acknowledgement: Acknowledgement,
+    recovery: Recovery,
+    ending: Ending,
+    round_trip: RoundTrip,
+    peer_key: u64,
+    /// Control rails that this side has lost, one bit each.
+    lost: u8,
+    /// A new inbox must be lent.
+    wants_inbox: bool,
+    /// Inboxes per rail that are read no more and that a late write may still reach.
+    quarantined: [u8; CONTROL_RAILS_MAX],
+    left: Vec<Left>,
+    confirmed: letters::Confirmed,
+}
+
+impl Channel {
+    /// None unless there are 1 to 4 rails.
+    pub fn new(parameters: Parameters, now: Moment) -> Option<Self> {
+        let Parameters { ring, rails, rail, first, .. } = parameters;
+        if usize::from(rails) > CONTROL_RAILS_MAX || rail >= rails {
+            return None;
+        }
+        Some(Self {
+            parameters,
+            state: State::Alive,
+            shadow: Shadow::new(ring, first),
+            inbox: None,
+            acknowledgement: Acknowledgement::new(ring, first.plus(u32::MAX)),
+            recovery: Recovery::new(now),
+            ending: Ending::default(),
+            round_trip: RoundTrip::default(),
+            peer_key: 0,
+            lost: 0,
+            wants_inbox: true,
+            quarantined: [0; CONTROL_RAILS_MAX],
+            left: Vec::with_capacity(SHADOWS_MAX),
+            confirmed: letters::Confirmed::default(),
+        })
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.state == State::Alive
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    pub fn failure(&self) -> Option<Cause> {
+        match self.state {
+            State::Failed(cause) => Some(cause),
+            _ => None,
+        }
+    }
+
+    pub fn shadow(&self) -> &Shadow {
+        &self.shadow
+    }
+
+    pub fn shadow_mut(&mut self) -> &mut Shadow {
+        &mut self.shadow
+    }
+
+    pub fn inbox(&self) -> Option<&Inbox> {
+        self.inbox.as_ref()
+    }
+
+    pub fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
+    pub fn ending_mut(&mut self) -> &mut Ending {
+        &mut self.ending
+    }
+
+    /// Whether frames may be appended.
+    pub fn may_write(&self) -> bool {
+        self.is_alive() && !self.ending.is_said()
+    }
+
+    /// The first cause stays. What is in the inbox is consumed before the connections hear of it.
+    pub fn fail(&mut self, cause: Cause) {
+        if self.state == State::Alive {
+            self.state = State::Failing(cause);
+        }
+    }
+
+    /// The cause, if the channel is to fail as soon as its inbox is drained.
+    pub fn is_failing(&self) -> Option<Cause> {
+        match self.state {
+            State::Failing(cause) => Some(cause),
+            _ => None,
+        }
+    }
+
+    /// The inbox is drained. Nothing is posted any more.
+    pub fn failed(&mut self) {
+        if let State::Failing(cause) = self.state {
+            self.state = State::Failed(cause);
+        }
+    }
+
+    /// The next write to post. It stays the next one until [`posted`](Self::posted).
+    #[inline]
+    pub fn next_post(&self) -> Option<Post> {
+        if self.state != State::Alive {
+            return None;
+        }
+        let write = self.shadow.next_post()?;
+        if self.is_lost(write.to.rail) {
+            return None;
+        }
+        Some(Post {
+            write: WriteId { epoch: write.to.epoch, what: Written::Packet(write.number) },
+            rail: write.to.rail,
+            from: write.memory,
+            at: write.at,
+            bytes: write.bytes,
+            address: write.to.address,
+            key: write.to.key,
+        })
+    }
+
+    /// The write of the peer's cell, if it is due. It must not be asked for where a packet left in this poll.
+    #[inline]
+    pub fn cell_post<M: Shadows>(&mut self, memories: &mut M, now: Moment) -> Option<Post> {
+        if self.state != State::Alive || !self.cell_is_due(now) {
+            return None;
+        }
+        let to = *self.shadow.target()?;
+        let from = self.shadow.memory()?;
+        if self.is_lost(to.rail) {
+            return None;
+        }
+        let (ring, consumed) = (self.parameters.ring, self.inbox.as_ref()?.consumed());
+        memories.shadow(from).store(ring.words(), u64::from(consumed.get()));
+        Some(Post {
+            write: WriteId { epoch: to.epoch, what: Written::Cell },
+            rail: to.rail,
+            from,
+            at: ring.bytes(),
+            bytes: 8,
+            address: to.address,
+            key: to.key,
+        })
+    }
+
+    #[inline]
+    fn cell_is_due(&self, now: Moment) -> bool {
+        self.acknowledgement.is_due(self.ending.has_peer_said(), now)
+    }
+
+    /// The write was accepted by the provider.
+    #[inline]
+    pub fn posted(&mut self, post: &Post, now: Moment) {
+        match post.write.what {
+            Written::Packet(_) => self.shadow.posted(now),
+            Written::Cell => self.acknowledgement.cell_posted(),
+        }
+    }
+
+    /// A write ended. `left` hears of inline messages that need no help any more. Answers a shadow that is free now.
+    #[inline]
+    pub fn wrote(
+        &mut self,
+        write: WriteId,
+        rail: u8,
+        well: bool,
+        left: impl FnMut(Sent),
+    ) -> Option<MemoryId> {
+        let current = self.shadow.target().is_some_and(|target| target.epoch == write.epoch);
+        let free = if current {
+            match write.what {
+                Written::Packet(number) => self.shadow.wrote(number, well, left),
+                Written::Cell => self.acknowledgement.cell_written(),
+            }
+            None
+        } else {
+            self.left_wrote(write.epoch)
+        };
+        if !well {
+            self.rail_lost(rail);
+        }
+        free
+    }
+
+    /// Seals what is open: it acknowledges all that was consumed.
+    #[inline]
+    pub fn seal<S: ShadowMemory>(&mut self, memory: &mut S) {
+        if self.shadow.seal(memory) {
+            self.acknowledgement.told();
+        }
+    }
+
+    /// The next packet that is there.
+    #[inline]
+    pub fn next_packet<M: InboxMemory>(&self, memory: &M) -> Option<Arrived> {
+        match self.state {
+            State::Alive | State::Failing(_) => self.inbox.as_ref()?.next(memory),
+            State::Failed(_) | State::Over => None,
+        }
+    }
+
+    /// Its frames are handled: the packet is overwritten, counted, and what it acknowledges is learned.
+    #[inline]
+    pub fn consumed<M: InboxMemory>(
+        &mut self,
+        memory: &mut M,
+        arrived: &Arrived,
+        (now, patience): (Moment, Moment),
+        left: impl FnMut(Sent),
+    ) {
+        let Some(inbox) = &mut self.inbox else { return };
+        inbox.consume(memory, arrived);
+        let header: &Header = arrived.header();
+        self.shadow.tell(header.number);
+        self.acknowledgement.consumed(header.number, header.span(), now);
+        self.recovery.heard(patience);
+        if let Some(posted_at) = self.acknowledged(header.acknowledged, patience, left) {
+            self.round_trip.sample(now.since(posted_at));
+        }
+    }
+
+    /// Reads the cell. The peer writes there what it consumed.
+    #[inline]
+    pub fn read_cell<M: InboxMemory>(
+        &mut self,
+        memory: &M,
+        patience: Moment,
+        left: impl FnMut(Sent),
+    ) {
+        if self.state != State::Alive {
+            return;
+        }
+        let Some(inbox) = &self.inbox else { return };
+        let told = inbox.cell(memory);
+        self.acknowledged(told, patience, left);
+    }
+
+    pub fn round_trip(&self) -> &RoundTrip {
+        &self.round_trip
+    }
+
+    /// Answers when the newest packet that is acknowledged now was posted.
+    #[inline]
+    fn acknowledged(
+        &mut self,
+        number: PacketNumber,
+        patience: Moment,
+        left: impl FnMut(Sent),
+    ) -> Option<Moment> {
+        match self.shadow.acknowledge(number, left) {
+            Ok(news) => {
+                if news.is_some() {
+                    self.recovery.heard(patience);
+                    self.recovery.acknowledged();
+                }
+                news
+            }
+            Err(NeverSent) => {
+                self.fail(Cause::NeverSent);
+                None
+            }
+        }
+    }
+
+    /// Whether the channel has ended well: our END is acknowledged, the peer's has come, and our acknowledgement of that has
+    /// left. Past the peer's END silence and a lost peer are ends, too.
+    pub fn has_ended(&self, patience: Moment) -> bool {
+        if self.state != State::Alive || !self.ending.has_peer_said() {
+            return false;
+        }
+        if self.ending.has_lost_peer() {
+            return true;
+        }
+        if !self.ending.is_said() {
+            return false;
+        }
+        let heard = self.ending.is_heard(self.shadow.acknowledged());
+        let settled = heard && self.acknowledgement.is_settled();
+        let silent = self.recovery.silence(patience) >= self.parameters.peer_timeout;
+        settled || silent
+    }
+
+    /// Answers the inbox and its rail, which a late write of the peer's may still reach.
+    pub fn over(&mut self) -> Option<(MemoryId, u8)> {
+        self.state = State::Over;
+        // It stays: a late QUERY is answered by what was consumed.
+        self.inbox.as_ref().map(|inbox| (inbox.memory(), inbox.lease().rail))
+    }
+
+    /// Whether the keeper must poll where nothing else does: something is unsent, unacknowledged or unanswered.
+    pub fn owes(&self, counts: &PeerCounts) -> bool {
+        if self.state != State::Alive {
+            return matches!(self.state, State::Failing(_));
+        }
+        self.shadow.is_open()
+            || self.shadow.unacknowledged() > 0
+            || self.recovery.owes()
+            || self.wants_inbox
+            || self.ending.is_begun()
+            || !self.confirmed.settles(counts)
+    }
+
+    pub fn is_lost(&self, rail: u8) -> bool {
+        self.lost >> rail & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! What the peer has been told of the packets that were consumed: in packets, in its cell, in letters.
+//!
+//! The cell is written where no packet can tell it in the same poll: past half of the ring, past half of the packets, or
+//! when less has waited for a while. One such write is in flight.
+
+use super::super::bound::{TOLD_AFTER, TOLD_AFTER_PACKETS};
+use super::super::ids::{Moment, PacketNumber};
+use super::super::packet::Ring;
+
+#[derive(Debug)]
+pub struct Acknowledgement {
+    ring: Ring,
+    consumed: PacketNumber,
+    told: PacketNumber,
+    /// Bytes of the ring that were consumed since.
+    untold_bytes: u32,
+    untold_since: Moment,
+    cell: Cell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cell {
+    Idle,
+    Posted,
+}
+
+impl Acknowledgement {
+    pub fn new(ring: Ring, consumed: PacketNumber) -> Self {
+        Self {
+            ring,
+            consumed,
+            told: consumed,
+            untold_bytes: 0,
+            untold_since: Moment::default(),
+            cell: Cell::Idle,
+        }
+    }
+
+    #[inline]
+    pub fn consumed(&mut self, number: PacketNumber, bytes: u32, now: Moment) {
+        if self.is_told() {
+            self.untold_since = now;
+        }
+        self.consumed = number;
+        self.untold_bytes += bytes;
+    }
+
+    /// A packet or a letter that says so left, or the cell's write was posted.
+    #[inline]
+    pub fn told(&mut self) {
+        self.told = self.consumed;
+        self.untold_bytes = 0;
+    }
+
+    pub fn is_told(&self) -> bool {
+        self.told == self.consumed
+    }
+
+    /// Everything is told, and no write of the cell is in flight.
+    pub fn is_settled(&self) -> bool {
+        self.is_told() && self.cell == Cell::Idle
+    }
+
+    /// Whether the cell is to be written now.
+    #[inline]
+    pub fn is_due(&self, last: bool, now: Moment) -> bool {
+        if self.is_told() || self.cell == Cell::Posted {
+            return false;
+        }
+        self.untold_bytes >= self.ring.acknowledged_at()
+            || self.consumed.distance(self.told) >= TOLD_AFTER_PACKETS
+            || last
+            || now.since(self.untold_since) >= TOLD_AFTER
+    }
+
+    pub fn cell_posted(&mut self) {
+        self.told();
+        self.cell = Cell::Posted;
+    }
+
+    pub fn cell_written(&mut self) {
+        self.cell = Cell::Idle;
+    }
+
+    /// The cell is elsewhere now: what the old one was told may never have been read.
+    ///
+    /// Answers whether a write of the old one is in flight.
+    pub fn moved(&mut self, now: Moment) -> bool {
+        let posted = self.cell == Cell::Posted;
+        self.cell = Cell::Idle;
+        self.told = self.consumed.plus(u32::MAX);
+        self.untold_since = now;
+        posted
+    }
+}

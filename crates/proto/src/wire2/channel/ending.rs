@@ -1,0 +1,70 @@
+//! How a channel ends without an error: END both ways, and the acknowledgement of the peer's.
+
+use super::super::ids::PacketNumber;
+
+#[derive(Debug, Default)]
+pub struct Ending {
+    ours: Ours,
+    theirs: bool,
+    /// No way to the peer is left, and it has said END.
+    gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ours {
+    #[default]
+    Open,
+    /// END follows the last frame that is owed.
+    Wanted,
+    /// In the packet of this number.
+    Said(PacketNumber),
+}
+
+impl Ending {
+    pub fn want(&mut self) {
+        if self.ours == Ours::Open {
+            self.ours = Ours::Wanted;
+        }
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.ours == Ours::Wanted
+    }
+
+    pub fn is_begun(&self) -> bool {
+        self.ours != Ours::Open
+    }
+
+    pub fn said(&mut self, packet: PacketNumber) {
+        self.ours = Ours::Said(packet);
+    }
+
+    /// No frame of ours may follow.
+    pub fn is_said(&self) -> bool {
+        matches!(self.ours, Ours::Said(_))
+    }
+
+    pub fn peer_said(&mut self) {
+        self.theirs = true;
+    }
+
+    pub fn has_peer_said(&self) -> bool {
+        self.theirs
+    }
+
+    pub fn lose_peer(&mut self) {
+        self.gone = true;
+    }
+
+    pub fn has_lost_peer(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether our END is acknowledged.
+    pub fn is_heard(&self, acknowledged: PacketNumber) -> bool {
+        match self.ours {
+            Ours::Said(packet) => acknowledged.distance(packet).cast_signed() >= 0,
+            Ours::Open | Ours::Wanted => false,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! New inboxes: a lender that lends one, a writer that goes on in one, and what both leave behind.
+//!
+//! An inbox that was left stays in quarantine until its rail is closed, at most four per rail: then the rail is given up. A
+//! shadow that was left stays until its writes have ended.
+
+use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
+use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
+use super::super::letter::Hello;
+use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
+use super::{Abandoned, Cause, Channel, Inbox, NeverSent, Sent, State};
+
+/// A shadow that was left, with writes that have not ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    epoch: Epoch,
+    rail: u8,
+    memory: MemoryId,
+    writes: u32,
+}
+
+impl Channel {
+    /// The rail on which a new inbox is to be lent.
+    pub fn wants_inbox(&mut self) -> Option<u8> {
+        if !self.wants_inbox || self.state != State::Alive {
+            return None;
+        }
+        if let Some(inbox) = &self.inbox {
+            let rail = inbox.lease().rail;
+            if usize::from(self.quarantined[usize::from(rail)]) >= QUARANTINE_MAX {
+                // Whatever is wrong with it: it costs an inbox each time.
+                self.rail_lost(rail);
+            }
+        }
+        self.living_rail()
+    }
+
+    /// Lends this memory. Answers the inbox that is read no more, and its rail.
+    pub fn lend<M: InboxMemory>(
+        &mut self,
+        (id, memory): (MemoryId, &mut M),
+        rail: u8,
+        (address, key, nonce): (u64, u64, Nonce),
+    ) -> Option<(MemoryId, u8)> {
+        let before = self.inbox.take();
+        let epoch = before.as_ref().map_or(0, |inbox| inbox.lease().epoch.0) + 1;
+        let consumed = match &before {
+            Some(inbox) => inbox.consumed(),
+            None => self.parameters.first.plus(u32::MAX),
+        };
+        let lease = Lease { epoch: Epoch(epoch), nonce, rail, address, key };
+        let memory = (id, memory);
+        self.inbox = Some(Inbox::new(
+            self.parameters.ring,
+            lease,
+            memory,
+            consumed,
+            self.shadow.acknowledged(),
+        ));
+        self.wants_inbox = false;
+        self.recovery.lent();
+        let before = before?;
+        self.recovery.switched();
+        let rail = before.lease().rail;
+        self.quarantined[usize::from(rail)] += 1;
+        Some((before.memory(), rail))
+    }
+
+    /// Whether a HELLO lends an inbox that is newer than the one written into, and there is a place for what is left.
+    pub fn would_adopt(&self, hello: &Hello) -> bool {
+        let known = self.shadow.target().map_or(Epoch(0), |lease| lease.epoch);
+        let rail = hello.lease.rail < self.parameters.rails;
+        self.state == State::Alive
+            && rail
+            && hello.lease.epoch > known
+            && self.left.len() < SHADOWS_MAX
+    }
+
+    /// Goes on in the inbox that is lent, from this shadow. The memory that is free now comes back.
+    pub fn adopt<M: Shadows>(
+        &mut self,
+        memories: &mut M,
+        hello: &Hello,
+        shadow: MemoryId,
+        (now, patience): (Moment, Moment),
+        left: impl FnMut(Sent),
+    ) -> Option<MemoryId> {
+        let unacknowledged = self.shadow.acknowledged();
+        let adopted = self.shadow.adopt(memories, (hello.lease, shadow), hello.consumed, left);
+        let abandoned = match adopted {
+            Ok(abandoned) => abandoned,
+            Err(NeverSent) => {
+                self.fail(Cause::NeverSent);
+                return Some(shadow);
+            }
+        };
+        if unacknowledged != self.shadow.acknowledged() {
+            self.recovery.acknowledged();
+        }
+        self.recovery.adopted(patience);
+        let Abandoned { memory, to, writes } = abandoned?;
+        let cell = self.acknowledgement.moved(now);
+        let writes = writes + u32::from(cell);
+        if writes == 0 {
+            return Some(memory);
+        }
+        self.left.push(Left { epoch: to.epoch, rail: to.rail, memory, writes });
+        None
+    }
+
+    /// A write from a shadow that was left has ended.
+    pub(super) fn left_wrote(&mut self, epoch: Epoch) -> Option<MemoryId> {
+        let index = self.left.iter().position(|left| left.epoch == epoch)?;
+        let left = &mut self.left[index];
+        left.writes -= 1;
+        if left.writes > 0 {
+            return None;
+        }
+        Some(self.left.swap_remove(index).memory)
+    }
+
+    /// The endpoint of this rail is closed: no write of it, ours or theirs, touches memory any more. `free` hears of the
+    /// shadows that waited for such writes.
+    pub fn rail_closed(&mut self, rail: u8, mut free: impl FnMut(MemoryId)) {
+        self.rail_lost(rail);
+        if let Some(count) = self.quarantined.get_mut(usize::from(rail)) {
+            *count = 0;
+        }
+        if self.shadow.target().is_some_and(|target| target.rail == rail) {
+            self.shadow.writes_ended();
+            self.acknowledgement.cell_written();
+        }
+        while let Some(index) = self.left.iter().position(|left| left.rail == rail) {
+            free(self.left.swap_remove(index).memory);
+        }
+    }
+
+    /// This side has lost a control rail, or hears that the other side has. Past the peer's END a lost
+    /// peer is no error.
+    pub fn rail_lost(&mut self, rail: u8) {
+        if rail >= self.parameters.rails || self.is_lost(rail) || self.state == State::Over {
+            return;
+        }
+        self.lost |= 1 << rail;
+        if self.living_rail().is_none() {
+            if self.ending.has_peer_said() {
+                self.ending.lose_peer();
+            } else {
+                self.fail(Cause::NoRail);
+            }
+            return;
+        }
+        if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().rail == rail) {
+            self.wants_inbox = true;
+        }
+        self.recovery.ask_now();
+    }
+
+    /// The rail of letters and of new inboxes: the present inbox's, if it lives.
+    pub(super) fn living_rail(&self) -> Option<u8> {
+        let first = match &self.inbox {
+            Some(inbox) => inbox.lease().rail,
+            None => self.parameters.rail,
+        };
+        let rails = self.parameters.rails;
+        (0..rails).map(|step| (first + step) % rails).find(|rail| !self.is_lost(*rail))
+    }
+
+    /// The last packet that was consumed, in whichever inbox.
+    pub(super) fn consumed_last(&self) -> PacketNumber {
+        match &self.inbox {
+            Some(inbox) => inbox.consumed(),
+            None => self.parameters.first.plus(u32::MAX),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The reading half of a channel: packets in order out of our inbox.
+//!
+//! Headers and control frames are copied before they are read. The payload of an INLINE goes straight from the inbox to where
+//! it belongs. What was consumed is overwritten, and only then acknowledged.
+
+use super::super::frame::{FRAME_WORDS_MAX, Frame, Malformed};
+use super::super::ids::PacketNumber;
+use super::super::memory::{InboxMemory, Lease, MemoryId, Payload};
+use super::super::packet::{HEADER_WORDS, Header, POISON, Ring};
+use crate::bits::low32;
+
+/// The inbox that we lend at present.
+#[derive(Debug)]
+pub struct Inbox {
+    ring: Ring,
+    lease: Lease,
+    memory: MemoryId,
+    /// Where the next packet starts.
+    at: u32,
+    consumed: PacketNumber,
+}
+
+impl Inbox {
+    /// `consumed` is the number of the last packet that was consumed elsewhere. The memory is overwritten, and
+    /// its cell says what is `acknowledged` already.
+    pub fn new<M: InboxMemory>(
+        ring: Ring,
+        lease: Lease,
+        (id, memory): (MemoryId, &mut M),
+        consumed: PacketNumber,
+        acknowledged: PacketNumber,
+    ) -> Self {
+        for word in 0..ring.words() {
+            memory.store(word, POISON);
+        }
+        memory.store(ring.words(), u64::from(acknowledged.get()));
+        Self { ring, lease, memory: id, at: 0, consumed }
+    }
+
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub fn memory(&self) -> MemoryId {
+        self.memory
+    }
+
+    pub fn consumed(&self) -> PacketNumber {
+        self.consumed
+    }
+
+    /// Where the next packet starts.
+    pub fn position(&self) -> u32 {
+        self.at
+    }
+
+    /// What the peer has consumed of our packets, as it last wrote into the cell behind the inbox. It may be overtaken.
+    #[inline]
+    pub fn cell<M: InboxMemory>(&self, memory: &M) -> PacketNumber {
+        PacketNumber::new(low32(memory.load(self.ring.words())))
+    }
+
+    /// The next packet, if all of it has landed.
+    #[inline]
+    pub fn next<M: InboxMemory>(&self, memory: &M) -> Option<Arrived> {
+        let number = self.consumed.plus(1);
+        let header = Header::validate(memory, self.ring, self.at, number, self.lease.nonce)?;
+        let start = self.at as usize / 8;
+        let end = start + header.written_words();
+        Some(Arrived { header, start, word: start + HEADER_WORDS, end })
+    }
+
+    /// The packet was consumed.
+    #[inline]
+    pub fn consume<M: InboxMemory>(&mut self, memory: &mut M, arrived: &Arrived) {
+        for word in arrived.start..arrived.end {
+            memory.store(word, POISON);
+        }
+        self.consumed = arrived.header.number;
+        self.at += arrived.header.span();
+        if self.at == self.ring.bytes() {
+            self.at = 0;
+        }
+    }
+}
+
+/// A packet that is there, and how far it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    header: Header,
+    start: usize,
+    word: usize,
+    end: usize,
+}
+
+impl Arrived {
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The next frame, and where its payload is.
+    #[inline]
+    pub fn next_frame<M: InboxMemory>(
+        &mut self,
+        memory: &M,
+    ) -> Result<Option<(Frame, Payload)>, Malformed> {
+        if self.word == self.end {
+            return Ok(None);
+        }
+        let mut copy = [0; FRAME_WORDS_MAX];
+        copy[0] = memory.load(self.word);
+        let words = Frame::words_of(copy[0])?;
+        if words > self.end - self.word {
+            return Err(Malformed::Short);
+        }
+        for (index, word) in copy[..words].iter_mut().enumerate().skip(1) {
+            *word = memory.load(self.word + index);
+        }
+        let frame = Frame::decode(&copy[..words])?;
+        self.word += words;
+        let mut payload = Payload { word: self.word, bytes: 0 };
+        if let Frame::Inline(inline) = &frame {
+            payload.bytes = usize::from(inline.len);
+            if inline.payload_words() > self.end - self.word {
+                return Err(Malformed::Short);
+            }
+            self.word += inline.payload_words();
+        }
+        Ok(Some((frame, payload)))
+    }
+}

@@ -1,0 +1,220 @@
+//! Letters out and in: what this end says of itself, and what the other end's word does to it.
+
+use std::time::Duration;
+
+use super::super::counts::{Counts, PeerCounts};
+use super::super::ids::{Epoch, Moment, PacketNumber};
+use super::super::letter::{Body, Hello, Letter, Query, Status};
+use super::{Cause, Channel, DueLetter, Sent, State};
+use crate::bits::low8;
+use crate::limits::MAX_DATA_RAILS;
+
+/// A letter that is due, its rail, and what it settles.
+#[derive(Clone, Copy, Debug)]
+pub struct Due {
+    pub rail: u8,
+    pub letter: Letter,
+    what: DueLetter,
+}
+
+/// How far the peer is known to have seen our parts.
+#[derive(Debug, Default)]
+pub(super) struct Confirmed {
+    seen: Counts,
+    /// Our counts when the last QUERY was written.
+    asked: Counts,
+    /// Since when a rail's count stands still below what was asked, and the answers that said so.
+    stalled: Option<(Moment, u32)>,
+}
+
+impl Confirmed {
+    /// Whether all that we wrote is known to be there.
+    pub(super) fn settles(&self, counts: &PeerCounts) -> bool {
+        self.missing(&counts.completed).is_none()
+    }
+
+    /// A rail on which fewer parts were seen than written. An arrival may be seen before its write completes.
+    fn missing(&self, written: &Counts) -> Option<u8> {
+        if *written == self.seen {
+            return None;
+        }
+        let behind = |rail: u8| written.get(rail).wrapping_sub(self.seen.get(rail)).cast_signed();
+        (0..low8(MAX_DATA_RAILS as u64)).find(|rail| behind(*rail) > 0)
+    }
+
+    /// An answer. The rail whose parts are lost: two answers at least leave it behind, for this long.
+    fn answered(&mut self, seen: &Counts, now: Moment, bound: Duration) -> Option<u8> {
+        let moved = self.seen != *seen;
+        self.seen = *seen;
+        let asked = self.asked;
+        let Some(rail) = self.missing(&asked) else {
+            self.stalled = None;
+            return None;
+        };
+        let (since, answers) = match self.stalled {
+            Some((since, answers)) if !moved => (since, answers + 1),
+            _ => (now, 1),
+        };
+        self.stalled = Some((since, answers));
+        (answers >= 2 && now.since(since) >= bound).then_some(rail)
+    }
+}
+
+impl Channel {
+    /// The letter that is due. `waits`: a connection waits for something that the peer is to do.
+    pub fn next_letter(&mut self, counts: &PeerCounts, waits: bool, now: Moment) -> Option<Due> {
+        if self.state != State::Alive {
+            return None;
+        }
+        let waits = waits || self.waits(counts);
+        if !waits {
+            self.recovery.content(now);
+        } else if self.is_silent(now) {
+            self.fail(Cause::Silent);
+            return None;
+        }
+        let inbox = self.inbox.as_ref()?;
+        let lease = *inbox.lease();
+        let target = self.shadow.target().copied();
+        let what = self.recovery.due(target.is_some(), waits, now)?;
+        let epoch = target.map_or(Epoch(0), |target| target.epoch);
+        let counts = *counts;
+        let body = match what {
+            DueLetter::Hello => Body::Hello(Hello {
+                lease,
+                key: self.parameters.key,
+                consumed: inbox.consumed(),
+                echo: epoch,
+                wants_echo: !self.recovery.is_echoed(),
+            }),
+            DueLetter::Query => Body::Query(Query {
+                epoch,
+                completed: self.shadow.completed(),
+                lost: self.recovery.takes_for_lost(),
+                counts,
+            }),
+            DueLetter::Status { asked } => Body::Status(Status {
+                epoch: lease.epoch,
+                consumed: inbox.consumed(),
+                asked,
+                counts,
+                waits,
+                failed: false,
+            }),
+        };
+        let rail = self.living_rail()?;
+        let letter = Letter { key: self.peer_key, lost: self.lost, body };
+        Some(Due { rail, letter, what })
+    }
+
+    /// Whether the channel itself waits for the peer.
+    fn waits(&self, counts: &PeerCounts) -> bool {
+        let elsewhere = self.shadow.target().is_some_and(|target| self.is_lost(target.rail));
+        self.shadow.unacknowledged() > 0
+            || elsewhere
+            || !self.recovery.is_echoed()
+            || self.ending.is_begun()
+            || !self.confirmed.settles(counts)
+    }
+
+    /// Whether a peer that is known was silent for too long. Set-up has bounds of its own, and past END silence is its end.
+    fn is_silent(&self, now: Moment) -> bool {
+        self.shadow.target().is_some()
+            && !self.ending.has_peer_said()
+            && self.recovery.silence(now) >= self.parameters.peer_timeout
+    }
+
+    /// It was posted.
+    pub fn letter_posted(&mut self, due: &Due, now: Moment) {
+        self.recovery.said(due.what, now);
+        match due.what {
+            DueLetter::Status { .. } => self.acknowledgement.told(),
+            DueLetter::Query => {
+                if let Body::Query(query) = &due.letter.body {
+                    self.confirmed.asked = query.counts.completed;
+                }
+            }
+            DueLetter::Hello => {}
+        }
+    }
+
+    /// The last word of a channel that has failed or is over: it answers a QUERY.
+    pub fn last_letter(&self, counts: &PeerCounts) -> Option<(u8, Letter)> {
+        let inbox = self.inbox.as_ref()?;
+        let body = Body::Status(Status {
+            epoch: inbox.lease().epoch,
+            consumed: inbox.consumed(),
+            asked: inbox.consumed(),
+            counts: *counts,
+            waits: false,
+            failed: self.state != State::Over,
+        });
+        let rail = self.living_rail()?;
+        Some((rail, Letter { key: self.peer_key, lost: self.lost, body }))
+    }
+
+    /// Whether a letter is of this channel's peer. A proof stands in for the key in the first HELLO.
+    pub fn believes(&self, letter: &Letter, proven: bool) -> bool {
+        letter.key == self.parameters.key
+            || (letter.key == 0 && proven && matches!(letter.body, Body::Hello(_)))
+    }
+
+    /// What every letter says, whatever else.
+    pub fn letter_arrived(&mut self, letter: &Letter, now: Moment) {
+        self.recovery.heard(now);
+        for rail in 0..self.parameters.rails {
+            if letter.lost >> rail & 1 != 0 {
+                self.rail_lost(rail);
+            }
+        }
+    }
+
+    /// A HELLO whose inbox was adopted, or is known.
+    pub fn greeted(&mut self, hello: &Hello) {
+        self.peer_key = hello.key;
+        if self.inbox.as_ref().is_some_and(|inbox| inbox.lease().epoch == hello.echo) {
+            self.recovery.echoed();
+        }
+        if hello.wants_echo {
+            self.recovery.owe_echo();
+        }
+    }
+
+    /// A QUERY, after what is in the inbox was consumed.
+    pub fn asked(&mut self, query: &Query) {
+        let Some(inbox) = &self.inbox else { return };
+        let behind = query.completed.distance(self.consumed_last()).cast_signed() > 0;
+        if query.epoch < inbox.lease().epoch {
+            self.recovery.say_hello_again();
+        } else if query.lost && behind {
+            self.wants_inbox = true;
+        }
+        self.recovery.owe_status(query.completed);
+    }
+
+    /// A STATUS.
+    pub fn answered(&mut self, status: &Status, now: Moment, left: impl FnMut(Sent)) {
+        if status.failed {
+            self.fail(Cause::Peer);
+            return;
+        }
+        let seen = &status.counts.seen;
+        let bound = self.parameters.peer_timeout / 2;
+        if let Some(rail) = self.confirmed.answered(seen, now, bound) {
+            self.fail(Cause::DataLost { rail });
+            return;
+        }
+        if self.shadow.target().is_none_or(|target| target.epoch != status.epoch) {
+            return;
+        }
+        self.acknowledged(status.consumed, now, left);
+        let unconsumed = is_after(status.asked, status.consumed);
+        if unconsumed && status.consumed == self.shadow.acknowledged() {
+            self.recovery.left_unconsumed();
+        }
+    }
+}
+
+fn is_after(one: PacketNumber, other: PacketNumber) -> bool {
+    one.distance(other).cast_signed() > 0
+}

@@ -1,0 +1,292 @@
+//! What silence makes a side say: HELLO until it is echoed, QUERY after a quiet while, STATUS when asked.
+//!
+//! ```text
+//!  HELLO:  Due ──sent──▶ Said ──echoed──▶ Echoed          QUERY: heard ──quiet──▶ asked ──quiet, twice as long──▶ asked …
+//!           ▲              │ no echo for a while                    ▲                │ two answers leave a completed
+//!           └──────────────┘                                        └── news ────────┘ packet unconsumed: it is lost
+//! ```
+//!
+//! Time is the time in which the endpoint was polled: see [`Patience`].
+
+use std::time::Duration;
+
+use super::super::bound::{
+    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX,
+};
+use super::super::ids::{Moment, PacketNumber};
+
+/// A clock that stands still while nothing polls: a process that was stopped has not waited for its peers.
+#[derive(Debug, Default)]
+pub struct Patience {
+    last: Option<Moment>,
+    now: Moment,
+}
+
+impl Patience {
+    /// The endpoint is polled. Answers the moment by this clock.
+    pub fn poll(&mut self, now: Moment) -> Moment {
+        let gap = self.last.map_or(Duration::ZERO, |last| now.since(last));
+        self.last = Some(self.last.map_or(now, |last| last.max(now)));
+        self.now = self.now.plus(gap.min(POLL_GAP_MAX));
+        self.now
+    }
+
+    pub fn now(&self) -> Moment {
+        self.now
+    }
+}
+
+#[derive(Debug)]
+pub struct Recovery {
+    hello: Greeting,
+    /// The other side's HELLO wants to see its epoch.
+    echo_owed: bool,
+    /// What the QUERY to be answered named as completed.
+    status_owed: Option<PacketNumber>,
+    /// When something of the peer was last heard, or the waiting began.
+    heard: Moment,
+    asked: Moment,
+    ask_after: Duration,
+    /// Inboxes that replaced a lost packet's: a reader that is merely late must not lose all its inboxes.
+    switches: u32,
+    /// Answers in a row that left a completed packet unconsumed.
+    answers: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Greeting {
+    Due,
+    Said { at: Moment, wait: Duration },
+    Echoed,
+}
+
+/// Which letter is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DueLetter {
+    Hello,
+    Status { asked: PacketNumber },
+    Query,
+}
+
+impl Recovery {
+    pub fn new(now: Moment) -> Self {
+        Self {
+            hello: Greeting::Due,
+            echo_owed: false,
+            status_owed: None,
+            heard: now,
+            asked: now,
+            ask_after: QUERY_AFTER,
+            switches: 0,
+            answers: 0,
+        }
+    }
+
+    /// News of the peer: an acknowledgement, a packet, a letter.
+    #[inline]
+    pub fn heard(&mut self, now: Moment) {
+        self.heard = now;
+    }
+
+    /// Nothing is waited for.
+    #[inline]
+    pub fn content(&mut self, now: Moment) {
+        (self.heard, self.asked) = (now, now);
+        self.ask_after = self.first_wait();
+    }
+
+    /// How long nothing was heard while something was waited for.
+    pub fn silence(&self, now: Moment) -> Duration {
+        now.since(self.heard)
+    }
+
+    /// A new inbox is lent.
+    pub fn lent(&mut self) {
+        self.hello = Greeting::Due;
+    }
+
+    /// The peer has lent a new inbox: what was unacknowledged goes out again.
+    pub fn adopted(&mut self, now: Moment) {
+        (self.heard, self.asked, self.answers) = (now, now, 0);
+        self.switches = self.switches.saturating_add(1);
+        self.ask_after = self.first_wait();
+    }
+
+    /// Something may be lost: nothing is gained by a wait.
+    pub fn ask_now(&mut self) {
+        self.ask_after = Duration::ZERO;
+    }
+
+    pub fn switched(&mut self) {
+        self.switches = self.switches.saturating_add(1);
+    }
+
+    /// The peer does not know our newest inbox.
+    pub fn say_hello_again(&mut self) {
+        self.hello = Greeting::Due;
+    }
+
+    pub fn echoed(&mut self) {
+        self.hello = Greeting::Echoed;
+    }
+
+    pub fn is_echoed(&self) -> bool {
+        self.hello == Greeting::Echoed
+    }
+
+    pub fn owe_echo(&mut self) {
+        self.echo_owed = true;
+    }
+
+    pub fn owe_status(&mut self, asked: PacketNumber) {
+        self.status_owed = Some(asked);
+    }
+
+    /// Letters that the keeper must bring out.
+    pub fn owes(&self) -> bool {
+        !self.is_echoed() || self.echo_owed || self.status_owed.is_some()
+    }
+
+    /// An answer left a packet unconsumed whose write had completed.
+    pub fn left_unconsumed(&mut self) {
+        self.answers = self.answers.saturating_add(1);
+    }
+
+    /// The oldest unacknowledged packet is another one now.
+    #[inline]
+    pub fn acknowledged(&mut self) {
+        self.answers = 0;
+    }
+
+    pub fn takes_for_lost(&self) -> bool {
+        self.answers >= ANSWERS_UNTIL_LOST
+    }
+
+    /// The letter that is due. `waits`: something is unacknowledged, or the peer is waited for.
+    pub fn due(&self, knows_peer: bool, waits: bool, now: Moment) -> Option<DueLetter> {
+        let again = match self.hello {
+            Greeting::Due => true,
+            Greeting::Said { at, wait } => now.since(at) >= wait,
+            Greeting::Echoed => false,
+        };
+        if again || self.echo_owed {
+            return Some(DueLetter::Hello);
+        }
+        // Until then it has no key that would be believed.
+        if !knows_peer {
+            return None;
+        }
+        if let Some(asked) = self.status_owed {
+            return Some(DueLetter::Status { asked });
+        }
+        let quiet = now.since(self.heard.max(self.asked)) >= self.ask_after;
+        (waits && quiet).then_some(DueLetter::Query)
+    }
+
+    /// It was posted.
+    pub fn said(&mut self, letter: DueLetter, now: Moment) {
+        match letter {
+            DueLetter::Hello => {
+                self.echo_owed = false;
+                let wait = match self.hello {
+                    Greeting::Echoed => return,
+                    Greeting::Due => HELLO_AGAIN,
+                    Greeting::Said { wait, .. } => (wait * 2).min(HELLO_AGAIN_MAX),
+                };
+                self.hello = Greeting::Said { at: now, wait };
+            }
+            DueLetter::Status { .. } => self.status_owed = None,
+            DueLetter::Query => {
+                self.asked = now;
+                self.ask_after = (self.ask_after * 2).clamp(QUERY_AFTER, QUERY_AFTER_MAX);
+            }
+        }
+    }
+
+    fn first_wait(&self) -> Duration {
+        (QUERY_AFTER * (1 << self.switches.min(5))).min(QUERY_AFTER_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_has_not_waited() {
+        let mut patience = Patience::default();
+        let start = patience.poll(ms(5));
+        let before = patience.poll(ms(15));
+        assert_eq!(before.since(start), Duration::from_millis(10));
+        let after = patience.poll(ms(60_000));
+        assert_eq!(after.since(before), POLL_GAP_MAX);
+        assert_eq!(patience.poll(ms(5)), after, "a clock that goes back counts nothing");
+        assert_eq!(patience.poll(ms(60_000)), after);
+    }
+
+    #[test]
+    fn a_hello_is_repeated_with_back_off_until_it_is_echoed() {
+        let mut recovery = Recovery::new(ms(0));
+        let mut said = Vec::new();
+        for now in 0..4000 {
+            if let Some(DueLetter::Hello) = recovery.due(false, true, ms(now)) {
+                said.push(now);
+                recovery.said(DueLetter::Hello, ms(now));
+            }
+        }
+        assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260, 3260]);
+        recovery.echoed();
+        assert_eq!(recovery.due(false, true, ms(9000)), None);
+        recovery.owe_echo();
+        assert_eq!(recovery.due(false, true, ms(9000)), Some(DueLetter::Hello));
+        recovery.said(DueLetter::Hello, ms(9000));
+        assert_eq!(recovery.due(false, true, ms(9000)), None);
+    }
+
+    #[test]
+    fn a_query_follows_silence_with_back_off() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.echoed();
+        let mut asked = Vec::new();
+        for now in 0..3000 {
+            if recovery.due(true, true, ms(now)).is_some() {
+                asked.push(now);
+                recovery.said(DueLetter::Query, ms(now));
+            }
+        }
+        assert_eq!(asked, [20, 60, 140, 300, 620, 1260, 2260]);
+        recovery.content(ms(3000));
+        assert_eq!(recovery.due(true, true, ms(3019)), None);
+        assert_eq!(recovery.due(true, true, ms(3020)), Some(DueLetter::Query));
+    }
+
+    #[test]
+    fn a_packet_is_taken_for_lost_after_two_answers_in_a_row() {
+        let mut recovery = Recovery::new(ms(0));
+        for _ in 0..3 {
+            recovery.left_unconsumed();
+            assert!(!recovery.takes_for_lost());
+            recovery.acknowledged();
+        }
+        recovery.left_unconsumed();
+        recovery.left_unconsumed();
+        assert!(recovery.takes_for_lost());
+        recovery.adopted(ms(0));
+        assert!(!recovery.takes_for_lost());
+    }
+
+    #[test]
+    fn the_first_wait_grows_with_each_switch_to_a_new_inbox() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.echoed();
+        for wait in [40, 80, 160, 320, 640, 640] {
+            recovery.adopted(ms(0));
+            assert_eq!(recovery.due(true, true, ms(wait - 1)), None);
+            assert_eq!(recovery.due(true, true, ms(wait)), Some(DueLetter::Query));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Two-sided messages of a channel: what must arrive although packets are lost. Each is idempotent: it may be lost, repeated
+//! and overtaken.
+//!
+//! ```text
+//! HELLO     lends an inbox; repeated until its epoch is echoed in a HELLO of the other side
+//! QUERY     what was consumed last?
+//! STATUS    the answer
+//! ```
+
+use crate::bits::{low8, low32};
+use crate::limits::MAX_DATA_RAILS;
+
+use super::counts::{Counts, PeerCounts};
+use super::frame::Keys;
+use super::ids::{Epoch, Nonce, PacketNumber};
+use super::memory::Lease;
+
+pub const LETTER_WORDS: usize = 8 + MAX_DATA_RAILS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// What the recipient's first HELLO said must be named here; 0 as long as that has not come. Only a HELLO whose proof
+    /// holds may have 0.
+    pub key: u64,
+    /// The control rails that the sender has lost, one bit each.
+    pub lost: u8,
+    pub body: Body,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    Hello(Hello),
+    Query(Query),
+    Status(Status),
+}
+
+/// An inbox is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub lease: Lease,
+    /// What letters to this side must name.
+    pub key: u64,
+    /// The last packet consumed before this inbox: the next one comes into it.
+    pub consumed: PacketNumber,
+    /// The epoch of the other's inbox that this side writes into; 0 for none.
+    pub echo: Epoch,
+    /// This side has not seen its own epoch echoed.
+    pub wants_echo: bool,
+}
+
+/// A question for what was consumed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// The epoch of the inbox that it writes into.
+    pub epoch: Epoch,
+    /// The last packet up to which all writes have completed.
+    pub completed: PacketNumber,
+    /// It takes the first of them that was not consumed for lost.
+    pub lost: bool,
+    pub counts: PeerCounts,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The epoch of the inbox that it reads.
+    pub epoch: Epoch,
+    pub consumed: PacketNumber,
+    /// What the question named as completed.
+    pub asked: PacketNumber,
+    pub counts: PeerCounts,
+    /// Whether it waits for something that the asker is to do.
+    pub waits: bool,
+    /// It has failed and will not go on.
+    pub failed: bool,
+}
+
+impl Letter {
+    pub fn encode(&self) -> [u64; LETTER_WORDS] {
+        let mut words = [0; LETTER_WORDS];
+        words[0] = self.key;
+        let (kind, flags, epoch) = match &self.body {
+            Body::Hello(hello) => (HELLO, u8::from(hello.wants_echo), hello.lease.epoch),
+            Body::Query(query) => (QUERY, u8::from(query.lost), query.epoch),
+            Body::Status(status) => {
+                (STATUS, u8::from(status.waits) | u8::from(status.failed) << 1, status.epoch)
+            }
+        };
+        words[1] = u64::from(kind)
+            | u64::from(flags) << 8
+            | u64::from(self.lost) << 16
+            | u64::from(epoch.0) << 32;
+        match &self.body {
+            Body::Hello(hello) => {
+                words[2] = u64::from(hello.consumed.get()) | u64::from(hello.echo.0) << 32;
+                words[3] = hello.key;
+                words[4] = hello.lease.nonce.0;
+                words[5] = hello.lease.address;
+                words[6] = hello.lease.key;
+                words[7] = u64::from(hello.lease.rail);
+            }
+            Body::Query(query) => {
+                words[2] = u64::from(query.completed.get());
+                put_counts(&query.counts, &mut words);
+            }
+            Body::Status(status) => {
+                words[2] = u64::from(status.consumed.get()) | u64::from(status.asked.get()) << 32;
+                put_counts(&status.counts, &mut words);
+            }
+        }
+        words
+    }
+
+    /// None unless it is the encoding of a letter.
+    pub fn decode(words: &[u64; LETTER_WORDS]) -> Option<Self> {
+        let [key, head, third, ..] = *words;
+        let (flags, epoch) = (low8(head >> 8), Epoch(low32(head >> 32)));
+        let first = PacketNumber::new(low32(third));
+        let body = match low8(head) {
+            HELLO => Body::Hello(Hello {
+                lease: Lease {
+                    epoch,
+                    nonce: Nonce(words[4]),
+                    rail: low8(words[7]),
+                    address: words[5],
+                    key: words[6],
+                },
+                key: words[3],
+                consumed: first,
+                echo: Epoch(low32(third >> 32)),
+                wants_echo: flags & 1 != 0,
+            }),
+            QUERY => Body::Query(Query {
+                epoch,
+                completed: first,
+                lost: flags & 1 != 0,
+                counts: counts_of(words),
+            }),
+            STATUS => Body::Status(Status {
+                epoch,
+                consumed: first,
+                asked: PacketNumber::new(low32(third >> 32)),
+                counts: counts_of(words),
+                waits: flags & 1 != 0,
+                failed: flags & 2 != 0,
+            }),
+            _ => return None,
+        };
+        let letter = Self { key, lost: low8(head >> 16), body };
+        (letter.encode() == *words).then_some(letter)
+    }
+}
+
+fn put_counts(counts: &PeerCounts, words: &mut [u64; LETTER_WORDS]) {
+    for (rail, word) in (0..).zip(words[8..].iter_mut()) {
+        let (completed, seen) = (counts.completed.get(rail), counts.seen.get(rail));
+        *word = u64::from(completed) | u64::from(seen) << 32;
+    }
+}
+
+fn counts_of(words: &[u64; LETTER_WORDS]) -> PeerCounts {
+    let half = |shift: u32| {
+        let mut wide = [0; MAX_DATA_RAILS];
+        for (count, word) in wide.iter_mut().zip(&words[8..]) {
+            *count = u64::from(low32(word >> shift));
+        }
+        let keys = Keys::new(&wide).expect("as many as there can be rails");
+        Counts::from_keys(&keys).expect("each has 32 bits")
+    };
+    PeerCounts { completed: half(0), seen: half(32) }
+}
+
+const HELLO: u8 = 1;
+const QUERY: u8 = 2;
+const STATUS: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples() -> Vec<Letter> {
+        let counts_from = |first: u64| {
+            let wide: Vec<u64> = (0..16).map(|rail| first + rail * 7).collect();
+            Counts::from_keys(&Keys::new(&wide).unwrap()).unwrap()
+        };
+        let counts =
+            PeerCounts { completed: counts_from(1), seen: counts_from(u64::from(u32::MAX) - 200) };
+        let (epoch, number) = (Epoch(u32::MAX), PacketNumber::new(u32::MAX));
+        let lease = Lease { epoch, nonce: Nonce(9), rail: 3, address: u64::MAX, key: 5 };
+        let mut letters = Vec::new();
+        for flag in [false, true] {
+            let hello =
+                Hello { lease, key: 77, consumed: number, echo: Epoch(2), wants_echo: flag };
+            let query = Query { epoch, completed: number, lost: flag, counts };
+            let status = Status {
+                epoch,
+                consumed: number,
+                asked: PacketNumber::new(6),
+                counts,
+                waits: flag,
+                failed: !flag,
+            };
+            for body in [Body::Hello(hello), Body::Query(query), Body::Status(status)] {
+                letters.push(Letter { key: 1 << 63, lost: 5, body });
+            }
+        }
+        letters
+    }
+
+    #[test]
+    fn a_letter_is_read_as_it_was_written() {
+        for letter in examples() {
+            assert_eq!(Letter::decode(&letter.encode()), Some(letter));
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_letter_has_a_meaning_or_makes_it_none() {
+        for letter in examples() {
+            for word in 0..LETTER_WORDS {
+                for bit in 0..64 {
+                    let mut words = letter.encode();
+                    words[word] ^= 1 << bit;
+                    if let Some(other) = Letter::decode(&words) {
+                        assert_ne!(other, letter);
+                        assert_eq!(other.encode(), words);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! A packet: a header of 24 bytes, then frames. The check says that all of it is there, and of this inbox.
+//!
+//! ```text
+//! word 0   check of all words that follow, mixed with the inbox's nonce
+//! word 1   63..32 length in bytes, header and all | 31..0 packet number
+//! word 2   63..33 zero | 32 pad | 31..0 the last packet consumed in the other direction
+//! ```
+//!
+//! A packet that landed in part, or that belongs to another lap, epoch or channel, does not validate: it is not there yet. A
+//! pad is its header alone: its length is what remains of the lap, and nothing of that is written or checked.
+
+use crate::bits::{low32, mix};
+
+use super::ids::{Nonce, PacketNumber};
+use super::memory::InboxMemory;
+
+pub const HEADER_WORDS: usize = 3;
+pub const HEADER_BYTES: u32 = 24;
+/// Packets start on this boundary: a cache line.
+pub const START_BYTES: u32 = 64;
+/// A word of an inbox that holds nothing. What was consumed is overwritten with it: a word that has not landed must not
+/// look as if it had because an earlier packet had the same value there.
+pub const POISON: u64 = 0xd15e_a5ed_0bad_f00d;
+
+/// How long an inbox is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring(u32);
+
+impl Ring {
+    /// Where messages may come inline.
+    pub const LONG: Self = Self(64 << 10);
+    /// Where only adverts travel.
+    pub const SHORT: Self = Self(8 << 10);
+
+    /// A power of two from 2 to 64 KiB: a quarter of it has room for the longest frame without a payload.
+    pub const fn new(bytes: u32) -> Option<Self> {
+        let bounded = bytes >= 2 << 10 && bytes <= 64 << 10;
+        if bounded && bytes.is_power_of_two() { Some(Self(bytes)) } else { None }
+    }
+
+    #[inline]
+    pub const fn bytes(self) -> u32 {
+        self.0
+    }
+
+    #[inline]
+    pub const fn words(self) -> usize {
+        self.0 as usize / 8
+    }
+
+    /// The longest packet. With half of the ring a writer and a reader can wait for each other for ever: docs/protocol.md.
+    #[inline]
+    pub const fn packet_bytes_max(self) -> u32 {
+        self.0 / 4
+    }
+
+    /// Unacknowledged bytes that make the reader write its cell.
+    #[inline]
+    pub const fn acknowledged_at(self) -> u32 {
+        self.0 / 2
+    }
+}
+
+/// What a packet says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub number: PacketNumber,
+    /// The length with the header; of a pad, what remains of the lap.
+    pub bytes: u32,
+    pub acknowledged: PacketNumber,
+    pub pad: bool,
+}
+
+impl Header {
+    /// Words 1 and 2.
+    #[inline]
+    pub fn words(&self) -> [u64; 2] {
+        let acknowledged = u64::from(self.acknowledged.get());
+        [
+            u64::from(self.number.get()) | u64::from(self.bytes) << 32,
+            acknowledged | u64::from(self.pad) << 32,
+        ]
+    }
+
+    /// How many words are written and checked, from the first on.
+    #[inline]
+    pub const fn written_words(&self) -> usize {
+        if self.pad { HEADER_WORDS } else { self.bytes as usize / 8 }
+    }
+
+    /// How far it is to the next packet.
+    #[inline]
+    pub const fn span(&self) -> u32 {
+        self.bytes.next_multiple_of(START_BYTES)
+    }
+
+    /// The packet of this number at `at`, if all of it is there. Every length is bounded before it is used.
+    #[inline]
+    pub fn validate<M: InboxMemory>(
+        memory: &M,
+        ring: Ring,
+        at: u32,
+        number: PacketNumber,
+        nonce: Nonce,
+    ) -> Option<Self> {
+        let start = at as usize / 8;
+        // The common answer to a poll, after one load.
+        let first = memory.load(start + 1);
+        if low32(first) != number.get() {
+            return None;
+        }
+        let second = memory.load(start + 2);
+        let header = Self {
+            number,
+            bytes: low32(first >> 32),
+            acknowledged: PacketNumber::new(low32(second)),
+            pad: second >> 32 & 1 != 0,
+        };
+        let longest = ring.packet_bytes_max().min(ring.bytes() - at);
+        let bounded = header.bytes >= HEADER_BYTES && header.bytes <= longest;
+        if !bounded || !header.bytes.is_multiple_of(8) || second >> 33 != 0 {
+            return None;
+        }
+        // The copies are checked, not the words a second time: they may have changed since.
+        let sum =
+            check(nonce, [first, second], header.written_words(), |word| memory.load(start + word));
+        (sum == memory.load(start)).then_some(header)
+    }
+}
+
+/// The check of a packet of so many words, of which `load` gives those behind the header. It takes four lanes of two words
+/// each, so that a processor multiplies them at the same time.
+#[inline]
+pub fn check(nonce: Nonce, header: [u64; 2], words: usize, load: impl Fn(usize) -> u64) -> u64 {
+    let mut lanes = SEEDS.map(|seed| nonce.0 ^ seed);
+    lanes[0] = mix(lanes[0], header[0], header[1]);
+    let mut word = HEADER_WORDS;
+    while word + 8 <= words {
+        for (lane, state) in lanes.iter_mut().enumerate() {
+            *state = mix(*state, load(word + 2 * lane), load(word + 2 * lane + 1));
+        }
+        word += 8;
+    }
+    // The length is in the header, so that what is missing may read as zero.
+    for state in &mut lanes {
+        if word >= words {
+            break;
+        }
+        let second = if word + 1 < words { load(word + 1) } else { 0 };
+        *state = mix(*state, load(word), second);
+        word += 2;
+    }
+    mix(mix(nonce.0, lanes[0], lanes[1]), lanes[2], lanes[3])
+}
+
+const SEEDS: [u64; 4] = [0, 0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
+
+const _: () = {
+    use super::frame::{FRAME_WORDS_MAX, INLINE_BYTES_MAX, INLINE_WORDS};
+    assert!(HEADER_WORDS * 8 == HEADER_BYTES as usize);
+    let quarter = Ring::LONG.packet_bytes_max() as usize;
+    assert!((HEADER_WORDS + INLINE_WORDS) * 8 + INLINE_BYTES_MAX <= quarter);
+    assert!((HEADER_WORDS + FRAME_WORDS_MAX) * 8 <= (2 << 10) / 4);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Words(Vec<u64>);
+
+    impl InboxMemory for Words {
+        fn load(&self, word: usize) -> u64 {
+            self.0[word]
+        }
+
+        fn store(&mut self, word: usize, value: u64) {
+            self.0[word] = value;
+        }
+    }
+
+    const NONCE: Nonce = Nonce(0x0123_4567_89ab_cdef);
+    const NUMBER: PacketNumber = PacketNumber::new(7);
+
+    fn ring() -> Ring {
+        Ring::new(2048).unwrap()
+    }
+
+    fn packet(bytes: u32, pad: bool, at: u32) -> Words {
+        let mut words = vec![POISON; ring().words()];
+        let header = Header { number: NUMBER, bytes, acknowledged: PacketNumber::new(3), pad };
+        let start = at as usize / 8;
+        let body: Vec<u64> =
+            (0..bytes as usize / 8).map(|word| word as u64 * 0x1234_5677).collect();
+        let written = header.written_words();
+        words[start..start + written].copy_from_slice(&body[..written]);
+        words[start + 1..start + 3].copy_from_slice(&header.words());
+        words[start] = check(NONCE, header.words(), written, |word| words[start + word]);
+        Words(words)
+    }
+
+    fn read(words: &Words, at: u32) -> Option<Header> {
+        Header::validate(words, ring(), at, NUMBER, NONCE)
+    }
+
+    #[test]
+    fn a_packet_validates_whole() {
+        for bytes in (24..=512).step_by(8) {
+            for (at, pad) in [(0, false), (64, false), (2048 - 512, false), (2048 - 512, true)] {
+                let header = read(&packet(bytes, pad, at), at).expect("it is all there");
+                assert_eq!((header.bytes, header.pad), (bytes, pad));
+                assert_eq!(header.acknowledged, PacketNumber::new(3));
+                assert_eq!(header.span() % START_BYTES, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_not_there_makes_the_packet_not_there() {
+        for bytes in [24, 56, 64, 88, 96, 104, 344, 512] {
+            for word in 0..bytes as usize / 8 {
+                for other in [POISON, 0] {
+                    let mut words = packet(bytes, false, 0);
+                    if words.0[word] != other {
+                        words.0[word] = other;
+                        assert_eq!(read(&words, 0), None, "{bytes} {word}");
+                    }
+                }
+                for bit in 0..64 {
+                    let mut words = packet(bytes, false, 0);
+                    words.0[word] ^= 1 << bit;
+                    assert_eq!(read(&words, 0), None, "{bytes} {word} {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_words_that_changed_places_do_not_validate() {
+        let len = 512 / 8;
+        for one in HEADER_WORDS..len {
+            for other in one + 1..len {
+                let mut words = packet(512, false, 0);
+                words.0.swap(one, other);
+                assert_eq!(read(&words, 0), None, "{one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_is_of_one_inbox_and_one_number() {
+        let words = packet(56, false, 0);
+        for bit in 0..64 {
+            let nonce = Nonce(NONCE.0 ^ 1 << bit);
+            assert_eq!(Header::validate(&words, ring(), 0, NUMBER, nonce), None);
+        }
+        assert_eq!(Header::validate(&words, ring(), 0, NUMBER.plus(1), NONCE), None);
+    }
+
+    /// The check holds, and the length is one that no writer may choose.
+    #[test]
+    fn lengths_are_bounded_before_they_are_used() {
+        let sealed = |bytes: u32, at: u32, flags: u64| {
+            let mut words = vec![0; ring().words()];
+            let start = at as usize / 8;
+            words[start + 1] = u64::from(NUMBER.get()) | u64::from(bytes) << 32;
+            words[start + 2] = flags;
+            let header = [words[start + 1], words[start + 2]];
+            let last = (bytes as usize / 8).min(words.len() - start);
+            words[start] = check(NONCE, header, last, |word| words[start + word]);
+            Words(words)
+        };
+        assert!(read(&sealed(512, 2048 - 512, 0), 2048 - 512).is_some());
+        for bytes in [0, 8, 16, 25, 63, 520, 2048, 4096, u32::MAX, u32::MAX - 7] {
+            assert_eq!(read(&sealed(bytes, 0, 0), 0), None, "{bytes}");
+        }
+        assert_eq!(read(&sealed(128, 2048 - 64, 0), 2048 - 64), None, "it would wrap");
+        assert_eq!(read(&sealed(64, 0, 2 << 32), 0), None, "bits without a meaning");
+    }
+
+    #[test]
+    fn a_ring_is_a_power_of_two_within_bounds() {
+        for bytes in [0, 64, 1 << 10, 3 << 10, 128 << 10, u32::MAX] {
+            assert_eq!(Ring::new(bytes), None);
+        }
+        assert_eq!(Ring::new(8 << 10), Some(Ring::SHORT));
+        assert_eq!(Ring::new(64 << 10), Some(Ring::LONG));
+    }
+}
