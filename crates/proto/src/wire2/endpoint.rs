@@ -1,0 +1,199 @@
+//! The loop: the channels and connections of one endpoint, driven by calls and progress, over anything that performs.
+//!
+//! ```text
+//!  call ──▶ connection ──▶ touch: does it owe frames, does it wait?      progress:  send what is due
+//!                            │                                                      take events
+//!                            ▼                                                      read cells and inboxes
+//!              owing list of its channel ──compose──▶ packets                       send what that gave rise to
+//!                                                                                   cells, letters, ends
+//! ```
+//!
+//! Every call and every event takes one way; what is rare is a call on that way. Nothing here blocks or allocates after the
+//! endpoint, its channels and its connections are made.
+
+mod keeper;
+mod perform;
+mod poll;
+mod send;
+mod table;
+
+pub use keeper::Keeper;
+pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform};
+
+use super::account::Account;
+use super::channel::{Cause, Channel, Parameters, Patience};
+use super::connection::Connection;
+use super::ids::{Moment, Name, Slot};
+use table::{Owing, Table};
+
+/// One channel, and what its connections share.
+#[derive(Debug)]
+struct Peer {
+    id: ChannelId,
+    channel: Channel,
+    account: Account,
+    owing: Owing,
+    /// A packet was posted since the last poll: an INLINE waits for the next one.
+    posted: bool,
+    /// It has ended, and its connections know.
+    reported: bool,
+}
+
+/// Why an isend got no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError<E> {
+    /// No such connection.
+    Unknown,
+    /// The channel has failed or ended.
+    Ended,
+    Connection(E),
+}
+
+#[derive(Debug)]
+pub struct Endpoint<C> {
+    peers: Vec<Peer>,
+    table: Table<C>,
+    patience: Patience,
+    keeper: Keeper,
+    /// Frames for connections that are gone.
+    stale: u64,
+}
+
+impl<C: Connection> Endpoint<C> {
+    /// Room for so many connections.
+    pub fn new(slots: usize) -> Self {
+        Self {
+            peers: Vec::new(),
+            table: Table::new(slots),
+            patience: Patience::default(),
+            keeper: Keeper::default(),
+            stale: 0,
+        }
+    }
+
+    /// A channel to a peer. None if the parameters are impossible.
+    pub fn add_channel(&mut self, parameters: Parameters) -> Option<ChannelId> {
+        let id = ChannelId(u32::try_from(self.peers.len()).ok()?);
+        let channel = Channel::new(parameters, self.patience.now())?;
+        let account = Account::new(parameters.data_rails);
+        let owing = Owing::default();
+        self.peers.push(Peer { id, channel, account, owing, posted: false, reported: false });
+        Some(id)
+    }
+
+    /// What the next connection will be called. None: no slot is free.
+    pub fn vacant(&self) -> Option<Name> {
+        self.table.vacant()
+    }
+
+    /// A connection of this channel takes the slot of that name. False if it is taken, or the channel has ended.
+    pub fn connect(&mut self, name: Name, channel: ChannelId, connection: C, now: Moment) -> bool {
+        let free = self.table.vacant() == Some(name);
+        let Some(peer) = self.peers.get_mut(channel.0 as usize).filter(|peer| !peer.reported)
+        else {
+            return false;
+        };
+        if !free {
+            return false;
+        }
+        self.table.put(name.slot, channel, connection);
+        self.table.touch(name.slot, &mut peer.owing, &peer.account, now);
+        true
+    }
+
+    /// The connection is over: no late write and no late frame can be meant for it. Its slot goes to the next generation.
+    pub fn disconnect(&mut self, slot: Slot) -> Option<C> {
+        let channel = self.table.tenant(slot)?.channel;
+        self.table.take(slot, &mut self.peers[channel.0 as usize].owing)
+    }
+
+    pub fn connection(&self, slot: Slot) -> Option<&C> {
+        self.table.get(slot)
+    }
+
+    /// Calls a connection, and does what it then wants done outside of its channel.
+    #[inline]
+    pub fn with<P: Perform<C>, T>(
+        &mut self,
+        perform: &mut P,
+        slot: Slot,
+        now: Moment,
+        call: impl FnOnce(&mut C, &mut Account) -> T,
+    ) -> Option<T> {
+        let tenant = self.table.tenant(slot)?;
+        let peer = &mut self.peers[tenant.channel.0 as usize];
+        let answer = call(&mut tenant.connection, &mut peer.account);
+        self.table.touch(slot, &mut peer.owing, &peer.account, now);
+        self.act(perform, slot, now);
+        Some(answer)
+    }
+
+    /// The channel is to end: END follows the last frame that its connections owe.
+    pub fn end(&mut self, channel: ChannelId) {
+        if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
+            peer.channel.ending_mut().want();
+        }
+    }
+
+    /// Something outside of the channel says that it cannot go on.
+    pub fn fail(&mut self, channel: ChannelId, cause: Cause) {
+        if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
+            peer.channel.fail(cause);
+        }
+    }
+
+    pub fn channel(&self, id: ChannelId) -> Option<&Channel> {
+        self.peers.get(id.0 as usize).map(|peer| &peer.channel)
+    }
+
+    pub fn account(&self, id: ChannelId) -> Option<&Account> {
+        self.peers.get(id.0 as usize).map(|peer| &peer.account)
+    }
+
+    /// Frames that were dropped because their connection is gone.
+    pub fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// One poll, by whichever caller: sends first, then polls, then sends what the poll gave rise to.
+    pub fn progress<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) {
+        let patience = self.patience.poll(now);
+        self.keeper.polled(now);
+        for peer in 0..self.peers.len() {
+            self.send(perform, peer, now);
+        }
+        for _ in 0..self.table.acting() {
+            if let Some(slot) = self.table.next_acting() {
+                self.act(perform, slot, now);
+            }
+        }
+        while let Some(event) = perform.next_event() {
+            self.happened(perform, event, (now, patience));
+        }
+        for peer in 0..self.peers.len() {
+            self.peers[peer].posted = false;
+            self.read(perform, peer, (now, patience));
+            let left = self.send(perform, peer, now);
+            self.settle(perform, peer, left, (now, patience));
+        }
+    }
+
+    /// Posts what connections want done outside of the channel, until a post is refused.
+    #[inline]
+    fn act<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
+        let Some(tenant) = self.table.tenant(slot) else { return };
+        let peer = &mut self.peers[tenant.channel.0 as usize];
+        // A failed channel posts nothing on any rail.
+        while peer.channel.is_alive() {
+            let Some(action) = tenant.connection.next_action(&mut peer.account, now) else {
+                return;
+            };
+            let posted = perform.act(slot, &action);
+            tenant.connection.acted(&action, posted, &mut peer.account, now);
+            if !posted {
+                self.table.act_later(slot);
+                return;
+            }
+        }
+    }
+}

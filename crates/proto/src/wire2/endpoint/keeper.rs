@@ -1,0 +1,70 @@
+//! When an endpoint must be polled that its caller does not poll: the keeper asks, and polls in the caller's place.
+
+use std::time::Duration;
+
+use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_OWED};
+use super::super::connection::Connection;
+use super::super::ids::Moment;
+use super::{Endpoint, Perform};
+
+#[derive(Debug)]
+pub struct Keeper {
+    polled: Moment,
+    /// How long an endpoint that owes nothing goes unpolled.
+    idle: Duration,
+}
+
+impl Default for Keeper {
+    fn default() -> Self {
+        Self { polled: Moment::default(), idle: KEEPER_IDLE }
+    }
+}
+
+impl Keeper {
+    #[inline]
+    pub(super) fn polled(&mut self, now: Moment) {
+        self.polled = now;
+    }
+}
+
+impl<C: Connection> Endpoint<C> {
+    /// Whether something is unsent, unacknowledged or unanswered, so that the keeper polls soon.
+    pub fn owes(&self) -> bool {
+        self.table.acting() > 0
+            || self.peers.iter().any(|peer| {
+                peer.channel.owes(&peer.account.counts)
+                    || (peer.channel.may_write() && peer.owing.waited)
+            })
+    }
+
+    /// When the keeper must poll if nothing else does before. None: no channel lives.
+    pub fn keeper_due(&self) -> Option<Moment> {
+        if !self.peers.iter().any(|peer| !peer.reported) {
+            return None;
+        }
+        let wait = if self.owes() { KEEPER_OWED } else { self.keeper.idle };
+        Some(self.keeper.polled.plus(wait))
+    }
+
+    /// The keeper polls, if that is due. Polls that find nothing become rarer. True if it did.
+    pub fn keep<P: Perform<C>>(&mut self, perform: &mut P, now: Moment) -> bool {
+        if self.keeper_due().is_none_or(|due| now < due) {
+            return false;
+        }
+        let before = self.news();
+        self.progress(perform, now);
+        let found = self.news() != before;
+        let longer = (self.keeper.idle * 2).min(KEEPER_IDLE_MAX);
+        self.keeper.idle = if found { KEEPER_IDLE } else { longer };
+        true
+    }
+
+    /// A number that changes with whatever is consumed or acknowledged.
+    fn news(&self) -> u64 {
+        self.peers.iter().fold(0, |sum, peer| {
+            let consumed = peer.channel.inbox().map_or(0, |inbox| inbox.consumed().get());
+            let acknowledged = peer.channel.shadow().acknowledged().get();
+            sum + u64::from(consumed) + u64::from(acknowledged)
+        })
+    }
+}

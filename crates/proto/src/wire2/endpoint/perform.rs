@@ -1,0 +1,89 @@
+//! What the loop asks of the one that performs it: the plugin, over libfabric; the simulator, over a wire with faults.
+
+use super::super::channel::{Cause, Post, WriteId};
+use super::super::connection::Connection;
+use super::super::frame::Open;
+use super::super::ids::{Generation, Nonce, Slot};
+use super::super::letter::Letter;
+use super::super::memory::{InboxMemory, MemoryId, Payload, Shadows};
+
+/// Names a channel of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChannelId(pub u32);
+
+/// Memory for an inbox and the cell behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct LentInbox {
+    pub memory: MemoryId,
+    pub address: u64,
+    pub key: u64,
+    /// A random number.
+    pub nonce: Nonce,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<E> {
+    /// A write of a channel's has ended.
+    Wrote { channel: ChannelId, write: WriteId, rail: u8, well: bool },
+    /// A two-sided message could not be sent. (That one was sent says nothing.)
+    LetterFailed { channel: ChannelId, rail: u8 },
+    /// A two-sided message of the peer's. `proven`: the secret of a listener vouches for it.
+    Letter { channel: ChannelId, letter: Letter, proven: bool },
+    /// The endpoint of a control rail was closed: nothing moves on it any more.
+    RailClosed { rail: u8 },
+    /// Of a connection's own actions.
+    Connection { slot: Slot, generation: Generation, event: E },
+}
+
+/// How a channel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Over,
+    Failed(Cause),
+}
+
+pub trait Perform<C: Connection>: Shadows {
+    type Inbox: InboxMemory;
+
+    fn inbox(&mut self, id: MemoryId) -> &mut Self::Inbox;
+
+    /// Posts a write. False if the provider refuses for now.
+    fn post(&mut self, channel: ChannelId, post: &Post) -> bool;
+
+    /// Posts a two-sided message. False if the provider refuses for now.
+    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool;
+
+    /// Posts what a connection asks for. False if the provider refuses for now.
+    fn act(&mut self, slot: Slot, action: &C::Action) -> bool;
+
+    /// Copies the payload of a message into the shadow, in bytes.
+    fn copy_out(&mut self, shadow: MemoryId, payload: Payload, message: &C::Message);
+
+    /// Copies a payload from the inbox to where it belongs.
+    fn copy_in(&mut self, inbox: MemoryId, payload: Payload, slot: Slot, place: &C::Place);
+
+    /// What happened next. None: nothing more for now.
+    fn next_event(&mut self) -> Option<Event<C::Event>>;
+
+    /// Memory for an inbox on this rail. None: not now.
+    fn lend_inbox(&mut self, channel: ChannelId, rail: u8) -> Option<LentInbox>;
+
+    /// Memory for a shadow. None: not now.
+    fn lend_shadow(&mut self, channel: ChannelId) -> Option<MemoryId>;
+
+    /// This inbox is read no more. A late write may reach it until the rail is closed.
+    fn retire_inbox(&mut self, memory: MemoryId, rail: u8);
+
+    /// Nothing reads this shadow any more.
+    fn release_shadow(&mut self, memory: MemoryId);
+
+    /// A peer asks a listener for a connection.
+    fn asked_to_open(&mut self, channel: ChannelId, open: &Open);
+
+    /// A frame broke a bound of this connection: the channel fails.
+    fn violated(&mut self, slot: Slot, error: C::Error);
+
+    /// The channel is over. Its connections know.
+    fn ended(&mut self, channel: ChannelId, outcome: Outcome);
+}

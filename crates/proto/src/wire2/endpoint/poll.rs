@@ -1,0 +1,329 @@
+//! What happened, what has landed, and what follows from it for a channel as a whole.
+
+use super::super::bound::PACKETS_PER_POLL;
+use super::super::channel::{Arrived, Cause, Sent};
+use super::super::connection::Connection;
+use super::super::frame::{Frame, RailState};
+use super::super::ids::Moment;
+use super::super::letter::{Body, Letter};
+use super::super::memory::{MemoryId, Payload};
+use super::table::{Owing, Table};
+use super::{Account, ChannelId, Endpoint, Event, Outcome, Peer, Perform};
+
+/// The moment by the caller's clock, and by the clock that stands still between polls.
+type Now = (Moment, Moment);
+
+impl<C: Connection> Endpoint<C> {
+    pub(super) fn happened<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        event: Event<C::Event>,
+        now: Now,
+    ) {
+        match event {
+            Event::Wrote { channel, write, rail, well } => {
+                let Self { peers, table, .. } = self;
+                let Some(peer) = peers.get_mut(channel.0 as usize) else { return };
+                let Peer { channel, owing, account, .. } = peer;
+                let free = channel
+                    .wrote(write, rail, well, |sent| left(table, owing, account, sent, now.0));
+                if let Some(memory) = free {
+                    perform.release_shadow(memory);
+                }
+            }
+            Event::Connection { slot, generation, event } => {
+                self.connection_happened(perform, (slot, generation), event, now.0);
+            }
+            Event::LetterFailed { channel, rail } => {
+                if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
+                    peer.channel.rail_lost(rail);
+                }
+            }
+            Event::Letter { channel, letter, proven } => {
+                self.letter(perform, channel, &letter, proven, now);
+            }
+            Event::RailClosed { rail } => {
+                for peer in &mut self.peers {
+                    peer.channel.rail_closed(rail, |memory| perform.release_shadow(memory));
+                }
+            }
+        }
+    }
+
+    fn connection_happened<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        (slot, generation): (super::Slot, super::super::ids::Generation),
+        event: C::Event,
+        now: Moment,
+    ) {
+        let name = super::Name { slot, generation };
+        let Some(tenant) = self.table.named(name) else {
+            self.stale += 1;
+            return;
+        };
+        let peer = &mut self.peers[tenant.channel.0 as usize];
+        if let Err(error) = tenant.connection.happened(event, &mut peer.account, now) {
+            perform.violated(slot, error);
+            peer.channel.fail(Cause::Connection);
+        }
+        self.table.touch(slot, &mut peer.owing, &peer.account, now);
+        self.act(perform, slot, now);
+    }
+
+    #[cold]
+    fn letter<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        id: ChannelId,
+        letter: &Letter,
+        proven: bool,
+        now: Now,
+    ) {
+        let index = id.0 as usize;
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        if !peer.channel.believes(letter, proven) {
+            self.stale += 1;
+            return;
+        }
+        if peer.channel.failure().is_some() || peer.channel.is_over() {
+            if let Body::Query(_) = letter.body
+                && let Some((rail, answer)) = peer.channel.last_letter(&peer.account.counts)
+            {
+                // If it is refused, the next QUERY asks again.
+                perform.send(id, rail, &answer);
+            }
+            return;
+        }
+        peer.channel.letter_arrived(letter, now.1);
+        match &letter.body {
+            Body::Hello(hello) => {
+                let Self { peers, table, .. } = self;
+                let Peer { channel, owing, account, .. } = &mut peers[index];
+                if channel.would_adopt(hello) {
+                    // Without memory the HELLO is as good as lost: it is repeated.
+                    let Some(shadow) = perform.lend_shadow(id) else { return };
+                    let left = |sent| left(table, owing, account, sent, now.0);
+                    if let Some(memory) = channel.adopt(perform, hello, shadow, now, left) {
+                        perform.release_shadow(memory);
+                    }
+                }
+                channel.greeted(hello);
+            }
+            Body::Query(query) => {
+                // What has landed is no loss.
+                self.read(perform, index, now);
+                self.peers[index].channel.asked(query);
+            }
+            Body::Status(status) => {
+                let Self { peers, table, .. } = self;
+                let Peer { channel, owing, account, .. } = &mut peers[index];
+                channel.answered(status, now.1, |sent| left(table, owing, account, sent, now.0));
+            }
+        }
+    }
+
+    /// Reads the cell, then the packets that are there, within a bound.
+    #[inline]
+    pub(super) fn read<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
+        let Self { peers, table, .. } = self;
+        let Peer { channel, owing, account, .. } = &mut peers[index];
+        if channel.is_over() {
+            return;
+        }
+        let Some(memory) = channel.inbox().map(|inbox| inbox.memory()) else { return };
+        channel.read_cell(perform.inbox(memory), now.1, |sent| {
+            left(table, owing, account, sent, now.0);
+        });
+        for _ in 0..PACKETS_PER_POLL {
+            let channel = &self.peers[index].channel;
+            let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
+            self.consume(perform, index, memory, arrived, now);
+        }
+    }
+
+    #[inline]
+    fn consume<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        memory: MemoryId,
+        mut arrived: Arrived,
+        now: Now,
+    ) {
+        loop {
+            match arrived.next_frame(perform.inbox(memory)) {
+                Ok(Some((frame, payload))) => {
+                    self.frame(perform, index, (&frame, memory, payload), now.0);
+                }
+                Ok(None) => break,
+                Err(malformed) => {
+                    self.peers[index].channel.fail(Cause::Malformed(malformed));
+                    break;
+                }
+            }
+        }
+        let Self { peers, table, .. } = self;
+        let Peer { channel, owing, account, .. } = &mut peers[index];
+        channel.consumed(perform.inbox(memory), &arrived, now, |sent| {
+            left(table, owing, account, sent, now.0);
+        });
+        if let Some(smoothed) = channel.round_trip().smoothed() {
+            account.set_round_trip(smoothed);
+        }
+    }
+
+    #[inline]
+    fn frame<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        (frame, memory, payload): (&Frame, MemoryId, Payload),
+        now: Moment,
+    ) {
+        let peer = &mut self.peers[index];
+        if peer.channel.ending().has_peer_said() {
+            peer.channel.fail(Cause::AfterEnd);
+            return;
+        }
+        let Some(to) = frame.to() else {
+            return self.channel_frame(perform, index, frame, now);
+        };
+        let Some(tenant) = self.table.named(to).filter(|tenant| tenant.channel == peer.id) else {
+            self.stale += 1;
+            return;
+        };
+        match tenant.connection.received(frame, &mut peer.account, now) {
+            Ok(None) => {}
+            Ok(Some(place)) => {
+                perform.copy_in(memory, payload, to.slot, &place);
+                tenant.connection.copied(place, &mut peer.account, now);
+            }
+            Err(error) => {
+                perform.violated(to.slot, error);
+                peer.channel.fail(Cause::Connection);
+            }
+        }
+        self.table.touch(to.slot, &mut peer.owing, &peer.account, now);
+        self.act(perform, to.slot, now);
+    }
+
+    /// A frame that is for no connection.
+    #[cold]
+    fn channel_frame<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        frame: &Frame,
+        now: Moment,
+    ) {
+        let peer = &mut self.peers[index];
+        match frame {
+            Frame::Open(open) => perform.asked_to_open(peer.id, open),
+            Frame::Rail(note) if note.state == RailState::Down => {
+                peer.channel.fail(Cause::RailDown { rail: note.rail });
+            }
+            Frame::End => {
+                peer.channel.ending_mut().peer_said();
+                self.tell_connections(index, false, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// What follows for the channel: its cell, its letters, its inboxes, its end. `left`: a packet was posted in this poll.
+    pub(super) fn settle<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        left: bool,
+        now: Now,
+    ) {
+        let peer = &mut self.peers[index];
+        if !peer.channel.is_alive() {
+            return self.ended(perform, index, now);
+        }
+        if !left
+            && let Some(post) = peer.channel.cell_post(perform, now.0)
+            && perform.post(peer.id, &post)
+        {
+            peer.channel.posted(&post, now.0);
+        }
+        if let Some(rail) = peer.channel.wants_inbox() {
+            lend(perform, peer, rail);
+        }
+        if peer.channel.has_ended(now.1) {
+            return self.over(perform, index);
+        }
+        let waits = peer.owing.waiting > 0;
+        if let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1)
+            && perform.send(peer.id, due.rail, &due.letter)
+        {
+            peer.channel.letter_posted(&due, now.1);
+        }
+    }
+
+    #[cold]
+    fn ended<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
+        let Some(cause) = self.peers[index].channel.is_failing() else { return };
+        // What has landed counts. A peer has no more packets unacknowledged than one poll consumes.
+        self.read(perform, index, now);
+        let peer = &mut self.peers[index];
+        peer.channel.failed();
+        peer.reported = true;
+        if let Some((rail, letter)) = peer.channel.last_letter(&peer.account.counts) {
+            perform.send(peer.id, rail, &letter);
+        }
+        let id = peer.id;
+        self.tell_connections(index, true, now.0);
+        perform.ended(id, Outcome::Failed(cause));
+    }
+
+    #[cold]
+    fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize) {
+        let peer = &mut self.peers[index];
+        peer.reported = true;
+        if let Some((memory, rail)) = peer.channel.over() {
+            perform.retire_inbox(memory, rail);
+        }
+        perform.ended(peer.id, Outcome::Over);
+    }
+
+    fn tell_connections(&mut self, index: usize, failed: bool, now: Moment) {
+        let Self { peers, table, .. } = self;
+        let Peer { id, account, owing, .. } = &mut peers[index];
+        let mut at = 0;
+        while let Some(slot) = table.next_of(*id, at) {
+            at = slot.index() + 1;
+            if let Some(tenant) = table.tenant(slot) {
+                tenant.connection.ended(failed, now);
+                table.touch(slot, owing, account, now);
+            }
+        }
+    }
+}
+
+/// An inline message needs no help any more.
+#[inline]
+fn left<C: Connection>(
+    table: &mut Table<C>,
+    owing: &mut Owing,
+    account: &mut Account,
+    sent: Sent,
+    now: Moment,
+) {
+    if let Some(tenant) = table.named(sent.from) {
+        tenant.connection.inline_left(sent.message);
+        table.touch(sent.from.slot, owing, account, now);
+    }
+}
+
+#[cold]
+fn lend<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, rail: u8) {
+    let Some(lent) = perform.lend_inbox(peer.id, rail) else { return };
+    let memory = (lent.memory, perform.inbox(lent.memory));
+    let old = peer.channel.lend(memory, rail, (lent.address, lent.key, lent.nonce));
+    if let Some((memory, rail)) = old {
+        perform.retire_inbox(memory, rail);
+    }
+}

@@ -1,0 +1,171 @@
+//! Frames into packets and packets out: what leaves inside a call, and what progress sends.
+
+use super::super::channel::Sent;
+use super::super::connection::{Connection, Submit, Which};
+use super::super::frame::Frame;
+use super::super::ids::{Moment, Slot};
+use super::super::memory::MemoryId;
+use super::{Endpoint, Peer, Perform, SubmitError, Table};
+
+impl<C: Connection> Endpoint<C> {
+    /// An isend. A message that travels inline leaves at once, with all that waits for that peer, if nothing of the channel
+    /// was posted since the last poll; else it joins the packet of the next one.
+    #[inline]
+    pub fn submit<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        slot: Slot,
+        message: &C::Message,
+        now: Moment,
+    ) -> Result<Submit, SubmitError<C::Fault>> {
+        let from = self.table.name(slot);
+        let tenant = self.table.tenant(slot).ok_or(SubmitError::Unknown)?;
+        let index = tenant.channel.0 as usize;
+        let peer = &mut self.peers[index];
+        if !peer.channel.may_write() {
+            return Err(SubmitError::Ended);
+        }
+        let words = peer.channel.shadow().inline_room_words();
+        let submit = tenant.connection.submit(message, words, &mut peer.account, now);
+        let (id, frame) = match submit.map_err(SubmitError::Connection)? {
+            Submit::Inline { message, frame } => (message, frame),
+            other => {
+                self.table.touch(slot, &mut peer.owing, &peer.account, now);
+                self.act(perform, slot, now);
+                return Ok(other);
+            }
+        };
+        let shadow = peer.channel.shadow_mut();
+        let Some(memory) = shadow.memory() else { return Err(SubmitError::Ended) };
+        let payload = shadow
+            .append_inline(perform.shadow(memory), &frame, Sent { from, message: id })
+            .expect("the connection was told how much room there is");
+        perform.copy_out(memory, payload, message);
+        self.table.touch(slot, &mut peer.owing, &peer.account, now);
+        if !peer.posted {
+            self.compose(perform, index, memory, now);
+        }
+        Ok(Submit::Inline { message: id, frame })
+    }
+
+    /// Sends what earlier calls left urgent: irecv does so before it adds its own.
+    pub fn send_urgent<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
+        if let Some(tenant) = self.table.tenant(slot) {
+            let index = tenant.channel.0 as usize;
+            self.send(perform, index, now);
+        }
+    }
+
+    /// Whether a frame that a peer waits for has not left: the last request of the endpoint is not reported before.
+    pub fn must_send_first(&self) -> bool {
+        self.peers.iter().any(|peer| {
+            let unsent = peer.channel.shadow().is_open() || peer.channel.shadow().is_backed_up();
+            peer.channel.may_write() && (peer.owing.waited || unsent)
+        })
+    }
+
+    /// Posts what waits, then as many packets as are due and have room. True if one was posted.
+    #[inline]
+    pub(super) fn send<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        now: Moment,
+    ) -> bool {
+        let peer = &mut self.peers[index];
+        let left = post(perform, peer, now);
+        let channel = &peer.channel;
+        if !channel.may_write() {
+            return left;
+        }
+        let Some(memory) = channel.shadow().memory() else { return left };
+        let mut due = channel.shadow().is_open() || channel.ending().is_wanted();
+        if !due && peer.owing.is_due(now) {
+            self.table.refresh(&mut peer.owing, &peer.account, now);
+            due = peer.owing.is_due(now);
+        }
+        let composed = due && self.compose(perform, index, memory, now);
+        left || composed
+    }
+
+    /// Takes up all that is owed, seals and posts, until nothing is owed or there is no room. True if a packet was posted.
+    fn compose<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        index: usize,
+        memory: MemoryId,
+        now: Moment,
+    ) -> bool {
+        let Self { peers, table, .. } = self;
+        let peer = &mut peers[index];
+        let mut left = false;
+        loop {
+            if !peer.owing.is_empty() {
+                for which in [Which::Adverts, Which::Others] {
+                    collect(perform, table, peer, memory, which, now);
+                }
+                table.refresh(&mut peer.owing, &peer.account, now);
+            }
+            if peer.channel.ending().is_wanted() && peer.owing.is_empty() {
+                say_end(perform, peer, memory);
+            }
+            if !peer.channel.shadow().is_open() {
+                return left;
+            }
+            peer.channel.seal(perform.shadow(memory));
+            left |= post(perform, peer, now);
+            let more = !peer.owing.is_empty() || peer.channel.ending().is_wanted();
+            if !more || !peer.channel.may_write() {
+                return left;
+            }
+        }
+    }
+}
+
+/// Appends the frames of one sort that the listed connections have, as far as there is room.
+fn collect<C: Connection, P: Perform<C>>(
+    perform: &mut P,
+    table: &mut Table<C>,
+    peer: &mut Peer,
+    memory: MemoryId,
+    which: Which,
+    now: Moment,
+) {
+    let mut at = peer.owing.first();
+    while let Some(slot) = at {
+        at = table.next_owing(slot);
+        let Some(tenant) = table.tenant(slot) else { continue };
+        loop {
+            let words = peer.channel.shadow().room_words();
+            let account = &mut peer.account;
+            let Some(frame) = tenant.connection.next_frame(which, words, account, now) else {
+                break;
+            };
+            let fits = peer.channel.shadow_mut().append(perform.shadow(memory), &frame);
+            assert!(fits, "a connection gave a frame that is longer than it was asked for");
+        }
+    }
+}
+
+fn say_end<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, memory: MemoryId) {
+    let shadow = peer.channel.shadow_mut();
+    if shadow.append(perform.shadow(memory), &Frame::End) {
+        let packet = shadow.next();
+        peer.channel.ending_mut().said(packet);
+    }
+}
+
+/// Posts sealed packets until one is refused. True if one was posted.
+#[inline]
+fn post<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Moment) -> bool {
+    let mut left = false;
+    while let Some(post) = peer.channel.next_post() {
+        if !perform.post(peer.id, &post) {
+            break;
+        }
+        peer.channel.posted(&post, now);
+        left = true;
+    }
+    peer.posted |= left;
+    left
+}

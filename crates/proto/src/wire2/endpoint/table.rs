@@ -1,0 +1,201 @@
+//! The connections of an endpoint by slot, and which of them owe frames, channel by channel.
+
+use std::collections::VecDeque;
+
+use super::super::account::Account;
+use super::super::connection::{Connection, Owes};
+use super::super::ids::{Generation, Moment, Name, Slot};
+use super::ChannelId;
+
+#[derive(Debug)]
+pub(super) struct Tenant<C> {
+    pub(super) connection: C,
+    pub(super) channel: ChannelId,
+    waits: bool,
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    generation: Generation,
+    tenant: Option<Tenant<C>>,
+    /// The next in the list of its channel's that owe frames.
+    next: Option<Slot>,
+    linked: bool,
+    /// An action of its own was refused.
+    acting: bool,
+}
+
+/// The connections of one channel that owe frames, and when the first of them must leave.
+#[derive(Debug, Default)]
+pub(super) struct Owing {
+    first: Option<Slot>,
+    urgent: bool,
+    /// The peer waits for a frame: it is posted before the last request is reported.
+    pub(super) waited: bool,
+    until: Option<Moment>,
+    /// How many connections wait for the peer.
+    pub(super) waiting: u32,
+}
+
+impl Owing {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(super) fn first(&self) -> Option<Slot> {
+        self.first
+    }
+
+    /// Whether a packet must leave for what is owed. It may say so too early: see [`Table::refresh`].
+    #[inline]
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        self.urgent || self.until.is_some_and(|until| until <= now)
+    }
+
+    fn add(&mut self, owes: Owes) {
+        match owes {
+            Owes::Nothing => {}
+            Owes::Lazy { until } => {
+                self.until = Some(self.until.map_or(until, |before| before.min(until)));
+            }
+            Owes::Urgent => self.urgent = true,
+            Owes::Waited => (self.urgent, self.waited) = (true, true),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Table<C> {
+    entries: Vec<Entry<C>>,
+    acting: VecDeque<Slot>,
+}
+
+impl<C: Connection> Table<C> {
+    pub(super) fn new(slots: usize) -> Self {
+        let entry = || Entry {
+            generation: Generation::default(),
+            tenant: None,
+            next: None,
+            linked: false,
+            acting: false,
+        };
+        let slots = slots.min(Slot::COUNT);
+        Self {
+            entries: (0..slots).map(|_| entry()).collect(),
+            acting: VecDeque::with_capacity(slots),
+        }
+    }
+
+    /// A free slot's name: whoever takes it is called that.
+    pub(super) fn vacant(&self) -> Option<Name> {
+        // One that a list still names is not free.
+        let free = |entry: &Entry<C>| entry.tenant.is_none() && !entry.linked && !entry.acting;
+        let index = self.entries.iter().position(free)?;
+        Some(Name { slot: Slot::new(index)?, generation: self.entries[index].generation })
+    }
+
+    pub(super) fn put(&mut self, slot: Slot, channel: ChannelId, connection: C) {
+        self.entries[slot.index()].tenant = Some(Tenant { connection, channel, waits: false });
+    }
+
+    /// The slot is free again, for the next generation.
+    pub(super) fn take(&mut self, slot: Slot, owing: &mut Owing) -> Option<C> {
+        let entry = self.entries.get_mut(slot.index())?;
+        let tenant = entry.tenant.take()?;
+        entry.generation = entry.generation.next();
+        owing.waiting -= u32::from(tenant.waits);
+        Some(tenant.connection)
+    }
+
+    pub(super) fn tenant(&mut self, slot: Slot) -> Option<&mut Tenant<C>> {
+        self.entries.get_mut(slot.index())?.tenant.as_mut()
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> Option<&C> {
+        Some(&self.entries.get(slot.index())?.tenant.as_ref()?.connection)
+    }
+
+    /// The connection of this name, if that is not a former tenant's.
+    #[inline]
+    pub(super) fn named(&mut self, name: Name) -> Option<&mut Tenant<C>> {
+        let entry = self.entries.get_mut(name.slot.index())?;
+        if entry.generation != name.generation {
+            return None;
+        }
+        entry.tenant.as_mut()
+    }
+
+    pub(super) fn name(&self, slot: Slot) -> Name {
+        let generation = self.entries.get(slot.index()).map(|entry| entry.generation);
+        Name { slot, generation: generation.unwrap_or_default() }
+    }
+
+    /// The first connection of a channel from this index on.
+    pub(super) fn next_of(&self, channel: ChannelId, from: usize) -> Option<Slot> {
+        let of = |entry: &Entry<C>| {
+            entry.tenant.as_ref().is_some_and(|tenant| tenant.channel == channel)
+        };
+        let index = self.entries.iter().skip(from).position(of)?;
+        Slot::new(from + index)
+    }
+
+    /// After any call of a connection: it may owe or wait now.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: Slot, owing: &mut Owing, account: &Account, now: Moment) {
+        let Some(entry) = self.entries.get_mut(slot.index()) else { return };
+        let Some(tenant) = &mut entry.tenant else { return };
+        let waits = tenant.connection.waits();
+        if waits != tenant.waits {
+            tenant.waits = waits;
+            owing.waiting = if waits { owing.waiting + 1 } else { owing.waiting - 1 };
+        }
+        let owes = tenant.connection.owes(account, now);
+        if owes == Owes::Nothing {
+            return;
+        }
+        owing.add(owes);
+        if !entry.linked {
+            entry.linked = true;
+            entry.next = owing.first.replace(slot);
+        }
+    }
+
+    pub(super) fn next_owing(&self, slot: Slot) -> Option<Slot> {
+        self.entries.get(slot.index())?.next
+    }
+
+    /// Asks all that are listed again. Those that owe nothing leave the list.
+    pub(super) fn refresh(&mut self, owing: &mut Owing, account: &Account, now: Moment) {
+        let mut at = owing.first.take();
+        (owing.urgent, owing.waited, owing.until) = (false, false, None);
+        while let Some(slot) = at {
+            let entry = &mut self.entries[slot.index()];
+            at = entry.next.take();
+            entry.linked = false;
+            self.touch(slot, owing, account, now);
+        }
+    }
+
+    /// An action of this connection was refused: it is asked again later.
+    pub(super) fn act_later(&mut self, slot: Slot) {
+        let Some(entry) = self.entries.get_mut(slot.index()) else { return };
+        if !entry.acting {
+            entry.acting = true;
+            self.acting.push_back(slot);
+        }
+    }
+
+    /// How many connections have actions to be posted again.
+    pub(super) fn acting(&self) -> usize {
+        self.acting.len()
+    }
+
+    pub(super) fn next_acting(&mut self) -> Option<Slot> {
+        let slot = self.acting.pop_front()?;
+        self.entries[slot.index()].acting = false;
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests;
