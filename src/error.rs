@@ -348,6 +348,24 @@ impl Cause {
         Error { of: Of::Settling, ..self.into() }
     }
 
+    /// An endpoint could not be opened because there may be no more of what it needs: process ids of a NIC (cxi), open files, ports,
+    /// memory. The device, and the answer.
+    pub(crate) fn want_of_room(self) -> Option<(Label, Fault)> {
+        const ENOMEM: i32 = 12;
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        const ENOSPC: i32 = 28;
+        const EADDRINUSE: i32 = 98;
+        const EADDRNOTAVAIL: i32 = 99;
+        let (Self::CannotOpen { device, fault, .. } | Self::CannotUse { device, fault, .. }) = self
+        else {
+            return None;
+        };
+        let full =
+            matches!(-fault.code, ENOMEM | ENFILE | EMFILE | ENOSPC | EADDRINUSE | EADDRNOTAVAIL);
+        full.then_some((device, fault))
+    }
+
     fn kind(self) -> Kind {
         match self {
             Self::NoPlace(_)

@@ -32,8 +32,9 @@ const LAST_TURNS: u32 = 256;
 
 impl Endpoint {
     pub(crate) fn close_send(&mut self, comm: Handle) -> Result<()> {
-        let Self { senders, nics, .. } = self;
+        let Self { senders, nics, tenants, .. } = self;
         let sender = open_sender(senders.get_mut(comm.slot(), comm.generation()), Noun::SendComm)?;
+        tenants.closed(comm);
         sender.ending.closing = true;
         sender.block();
         sender.count_in_flight(nics, comm.slot());
@@ -46,10 +47,11 @@ impl Endpoint {
 
     pub(crate) fn close_receive(&mut self, comm: Handle) -> Result<()> {
         let (slot, generation) = (comm.slot(), comm.generation());
-        let Self { receivers, nics, slabs, outstanding, working, .. } = self;
+        let Self { receivers, nics, slabs, outstanding, working, tenants, .. } = self;
         let receiver = receivers.get_mut(slot, generation);
         let receiver = receiver.filter(|receiver| !receiver.ending.closing);
         let receiver = receiver.ok_or(Cause::Stale(Noun::ReceiveComm))?;
+        tenants.closed(comm);
         receiver.ending.closing = true;
         receiver.flow.end_plain_arrivals();
         if !std::mem::replace(&mut receiver.ending.blocked, true) {
@@ -82,6 +84,7 @@ impl Endpoint {
     }
 
     pub(crate) fn close_listen(&mut self, listener: Handle) -> Result<()> {
+        self.tenants.closed(listener);
         let taken = self.listeners.remove(listener.slot(), listener.generation());
         let listener = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
         listener.requests().for_each(|request| self.answered.forget(request.mark()));

@@ -122,6 +122,7 @@ impl Endpoint {
         let taken =
             if ours { self.regions.remove(handle.slot(), handle.generation()) } else { None };
         let region = taken.ok_or(Cause::Stale(Noun::MemoryHandle))?;
+        self.tenants.closed(handle);
         // What is in flight may be of another handle of the same registration, which stays.
         if self.cache.is_shared(&region) || !self.still_touches(&region) {
             self.cache.release(region);

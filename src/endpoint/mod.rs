@@ -31,6 +31,7 @@ mod sender;
 mod setup;
 mod silence;
 pub(crate) mod slots;
+pub(crate) mod tenants;
 mod unheard;
 mod watch;
 mod working;
@@ -60,6 +61,7 @@ use notices::Notices;
 use receiver::{Incoming, Receiver};
 use sender::{Outgoing, Sender};
 use slots::Slots;
+use tenants::Tenants;
 use unheard::Unheard;
 use watch::Watch;
 use working::Working;
@@ -77,6 +79,7 @@ pub(crate) struct Endpoint {
     settled: bool,
     /// The probe of the device, while this endpoint makes it.
     probe: Option<Probe>,
+    tenants: Tenants,
     listeners: Slots<Listener<setup::Accepting>>,
     /// The requests that have come, by what became of them.
     answered: Answered,
@@ -189,6 +192,7 @@ impl Endpoint {
             capabilities,
             settled: false,
             probe: None,
+            tenants: Tenants::default(),
             listeners: Slots::new(u16::MAX).beginning_at(first),
             answered: Answered::default(),
             senders: Slots::new(u16::MAX).beginning_at(first).named(HandleKind::Sender, number),

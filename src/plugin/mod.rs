@@ -121,7 +121,9 @@ pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
 /// Frees what is left of a context: listeners, comms, endpoints.
 pub(crate) fn close_context(context: Handle) -> Result<()> {
     started()?;
-    registry::close_context(context)
+    let left = registry::close_context(context)?;
+    // Of endpoints that others share: the memory may be gone when this returns. All of them, whatever becomes of one.
+    left.into_iter().map(|region| deregister(region, region)).fold(Ok(()), Result::and)
 }
 
 pub(crate) fn devices() -> Result<usize> {
@@ -160,6 +162,9 @@ pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
     started()?;
     let (comm, waits_for) = registry::with(listener, |endpoint| {
         let comm = endpoint.accept(listener)?;
+        if let Some(comm) = comm {
+            endpoint.inherits(listener, comm);
+        }
         Ok((comm, endpoint.waits_for()))
     })?;
     push_probe(waits_for);
@@ -178,7 +183,9 @@ pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handl
     started()?;
     let register = |endpoint: &mut Endpoint| {
         endpoint.check_comm(comm)?;
-        endpoint.register(memory)
+        let region = endpoint.register(memory)?;
+        endpoint.inherits(comm, region);
+        Ok(region)
     };
     registry::with(comm, register)
 }

@@ -5,14 +5,17 @@
 //! first, and only to find or close an endpoint, or a cell for a new one.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
 
 use fabric::{Guard, Lock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::slots::Slots;
-use crate::error::{Cause, Error, Noun, Result, Table};
+use crate::endpoint::tenants::Tenant;
+use crate::error::{Cause, Error, Fault, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind, Name};
+use crate::label::Label;
 
 use super::{Owner, TrafficClass};
 
@@ -21,6 +24,8 @@ const CELLS: usize = 1 << 12;
 
 static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
+/// Whoever opens an endpoint anew that found no room among others. Taken before any other lock.
+static ALONE: Lock<()> = Lock::new(());
 /// Taken last, and for no longer than a look.
 static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
 
@@ -37,9 +42,19 @@ enum Key {
 
 #[derive(Debug)]
 struct Registry {
-    endpoints: HashMap<(Key, usize), u16>,
+    endpoints: HashMap<(Key, usize), Place>,
+    /// The last one that was given a place.
+    tenant: u32,
     /// Each with the traffic class that its communicator asked for.
     contexts: Slots<Option<TrafficClass>>,
+}
+
+/// Where a communicator's endpoint on a device is. Several share one where a NIC has no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    number: u16,
+    tenant: Tenant,
+    class: Option<TrafficClass>,
 }
 
 /// The endpoints of the process, as they end.
@@ -66,24 +81,31 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
     Ok(Handle::new(HandleKind::Context, 0, generation, slot, 0))
 }
 
-/// Forgets the context, and closes the endpoints that it still owns.
-pub(super) fn close_context(context: Handle) -> Result<()> {
-    let numbers = {
+/// Forgets the context, and closes the endpoints that only it still owns. Of those that others share the answer names its
+/// registrations: they are to be given back.
+pub(super) fn close_context(context: Handle) -> Result<Vec<Handle>> {
+    let owned: Vec<_> = {
         let mut registry = registry();
         let registry = registry.get_or_insert_with(Registry::new);
         let key = registry.key(Owner::Context(context))?;
         registry.contexts.remove(context.slot(), context.generation());
-        let owned = registry.endpoints.extract_if(|(owner, _), _| *owner == key);
-        owned.map(|(_, number)| number).collect::<Vec<_>>()
+        let owned: Vec<_> = registry.endpoints.extract_if(|(owner, _), _| *owner == key).collect();
+        owned.into_iter().map(|(_, place)| (place, registry.owners(place.number) > 0)).collect()
     };
-    for number in numbers {
+    let mut regions = Vec::new();
+    // Outside the registry's lock: closing drains, and others may go on meanwhile.
+    for (Place { number, tenant, .. }, is_shared) in owned {
+        if is_shared {
+            let left = cell(number).as_deref_mut().map(|endpoint| endpoint.leaves(tenant));
+            regions.extend(left.unwrap_or_default());
+            continue;
+        }
         let endpoint = cell(number).take();
-        // Outside the registry's lock: closing drains, and others may go on meanwhile.
         if let Some(endpoint) = endpoint {
             end(endpoint);
         }
     }
-    Ok(())
+    Ok(regions)
 }
 
 /// Closes an endpoint. The last one of all takes those along that were kept for the others.
@@ -109,47 +131,119 @@ fn one_less(kept: Option<Box<Endpoint>>) {
 pub(super) fn with_owned<R, E: From<Error>>(
     owner: Owner,
     device: usize,
-    open: impl FnOnce(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
+    open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
-    let mut registry = registry();
-    let known = registry.get_or_insert_with(Registry::new);
-    let key = (known.key(owner)?, device);
-    let mut place = match known.endpoints.get(&key).copied() {
-        Some(number) => {
+    let (mut place, tenant) = loop {
+        let mut registry = registry();
+        let known = registry.get_or_insert_with(Registry::new);
+        let key = (known.key(owner)?, device);
+        if let Some(Place { number, tenant, .. }) = known.endpoints.get(&key).copied() {
             drop(registry);
-            cell(number)
-        }
-        None => {
-            let (number, class) = (known.free_number()?, known.class(owner));
-            known.endpoints.insert(key, number);
-            // Whoever finds the number from now on waits here.
-            let mut place = cell(number);
-            drop(registry);
-            ENDING.lock().open += 1;
-            match open(number, class) {
-                Ok(endpoint) => *place = Some(endpoint),
-                Err(error) => {
-                    drop(place);
-                    forget(key, number);
-                    one_less(None);
-                    return Err(error.into());
-                }
+            let place = cell(number);
+            if place.is_some() {
+                break (place, tenant);
             }
-            place
+            // Another thread of the communicator could not open it, and is about to share one, or to say so.
+            drop(place);
+            std::thread::yield_now();
+            continue;
         }
+        let number = known.free_number()?;
+        let place = known.give(key, number, known.class(owner));
+        // Whoever finds the number from now on waits here.
+        let cell = cell(number);
+        drop(registry);
+        break open_in(cell, key, place, open)?;
     };
     match place.as_deref_mut() {
-        Some(endpoint) => body(endpoint),
+        Some(endpoint) => {
+            endpoint.called_by(tenant);
+            body(endpoint)
+        }
         None => Err(Error::from(Cause::Stale(Noun::Endpoint)).into()),
     }
 }
 
-/// Nothing was opened in the cell that was meant for `key`.
-fn forget(key: (Key, usize), number: u16) {
+/// Opens an endpoint for `key` in its cell. Where there is no room for one, another one's is shared.
+fn open_in(
+    cell: Locked,
+    key: (Key, usize),
+    place: Place,
+    open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
+) -> Result<(Locked, Tenant)> {
+    ENDING.lock().open += 1;
+    let opened = open_or_share(cell, key, place, &open).or_else(|error| {
+        error.cause.want_of_room().ok_or(error)?;
+        // Several that were opened at the same time may have taken what each of them lacked.
+        let _alone = ALONE.lock();
+        open_or_share(self::cell(place.number), key, place, &open)
+    });
+    let is_shared = opened.as_ref().map(|(_, is_own)| !is_own);
+    if is_shared != Ok(false) {
+        one_less(None);
+    }
+    opened.map(|(cell, _)| (cell, place.tenant)).inspect_err(|_| forget(key, place.tenant))
+}
+
+/// The cell, and whether it is the one that was given.
+fn open_or_share(
+    mut cell: Locked,
+    key: (Key, usize),
+    place: Place,
+    open: &impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
+) -> Result<(Locked, bool)> {
+    let error = match open(place.number, place.class) {
+        Ok(mut endpoint) => {
+            endpoint.belongs_to(place.tenant);
+            *cell = Some(endpoint);
+            return Ok((cell, true));
+        }
+        Err(error) => error,
+    };
+    drop(cell);
+    let (device, fault) = error.cause.want_of_room().ok_or(error)?;
+    let shared = share(key, place).ok_or(error)?;
+    warn_of_sharing(device, fault);
+    Ok((shared, false))
+}
+
+fn warn_of_sharing(device: Label, fault: Fault) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "device {device} has no room for another endpoint ({fault}): this communicator shares one with others, as the next ones \
+             will; they wait for each other's calls, and fail together"
+        );
+    }
+}
+
+/// The cell of the least loaded endpoint of the device, for `key` to share.
+fn share(key: (Key, usize), place: Place) -> Option<Locked> {
+    let mut passed_over = Vec::new();
+    loop {
+        let number = {
+            let mut registry = registry();
+            let registry = registry.as_mut()?;
+            let number = registry.least_loaded(key.1, place, &passed_over);
+            // Unless its context was closed meanwhile. Where there is none to share, its own cell is its place again.
+            registry.endpoints.get_mut(&key)?.number = number.unwrap_or(place.number);
+            number?
+        };
+        let cell = cell(number);
+        if cell.is_some() {
+            return Some(cell);
+        }
+        // It was about to be opened itself, and could not be.
+        passed_over.push(number);
+    }
+}
+
+/// Nothing was opened for `key`, nor is anything shared.
+fn forget(key: (Key, usize), tenant: Tenant) {
     let mut registry = registry();
     if let Some(registry) = registry.as_mut()
-        && registry.endpoints.get(&key) == Some(&number)
+        && registry.endpoints.get(&key).is_some_and(|place| place.tenant == tenant)
     {
         registry.endpoints.remove(&key);
     }
@@ -191,16 +285,19 @@ pub(super) fn close_if_unused(handle: Handle) {
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };
-        let by_thread = registry
-            .endpoints
-            .iter()
-            .find(|((key, _), value)| matches!(key, Key::Thread(_)) && **value == number);
-        let Some(key) = by_thread.map(|(key, _)| *key) else { return };
+        let owners = registry.endpoints.iter().filter(|(_, place)| place.number == number);
+        let owners: Vec<_> = owners.map(|(key, _)| *key).collect();
+        let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(_)));
+        if owners.is_empty() || !by_threads {
+            return;
+        }
         let mut place = cell(number);
         if !place.as_ref().is_some_and(|endpoint| endpoint.is_unused()) {
             return;
         }
-        registry.endpoints.remove(&key);
+        for key in owners {
+            registry.endpoints.remove(&key);
+        }
         place.take()
     };
     if let Some(endpoint) = endpoint {
@@ -219,7 +316,7 @@ fn registry() -> Guard<'static, Option<Registry>> {
 
 impl Registry {
     fn new() -> Self {
-        Self { endpoints: HashMap::new(), contexts: Slots::new(u16::MAX) }
+        Self { endpoints: HashMap::new(), tenant: 0, contexts: Slots::new(u16::MAX) }
     }
 
     fn key(&self, owner: Owner) -> Result<Key> {
@@ -246,8 +343,31 @@ impl Registry {
         }
     }
 
+    /// Makes `number` the endpoint of `key`.
+    fn give(&mut self, key: (Key, usize), number: u16, class: Option<TrafficClass>) -> Place {
+        self.tenant += 1;
+        let place = Place { number, tenant: Tenant(self.tenant), class };
+        self.endpoints.insert(key, place);
+        place
+    }
+
+    fn owners(&self, number: u16) -> usize {
+        self.endpoints.values().filter(|place| place.number == number).count()
+    }
+
+    /// The endpoint of `device` with the fewest owners: of those in this traffic class, if there are any. None but those passed over,
+    /// and the one that `place` was to be.
+    fn least_loaded(&self, device: usize, place: Place, passed_over: &[u16]) -> Option<u16> {
+        let others = self.endpoints.iter().filter(|((_, of), other)| {
+            *of == device && other.number != place.number && !passed_over.contains(&other.number)
+        });
+        let load =
+            |other: &Place| (other.class != place.class, self.owners(other.number), other.number);
+        others.map(|(_, other)| load(other)).min().map(|(_, _, number)| number)
+    }
+
     fn free_number(&self) -> Result<u16> {
-        let used: Vec<u16> = self.endpoints.values().copied().collect();
+        let used: Vec<u16> = self.endpoints.values().map(|place| place.number).collect();
         let free = (0..CELLS)
             .filter_map(|number| u16::try_from(number).ok())
             .find(|number| !used.contains(number) && cell(*number).is_none());

@@ -16,6 +16,7 @@ mod lines;
 mod link;
 mod mixed;
 mod probing;
+mod sharing;
 mod silence;
 #[path = "../support/mod.rs"]
 mod support;

@@ -64,7 +64,9 @@ impl Endpoint {
         })?;
         let listener = id(slot, generation);
         *handle = proto::Handle { listener, nonce, control, address_format }.encode();
-        Ok(Handle::new(HandleKind::Listener, self.number, generation, slot, 0))
+        let listener = Handle::new(HandleKind::Listener, self.number, generation, slot, 0);
+        self.tenants.made(listener);
+        Ok(listener)
     }
 
     /// Takes the next request of the listener. The comm is given out by the call that posted the reply.

@@ -33,6 +33,7 @@ impl Endpoint {
         }
         let (slot, generation) = if scratch == [0; 16] {
             let begun = self.begin_connect(handle)?;
+            self.tenants.made(self.sender_handle(begun));
             proto::Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
@@ -219,7 +220,7 @@ impl Endpoint {
             self.say_ceased(control, &Ceased { connection, comm, nonce, eager_end });
         }
         self.nics[FRONT_DOOR].peers.leave(front_door);
-        Ok(Handle::new(HandleKind::Sender, self.number, generation, slot, 0))
+        Ok(self.sender_handle((slot, generation)))
     }
 
     /// Gives up a connect that is under way. Who has accepted it is told.
@@ -234,6 +235,7 @@ impl Endpoint {
         if let Some((comm, nonce)) = told {
             self.decline(control, ConnectionId(id(slot, generation)), comm, nonce);
         }
+        self.tenants.closed(self.sender_handle((slot, generation)));
         // The peer may have been given the mailbox, and write there: its memory is not handed on.
         self.senders.remove(slot, generation);
         self.nics[FRONT_DOOR].peers.leave(control);
@@ -252,6 +254,10 @@ impl Endpoint {
             (Side::Sender, Begun::NOTHING, FIRST_EAGER, Line::FIRST);
         let bye = Bye { connection, comm, nonce, from, begun, eager_end, done };
         self.say_bye(FRONT_DOOR, peer, &bye);
+    }
+
+    fn sender_handle(&self, (slot, generation): (u16, u16)) -> Handle {
+        Handle::new(HandleKind::Sender, self.number, generation, slot, 0)
     }
 
     fn scratch(&self, (slot, generation): (u16, u16)) -> [u8; 16] {

@@ -1,0 +1,189 @@
+//! A NIC has no more endpoints: communicators share one, and each takes along only what is its own.
+
+use std::time::Duration;
+
+use crate::link::{Link, TURNS};
+use crate::support::calls::{Buffer, Object, warnings};
+use crate::support::stage::{Part, play, play_each};
+use crate::world::{End, World, connect, provider};
+use crate::{Fabric, support};
+
+/// What a play may take on a machine that is busy with others.
+const BOUND: Duration = Duration::from_secs(120);
+const PROFILES: [&str; 3] = ["cxi", "efa", "adversary"];
+/// An endpoint of ours takes two of a NIC's: for data and for control.
+const EACH: usize = 2;
+
+/// A fabric whose NIC has room for so many endpoints of ours.
+fn world(part: &Part, profile: &str, room: usize) -> World {
+    let world = World::open(part, profile, [1, 1]);
+    world.fabric.configure(&format!("profile={profile} nics=16 endpoints={}", room * EACH));
+    world
+}
+
+fn open_endpoints(world: World) -> u64 {
+    world.fabric.number("open.endpoints")
+}
+
+/// The number of the endpoint that a handle is of.
+fn endpoint(Object(handle): Object) -> usize {
+    handle >> 52
+}
+
+/// Messages of both, and the end of either first.
+#[test]
+fn two_communicators_share_the_only_endpoint_and_close_in_either_order() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        for last in [0, 1] {
+            let world = world(part, profile, 1);
+            let ends = world.nets.map(End::open);
+            assert_eq!(endpoint(ends[0].listener), endpoint(ends[1].listener));
+            assert_eq!(open_endpoints(world), EACH as u64);
+            let there = Link::open(world, ends);
+            let back = Link::open(world, [ends[1], ends[0]]);
+            for _ in 0..3 {
+                there.warm();
+                back.warm();
+            }
+            assert!(there.has(0, 0, 100) && back.has(0, 0, 100), "every byte");
+            there.close_comms();
+            back.close_comms();
+            there.turn();
+            ends[1 - last].close();
+            let alone = Link::open(world, [ends[last], ends[last]]);
+            alone.warm();
+            alone.close_comms();
+            alone.turn();
+            assert_eq!(open_endpoints(world), EACH as u64, "the other one still needs it");
+            ends[last].close();
+            world.fabric.is_clean();
+        }
+    });
+}
+
+/// Its comms, its listeners, a connect that is under way and its memory; what the other has goes on.
+#[test]
+fn a_communicator_that_is_finalized_takes_along_what_it_has_left_open_and_nothing_else() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        for last in [0, 1] {
+            let world = world(part, profile, 1);
+            let ends @ [.., stays] = {
+                let [first, second] = world.nets.map(End::open);
+                if last == 1 { [first, second] } else { [second, first] }
+            };
+            let leaver = ends[0];
+            let own = Link::open(world, [stays, stays]);
+            own.warm();
+            let regions = world.fabric.number("open.regions");
+            let left = Link::open(world, [leaver, leaver]);
+            left.warm();
+            let (mut handle, _) = stays.net.listen(stays.context, 0).expect("listen");
+            let asked = leaver.net.connect(leaver.context, 0, &mut handle).expect("connect");
+            assert_eq!(asked, None, "nobody accepts");
+            assert_eq!(world.fabric.number("open.regions"), regions + 2, "a buffer at either end");
+            leaver.net.finalize(leaver.context).expect("finalize");
+            assert_eq!(world.fabric.number("open.regions"), regions, "they are given back");
+            let stale = |comm: Object| leaver.net.register(comm, Buffer::new(4096)).is_err();
+            assert!(stale(left.send) && stale(left.receive));
+            assert!(leaver.net.accept(leaver.listener).is_err());
+            (0..TURNS).for_each(|_| stays.turn());
+            own.warm();
+            own.close_comms();
+            own.turn();
+            stays.close();
+            world.fabric.is_clean();
+        }
+    });
+}
+
+/// Of two endpoints that serve two communicators and one, the third newcomer gets the latter.
+#[test]
+fn the_least_loaded_endpoint_is_shared_and_the_log_says_so_once() {
+    play(&[provider()], BOUND, |part| {
+        let world = world(part, "cxi", 2);
+        let net = world.nets[0];
+        let [a, b] = world.nets.map(End::open);
+        assert!(warnings().is_empty(), "{:?}", warnings());
+        let [c, d, e] = [net; 3].map(End::open);
+        let number = |end: End| endpoint(end.listener);
+        assert_ne!(number(a), number(b));
+        assert_eq!([number(c), number(d)], [number(a), number(b)]);
+        assert_eq!(number(e), number(a));
+        c.close();
+        e.close();
+        let next = End::open(net);
+        assert_eq!(number(next), number(a), "the other one has two");
+        let said = warnings();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("vnic0 has no room for another endpoint"), "{said:?}");
+        for end in [a, next, d, b] {
+            end.close();
+        }
+        world.fabric.is_clean();
+    });
+}
+
+/// There is none to share: the error is what it was.
+#[test]
+fn a_nic_without_room_for_the_first_endpoint_is_an_error() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "cxi", [1, 1]);
+        world.fabric.configure("profile=cxi nics=16 endpoints=1");
+        let net = world.nets[0];
+        let context = net.init().expect("init");
+        let refused = net.listen(context, 0).expect_err("it takes two");
+        assert!(refused.said.iter().any(|line| line.contains("cannot use vnic0")), "{refused:?}");
+        net.finalize(context).expect("finalize");
+        world.fabric.is_clean();
+    });
+}
+
+/// One that has found room again is one of its own.
+#[test]
+fn an_endpoint_is_opened_again_when_there_is_room() {
+    play(&[provider()], BOUND, |part| {
+        let world = world(part, "cxi", 1);
+        let [a, b] = world.nets.map(End::open);
+        assert_eq!(endpoint(a.listener), endpoint(b.listener));
+        a.close();
+        b.close();
+        assert_eq!(open_endpoints(world), 0);
+        let c = End::open(world.nets[0]);
+        assert_eq!(open_endpoints(world), EACH as u64);
+        c.close();
+        world.fabric.is_clean();
+    });
+}
+
+/// Two ends on one endpoint of which one only was meant to have it.
+#[test]
+fn a_connection_between_two_that_share_moves_data_over_several_rails() {
+    play(&[provider()], BOUND, |part| {
+        let world = World::open(part, "cxi", [4, 4]);
+        world.fabric.configure(&format!("profile=cxi nics=16 endpoints={EACH}"));
+        let ends = world.nets.map(End::open);
+        assert_eq!(open_endpoints(world), 4 * EACH as u64);
+        let comms = connect(&ends[0], &ends[1]);
+        world.nets[0].close_send(comms.0).expect("closeSend");
+        world.nets[0].close_recv(comms.1).expect("closeRecv");
+        let link = Link::open(world, ends);
+        link.warm();
+        link.close_all();
+    });
+}
+
+/// Communicators of two threads each, which start at the same time: all on the endpoint of one of them.
+#[test]
+fn communicators_of_several_threads_share_one_endpoint() {
+    for profile in ["cxi", "adversary"] {
+        // To the stress program a warning is a failure.
+        let settings = [("VFABRIC_ENDPOINTS", "2"), ("IRONRAIL_LOG_LEVEL", "error")];
+        let fabric = Fabric::new(profile, &settings);
+        let settings: Vec<_> =
+            fabric.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        support::client::stress(4, 1, 24, &settings);
+        let report = fabric.report();
+        report.is_clean();
+        assert!(report.number("counter refused.endpoints") > 0, "{report:#?}");
+    }
+}
