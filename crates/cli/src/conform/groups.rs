@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use ironrail_group::loader::raw::{Receive, ReceiveComm, Region, Request, SendComm};
+use ironrail_group::loader::raw::{Arena, Receive, ReceiveComm, Region, Request, SendComm};
 
-use super::case::{Outcome, Stop};
-use super::traffic::{Flow, GUARD_BYTES, Manner, Message, arena, check, clear, pattern, told};
+use super::case::{Case, Outcome, Stop};
+use super::traffic::{Flow, GUARD_BYTES, Manner, Message, arena, check, clear, fill, pattern, told};
 
 /// The groups of one direction, in the order in which they are posted.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(super) struct GroupOutgoing<'a> {
     comm: &'a SendComm,
     plan: Plan,
     region: Region,
-    arena: ironrail_group::loader::raw::Arena,
+    arena: Arena,
     streams: Vec<Stream>,
     done: usize,
 }
@@ -79,8 +79,49 @@ impl<'a> GroupOutgoing<'a> {
         Ok(Self { comm, plan: plan.clone(), region, arena: memory, streams, done: 0 })
     }
 
+    /// Posts all of the first groups, or as many of each tag as are outstanding at once, and tests none. `meanwhile` is
+    /// called between the tries.
+    pub(super) fn fill(
+        &mut self,
+        case: &Case,
+        groups: usize,
+        mut meanwhile: impl FnMut() -> Outcome,
+    ) -> Outcome {
+        let end = self.plan.groups.iter().take(groups).map(Vec::len).sum();
+        let due = |stream: &Stream| stream.waiting.iter().take_while(|next| next.0 < end).count();
+        let whole = self.streams.iter().map(|stream| due(stream).min(STEPS)).sum();
+        fill(case, "isend", whole, || {
+            for stream in &mut self.streams {
+                if stream.outstanding.len() < STEPS && due(stream) > 0 {
+                    stream.post(self.comm, &self.plan, self.arena, &self.region)?;
+                }
+            }
+            meanwhile()?;
+            Ok(self.streams.iter().map(|stream| stream.outstanding.len()).sum())
+        })
+    }
+
     pub(super) fn end(self) -> Outcome {
         Ok(self.region.deregister()?)
+    }
+}
+
+impl Stream {
+    /// One isend, if there is a message. Whether the plugin took it.
+    fn post(
+        &mut self,
+        comm: &SendComm,
+        plan: &Plan,
+        arena: Arena,
+        region: &Region,
+    ) -> Outcome<bool> {
+        let Some(&(number, message)) = self.waiting.front() else { return Ok(false) };
+        let place = (arena, plan.at(number), message.bytes);
+        let request = comm.isend(place, message.tag, region, Manner::PLAIN.before)?;
+        let Some(request) = request else { return Ok(false) };
+        self.outstanding.push_back(request);
+        self.waiting.pop_front();
+        Ok(true)
     }
 }
 
@@ -88,16 +129,8 @@ impl Flow for GroupOutgoing<'_> {
     fn turn(&mut self) -> Outcome<bool> {
         let mut moved = false;
         for stream in &mut self.streams {
-            if let Some(&(number, message)) = stream.waiting.front()
-                && stream.outstanding.len() < STEPS
-            {
-                let place = (self.arena, self.plan.at(number), message.bytes);
-                let before = Manner::PLAIN.before;
-                if let Some(request) = self.comm.isend(place, message.tag, &self.region, before)? {
-                    stream.outstanding.push_back(request);
-                    stream.waiting.pop_front();
-                    moved = true;
-                }
+            if stream.outstanding.len() < STEPS {
+                moved |= stream.post(self.comm, &self.plan, self.arena, &self.region)?;
             }
             if let Some(oldest) = stream.outstanding.front_mut()
                 && oldest.test()?.done
@@ -129,7 +162,7 @@ pub(super) struct GroupIncoming<'a> {
     comm: &'a ReceiveComm,
     plan: Plan,
     region: Region,
-    arena: ironrail_group::loader::raw::Arena,
+    arena: Arena,
     salt: usize,
     window: usize,
     posted: usize,
@@ -168,6 +201,15 @@ impl<'a> GroupIncoming<'a> {
         Ok(self.region.deregister()?)
     }
 
+    /// Posts as many groups as the window has, and tests none.
+    pub(super) fn fill(&mut self, case: &Case) -> Outcome {
+        let window = self.window.min(self.plan.groups.len());
+        fill(case, "irecv", window, || {
+            self.post()?;
+            Ok(self.outstanding.len())
+        })
+    }
+
     fn first_number(&self, group: usize) -> usize {
         self.plan.groups[..group].iter().map(Vec::len).sum()
     }
@@ -196,7 +238,7 @@ impl<'a> GroupIncoming<'a> {
         Ok(true)
     }
 
-    fn poll(&mut self) -> Outcome<bool> {
+    pub(super) fn poll(&mut self) -> Outcome<bool> {
         let Some(oldest) = self.outstanding.front_mut() else { return Ok(false) };
         let tested = oldest.test_over(true, false)?;
         if !tested.done {

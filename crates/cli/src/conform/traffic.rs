@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use gpu::Devices;
 use ironrail_group::loader::raw::{
@@ -168,6 +169,35 @@ pub(super) fn drive(case: &Case, what: &str, flows: &mut [&mut dyn Flow]) -> Out
     Ok(())
 }
 
+/// Calls `post`, which answers how many requests are outstanding, until they are a whole window. A call may answer null
+/// for a while, so it is tried often enough and long enough.
+pub(super) fn fill(
+    case: &Case,
+    call: &str,
+    window: usize,
+    mut post: impl FnMut() -> Outcome<usize>,
+) -> Outcome {
+    case.stage(&format!("post {window} by {call}, testing none"));
+    let begun = Instant::now();
+    for tries in 0.. {
+        let outstanding = post()?;
+        if outstanding >= window {
+            return Ok(());
+        }
+        hold!(
+            tries < TRIES || begun.elapsed() < PATIENCE,
+            "{call} takes {outstanding} requests and not {window}: the next one got null {TRIES} times"
+        );
+        case.in_time(|| format!("{outstanding} of {window} posted by {call}"))?;
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+/// How often, and how long, a call is tried that may answer null.
+const TRIES: usize = 3000;
+const PATIENCE: Duration = Duration::from_millis(1500);
+
 /// Sends messages.
 #[derive(Debug)]
 pub(super) struct Outgoing<'a> {
@@ -211,6 +241,21 @@ impl<'a> Outgoing<'a> {
     /// How many the plugin took.
     pub(super) fn posted(&self) -> usize {
         self.next
+    }
+
+    /// Posts as many as the window has, and tests none: all of them are outstanding together. `meanwhile` is called
+    /// between the tries.
+    pub(super) fn fill(
+        &mut self,
+        case: &Case,
+        mut meanwhile: impl FnMut() -> Outcome,
+    ) -> Outcome {
+        let window = self.manner.window.min(self.messages.len());
+        fill(case, "isend", window, || {
+            self.post()?;
+            meanwhile()?;
+            Ok(self.outstanding.len())
+        })
     }
 
     pub(super) fn done(&self) -> usize {
@@ -327,6 +372,15 @@ impl<'a> Incoming<'a> {
 
     pub(super) fn posted(&self) -> usize {
         self.next
+    }
+
+    /// As [`Outgoing::fill`].
+    pub(super) fn fill(&mut self, case: &Case) -> Outcome {
+        let window = self.manner.window.min(self.messages.len());
+        fill(case, "irecv", window, || {
+            self.post()?;
+            Ok(self.outstanding.len())
+        })
     }
 
     pub(super) fn post(&mut self) -> Outcome<bool> {

@@ -76,13 +76,14 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "groups-in-a-window-of-eight",
-        "eight groups are outstanding: 32 times maxRecvs sends are allowed for",
+        "eight groups are outstanding together, and all their sends: 32 times maxRecvs sends are allowed for",
         "NCCL plugins/net/README.md; NCCL src/transport/net_ib/common.h:304",
         groups_in_a_window_of_eight,
     ),
 ];
 
-/// Makes the groups for a plugin that takes so many receives, and moves them both ways.
+/// Makes the groups for a plugin that takes so many receives, and moves them both ways. The first window of groups is
+/// posted before anything is sent, and its sends before anything is tested.
 fn groups(
     case: &mut Case,
     window: usize,
@@ -94,6 +95,9 @@ fn groups(
     let link = Link::open(case, &net)?;
     let mut into = GroupIncoming::new(&link.receive, case.source(), &plan, window)?;
     let mut out = GroupOutgoing::new(&link.send, case.role(), &plan, true)?;
+    into.fill(case)?;
+    case.meet("a window of groups is posted")?;
+    out.fill(case, window, || into.poll().map(drop))?;
     drive(case, "move groups", &mut [&mut out, &mut into])?;
     out.end()?;
     into.end()?;

@@ -7,7 +7,7 @@ use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};
 use super::super::link::Link;
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
-use super::{few, nudge, talk, too_long, whole};
+use super::{few, nudge, talk, too_long, whole, windows};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
@@ -99,19 +99,19 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "window-of-eight",
-        "eight requests outstanding each way: NCCL_STEPS",
+        "eight requests of each end are outstanding together: NCCL_STEPS",
         "NCCL src/include/device.h:26",
         window_of_eight,
     ),
     two(
         "window-of-thirty-two",
-        "32 requests outstanding each way: NCCL_NET_MAX_REQUESTS",
+        "32 requests of each end are outstanding together: NCCL_NET_MAX_REQUESTS",
         "NCCL src/include/plugin/nccl_net.h:37",
         window_of_thirty_two,
     ),
     two(
         "window-of-thirty-two-large",
-        "32 messages of 256 KiB outstanding each way",
+        "32 messages of 256 KiB are outstanding together at each end",
         "NCCL src/include/plugin/nccl_net.h:37",
         window_of_thirty_two_large,
     ),
@@ -316,17 +316,15 @@ fn order_of_a_thousand(case: &mut Case) -> Outcome {
 }
 
 fn window_of_eight(case: &mut Case) -> Outcome {
-    whole(case, &[Message::of(100).in_room(200); 200], Manner::PLAIN)
+    windows(case, &[Message::of(100).in_room(200); 200], 8)
 }
 
 fn window_of_thirty_two(case: &mut Case) -> Outcome {
-    let manner = Manner { window: 32, ..Manner::PLAIN };
-    whole(case, &[Message::of(100).in_room(200); 500], manner)
+    windows(case, &[Message::of(100).in_room(200); 500], 32)
 }
 
 fn window_of_thirty_two_large(case: &mut Case) -> Outcome {
-    let manner = Manner { window: 32, ..Manner::PLAIN };
-    whole(case, &[Message::of(256 << 10).in_room(300 << 10); 96], manner)
+    windows(case, &[Message::of(256 << 10).in_room(300 << 10); 96], 32)
 }
 
 fn send_buffer_is_free_after_done(case: &mut Case) -> Outcome {

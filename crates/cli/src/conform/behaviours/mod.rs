@@ -59,6 +59,34 @@ pub(super) fn talk_between(
     into.end()
 }
 
+/// The same of a window that both ends see whole: nothing is sent before all receives of it are posted, and nothing is
+/// tested before all sends of it are.
+pub(super) fn talk_in_windows(
+    case: &Case,
+    link: &Link,
+    messages: &[Message],
+    manner: Manner,
+) -> Outcome {
+    let mut out = Outgoing::new(&link.send, case.role(), messages, manner)?;
+    let mut into = Incoming::new(&link.receive, case.source(), messages, manner)?;
+    into.fill(case)?;
+    case.meet("a window of receives is posted")?;
+    out.fill(case, || into.poll().map(drop))?;
+    drive(case, "move messages", &mut [&mut out, &mut into])?;
+    out.end()?;
+    into.end()?;
+    case.meet("all messages are done")
+}
+
+/// A whole communicator that moves messages in windows.
+pub(super) fn windows(case: &mut Case, messages: &[Message], window: usize) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    talk_in_windows(case, &link, messages, Manner { window, ..Manner::PLAIN })?;
+    link.close()?;
+    Ok(net.finalize()?)
+}
+
 /// A whole communicator: load, connect, move, close, finalize.
 pub(super) fn whole(case: &mut Case, messages: &[Message], manner: Manner) -> Outcome {
     let net = case.net()?;
