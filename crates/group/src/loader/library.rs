@@ -1,6 +1,6 @@
 //! A plugin's file, opened as NCCL opens it.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -21,9 +21,18 @@ pub struct Library {
 impl Library {
     /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the one asked for.
     pub fn open(name: &str, version: Option<u32>) -> Result<Arc<Self>, GroupError> {
+        Self::open_by(name, version, libc::RTLD_NOW)
+    }
+
+    /// The same without a function resolved that is not called, to see what is in a file that NCCL cannot open.
+    pub fn look(name: &str) -> Result<Arc<Self>, GroupError> {
+        Self::open_by(name, None, libc::RTLD_LAZY)
+    }
+
+    fn open_by(name: &str, version: Option<u32>, binding: c_int) -> Result<Arc<Self>, GroupError> {
         let mut reasons = Vec::new();
         for candidate in candidates(name) {
-            match Object::open(&candidate) {
+            match Object::open(&candidate, binding) {
                 Ok(object) => return Self::take(object, candidate, version).map(Arc::new),
                 Err(reason) => reasons.push(reason),
             }
@@ -111,10 +120,10 @@ unsafe impl Send for Object {}
 unsafe impl Sync for Object {}
 
 impl Object {
-    fn open(name: &str) -> Result<Self, String> {
+    fn open(name: &str, binding: c_int) -> Result<Self, String> {
         let name = CString::new(name).map_err(|_| "a name with a zero byte".to_owned())?;
         // SAFETY: runs the object's initialisers, which is what opening a plugin means.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(name.as_ptr(), binding | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Self).ok_or_else(last_error)
     }
 

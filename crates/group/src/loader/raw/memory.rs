@@ -4,6 +4,7 @@ use std::alloc::{self, Layout};
 use std::ffi::{c_int, c_void};
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gpu::{DeviceMemory, Devices, DriverError};
@@ -113,6 +114,17 @@ impl Arena {
         // SAFETY: as in `write`; zeroed at allocation, so initialised.
         unsafe { ptr::copy(place, bytes.as_mut_ptr(), len) };
         bytes
+    }
+
+    /// The aligned word of the host's memory that stands there now, as a kernel polls it.
+    pub fn word(&self, at: usize) -> u64 {
+        assert!(
+            at.is_multiple_of(8) && self.device.is_none(),
+            "no word that can be polled at {at}"
+        );
+        let place: *mut u64 = self.at(at, 8).cast();
+        // SAFETY: `at` proved the range inside the allocation, which begins on a page; no slice ever borrows it.
+        unsafe { AtomicU64::from_ptr(place) }.load(Ordering::Acquire)
     }
 
     /// The address of a range that lies inside.
