@@ -15,6 +15,8 @@ pub(super) struct Behaviour {
     /// The oldest and the newest table that has it.
     pub(super) tables: (u32, u32),
     pub(super) seconds: u64,
+    /// Most of its time nothing happens, for as long as --idle says: it is held beside the others.
+    pub(super) idles: bool,
     pub(super) run: fn(&mut Case) -> Outcome,
 }
 
@@ -42,8 +44,8 @@ pub(super) const fn one(
     source: &'static str,
     run: fn(&mut Case) -> Outcome,
 ) -> Behaviour {
-    let (shape, tables, seconds) = (Shape::One, (OLDEST, NEWEST), SECONDS);
-    Behaviour { id, expects, source, shape, tables, seconds, run }
+    let (shape, tables, seconds, idles) = (Shape::One, (OLDEST, NEWEST), SECONDS, false);
+    Behaviour { id, expects, source, shape, tables, seconds, idles, run }
 }
 
 /// A behaviour of two processes.
@@ -73,6 +75,10 @@ impl Behaviour {
 
     pub(super) const fn until(self, table: u32) -> Self {
         Self { tables: (self.tables.0, table), ..self }
+    }
+
+    pub(super) const fn idle(self) -> Self {
+        Self { idles: true, ..self }
     }
 
     pub(super) const fn within(self, seconds: u64) -> Self {

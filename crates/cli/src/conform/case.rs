@@ -78,6 +78,8 @@ pub(super) struct Case {
     pub(super) is_large: bool,
     /// How long a plugin may take to tell of a peer's death.
     pub(super) death_is_told: Duration,
+    /// How long a peer is idle.
+    pub(super) idle: Duration,
 }
 
 impl Case {
@@ -98,6 +100,7 @@ impl Case {
             deadline: Instant::now() + limit,
             is_large: false,
             death_is_told: limit,
+            idle: Duration::ZERO,
         })
     }
 
@@ -152,12 +155,13 @@ impl Case {
         mut turn: impl FnMut() -> Outcome<Option<T>>,
     ) -> Outcome<T> {
         self.stage(what);
+        let mut idle = Idle::default();
         loop {
             if let Some(answer) = turn()? {
                 return Ok(answer);
             }
             self.in_time(|| what.to_owned())?;
-            thread::yield_now();
+            idle.pass();
         }
     }
 
@@ -255,6 +259,33 @@ impl Case {
         self.hear(what)
     }
 }
+
+/// Back-off of a loop that polls. The first polls follow each other as fast as NCCL's do; past them there are naps, which leave the
+/// machine to other processes.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    polls: u32,
+}
+
+impl Idle {
+    /// After a poll that moved nothing.
+    pub(super) fn pass(&mut self) {
+        self.polls = self.polls.saturating_add(1);
+        if self.polls < BUSY_POLLS {
+            thread::yield_now();
+        } else {
+            thread::sleep(NAP);
+        }
+    }
+
+    /// After one that did.
+    pub(super) fn end(&mut self) {
+        self.polls = 0;
+    }
+}
+
+const BUSY_POLLS: u32 = 1000;
+const NAP: Duration = Duration::from_micros(100);
 
 /// Begins a line of a worker's standard output that says what it is doing.
 pub(super) const STAGE: &str = "conform-stage ";

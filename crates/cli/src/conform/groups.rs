@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use ironrail_group::loader::raw::{Arena, Receive, ReceiveComm, Region, Request, SendComm};
 
 use super::case::{Case, Outcome, Stop};
-use super::traffic::{Flow, GUARD_BYTES, Manner, Message, arena, check, clear, fill, pattern, told};
+use super::traffic::{
+    Flow, GUARD_BYTES, Manner, Message, arena, check, clear, fill, pattern, told,
+};
 
 /// The groups of one direction, in the order in which they are posted.
 #[derive(Clone, Debug)]

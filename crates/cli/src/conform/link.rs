@@ -1,11 +1,8 @@
 //! Connections as behaviours need them.
 
-use std::fs;
-use std::time::{Duration, Instant};
-
 use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
-use super::case::{Case, Outcome, Stop, hold};
+use super::case::{Case, Outcome, Stop};
 
 /// What a process sends on and what it receives on: between two processes the ends of two connections, in one process both
 /// ends of one.
@@ -78,22 +75,3 @@ pub(super) fn connect(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outco
 pub(super) fn accept(case: &Case, listener: &ListenComm) -> Outcome<ReceiveComm> {
     case.until("accept", || Ok(listener.accept(false)?))
 }
-
-/// Fails if a call that must not block took long. What it waited for a CPU on a loaded machine does not count.
-pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    let (begun, queued) = (Instant::now(), queued());
-    let answer = call()?;
-    let took = begun.elapsed().saturating_sub(self::queued().saturating_sub(queued));
-    hold!(took < BLOCKS, "{name} took {:.1} s", took.as_secs_f64());
-    Ok(answer)
-}
-
-/// How long this thread has waited for a CPU so far: the second word of its schedstat (proc(5)), zero where there is none.
-fn queued() -> Duration {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let word = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-    Duration::from_nanos(word.unwrap_or(0))
-}
-
-/// Longer than a call takes that only looks, shorter than what waits for a peer.
-const BLOCKS: Duration = Duration::from_millis(1500);

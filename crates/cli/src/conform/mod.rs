@@ -13,6 +13,7 @@ mod behaviours;
 mod case;
 mod groups;
 mod link;
+mod pace;
 mod report;
 mod supervisor;
 mod table;
@@ -72,6 +73,9 @@ pub(crate) struct Conform {
     /// Seconds within which the death of a peer must be told
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     death: u64,
+    /// Seconds for which a peer is idle that must not be taken for dead
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    idle: u64,
     /// Also what the plugin logs
     #[arg(long, short)]
     verbose: bool,
@@ -131,6 +135,7 @@ impl Conform {
             Shape::Victim => behaviour.seconds.max(self.death + behaviour.seconds / 2),
             Shape::One | Shape::Two => behaviour.seconds,
         };
-        Duration::from_secs(self.timeout.unwrap_or(own))
+        let idle = if behaviour.idles { self.idle } else { 0 };
+        Duration::from_secs(self.timeout.unwrap_or(own) + idle)
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Report {
     pub(super) table: u32,
     pub(super) result: Held,
     pub(super) took: Duration,
+    /// The seconds for which a peer was idle, where that is what it is about.
+    pub(super) idle: Option<u64>,
 }
 
 impl Report {
@@ -33,7 +35,10 @@ impl Report {
         let Self { behaviour, table, .. } = self;
         let name = format!("v{table:<2}  {}", behaviour.id);
         match &self.result {
-            Held::Pass => format!("pass  {name}"),
+            Held::Pass => match self.idle {
+                Some(seconds) => format!("pass  {name}: idle for {seconds} s"),
+                None => format!("pass  {name}"),
+            },
             Held::Skip(why) => format!("skip  {name}: {}", one_line(why)),
             Held::Fail(why) => format!(
                 "FAIL  {name}: {} [NCCL expects: {}; {}]",
@@ -52,7 +57,7 @@ impl Report {
         };
         json!({
             "id": self.behaviour.id, "abi": self.table, "result": result, "reason": reason,
-            "seconds": (self.took.as_secs_f64() * 1000.0).round() / 1000.0,
+            "idle_seconds": self.idle, "seconds": (self.took.as_secs_f64() * 1000.0).round() / 1000.0,
             "expects": self.behaviour.expects, "source": self.behaviour.source,
         })
     }
@@ -181,7 +186,8 @@ Each behaviour is held in processes of its own, so a plugin that crashes, hangs 
 rest goes on; each has a limit of time. One line comes per behaviour: `pass`, `FAIL` with what was seen, what NCCL expects
 and where NCCL's source says so, or `skip` with what was lacking; then the counts. `--json` says the same to programs. The
 exit code is 0 when nothing failed, 1 when something did, 2 when the command line is wrong. `--no-skip` makes what is
-skipped a failure, for runs that are meant to exercise everything. `--large` adds what needs gigabytes of memory.
+skipped a failure, for runs that are meant to exercise everything. One behaviour is about a peer that is idle for `--idle` seconds, 60 if
+not said otherwise; it is held beside the others, and its line says for how long. `--large` adds what needs gigabytes of memory.
 `--threads` holds both sides in two threads of one process, for fabrics that reach no other process, and leaves out what
 stops or kills one.
 

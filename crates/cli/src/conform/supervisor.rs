@@ -37,7 +37,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
             )));
         }
     };
-    let work: Vec<(u32, &Behaviour)> = tables
+    let work: Vec<(u32, &'static Behaviour)> = tables
         .iter()
         .flat_map(|table| behaviours.iter().map(|behaviour| (*table, *behaviour)))
         .collect();
@@ -45,14 +45,22 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let next = AtomicUsize::new(0);
     let (send, receive) = mpsc::channel();
     thread::scope(|scope| {
+        let work = &work;
+        let hold_one = |place: usize, (table, behaviour): (u32, &'static Behaviour)| {
+            (place, hold(options, table, behaviour))
+        };
+        // What idles takes no place from the others.
+        for (place, due) in work.iter().enumerate().filter(|(_, (_, behaviour))| behaviour.idles) {
+            let send = send.clone();
+            scope.spawn(move || send.send(hold_one(place, *due)));
+        }
         for _ in 0..jobs(options).min(work.len()) {
-            let (send, work, next) = (send.clone(), &work, &next);
+            let (send, next) = (send.clone(), &next);
             scope.spawn(move || {
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((table, behaviour)) = work.get(place) else { return };
-                    let report = hold(options, *table, behaviour);
-                    if send.send((place, report)).is_err() {
+                    let Some(due) = work.get(place) else { return };
+                    if !due.1.idles && send.send(hold_one(place, *due)).is_err() {
                         return;
                     }
                 }
@@ -101,7 +109,7 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     let mut command = Command::new(path);
     command.args(["conform", "--net", options.plugin(), "--worker", id]);
     command.args(["--abi", &table.to_string(), "--role", &role.to_string()]);
-    command.args(["--death", &options.death.to_string()]);
+    command.args(["--death", &options.death.to_string(), "--idle", &options.idle.to_string()]);
     if options.large {
         command.arg("--large");
     }
@@ -157,7 +165,8 @@ fn hold(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Report 
             Err(error) => Held::Fail(format!("conform could not hold it: {error}")),
         }
     };
-    Report { behaviour, table, result, took: begun.elapsed() }
+    let idle = behaviour.idles.then_some(options.idle);
+    Report { behaviour, table, result, took: begun.elapsed(), idle }
 }
 
 /// Whether a skip is the table's, not the plugin's lack.

@@ -13,6 +13,7 @@ pub(super) const CHAPTERS: &[(&str, &[Behaviour])] = &[
     ("Requests", behaviours::requests::ALL),
     ("Groups", behaviours::groups::ALL),
     ("Short and long", behaviours::mixed::ALL),
+    ("LL and LL128", behaviours::lines::ALL),
     ("Flush", behaviours::flush::ALL),
     ("GPU memory", behaviours::gpu::ALL),
     ("Close", behaviours::closing::ALL),

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use ironrail_group::loader::raw::{
     Arena, Before, Receive, ReceiveComm, Region, Request, SendComm, Tested, Wrong,
 };
 
-use super::case::{Case, Outcome, Stop, fail, hold};
+use super::case::{Case, Idle, Outcome, Stop, fail, hold};
 
 /// One message and the receive made for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,17 +154,20 @@ pub(super) trait Flow {
 /// Moves all flows to their ends.
 pub(super) fn drive(case: &Case, what: &str, flows: &mut [&mut dyn Flow]) -> Outcome {
     case.stage(what);
+    let mut idle = Idle::default();
     while flows.iter().any(|flow| !flow.is_finished()) {
         let mut moved = false;
         for flow in flows.iter_mut().filter(|flow| !flow.is_finished()) {
             moved |= flow.turn()?;
         }
-        if !moved {
+        if moved {
+            idle.end();
+        } else {
             case.in_time(|| {
                 let flows: Vec<String> = flows.iter().map(|flow| flow.says()).collect();
                 format!("{what}: {}", flows.join("; "))
             })?;
-            thread::yield_now();
+            idle.pass();
         }
     }
     Ok(())
@@ -245,11 +249,7 @@ impl<'a> Outgoing<'a> {
 
     /// Posts as many as the window has, and tests none: all of them are outstanding together. `meanwhile` is called
     /// between the tries.
-    pub(super) fn fill(
-        &mut self,
-        case: &Case,
-        mut meanwhile: impl FnMut() -> Outcome,
-    ) -> Outcome {
+    pub(super) fn fill(&mut self, case: &Case, mut meanwhile: impl FnMut() -> Outcome) -> Outcome {
         let window = self.manner.window.min(self.messages.len());
         fill(case, "isend", window, || {
             self.post()?;
@@ -463,7 +463,7 @@ impl<'a> Incoming<'a> {
         let free = (0..self.slots.taken.len()).filter(|slot| !self.slots.taken[*slot]);
         let mut found =
             free.map(|slot| self.slots.arena.read(self.slots.at(slot), self.slots.largest));
-        found.all(|bytes| bytes.iter().all(|byte| *byte == SPOILT))
+        found.all(|bytes| first_other_than(&bytes, SPOILT).is_none())
     }
 }
 
@@ -573,15 +573,15 @@ pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Re
     let all = arena.read(at - GUARD_BYTES, room + 2 * GUARD_BYTES);
     let (before, rest) = all.split_at(GUARD_BYTES);
     let (found, after) = rest.split_at(room);
-    let guards = before.iter().chain(after).filter(|byte| **byte != GUARD).count();
-    if guards > 0 {
+    if first_other_than(before, GUARD).or_else(|| first_other_than(after, GUARD)).is_some() {
+        let guards = before.iter().chain(after).filter(|byte| **byte != GUARD).count();
         return Err(format!("{guards} bytes outside its receive of {room} bytes are overwritten"));
     }
     let (data, tail) = found.split_at(expected.len().min(room));
     if data != &expected[..data.len()] {
         return Err(wrong(data, expected));
     }
-    match tail.iter().position(|byte| *byte != POISON) {
+    match first_other_than(tail, POISON) {
         None => Ok(()),
         Some(place) => Err(format!(
             "byte {} of the receive is written, past the message's {} bytes",
@@ -608,17 +608,45 @@ fn wrong(data: &[u8], expected: &[u8]) -> String {
     format!("{count} of its {len} bytes are wrong, the first at {first}{known}")
 }
 
-/// Bytes that tell messages, their senders and their places apart.
+/// Bytes that tell messages, their senders and their places apart: noise, from a place that is each message's own. It repeats after
+/// as many bytes as no stripe, slot or message has, and is copied, since a test's build makes it slowly.
 pub(super) fn pattern(salt: usize, number: usize, len: usize) -> Vec<u8> {
-    let mut state =
-        (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes = Vec::with_capacity(len + 8);
+    let own = (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (own ^ own >> 31).wrapping_mul(0x5851_f42d_4c95_7f2d);
+    let noise = noise();
+    let mut at = usize::try_from((mixed ^ mixed >> 29) % noise.len() as u64).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+        let part = (len - bytes.len()).min(noise.len() - at);
+        bytes.extend_from_slice(&noise[at..at + part]);
+        at = 0;
     }
-    bytes.truncate(len);
     bytes
+}
+
+/// A prime number of bytes.
+fn noise() -> &'static [u8] {
+    static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+    NOISE.get_or_init(|| {
+        let mut bytes = Vec::with_capacity(NOISE_BYTES + 8);
+        let mut state = 0x1405_7b7e_f767_814f_u64;
+        while bytes.len() < NOISE_BYTES {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            bytes.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+        }
+        bytes.truncate(NOISE_BYTES);
+        bytes
+    })
+}
+
+const NOISE_BYTES: usize = 262_147;
+
+/// The first byte that is another one. Whole blocks are compared at once, which a test's build does as fast as any.
+pub(super) fn first_other_than(bytes: &[u8], byte: u8) -> Option<usize> {
+    let block = [byte; 4096];
+    let differs = |part: &[u8]| part != &block[..part.len()];
+    let at = bytes.chunks(block.len()).position(differs)? * block.len();
+    bytes[at..].iter().position(|found| *found != byte).map(|place| at + place)
 }
 
 pub(super) const GUARD_BYTES: usize = 256;
@@ -654,11 +682,26 @@ mod tests {
     }
 
     #[test]
+    fn the_first_other_byte_is_found_wherever_it_is() {
+        let mut bytes = vec![7; 10_000];
+        assert_eq!(first_other_than(&bytes, 7), None);
+        for at in [9999, 4096, 4095, 0] {
+            bytes[at] = 8;
+            assert_eq!(first_other_than(&bytes, 7), Some(at));
+        }
+        assert_eq!(first_other_than(&[], 7), None);
+    }
+
+    #[test]
     fn patterns_differ_by_sender_number_and_place() {
         let all = [pattern(0, 0, 64), pattern(1, 0, 64), pattern(0, 1, 64), pattern(1, 1, 64)];
         for (place, one) in all.iter().enumerate() {
             assert!(all.iter().skip(place + 1).all(|other| one[..8] != other[..8]));
             assert_ne!(one[..8], one[8..16]);
+        }
+        let long = pattern(0, 0, 3 << 20);
+        for stripe in [4096, 65_536, 262_144, 1 << 20] {
+            assert_ne!(long[..64], long[stripe..stripe + 64]);
         }
     }
 }

@@ -69,7 +69,8 @@ pub(super) const ANSWER: &str = "conform-contents ";
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let id = options.worker.worker.as_deref().unwrap_or_default();
     if id == CONTENTS {
-        let library = Library::open(options.plugin(), None)?;
+        // What cannot be resolved is a failure of one behaviour, with the reason.
+        let library = Library::look(options.plugin())?;
         let (name, path) = (library.name().to_owned(), library.path().to_owned());
         say(ANSWER, &Contents { name, path, tables: library.versions() });
         return Ok(true);
@@ -92,9 +93,13 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
             Ok(())
         }))
     };
+    say_verdict(verdict);
+    Ok(true)
+}
+
+fn say_verdict(verdict: Verdict) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     say(VERDICT, &Said { verdict, at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) });
-    Ok(true)
 }
 
 fn verdict(held: Outcome) -> Verdict {
@@ -129,7 +134,7 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
     }
     let first = ended.recv().unwrap_or(Verdict::Left);
     if matches!(first, Verdict::Fail(_)) {
-        say(VERDICT, &first);
+        say_verdict(first);
         loop {
             thread::park();
         }
@@ -155,6 +160,7 @@ fn hold(
     let mut case = Case::new(options.plugin().to_owned(), version, role, other, limit)?;
     case.is_large = options.large;
     case.death_is_told = Duration::from_secs(options.death);
+    case.idle = Duration::from_secs(options.idle);
     (behaviour.run)(&mut case)
 }
 

@@ -26,7 +26,7 @@ fn vfabric() -> &'static Path {
 }
 
 /// What a skip may lack: memory and devices that the machine of a test does not have, and what the table does not have.
-const LACKING: [&str; 7] = [
+const LACKING: [&str; 10] = [
     "ptrSupport has no CUDA bit",
     "not asked for: --large",
     "there is one device",
@@ -34,11 +34,15 @@ const LACKING: [&str; 7] = [
     "regIsGlobal is 0",
     "and newer",
     "and older",
+    "NCCL uses LL128 into a GPU's memory only",
+    "NCCL uses no LL",
+    "NCCL uses no LL128",
 ];
 
 /// All behaviours hold but the `known` ones, and nothing is skipped that could be exercised here.
 fn holds(arguments: &str, table: u32, environment: &[(&str, &str)], known: &[&str]) {
-    let mut command = conform(&format!("--jobs 3 --timeout 60 --abi {table} {arguments} --net"));
+    let mut command =
+        conform(&format!("--jobs 4 --timeout 60 --idle 6 --abi {table} {arguments} --net"));
     command.arg(ironrail()).envs(environment.iter().copied());
     let (_, lines, errors) = ended(command);
     let failed: BTreeSet<String> = ids(&lines, "FAIL").difference(&set(known)).cloned().collect();
@@ -50,21 +54,39 @@ fn holds(arguments: &str, table: u32, environment: &[(&str, &str)], known: &[&st
     let skips = lines.lines().filter(|line| line.starts_with("skip"));
     let needless: Vec<&str> = skips.filter(|line| !lacks(line)).collect();
     assert!(needless.is_empty(), "{needless:?}");
-    assert!(ids(&lines, "pass").len() >= 90, "{lines}{errors}");
+    let enough = if arguments.contains("--except") && table == 8 { 55 } else { 90 };
+    assert!(ids(&lines, "pass").len() >= enough, "{lines}{errors}");
 }
 
 /// Loopback only, and deaths that are told while the test is still interested.
 const LOOPBACK: [(&str, &str); 2] =
     [("IRONRAIL_RAILS", "127.0.0.1"), ("IRONRAIL_PEER_TIMEOUT_MS", "4000")];
 
+/// What libfabric leaves behind for each endpoint or domain that was closed, and gives back by no call: `net` of 1.17 4 KiB. The virtual
+/// fabric remembers what was closed, to know it again.
+const KEPT_BELOW: &str = "memory-is-flat";
+
 #[test]
 fn ironrail_passes_by_its_newest_table() {
-    holds("", 12, &LOOPBACK, &[]);
+    holds("", 12, &LOOPBACK, &[KEPT_BELOW]);
 }
 
 #[test]
 fn ironrail_passes_by_its_v8_table() {
-    holds("", 8, &LOOPBACK, &[]);
+    holds("", 8, &LOOPBACK, &[KEPT_BELOW]);
+}
+
+#[test]
+fn ironrail_keeps_no_memory_of_communicators_where_the_provider_keeps_none() {
+    for provider in ["tcp;ofi_rxm", "sockets"] {
+        for table in [12, 8] {
+            let only = format!("--abi {table} --timeout 90 --only memory-is-flat --net");
+            let mut command = conform(&only);
+            command.arg(ironrail()).envs(LOOPBACK).env("IRONRAIL_PROVIDER", provider);
+            let (code, lines, errors) = ended(command);
+            assert_eq!(code, 0, "{provider}: {lines}{errors}");
+        }
+    }
 }
 
 #[test]
@@ -78,6 +100,31 @@ fn a_comm_between_two_threads_of_a_process_closes_over_shm() {
         let passed = ids(&lines, "pass");
         assert!(passed.contains("threads-hand-comms-over"), "{table}: {lines}{errors}");
     }
+}
+
+/// What moves messages in a way that the table has no part in: over the profiles it is held by the newest. Each with a comma before it.
+fn alike_by_any_table() -> String {
+    let chapters = [
+        "message-",
+        "receive-",
+        "tags-",
+        "early-",
+        "short-",
+        "group",
+        "every-mixture",
+        "mixtures-",
+        "order-",
+        "rotated-",
+        "singles-",
+        "transfer-",
+        "window-",
+        "gpu-",
+        "properties-",
+    ];
+    let (_, list, _) = ended(conform("--list"));
+    let ids = list.lines().filter_map(|line| line.split_once(": "));
+    let alike = ids.filter(|(id, _)| chapters.iter().any(|chapter| id.starts_with(chapter)));
+    alike.map(|(id, _)| format!(",{id}")).collect()
 }
 
 /// Two rails of a profile, and both sides in one process, which is as far as the virtual fabric reaches. Each process tells of
@@ -96,35 +143,26 @@ fn profile(profile: &str, table: u32, known: &[&str]) {
         ("VFABRIC_NICS", "2"),
         ("IRONRAIL_RAILS", "vnic0,vnic1"),
     ];
-    holds("--threads", table, &environment, known);
-    no_rule_is_broken(&reports);
+    let alike = if table == 8 { alike_by_any_table() } else { String::new() };
+    let arguments = format!("--threads --except {KEPT_BELOW}{alike}");
+    holds(&arguments, table, &environment, known);
+    no_rule_is_broken(&reports, if table == 8 { 50 } else { 80 });
     std::fs::remove_dir_all(&reports).unwrap();
 }
 
-/// In these one end goes while the other sends, so that it may name a key that is no more.
-const LEFT_WHILE_SENDING: [&str; 6] = [
-    "deregister-in-flight-then-close",
-    "close-with-requests-in-flight",
-    "close-while-the-peer-sends",
-    "close-of-one-link-leaves-the-other",
-    "abort-leaves-other-communicators-alone",
-    "finalize-with-everything-left-open",
-];
-
-/// Each process that opened the virtual fabric has left a report.
-fn no_rule_is_broken(reports: &Path) {
+/// Each process that opened the virtual fabric has left a report. There is no rule that may be broken, a key named after its region was closed
+/// among them: in conform a sender goes on calling the plugin while its receiver deregisters and closes, so adverts are withdrawn in time.
+fn no_rule_is_broken(reports: &Path, least: usize) {
     let mut count = 0;
     for entry in std::fs::read_dir(reports).unwrap() {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let behaviour = text.split_whitespace().skip_while(|word| *word != "--worker").nth(1);
-        let left = behaviour.is_some_and(|id| LEFT_WHILE_SENDING.contains(&id));
-        let expected = |line: &&str| left && line.starts_with("violation closed endpoint ");
-        let broken = text.lines().filter(|line| line.starts_with("violation "));
-        let broken: Vec<&str> = broken.filter(|line| !expected(line)).collect();
+        let broken: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("violation ")).collect();
         assert!(text.contains("\nviolations ") && broken.is_empty(), "{behaviour:?}: {broken:#?}");
         count += 1;
     }
-    assert!(count >= 80, "{count} reports");
+    assert!(count >= least, "{count} reports");
 }
 
 macro_rules! profiles {

@@ -1,46 +1,16 @@
 // A net plugin over TCP sockets on host memory that keeps NCCL's whole contract, grouped receives included, and can be
-// told to break it in one place: REFERENCE_FAULT names the place. `ironrail conform` must find each.
+// told to break it in one place: `ironrail conform` must find each.
 //
-// With REFERENCE_GPU=1 it also takes the memory of the driver without a GPU (crates/gpu/tests/support/cuda.c), and with
-// REFERENCE_GPU=address only by its address. What comes there is seen after a flush.
+// REFERENCE_FAULT holds words with a comma between them, some with a number: "corrupt,early,size=8185". The first says what is
+// broken, the others when. crates/cli/tests/conform/faults.rs is the list of what is used, with the behaviours that find it out.
 //
-//   stale-request       isend that cannot post leaves *request as it was
-//   ignore-tags         a message takes the first free place of the first receive
-//   cut-tags            of a tag, only 16 bits count
-//   size-off-by-one     test tells one byte more than came
-//   handle-overrun      listen writes byte 128 of the handle
-//   block-in-connect    connect comes back when the peer has accepted
-//   leave-one           irecv leaves (void*)1 in *request
-//   leak                a closed comm keeps its socket
-//   crash               iflush dies
-//   hang                closeListen does not come back
-//   reorder             now and then a message takes the second receive posted
-//   truncate            a message longer than its receive is cut, and nobody is told
-//   overflow            a message longer than its receive is written whole
-//   lose-last           a send is done before its bytes are with the kernel, and a close forgets them
-//   abrupt-close        a close resets its connection, and what the kernel still holds is gone: receivers read little at
-//                       a time, so that it holds something
-//   unwritten-property  maxMultiRequestSize and latency are left as they were
-//   one-name            there are two devices of one name
-//   done-unwritten      test writes *done only when it is 1
-//   need-sizes          test writes sizes without looking
-//   false-global        regIsGlobal is 1, and a region serves its own comm only
-//   keep-buffer         a send is read from its buffer some time after it was done
-//   write-again         a receive's first byte is written once more after it was done
-//   ignore-death        a peer that is gone is waited for
-//   finalize-leak       finalize keeps what init opened
-//   shared-listener     all listeners are one
-//   wide-handle         connect needs the address at which listen wrote the handle
-//   no-flush            iflush answers null, and what came stays unseen
-//   flush-first         iflush shows what came into its first buffer only
-//   flush-early         the flush's request is done before what came is seen
-//   late-descriptor     regMrDmaBuf looks at its descriptor at the first use of the region
-//   refuse-gpu          regMr of device memory is an error, whatever ptrSupport says
-//   ranges-of-gpu       regMr of device memory takes whole allocations only
-//   old-view            of two regions at one address, the second is where the first was
-//   copy-gpu            short messages are copied from device memory by the CPU
-//   assume-gpu          regMr of device memory looks at it, though ptrSupport does not say so
-//   alone-on-gpu        device memory is registered once at a time
+//   fail-CALL, crash-CALL, nap-CALL=ms   the call is an error, dies, or sleeps first; with `after=n` from the n-th on; with `busy` if
+//                                        the comm has requests; with `ended` if its peer is gone
+//   corrupt                              a message is wrong, if it is as the words of `is_wrong` say
+//   any other                            where it stands below, with the reason
+//
+// REFERENCE_DEVICES says how many devices there are. With REFERENCE_GPU=1 it also takes the memory of the driver without a GPU
+// (crates/gpu/tests/support/cuda.c), and with REFERENCE_GPU=address only by its address. What comes there is seen after a flush.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -49,11 +19,16 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
@@ -82,6 +57,9 @@ struct request {
   struct comm *comm;
   struct part parts[GROUP];
   int count, missing, live, sends;
+  unsigned number, tests;
+  int lost;
+  uint64_t posted;
   // A flush, of all regions or of one.
   int flushes;
   struct region *flush;
@@ -91,7 +69,7 @@ struct request {
 };
 
 struct header {
-  uint64_t size;
+  uint64_t size, sent;
   int32_t tag, magic;
 };
 
@@ -111,6 +89,11 @@ struct comm {
   unsigned early_count, messages;
   size_t moved;  // in this call
   struct unseen *unseen;
+  struct comm *next;  // of all that are open
+  struct listener *listener;
+  unsigned age, regions, acknowledged, owes;
+  int tag, tagged, thread, partial, deaf;
+  uint64_t called, looked;
 };
 
 struct region {
@@ -123,30 +106,86 @@ struct region {
 };
 
 struct listener {
-  int fd;
+  int fd, taken;
+  uint64_t polled;
 };
 
 struct handle {
   uint32_t magic;
   uint16_t port;
-  int32_t fd;
+  int32_t fd, device, process;
   uint64_t address;
 };
 
 static logger_t logger;
 
-static int is(const char *fault) {
-  static const char *set;
-  if (!set) set = getenv("REFERENCE_FAULT") ? getenv("REFERENCE_FAULT") : "";
-  return strcmp(set, fault) == 0;
+// ---- what is to be broken ------------------------------------------------------------------------------------------------
+
+enum { ABSENT = -1, UNKNOWN = -2 };
+
+// The number of a word of REFERENCE_FAULT, 1 where it has none.
+static long find(const char *word) {
+  const char *at = getenv("REFERENCE_FAULT");
+  for (size_t length = strlen(word); at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (!strncmp(at, word, length) && (!at[length] || strchr(",=", at[length])))
+      return at[length] == '=' ? atol(at + length + 1) : 1;
+  return ABSENT;
 }
+
+#define number_of(word)                          \
+  __extension__({                                \
+    static long known = UNKNOWN;                 \
+    if (known == UNKNOWN) known = find(word);    \
+    known;                                       \
+  })
+#define is(word) (number_of(word) != ABSENT)
+
+static uint64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void nap(long ms) {
+  struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+  nanosleep(&time, NULL);
+}
+
+// At the head of a call.
+#define AT(call, is_busy, has_ended)                                                                                   \
+  do {                                                                                                                 \
+    static atomic_long calls;                                                                                          \
+    long so_far = atomic_fetch_add(&calls, 1);                                                                         \
+    int now = so_far + 1 >= number_of("after") && (!is("busy") || (is_busy)) && (!is("ended") || (has_ended));         \
+    if (now && is("nap-" call)) nap(number_of("nap-" call));                                                           \
+    if (now && is("crash-" call)) __builtin_trap();                                                                    \
+    if (now && is("fail-" call)) return fail(SYSTEM_ERROR, "reference: " call " is broken");                           \
+  } while (0)
 
 static int fail(int code, const char *why) {
   if (logger) logger(2, 0x10, "reference", 0, "%s", why);
   return code;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+// All comms that are open, and how many comms and listeners there are.
+static struct comm *comms;
+static unsigned comm_count, listener_count, pending_connects, age;
+// What one comm's failure or one communicator's end does to all.
+static int broken, dead;
+// How many threads are in the plugin, where that is counted, and whether one listens.
+static atomic_int callers, listening;
+
+static int is_busy(struct comm *comm) {
+  for (unsigned number = comm->first; number != comm->last; number++)
+    if (comm->requests[number % comm->places].live) return 1;
+  return 0;
+}
+
 static struct comm *new_comm(int fd, int sends) {
+  // As few bytes as can be in the kernel, so that a large message is under way for some time.
+  int small = 1 << 14;
+  if (is("stalls") || is("beside")) setsockopt(fd, SOL_SOCKET, sends ? SO_SNDBUF : SO_RCVBUF, &small, sizeof small);
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -156,16 +195,76 @@ static struct comm *new_comm(int fd, int sends) {
   comm->places = sends ? SENDS : RECEIVES;
   comm->requests = calloc(comm->places, sizeof *comm->requests);
   comm->early_end = &comm->early;
+  comm->thread = (int)syscall(SYS_gettid);
+  pthread_mutex_lock(&lock);
+  comm->next = comms;
+  comm->age = ++age;
+  comms = comm;
+  comm_count++;
+  pthread_mutex_unlock(&lock);
   return comm;
+}
+
+static void *stay(void *nothing) {
+  for (;;) nap(1);
+  return nothing;
+}
+
+// What a destructor of a forked child's does to connections that are its parent's.
+static void hang_up(void) {
+  for (struct comm *comm = comms; comm; comm = comm->next) shutdown(comm->fd, SHUT_RDWR);
+}
+
+extern const void *ncclNetPlugin_v6[], *ncclNetPlugin_v7[], *ncclNetPlugin_v8[], *ncclNetPlugin_v9[], *ncclNetPlugin_v10[],
+    *ncclNetPlugin_v11[], *ncclNetPlugin_v12[];
+#define TABLES \
+  { ncclNetPlugin_v6, ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11, ncclNetPlugin_v12 }
+
+static void name_tables(const char *name) {
+  const void **tables[] = TABLES;
+  for (int i = 0; i < 7; i++) tables[i][0] = name;
+}
+
+static int loaded_again;
+
+__attribute__((constructor)) static void load(void) {
+  loaded_again = getenv("REFERENCE_WAS_LOADED") != NULL;
+  if (is("loads-once")) setenv("REFERENCE_WAS_LOADED", "1", 1);
+  if (is("name-with-a-line")) name_tables("Refer\nence");
+  if (is("another-name-in-v9")) ncclNetPlugin_v9[0] = "Reference9";
+  if (is("no-dmabuf-call")) {
+    const void **tables[] = TABLES;
+    for (int i = 0; i < 7; i++) tables[i][8] = NULL;
+  }
+  if (is("table-in-code")) {
+    uintptr_t page = (uintptr_t)ncclNetPlugin_v12 & ~(uintptr_t)4095;
+    mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
+  }
 }
 
 static int init_any(logger_t function) {
   logger = function;
+  AT("init", 0, 0);
+  if (loaded_again && is("loads-once")) return fail(SYSTEM_ERROR, "reference: loaded a second time");
+  dead = 0;
+  if (is("name-after-init")) name_tables("Reference2");
+  if (is("thread-stays")) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, stay, NULL);
+    pthread_detach(thread);
+  }
+  static int hooked;
+  if (is("fork-hangs-up") && !hooked++) pthread_atfork(NULL, NULL, hang_up);
+  // Kept for ever: bytes of the heap, which are touched, or a mapping.
+  if (is("keep-bytes")) memset(malloc((size_t)number_of("keep-bytes")), 1, (size_t)number_of("keep-bytes"));
+  if (is("keep-mapping")) mmap(NULL, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return OK;
 }
 
 static int devices(int *count) {
-  *count = is("one-name") ? 2 : 1;
+  static int asked;
+  *count = getenv("REFERENCE_DEVICES") ? atoi(getenv("REFERENCE_DEVICES")) : is("one-name") || is("one-port") ? 2 : 1;
+  if (is("devices-grow")) *count = ++asked;
   return OK;
 }
 
@@ -173,6 +272,14 @@ static int devices(int *count) {
 
 static int listen_any(int device, void *opaque, void **out) {
   *out = NULL;
+  AT("listen", 0, 0);
+  if (dead) return fail(SYSTEM_ERROR, "reference: finalized");
+  if (is("one-thread-listens") && atomic_fetch_add(&listening, 1)) return fail(SYSTEM_ERROR, "reference: two threads listen");
+  if (is("one-thread-listens") || is("props-beside-listen")) {
+    atomic_store(&listening, 1);
+    nap(1);
+    atomic_store(&listening, 0);
+  }
   int count;
   devices(&count);
   if (device < 0 || device >= count) return fail(INVALID_ARGUMENT, "reference: no such device");
@@ -187,21 +294,35 @@ static int listen_any(int device, void *opaque, void **out) {
   }
   if (getsockname(fd, (void *)&address, &length)) return fail(SYSTEM_ERROR, "reference: getsockname");
   struct handle *handle = opaque;
-  *handle = (struct handle){.magic = MAGIC, .port = ntohs(address.sin_port), .fd = -1, .address = (uintptr_t)opaque};
+  *handle = (struct handle){.magic = MAGIC, .port = ntohs(address.sin_port), .fd = -1, .device = device, .process = getpid(),
+                             .address = (uintptr_t)opaque};
   if (is("handle-overrun")) ((char *)opaque)[128] = 0;
-  struct listener *listener = malloc(sizeof *listener);
+  struct listener *listener = calloc(1, sizeof *listener);
+  listener_count++;
   listener->fd = is("shared-listener") ? dup(fd) : fd;
   *out = listener;
   return OK;
 }
 
 static int connect_any(int device, void *opaque, void **out) {
-  (void)device;
   *out = NULL;
   struct handle *handle = opaque;
+  // A lock that a connect holds until it is over, and all other calls need.
+  if (is("nap-under-lock")) {
+    pthread_mutex_lock(&lock);
+    nap(number_of("nap-under-lock"));
+    pthread_mutex_unlock(&lock);
+  }
+  AT("connect", 0, 0);
+  if (is("trust-handle") && handle->magic != MAGIC) return *(volatile char *)handle->address;
+  if (is("same-device-only") && handle->device != device) return fail(INVALID_ARGUMENT, "reference: another device");
+  if (is("not-to-oneself") && handle->process == getpid()) return fail(INVALID_ARGUMENT, "reference: oneself");
+  if (is("comms") && comm_count >= number_of("comms")) return fail(SYSTEM_ERROR, "reference: too many comms");
   if (handle->magic != MAGIC) return fail(INVALID_ARGUMENT, "reference: not a handle of mine");
   if (is("wide-handle") && handle->address != (uintptr_t)opaque) return fail(INVALID_ARGUMENT, "reference: moved");
   if (handle->fd < 0) {
+    if (is("one-connect") && pending_connects) return OK;
+    pending_connects++;
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons(handle->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     handle->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -221,6 +342,9 @@ static int connect_any(int device, void *opaque, void **out) {
     poll(&poller, 1, -1);
     if (recv(handle->fd, &hello, 1, 0) != 1) return fail(REMOTE_ERROR, "reference: no hello");
   }
+  char hello;
+  if (is("accept-after-connects") && recv(handle->fd, &hello, 1, MSG_DONTWAIT) != 1) return OK;
+  pending_connects--;
   *out = new_comm(handle->fd, 1);
   return OK;
 }
@@ -228,15 +352,56 @@ static int connect_any(int device, void *opaque, void **out) {
 static int accept_any(void *opaque, void **out) {
   *out = NULL;
   struct listener *listener = opaque;
+  AT("accept", 0, 0);
+  struct pollfd poller = {.fd = listener->fd, .events = POLLIN};
+  if (is("accept-waits")) poll(&poller, 1, (int)number_of("accept-waits"));
+  if (!listener->polled) listener->polled = now_ms();
+  if (is("accept-gives-up") && now_ms() - listener->polled > 60) return fail(SYSTEM_ERROR, "reference: nobody connects");
+  if (is("accept-after-connects") && pending_connects) return OK;
+  if (is("listener-of-one") && listener->taken) return fail(SYSTEM_ERROR, "reference: it had its connection");
   int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
+  // Of all that wait, the last one.
+  if (is("accept-the-last") && fd >= 0) {
+    nap(5);
+    for (int next = fd; next >= 0; next = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC)) fd = next;
+  }
   if (fd < 0) return errno == EAGAIN || errno == EINTR ? OK : fail(SYSTEM_ERROR, "reference: cannot accept");
-  if (is("block-in-connect") && send(fd, "h", 1, MSG_NOSIGNAL) != 1) return fail(REMOTE_ERROR, "reference: no hello");
-  *out = new_comm(fd, 0);
+  if ((is("block-in-connect") || is("accept-after-connects")) && send(fd, "h", 1, MSG_NOSIGNAL) != 1) return fail(REMOTE_ERROR, "reference: no hello");
+  listener->taken++;
+  struct comm *comm = new_comm(fd, 0);
+  comm->listener = listener;
+  *out = comm;
   return OK;
 }
 
+static void show(struct comm *comm, struct region *only);
+
 static int close_comm(void *opaque) {
   struct comm *comm = opaque;
+  if (comm->sends)
+    AT("closeSend", is_busy(comm), comm->ended);
+  else
+    AT("closeRecv", is_busy(comm), comm->ended);
+  char byte;
+  // Its peer's end must be closed already.
+  if (comm->sends ? is("closeSend-last") : is("closeRecv-last")) {
+    ssize_t peeked;
+    while ((peeked = recv(comm->fd, &byte, 1, MSG_DONTWAIT)) > 0) continue;
+    if (peeked < 0 && errno == EAGAIN) return fail(SYSTEM_ERROR, "reference: the peer is still there");
+  }
+  if (is("abort-breaks-all") && is_busy(comm)) broken = REMOTE_ERROR;
+  pthread_mutex_lock(&lock);
+  unsigned newest = 0;
+  for (struct comm *other = comms; other; other = other->next) newest = other->age > newest ? other->age : newest;
+  for (struct comm **at = &comms; *at; at = &(*at)->next)
+    if (*at == comm) {
+      *at = comm->next;
+      break;
+    }
+  comm_count--;
+  pthread_mutex_unlock(&lock);
+  if (is("close-newest-first") && comm->age + 1 < newest) return fail(SYSTEM_ERROR, "reference: others are open");
+  if (is("show-at-close") && comm->unseen) show(comm, NULL);
   struct linger abrupt = {1, 0};
   if (is("abrupt-close")) setsockopt(comm->fd, SOL_SOCKET, SO_LINGER, &abrupt, sizeof abrupt);
   if (!is("leak")) close(comm->fd);
@@ -258,6 +423,11 @@ static int close_comm(void *opaque) {
 static int close_listen(void *opaque) {
   struct listener *listener = opaque;
   while (is("hang")) pause();
+  struct pollfd poller = {.fd = listener->fd, .events = POLLIN};
+  if (is("die-of-the-unaccepted") && poll(&poller, 1, 0) > 0) __builtin_trap();
+  for (struct comm *comm = comms; is("close-with-its-listener") && comm; comm = comm->next)
+    if (comm->listener == listener) shutdown(comm->fd, SHUT_RDWR);
+  listener_count--;
   close(listener->fd);
   free(listener);
   return OK;
@@ -303,8 +473,35 @@ static int open_region(void *comm, void *data, size_t size, char *view, void **o
 // How often device memory is registered now.
 static int on_gpu;
 
+// What may be wrong with a region of the host's.
+static int refuse_region(struct comm *comm, char *data, size_t size) {
+  static struct {
+    void *comm, *data;
+    size_t size;
+  } seen[65536];
+  static unsigned count;
+  AT("regMr", is_busy(comm), comm->ended);
+  if (is("regMr-alone") && atomic_load(&callers)) return fail(SYSTEM_ERROR, "reference: another thread is here");
+  if (is("regions") && comm->regions >= number_of("regions")) return fail(SYSTEM_ERROR, "reference: too many regions");
+  if (is("region-bytes") && size > (size_t)number_of("region-bytes")) return fail(SYSTEM_ERROR, "reference: too large");
+  if (is("whole-pages") && (uintptr_t)data % 4096) return fail(INVALID_ARGUMENT, "reference: not on a page");
+  int known = is("a-range-once") ? 1 : is("no-overlap") ? 2 : is("one-owner") ? 3 : 0;
+  for (unsigned i = 0; known && i < count && i < 65536; i++) {
+    char *start = seen[i].data;
+    int apart = start >= data + size || data >= start + seen[i].size, same = start == data && seen[i].size == size;
+    if (known == 1 && same && seen[i].comm == comm) return fail(SYSTEM_ERROR, "reference: registered once before");
+    if (known == 2 && !apart && !same && seen[i].comm == comm) return fail(SYSTEM_ERROR, "reference: ranges overlap");
+    if (known == 3 && !apart && seen[i].comm != comm) return fail(SYSTEM_ERROR, "reference: it is another comm's");
+  }
+  if (known && count < 65536) seen[count].comm = comm, seen[count].data = data, seen[count++].size = size;
+  comm->regions++;
+  return OK;
+}
+
 static int register_any(void *comm, void *data, size_t size, int type, void **out) {
   *out = NULL;
+  int refused = refuse_region(comm, data, size);
+  if (refused) return refused;
   if (type == 1) return open_region(comm, data, size, NULL, out);
   if (is("assume-gpu") && type == 2) return *(volatile char *)data == 0x55 ? OK : fail(INVALID_ARGUMENT, "reference: no");
   if (type != 2 || !takes_gpu() || is("refuse-gpu")) return fail(INVALID_ARGUMENT, "reference: host memory only");
@@ -354,9 +551,25 @@ static int register_v6(void *comm, void *data, int size, int type, void **out) {
   return register_any(comm, data, (size_t)size, type, out);
 }
 
+// A NIC that goes on writing.
+static void *write_later(void *data) {
+  nap(50);
+  memset(data, 0x55, 8);
+  return NULL;
+}
+
 static int deregister(void *opaque, void *closed) {
   struct comm *comm = opaque;
   struct region *region = closed;
+  AT("deregMr", is_busy(comm), comm->ended);
+  if (is("deregMr-errs") && is_busy(comm)) return fail(REMOTE_ERROR, "reference: the peer may still use it");
+  comm->regions--;
+  if (is("write-after-deregMr") && !comm->sends && !region->device) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, write_later, region->data);
+    pthread_detach(thread);
+  }
+  if (is("show-at-close")) return OK;
   for (struct unseen **at = &comm->unseen; *at;) {
     struct unseen *unseen = *at;
     if (unseen->region != region) {
@@ -385,9 +598,10 @@ static int inside(struct comm *comm, void *data, size_t size, struct region *reg
 static struct request *new_request(struct comm *comm) {
   while (comm->first != comm->last && !comm->requests[comm->first % comm->places].live) comm->first++;
   if (comm->last - comm->first >= comm->places) return NULL;
-  struct request *request = &comm->requests[comm->last++ % comm->places];
+  if (is("outstanding") && comm->last - comm->first >= (unsigned long)number_of("outstanding")) return NULL;
+  struct request *request = &comm->requests[comm->last % comm->places];
   free(request->own);
-  *request = (struct request){.comm = comm, .live = 1, .sends = comm->sends};
+  *request = (struct request){.comm = comm, .live = 1, .sends = comm->sends, .number = comm->last++, .posted = now_ms()};
   return request;
 }
 
@@ -409,37 +623,84 @@ static ssize_t move(struct comm *comm, void *data, size_t size) {
 
 static int same_tag(int one, int other) {
   if (is("ignore-tags")) return 1;
+  if (is("tags-without-sign")) return abs(one) == abs(other);
   return is("cut-tags") ? (int16_t)one == (int16_t)other : one == other;
 }
 
 // The n-th message of a tag belongs to the n-th place that has it.
-static struct part *place_of(struct comm *comm, int tag, struct request **whose) {
+static struct part *place_of(struct comm *comm, int tag, struct request **whose, int early) {
   int skip = is("reorder") && comm->messages % 7 == 3;
-  for (unsigned number = comm->first; number != comm->last; number++) {
-    struct request *request = &comm->requests[number % comm->places];
-    for (int i = 0; request->live && i < request->count; i++) {
-      struct part *part = &request->parts[i];
-      if (part->taken || !same_tag(part->tag, tag)) continue;
-      *whose = request;
-      if (skip && number + 1 != comm->last) {
-        skip = 0;
-        continue;
+  // Single receives before groups.
+  int pass = is("singles-first") ? 0 : 1;
+  for (; pass < 2; pass++) {
+    for (unsigned number = comm->first; number != comm->last; number++) {
+      struct request *request = &comm->requests[number % comm->places];
+      if (!pass && request->count != 1) continue;
+      for (int i = 0; request->live && i < request->count; i++) {
+        struct part *part = &request->parts[is("last-place-first") ? request->count - 1 - i : i];
+        if (part->taken || !same_tag(part->tag, tag)) continue;
+        *whose = request;
+        if (skip && number + 1 != comm->last) {
+          skip = 0;
+          continue;
+        }
+        return part;
       }
-      return part;
+      if (is("first-group-only") && request->live && request->missing && (early || !is("early"))) {
+        comm->failed = fail(INVALID_USAGE, "reference: the first group has no such tag");
+        return NULL;
+      }
     }
   }
   return NULL;
 }
 
+// Whether a message is to be wrong: all that is asked for must be so.
+static int is_wrong(struct comm *comm, struct request *request, struct part *part, size_t size, uint64_t sent, int beside) {
+  if (!is("corrupt")) return 0;
+  struct request *before = &comm->requests[(request->number - 1) % comm->places];
+  size_t count = (size_t)request->count, at = (size_t)(part - request->parts);
+  return (!is("size") || size == (size_t)number_of("size")) && (!is("from") || size >= (size_t)number_of("from")) &&
+         (!is("to") || size <= (size_t)number_of("to")) && (!is("room") || part->room == (size_t)number_of("room")) &&
+         (!is("exact") || part->room == size) && (!is("early") || sent + 5 < request->posted) && (!is("beside") || beside) &&
+         (!is("count") || count == (size_t)number_of("count")) && (!is("group") || count > 1) &&
+         (!is("place") || at == (size_t)number_of("place")) && (!is("odd") || (uintptr_t)part->data % 2) &&
+         (!is("queued") || comm->early_count >= number_of("queued")) &&
+         (!is("after-a-group-of") || (request->number && before->count == number_of("after-a-group-of")));
+}
+
+// Copies as a provider does that shows nothing in order: words of `step` bytes, the last one first, with time to see it.
+static void copy_backwards(char *to, const char *from, size_t size, size_t step) {
+  for (size_t at = size; at;) {
+    size_t part = at % step ? at % step : step;
+    at -= part;
+    memcpy(to + at, from + at, part);
+    atomic_thread_fence(memory_order_seq_cst);
+    // The flag is there, its data is not.
+    if (size <= 4096 && (step == 4 ? at % 8 == 4 : at % 128 == 120)) usleep(step == 4 ? 30 : 1000);
+  }
+}
+
 // False: no place for it yet.
-static int deliver(struct comm *comm, struct message *message) {
+static int deliver(struct comm *comm, struct message *message, int early) {
   struct request *request = NULL;
-  struct part *part = place_of(comm, message->header.tag, &request);
-  if (!part) return 0;
+  // Too old a message is forgotten.
+  if (is("forgets-after") && now_ms() - message->header.sent > (uint64_t)number_of("forgets-after")) return 1;
+  struct part *part = place_of(comm, message->header.tag, &request, early);
+  if (!part) return comm->failed != 0;
   size_t size = message->header.size;
+  int beside = 0;
+  for (struct comm *other = is("beside") ? comms : NULL; other; other = other->next) beside += other != comm && other->partial;
   if (size > part->room && !is("overflow")) {
+    if (is("refuse-at-the-sender")) {
+      shutdown(comm->fd, SHUT_RDWR);
+      comm->deaf = 1;
+      return 1;
+    }
     if (!is("truncate")) {
       comm->failed = fail(INVALID_USAGE, "reference: a message longer than its receive");
+      // The sender learns it too.
+      if (!is("refuse-in-silence")) shutdown(comm->fd, SHUT_RDWR);
       return 1;
     }
     size = part->room;
@@ -454,21 +715,30 @@ static int deliver(struct comm *comm, struct message *message) {
     memcpy(unseen->bytes, message->body, size);
     while (*at) at = &(*at)->next;
     *at = unseen;
+  } else if (is("words-backwards") || is("lines-backwards")) {
+    copy_backwards(part->data, message->body, size, is("words-backwards") ? 4 : 8);
   } else {
     memcpy(part->data, message->body, size);
   }
   part->came = size;
+  if (is_wrong(comm, request, part, size, message->header.sent, beside)) {
+    if (size && !part->region) part->data[size / 2] ^= 1;
+    if (!size) part->came = 7;
+  }
+  if (is("pad") && size % 8 && part->room >= size / 8 * 8 + 8) part->data[size / 8 * 8 + 7] = 0;
   part->taken = 1;
+  if (is("forget-the-untested") && size >= (size_t)number_of("forget-the-untested") && !request->tests) request->lost = 1;
   request->missing--;
   comm->messages++;
   return 1;
 }
 
-static void receive(struct comm *comm) {
+static void receive_now(struct comm *comm) {
+  if (comm->deaf) return;
   // Early messages come first, in their order; one whose place is not there yet does not hold up the others.
   for (struct message **at = &comm->early; *at && !comm->failed;) {
     struct message *message = *at;
-    if (!deliver(comm, message)) {
+    if (!deliver(comm, message, 1)) {
       at = &message->next;
       continue;
     }
@@ -477,7 +747,7 @@ static void receive(struct comm *comm) {
     comm->early_count--;
     free(message);
   }
-  while (!comm->failed && !comm->ended && comm->early_count < AHEAD) {
+  while (!comm->failed && !comm->ended && !comm->deaf && comm->early_count < AHEAD) {
     while (comm->header_moved < sizeof comm->header) {
       ssize_t moved = move(comm, (char *)&comm->header + comm->header_moved, sizeof comm->header - comm->header_moved);
       if (moved <= 0) return;
@@ -497,27 +767,52 @@ static void receive(struct comm *comm) {
     struct message *message = comm->body;
     comm->body = NULL;
     comm->header_moved = 0;
-    if (deliver(comm, message)) {
+    if (deliver(comm, message, 0)) {
       free(message);
       continue;
     }
-    *comm->early_end = message;
-    comm->early_end = &message->next;
+    struct message **at = comm->early_end;
+    // A short one overtakes a long one that waits.
+    for (at = is("short-overtakes") && message->header.size < 65536 ? &comm->early : at; *at; at = &(*at)->next)
+      if ((*at)->header.size >= 65536) break;
+    message->next = *at;
+    *at = message;
+    if (!message->next) comm->early_end = &message->next;
     comm->early_count++;
   }
 }
 
+static void receive(struct comm *comm) {
+  // A receiver's word that it has a message, which goes out when the plugin is called the next time.
+  if (is("late-word") && comm->owes) {
+    char words[256] = {0};
+    ssize_t said = send(comm->fd, words, comm->owes < 256 ? comm->owes : 256, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (said > 0) comm->owes -= (unsigned)said;
+  }
+  if (is("stalls") && comm->partial && now_ms() - comm->looked > 15)
+    comm->failed = fail(REMOTE_ERROR, "reference: a message has stalled");
+  comm->looked = now_ms();
+  receive_now(comm);
+  comm->partial = comm->body != NULL;
+}
+
 static void push(struct comm *comm) {
+  // A send is done when the receiver has said so.
+  char words[256];
+  ssize_t said = is("late-word") ? recv(comm->fd, words, sizeof words, MSG_DONTWAIT) : 0;
+  for (; said > 0; said--) comm->requests[comm->acknowledged++ % comm->places].missing = 0;
   while (!comm->ended && comm->working != comm->last) {
     struct request *request = &comm->requests[comm->working % comm->places];
     // Told to be done, it waits for one that comes after it.
     if (is("lose-last") && comm->working + 1 == comm->last) return;
     if (is("keep-buffer") && comm->working + 2 > comm->last) return;
+    // Short messages go in pairs.
+    if (is("one-waits") && request->size <= 5000 && !(comm->working % 2) && comm->working + 1 == comm->last) return;
     size_t whole = sizeof(struct header) + request->size;
     while (request->moved < whole) {
       char *from = request->bytes + request->moved - sizeof(struct header);
       size_t size = whole - request->moved;
-      struct header header = {request->size, request->parts[0].tag, MAGIC};
+      struct header header = {request->size, request->posted, request->parts[0].tag, MAGIC};
       if (request->moved < sizeof header) {
         from = (char *)&header + request->moved;
         size = sizeof header - request->moved;
@@ -526,21 +821,50 @@ static void push(struct comm *comm) {
       if (moved <= 0) return;
       request->moved += (size_t)moved;
     }
-    request->missing = 0;
+    if (!is("late-word")) request->missing = 0;
+    if (is("forget-the-untested") && request->size >= (size_t)number_of("forget-the-untested") && !request->tests)
+      request->lost = 1;
     comm->working++;
   }
 }
 
-static int progress(struct comm *comm) {
+static int progress_now(struct comm *comm) {
   if (comm->failed) return comm->failed;
+  if (broken) return fail(broken, "reference: another comm has failed");
+  uint64_t since = comm->called;
+  comm->called = now_ms();
+  if (is("idle") && since && comm->called - since > (uint64_t)number_of("idle"))
+    return comm->failed = fail(REMOTE_ERROR, "reference: nothing was heard of the peer");
   comm->moved = 0;
-  if (comm->sends) {
+  if (comm->sends)
     push(comm);
-    if (comm->ended && !is("ignore-death")) return fail(REMOTE_ERROR, "reference: the peer is gone");
-  } else {
+  else
     receive(comm);
-  }
+  if (comm->ended && is("death-breaks-all")) broken = REMOTE_ERROR;
+  if (comm->ended && is("die-with-the-peer") && is_busy(comm)) __builtin_trap();
+  if (comm->sends && comm->ended && !is("ignore-death")) return fail(REMOTE_ERROR, "reference: the peer is gone");
   return comm->failed;
+}
+
+static int progress(struct comm *comm) {
+  if (!is("one-thread") && !is("regMr-alone")) return progress_now(comm);
+  int others = atomic_fetch_add(&callers, 1);
+  usleep(30);
+  int code = others && is("one-thread") ? fail(SYSTEM_ERROR, "reference: two threads are here") : progress_now(comm);
+  atomic_fetch_sub(&callers, 1);
+  return code;
+}
+
+// What may be wrong with a call that posts.
+static int refuse_post(struct comm *comm, size_t size) {
+  if (comm->sends)
+    AT("isend", is_busy(comm), comm->ended);
+  else
+    AT("irecv", is_busy(comm), comm->ended);
+  if (is("bytes-at-most") && size > (size_t)number_of("bytes-at-most")) return fail(INVALID_USAGE, "reference: too many bytes");
+  if (is("thread-of-its-own") && comm->thread != (int)syscall(SYS_gettid))
+    return fail(INVALID_USAGE, "reference: another thread's comm");
+  return OK;
 }
 
 static int isend_any(void *opaque, void *data, size_t size, int tag, struct region *region, void **out) {
@@ -548,6 +872,12 @@ static int isend_any(void *opaque, void *data, size_t size, int tag, struct regi
   static unsigned tried;
   if (is("stale-request") && ++tried % 3 == 0) return OK;
   *out = NULL;
+  int refused = refuse_post(comm, size);
+  if (refused) return refused;
+  if (is("tags-below") && tag >= number_of("tags-below")) return fail(INVALID_ARGUMENT, "reference: too large a tag");
+  if (is("tags-from-zero") && tag < 0) return fail(INVALID_ARGUMENT, "reference: a tag below zero");
+  if (is("one-tag") && comm->tagged++ && tag != comm->tag) return fail(INVALID_ARGUMENT, "reference: another tag");
+  comm->tag = tag;
   if (!is("false-global") && !inside(comm, data, size, region))
     return fail(INVALID_ARGUMENT, "reference: isend outside its region");
   if (is("false-global") && region->comm != comm) return fail(INVALID_ARGUMENT, "reference: a region of another comm");
@@ -572,6 +902,16 @@ static int irecv_any(void *opaque, int n, void **data, size_t *sizes, int *tags,
   struct comm *comm = opaque;
   int optional = *out == (void *)1;
   if (!(is("leave-one") && optional)) *out = NULL;
+  int refused = refuse_post(comm, n > 0 && n <= GROUP ? sizes[0] : 0);
+  if (refused) return refused;
+  // As an array of int is read.
+  size_t halves[GROUP];
+  for (int i = 0; is("sizes-as-int") && i < n && i < GROUP; i++) halves[i] = (size_t)((int *)sizes)[i];
+  if (is("sizes-as-int")) sizes = halves;
+  size_t waiting = 0;
+  for (unsigned number = comm->first; is("room-at-most") && number != comm->last; number++)
+    waiting += comm->requests[number % comm->places].parts[0].room;
+  if (is("room-at-most") && waiting >= (size_t)number_of("room-at-most")) return progress(comm);
   if (n < 1 || n > GROUP) return fail(INVALID_ARGUMENT, "reference: a group of too many");
   for (int i = 0; i < n; i++)
     if (!inside(comm, data[i], sizes[i], regions[i])) return fail(INVALID_ARGUMENT, "reference: irecv outside its region");
@@ -589,7 +929,7 @@ static int irecv_any(void *opaque, int n, void **data, size_t *sizes, int *tags,
 
 static int irecv_int(void *comm, int n, void **data, int *sizes, int *tags, void **regions, void **out) {
   size_t wide[GROUP];
-  for (int i = 0; i < n && i < GROUP; i++) wide[i] = (size_t)sizes[i];
+  for (int i = 0; i < n && i < GROUP; i++) wide[i] = is("sizes-as-size_t") ? ((size_t *)sizes)[i] : (size_t)sizes[i];
   return irecv_any(comm, n, data, wide, tags, regions, out);
 }
 
@@ -610,7 +950,7 @@ static void show(struct comm *comm, struct region *only) {
 static int iflush(void *opaque, int n, void **data, int *sizes, void **regions, void **out) {
   (void)n, (void)data, (void)sizes;
   struct comm *comm = opaque;
-  if (is("crash")) __builtin_trap();
+  AT("iflush", 0, 0);
   *out = NULL;
   if (!takes_gpu() || is("no-flush")) return OK;
   struct request *request = new_request(comm);
@@ -630,6 +970,14 @@ static int test(void *opaque, int *done, int *sizes) {
   struct comm *comm = request->comm;
   if (!is("done-unwritten")) *done = 0;
   if (!request->live) return fail(INVALID_ARGUMENT, "reference: a dead request was tested");
+  request->tests++;
+  if (request->lost) return fail(SYSTEM_ERROR, "reference: it was over before it was tested");
+  for (unsigned number = comm->first; is("oldest-only") && number != request->number; number++)
+    if (comm->requests[number % comm->places].live) return fail(INVALID_USAGE, "reference: not the oldest");
+  if (is("tests-at-most") && !request->sends && request->tests > number_of("tests-at-most"))
+    return fail(SYSTEM_ERROR, "reference: it takes too long");
+  if (is("waits-at-most") && request->missing && now_ms() - request->posted > (uint64_t)number_of("waits-at-most"))
+    return fail(SYSTEM_ERROR, "reference: it takes too long");
   int code = progress(comm);
   if (code) return code;
   if (again) *again = 0x55, again = NULL;
@@ -638,10 +986,12 @@ static int test(void *opaque, int *done, int *sizes) {
     *done = 1;
     if (is("need-sizes") || sizes) {
       if (request->sends) sizes[0] = (int)request->size;
-      for (int i = 0; i < request->count; i++) sizes[i] = (int)request->parts[i].came + is("size-off-by-one");
+      for (int i = 0; i < request->count; i++)
+        if (!is("no-word-of-the-empty") || request->count == 1 || request->parts[i].came) sizes[i] = (int)request->parts[i].came + is("size-off-by-one");
     }
     if (is("write-again") && !request->sends && request->parts[0].came > 20000) again = request->parts[0].data;
     request->live = 0;
+    comm->owes++;
     return OK;
   }
   if (comm->ended && !is("ignore-death")) return fail(REMOTE_ERROR, "reference: the peer is gone");
@@ -690,16 +1040,32 @@ struct props12 {
 _Static_assert(sizeof(struct props6) == 48 && sizeof(struct props7) == 56 && sizeof(struct props8) == 64, "size");
 _Static_assert(sizeof(struct props9) == 104 && sizeof(struct props11) == 112 && sizeof(struct props12) == 128, "size");
 
-#define COMMON(p)                                                                                          \
-  (p)->name = "ref0", (p)->pci_path = NULL, (p)->guid = 7, (p)->speed = 25000,                             \
-  (p)->ptr_support = 1 | 2 * takes_gpu() | 4 * takes_dmabuf(),                                             \
-  (p)->port = 1 + device, (p)->max_comms = 1024, (p)->max_recvs = 1;                                       \
+// The value of a field that is to be wrong.
+#define WRONG(field, right) (is("props-" field) ? (int)number_of("props-" field) : (right))
+static char *device_name(int device) {
+  static char names[8][8];
+  snprintf(names[device & 7], sizeof names[0], "ref%d", is("one-name") ? 0 : device & 7);
+  return names[device & 7];
+}
+static int changes(void) {
+  static int calls;
+  return is("props-change") ? calls++ : is("props-beside-listen") ? atomic_load(&listening) : 0;
+}
+static const char *path(void) { return is("props-path") ? "/sys/class/net/lo" : NULL; }
+
+#define COMMON(p)                                                                                           \
+  (p)->name = device_name(device), (p)->pci_path = path(), (p)->guid = 7,                                   \
+  (p)->speed = WRONG("speed", 25000 + changes()),                                                           \
+  (p)->ptr_support = WRONG("ptrSupport", 1 | 2 * takes_gpu() | 4 * takes_dmabuf()),                         \
+  (p)->port = is("one-port") ? 1 : 1 + device, (p)->max_comms = WRONG("maxComms", 1024), (p)->max_recvs = 1; \
   if (!is("unwritten-property")) (p)->latency = 12
-#define DEVICE(p) (p)->device_type = 0, (p)->device_version = 0
-#define COMMON9(p)                                                                                         \
-  COMMON(p);                                                                                               \
-  DEVICE(p), (p)->reg_is_global = is("false-global"), (p)->force_flush = 0, (p)->ndevs = 1,                \
-  (p)->devs[0] = device, (p)->max_p2p_bytes = 1 << 30, (p)->max_coll_bytes = 1 << 29, (p)->max_recvs = GROUP
+#define DEVICE(p) (p)->device_type = WRONG("netDeviceType", 0), (p)->device_version = 0
+#define COMMON9(p)                                                                                          \
+  COMMON(p);                                                                                                \
+  DEVICE(p), (p)->reg_is_global = WRONG("regIsGlobal", is("false-global")),                                 \
+  (p)->force_flush = WRONG("forceFlush", 0), (p)->ndevs = 1, (p)->devs[0] = WRONG("vProps", device),        \
+  (p)->max_p2p_bytes = (size_t)WRONG("maxP2pBytes", 1 << 30), (p)->max_coll_bytes = 1 << 29,                \
+  (p)->max_recvs = WRONG("maxRecvs", GROUP)
 
 static int props_v6(int device, struct props6 *p) {
   COMMON(p);
@@ -727,7 +1093,7 @@ static int props_v11(int device, struct props11 *p) {
 static int props_v12(int device, struct props12 *p) {
   COMMON9(p);
   if (!is("unwritten-property")) p->max_multi_request_size = 1;
-  p->rail_id = -1, p->plane_id = -1;
+  p->rail_id = (int16_t)WRONG("railId", -1), p->plane_id = -1;
   return OK;
 }
 
@@ -750,31 +1116,47 @@ static int init_v11(void **out, uint64_t communicator, int *config, logger_t l, 
 }
 static int finalize(void *opaque) {
   struct context *context = opaque;
+  AT("finalize", comm_count, 0);
+  if (is("finalize-without-listeners") && listener_count) return fail(SYSTEM_ERROR, "reference: a listener is open");
+  if (is("finalize-without-connects") && pending_connects) return fail(SYSTEM_ERROR, "reference: a connect is pending");
+  for (struct comm *comm = comms; is("finalize-without-requests") && comm; comm = comm->next)
+    if (is_busy(comm)) return fail(SYSTEM_ERROR, "reference: requests are outstanding");
+  if (is("finalize-all")) dead = 1;
+  for (int device = 0; is("finalize-takes-names") && device < 8; device++) memset(device_name(device), 'x', 4);
   if (!is("finalize-leak")) close(context->fd);
   free(context);
   return OK;
 }
 static int set_net_attr(void *context, void *attributes) {
-  (void)context, (void)attributes;
+  (void)context;
+  // All but its place are hints, of which any may be undefined.
+  static char *volatile peers;
+  if (is("hints-are-counts")) peers = malloc((size_t)((int *)attributes)[1] * 64), memset(peers, 1, 64);
+  (void)attributes;
   return OK;
 }
 static int listen_v11(void *context, int device, void *handle, void **out) {
   return context ? listen_any(device, handle, out) : INVALID_ARGUMENT;
 }
+// The device's handle has no place where its address is null.
+static void place_device(void **device_comm) {
+  if (is("device-handle-always")) *device_comm = NULL;
+}
 static int connect_v7(int device, void *handle, void **out, void **device_comm) {
-  (void)device_comm;
+  place_device(device_comm);
   return connect_any(device, handle, out);
 }
 static int connect_v10(int device, int *config, void *handle, void **out, void **device_comm) {
-  (void)config, (void)device_comm;
+  (void)config;
+  place_device(device_comm);
   return connect_any(device, handle, out);
 }
 static int connect_v11(void *context, int device, void *handle, void **out, void **device_comm) {
-  (void)device_comm;
+  place_device(device_comm);
   return context ? connect_any(device, handle, out) : INVALID_ARGUMENT;
 }
 static int accept_v7(void *listener, void **out, void **device_comm) {
-  (void)device_comm;
+  place_device(device_comm);
   return accept_any(listener, out);
 }
 static int isend_v6(void *comm, void *data, int size, int tag, void *region, void **out) {
@@ -792,13 +1174,20 @@ static int irecv_v9(void *comm, int n, void **data, size_t *sizes, int *tags, vo
 }
 static int irecv_v10(void *comm, int n, void **data, size_t *sizes, int *tags, void **regions, void **parents,
                      void **out) {
-  (void)parents;
+  if (is("parents-always") && *(void *volatile *)parents) return INVALID_ARGUMENT;
   return irecv_any(comm, n, data, sizes, tags, regions, out);
 }
 
 // ---- the tables: a name, then pointers in NCCL's order -------------------------------------------------------------------
 
-#define TABLE(version, count) const void *const ncclNetPlugin_v##version[count]
+#define TABLE(version, count) const void *ncclNetPlugin_v##version[count]
+#ifdef UNRESOLVED
+// A function that no library has: lazy binding finds out when it is called.
+void function_of_no_library(void);
+void call_it(void);
+void call_it(void) { function_of_no_library(); }
+#endif
+
 #define DATA(isend, irecv) isend, irecv, iflush, test, close_comm, close_comm, close_listen
 
 TABLE(6, 17) = {"Reference", init_v6, devices, props_v6, listen_any, connect_any, accept_any,

@@ -9,17 +9,28 @@ use std::{env, fs};
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn loopback(directory: &str) -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(directory, "loopback", "../group/tests/plugins/loopback.c"))
+    BUILT.get_or_init(|| build(directory, "loopback", "../group/tests/plugins/loopback.c", &[]))
 }
 
 /// The plugin of crates/cli/tests/plugins/reference.c, which keeps the contract unless REFERENCE_FAULT is set, and takes groups.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn reference(directory: &str) -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(directory, "reference", "../cli/tests/plugins/reference.c"))
+    BUILT.get_or_init(|| build(directory, "reference", REFERENCE, &[]))
 }
 
-fn build(directory: &str, name: &str, source: &str) -> PathBuf {
+/// The same with a call of a function that no library has, found out when it is bound.
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+pub(crate) fn unresolved(directory: &str) -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let lazily = ["-DUNRESOLVED", "-Wl,-z,lazy"];
+    BUILT.get_or_init(|| build(directory, "unresolved", REFERENCE, &lazily))
+}
+
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+const REFERENCE: &str = "../cli/tests/plugins/reference.c";
+
+fn build(directory: &str, name: &str, source: &str, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let folder = Path::new(directory).join(name);
     fs::create_dir_all(&folder).unwrap();
@@ -28,7 +39,9 @@ fn build(directory: &str, name: &str, source: &str) -> PathBuf {
     let own = folder.join(format!("{}.so", process::id()));
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let status = Command::new(&compiler)
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o"])
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"])
+        .args(options)
+        .arg("-o")
         .arg(&own)
         .arg(&source)
         .args(["-lpthread", "-ldl"])

@@ -7,9 +7,10 @@ use ironrail_group::loader::raw::Net;
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
-use super::super::link::{Link, at_once};
+use super::super::link::Link;
+use super::super::pace::soon;
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
-use super::{few, give_back, nudge, talk};
+use super::{few, give_back_beside_silence, nudge, talk, watch};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
@@ -82,8 +83,8 @@ fn close_with_requests_in_flight(case: &mut Case) -> Outcome {
         into.post()?;
         case.meet("both have requests in flight")?;
         case.stage("close in flight");
-        at_once("closeSend", || Ok(link.send.close()?))?;
-        at_once("closeRecv", || Ok(link.receive.close()?))?;
+        soon("closeSend", || Ok(link.send.close()?))?;
+        soon("closeRecv", || Ok(link.receive.close()?))?;
         case.meet("both are closed")?;
     }
     let link = Link::open(case, &net)?;
@@ -221,45 +222,48 @@ fn close_in_any_order(case: &mut Case) -> Outcome {
 
 fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    let link = Link::open(case, &net)?;
+    let (link, other) = (Link::open(case, &net)?, Link::open(case, &net)?);
     let messages = vec![Message::of(200_000); 400];
+    let nothing = [Message::of(8)];
+    let mut idle = Incoming::new(&other.receive, case.source(), &nothing, Manner::PLAIN)?;
+    case.until("post a receive on another connection", || Ok(idle.post()?.then_some(())))?;
     if case.role() == 0 {
         let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
-        case.stage("send until the peer has gone");
-        let mut gone = false;
-        while !gone {
-            gone = case.heard()?.is_some();
-            if nudge(&mut [&mut out]).is_err() {
-                break;
-            }
-            case.in_time(|| out.says())?;
-        }
-        if !gone {
-            case.hear("wait until the peer has gone")?;
-        }
-        case.stage("send on to nobody");
-        // An error says so, silence does not: both are allowed, a close that blocks is not.
-        let _ = case.during(Duration::from_millis(200), || nudge(&mut [&mut out]));
+        let mut erred = false;
+        // An error says that the peer has gone, silence does not: both are allowed, a close that blocks is not. The plugin is called
+        // in either case, on the other connection.
+        let mut turn = || {
+            erred = erred || nudge(&mut [&mut out]).is_err();
+            idle.poll().map(drop)
+        };
+        case.until("send until the peer has gone", || {
+            turn()?;
+            Ok(case.heard()?.map(drop))
+        })?;
+        case.stage("send on to a receiver that has gone");
+        case.during(Duration::from_millis(200), turn)?;
         if out.is_finished() {
             return fail("400 messages were done and 20 received");
         }
         // The peer polls no more: where its polls are what completes our writes, they go on reading from there.
-        give_back(out.into_region())?;
+        give_back_beside_silence(out.into_region())?;
     } else {
         let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
         for _ in 0..20 {
             case.until("receive a few", || Ok(into.turn()?.then_some(())))?;
         }
-        give_back(into.into_region())?;
+        into.into_region().deregister()?;
     }
     let Link { send, receive } = link;
     case.stage("close");
-    at_once("closeRecv", || Ok(receive.close()?))?;
+    soon("closeRecv", || Ok(receive.close()?))?;
     if case.role() == 1 {
         case.tell(b"gone")?;
     }
-    at_once("closeSend", || Ok(send.close()?))?;
+    soon("closeSend", || Ok(send.close()?))?;
     case.meet("both are closed")?;
+    idle.into_region().deregister()?;
+    other.close()?;
     let link = Link::open(case, &net)?;
     talk(case, &link, &few(), Manner::PLAIN)?;
     link.close()?;
@@ -301,17 +305,22 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
         }
         case.meet("both have requests in flight")?;
         // Its progress thread has stopped: nobody tests its requests any more.
-        let regions = (out.into_region(), into.into_region());
-        let mut whole = Some((other, bad, regions));
+        let buffers = [out.into_parts(), into.into_parts()];
+        let mut whole = Some((other, bad, buffers));
         for turn in [first, 1 - first] {
             if case.role() == turn
-                && let Some((other, bad, regions)) = whole.take()
+                && let Some((other, bad, [sent, received])) = whole.take()
             {
                 case.stage("abort one communicator");
-                give_back(regions.0)?;
-                give_back(regions.1)?;
+                give_back_beside_silence(sent.0)?;
+                let memory = received.1;
+                if give_back_beside_silence(received.0)? {
+                    watch(case, memory, "deregMr returned", || Ok(()))?;
+                }
                 bad.close()?;
                 other.finalize()?;
+                // NCCL frees nothing after an error, but its user may free what was registered when the communicator is gone.
+                watch(case, memory, "its communicator was finalized", || Ok(()))?;
             }
             talk(case, &good, &few(), Manner::PLAIN)?;
         }
@@ -338,8 +347,9 @@ fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcom
         };
         talk_beside(case, good, &mut turn)?;
     }
-    give_back(out.into_region())?;
-    give_back(into.into_region())?;
+    // The peer calls the plugin for the other connection, or has closed its end.
+    out.into_region().deregister()?;
+    into.into_region().deregister()?;
     bad.close()?;
     if case.role() == first {
         talk_beside(case, good, &mut || Ok(()))?;

@@ -1,13 +1,16 @@
 //! listen, connect, accept, close.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
 use super::super::behaviour::{Behaviour, one, two};
-use super::super::case::{Case, Outcome, fail, hold};
-use super::super::link::{Link, accept, at_once, connect, place, trade};
+use super::super::case::{COMMUNICATOR, Case, Outcome, Stop, fail, hold};
+use super::super::link::{Link, accept, connect, place, trade};
+use super::super::pace::{BLOCKS, at_once, soon, timed};
 use super::super::traffic::{Flow, Manner, Message, Outgoing, drive};
 use super::{few, give, holdings, named, pass, take, talk};
 
@@ -155,7 +158,7 @@ fn listen_returns_a_comm_at_once(case: &mut Case) -> Outcome {
         // The first call on a device may open it.
         let (first, _) = net.listen(device)?;
         let (listener, _) = at_once("listen", || Ok(net.listen(device)?))?;
-        at_once("closeListen", || Ok(listener.close()?))?;
+        soon("closeListen", || Ok(listener.close()?))?;
         first.close()?;
     }
     Ok(net.finalize()?)
@@ -235,7 +238,7 @@ fn listener_never_connected(case: &mut Case) -> Outcome {
         for _ in 0..round {
             hold!(listener.accept(false)?.is_none(), "accept gave a comm without a peer");
         }
-        at_once("closeListen", || Ok(listener.close()?))?;
+        soon("closeListen", || Ok(listener.close()?))?;
     }
     Ok(net.finalize()?)
 }
@@ -252,35 +255,136 @@ fn accept_answers_null_until_connected(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
+/// Alone first, then beside another communicator of the process, whose thread connects to itself meanwhile.
 fn connect_does_not_block(case: &mut Case) -> Outcome {
     let net = case.net()?;
     if case.role() == 0 {
-        let (listener, handle) = net.listen(0)?;
-        case.tell(&handle.bytes())?;
+        let opened = (0..CONNECTS).map(|_| Ok(net.listen(0)?)).collect::<Outcome<Vec<_>>>()?;
+        let handles: Vec<u8> = opened.iter().flat_map(|(_, handle)| handle.bytes()).collect();
+        case.tell(&handles)?;
         case.hear("wait, without accepting, while the peer connects")?;
-        let comm = accept(case, &listener)?;
-        listener.close()?;
-        hold!(take(case, &comm, 256, 0)? == named(0), "the message is wrong");
-        case.meet("the message is there")?;
-        comm.close()?;
+        for (number, (listener, _)) in opened.into_iter().enumerate() {
+            let comm = accept(case, &listener)?;
+            listener.close()?;
+            hold!(take(case, &comm, 256, 0)? == named(number), "message {number} is wrong");
+            case.meet("the message is there")?;
+            comm.close()?;
+        }
     } else {
-        let mut handle = place(&case.hear("wait for the handle")?)?;
-        let mut comm = None;
-        case.stage("connect while the peer does not accept");
-        case.during(Duration::from_millis(500), || {
-            if comm.is_none() {
-                comm = at_once("connect", || Ok(net.connect(0, &mut handle, false)?))?;
-            }
-            Ok(())
-        })?;
+        let bytes = case.hear("wait for the handles")?;
+        let mut handles = bytes.chunks(128).map(place).collect::<Outcome<Vec<_>>>()?;
+        let mut comms = vec![connect_alone(case, &net, &mut handles[0])?];
+        comms.extend(connect_beside(case, &net, &mut handles[1..])?);
         case.tell(b"tried")?;
-        let comm = comm.map_or_else(|| connect(case, &net, &mut handle), Ok)?;
-        give(case, &comm, &named(0), 0)?;
-        case.meet("the message is there")?;
-        comm.close()?;
+        for (number, (comm, handle)) in comms.into_iter().zip(&mut handles).enumerate() {
+            let comm = comm.map_or_else(|| connect(case, &net, handle), Ok)?;
+            give(case, &comm, &named(number), 0)?;
+            case.meet("the message is there")?;
+            comm.close()?;
+        }
     }
     Ok(net.finalize()?)
 }
+
+const CONNECTS: usize = 4;
+
+/// Polls connect for a while. No call may block, and most may not so much as doze: one thread polls all that is pending.
+fn connect_alone(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<Option<SendComm>> {
+    case.stage("connect while the peer does not accept");
+    let (mut comm, mut calls, mut dozed) = (None, 0, Vec::new());
+    case.during(POLLED, || {
+        if comm.is_none() {
+            let (answer, took) = timed(|| Ok(net.connect(0, handle, false)?))?;
+            hold!(took.own < BLOCKS, "connect took {:.2} s of its own", took.own.as_secs_f64());
+            comm = answer;
+            calls += 1;
+            if took.slept > DOZE {
+                dozed.push(took.slept);
+            }
+        }
+        Ok(())
+    })?;
+    hold!(
+        dozed.len() < 2 || dozed.len() * 2 <= calls,
+        "{} of {calls} calls of connect slept, up to {:.0?}",
+        dozed.len(),
+        dozed.iter().max().copied().unwrap_or_default()
+    );
+    Ok(comm)
+}
+
+/// Polls connect for each handle, while another thread opens and closes connections of its own.
+fn connect_beside(
+    case: &Case,
+    net: &Net,
+    handles: &mut [HandlePlace],
+) -> Outcome<Vec<Option<SendComm>>> {
+    let other = Net::init(&case.library()?, COMMUNICATOR + 1)?;
+    let (over, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let comms = thread::scope(|scope| -> Outcome<Vec<Option<SendComm>>> {
+        let beside = scope.spawn(|| -> Outcome {
+            while !over.load(Ordering::Relaxed) {
+                let number = opened.load(Ordering::Relaxed);
+                open_watched(case, &other, number)?;
+                opened.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        let mut tries = || -> Outcome<Vec<Option<SendComm>>> {
+            handles
+                .iter_mut()
+                .map(|handle| {
+                    let before = opened.load(Ordering::Relaxed);
+                    let (begun, mut comm) = (Instant::now(), None);
+                    case.until(
+                        "connect while another thread does, and the peer does not accept",
+                        || {
+                            if comm.is_none() {
+                                comm = at_once("connect", || Ok(net.connect(0, handle, false)?))?;
+                            }
+                            let others =
+                                opened.load(Ordering::Relaxed) > before || beside.is_finished();
+                            Ok((begun.elapsed() > POLLED && others).then_some(()))
+                        },
+                    )?;
+                    Ok(comm)
+                })
+                .collect()
+        };
+        let comms = tries();
+        over.store(true, Ordering::Relaxed);
+        beside.join().map_err(|_| Stop::Fail("conform's thread died".to_owned()))??;
+        comms
+    })?;
+    other.finalize()?;
+    Ok(comms)
+}
+
+/// A connection to oneself, no call of which may block.
+fn open_watched(case: &Case, net: &Net, number: usize) -> Outcome {
+    let beside = |name| format!("{name}, beside a connect that is pending,");
+    let (listener, handle) = at_once(&beside("listen"), || Ok(net.listen(0)?))?;
+    let mut copy = HandlePlace::of(handle.bytes());
+    let (mut send, mut receive) = (None, None);
+    case.until("connect beside a connect that is pending", || {
+        if send.is_none() {
+            send = at_once(&beside("connect"), || Ok(net.connect(0, &mut copy, false)?))?;
+        }
+        if receive.is_none() {
+            receive = at_once(&beside("accept"), || Ok(listener.accept(false)?))?;
+        }
+        Ok((send.is_some() && receive.is_some()).then_some(()))
+    })?;
+    listener.close()?;
+    let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
+    pass(case, &send, &receive, number)?;
+    send.close()?;
+    Ok(receive.close()?)
+}
+
+const POLLED: Duration = Duration::from_millis(400);
+/// More than a call that only polls ever sleeps.
+const DOZE: Duration = Duration::from_millis(20);
 
 fn connect_before_accept(case: &mut Case) -> Outcome {
     let net = case.net()?;

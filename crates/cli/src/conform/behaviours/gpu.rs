@@ -9,7 +9,7 @@ use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};
 use super::super::link::Link;
 use super::super::traffic::{Incoming, Manner, Memory, Message, Outgoing, arena, gpus, pattern};
-use super::{carry, few, flush, give_back, group_most, talk, talk_between};
+use super::{carry, few, flush, group_most, talk, talk_between};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -391,9 +391,8 @@ fn deregister_in_flight(case: &mut Case) -> Outcome {
         }
         case.meet("both have requests in flight")?;
         for (region, memory) in [out.into_parts(), into.into_parts()] {
-            if give_back(region)? {
-                memory.free();
-            }
+            region.deregister()?;
+            memory.free();
         }
         link.close()?;
         case.meet("both have aborted")?;

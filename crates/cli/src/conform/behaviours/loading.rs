@@ -10,9 +10,10 @@ use ironrail_group::loader::raw::{self, Net};
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{COMMUNICATOR, Case, Outcome, fail, hold, skip};
-use super::super::link::{Link, at_once};
-use super::super::traffic::{Incoming, Manner, Message, Outgoing};
-use super::{few, holdings, nudge, talk, whole};
+use super::super::link::{Link, trade};
+use super::super::pace::soon;
+use super::super::traffic::{Incoming, Manner, Message, Outgoing, arena};
+use super::{carry, few, holdings, nudge, talk, whole};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -86,6 +87,20 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         finalize_with_everything_left_open,
     )
     .since(11),
+    two(
+        "finalize-after-aborted-connect",
+        "both processes give up connects that the other has not accepted, and finalize succeeds in either order; the next communicator is whole",
+        "NCCL src/proxy.cc:1776 (abort while connections are pending, on every rank)",
+        finalize_after_aborted_connect,
+    )
+    .since(11),
+    one(
+        "memory-is-flat",
+        "resident memory and mappings do not grow over 300 communicators that come and go",
+        "NCCL src/plugin/net.cc:78-95, 308-320; NCCL src/init.cc:378-384",
+        memory_is_flat,
+    )
+    .within(90),
     one(
         "unload-and-reload",
         "the last communicator's end closes the library, the next one loads and inits it again",
@@ -240,7 +255,7 @@ fn finalize_after_abandoned_listen(case: &mut Case) -> Outcome {
         let net = Net::init(&library, COMMUNICATOR + cycle)?;
         let (listener, handle) = net.listen(0)?;
         drop((listener, handle));
-        at_once("finalize", || Ok(net.finalize()?))?;
+        soon("finalize", || Ok(net.finalize()?))?;
     }
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
@@ -259,13 +274,95 @@ fn finalize_after_abandoned_connect(case: &mut Case) -> Outcome {
             let _ = net.connect(0, &mut handle, false)?;
         }
         drop(listener);
-        at_once("finalize", || Ok(net.finalize()?))?;
+        soon("finalize", || Ok(net.finalize()?))?;
     }
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
     talk(case, &link, &few(), Manner::PLAIN)?;
     link.close()?;
     Ok(net.finalize()?)
+}
+
+fn finalize_after_aborted_connect(case: &mut Case) -> Outcome {
+    let library = case.library()?;
+    for (tries, first) in [(1, 0), (3, 1), (50, 0), (50, 1)] {
+        let net = Net::init(&library, COMMUNICATOR)?;
+        let (listener, handle) = net.listen(0)?;
+        let mut theirs = trade(case, &handle)?;
+        let mut comm = None;
+        for _ in 0..tries {
+            if comm.is_none() {
+                comm = net.connect(0, &mut theirs, false)?;
+            }
+        }
+        case.meet("both have given up")?;
+        let mut open = Some((net, listener, comm));
+        for turn in [first, 1 - first] {
+            if case.role() == turn
+                && let Some((net, listener, comm)) = open.take()
+            {
+                case.stage("finalize with a connect that was given up");
+                // NCCL closes neither: recvProxyFree and sendProxyFree close only what is connected.
+                drop((listener, comm));
+                soon("finalize", || Ok(net.finalize()?))?;
+            }
+            case.meet("one is finalized")?;
+        }
+    }
+    whole(case, &few(), Manner::PLAIN)
+}
+
+/// As NCCL does when its last communicator ends and a new one comes: the library is closed and opened again. What is left behind
+/// each time shows in both halves of the cycles; what an allocator keeps for later comes once.
+fn memory_is_flat(case: &mut Case) -> Outcome {
+    let memory = arena(8192)?;
+    let mut samples = Vec::new();
+    for cycle in 0..FLAT_WARM + 2 * FLAT_HALF {
+        if cycle >= FLAT_WARM && (cycle - FLAT_WARM).is_multiple_of(FLAT_HALF) {
+            samples.push(occupied()?);
+        }
+        let net = case.net()?;
+        let link = Link::open(case, &net)?;
+        let out = link.send.register(memory, 0, 4096)?;
+        let into = link.receive.register(memory, 4096, 4096)?;
+        carry(case, &link, (&out, (memory, 0)), (&into, (memory, 4096)), 1000)?;
+        out.deregister()?;
+        into.deregister()?;
+        link.close()?;
+        net.finalize()?;
+    }
+    samples.push(occupied()?);
+    let least = |of: fn(&(usize, usize)) -> usize| {
+        let grown = samples.windows(2).map(|pair| of(&pair[1]).saturating_sub(of(&pair[0])));
+        grown.min().unwrap_or(0)
+    };
+    let bytes = least(|sample| sample.0);
+    hold!(
+        bytes < FLAT_HALF * BYTES_A_CYCLE,
+        "{bytes} bytes more are resident after each {FLAT_HALF} communicators, {} for each one",
+        bytes / FLAT_HALF
+    );
+    let mappings = least(|sample| sample.1);
+    hold!(
+        mappings < FLAT_HALF / 10,
+        "there are {mappings} mappings more after each {FLAT_HALF} communicators"
+    );
+    Ok(())
+}
+
+/// Until pools have their sizes, and the allocator its arenas.
+const FLAT_WARM: usize = 50;
+const FLAT_HALF: usize = 125;
+/// What the allocator's own disorder comes to, and less than any object of a communicator's.
+const BYTES_A_CYCLE: usize = 1024;
+
+/// Bytes of this process that are resident, and its mappings.
+fn occupied() -> Outcome<(usize, usize)> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    let Some(kib) = kib else { return fail("there is no RssAnon in /proc/self/status") };
+    Ok((kib * 1024, fs::read_to_string("/proc/self/maps")?.lines().count()))
 }
 
 fn finalize_with_everything_left_open(case: &mut Case) -> Outcome {

@@ -135,7 +135,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "too-long-send-is-contained",
-        "a send larger than its receive is an error, or is cut with a warning; nothing is written past the receive",
+        "a send larger than its receive is an error at both ends, or is cut with a warning and done at both; nothing is written past the receive",
         "NCCL plugins/net/README.md (irecv); NCCL src/transport/net_socket.cc:635-643",
         too_long::contained,
     ),

@@ -224,14 +224,16 @@ fn pairs(case: &Case, link: &Link, together: bool) -> Outcome {
     PAIRS.iter().try_for_each(|(sent, room)| {
         let messages = vec![Message::of(*sent).in_room(*room); 32];
         let manner = Manner { window: 32, ..Manner::PLAIN };
-        if together { talk_in_windows(case, link, &messages, manner) } else { talk_alone(case, link, &messages, manner) }
+        if together {
+            talk_in_windows(case, link, &messages, manner)
+        } else {
+            talk_alone(case, link, &messages, manner)
+        }
     })
 }
 
 fn transfer_of_ten_size_pairs(case: &mut Case) -> Outcome {
-    with_link(case, false, |case, link, _| {
-        pairs(case, link, true)
-    })
+    with_link(case, false, |case, link, _| pairs(case, link, true))
 }
 
 fn transfer_by_four_threads(case: &mut Case) -> Outcome {

@@ -5,6 +5,7 @@ pub(super) mod connections;
 pub(super) mod flush;
 pub(super) mod gpu;
 pub(super) mod groups;
+pub(super) mod lines;
 pub(super) mod loading;
 pub(super) mod messages;
 pub(super) mod mixed;
@@ -16,16 +17,18 @@ pub(super) mod threads;
 mod too_long;
 
 use std::fs;
+use std::time::Duration;
 
 use ironrail_group::loader::Properties;
 use ironrail_group::loader::raw::{
     Arena, Before, Net, Receive, ReceiveComm, Region, SendComm, Wrong,
 };
 
-use super::case::{Case, Outcome, Stop, hold, skip};
+use super::case::{Case, Outcome, Stop, fail, hold, skip};
 use super::link::Link;
 use super::traffic::{
-    Flow, GUARD_BYTES, Incoming, Manner, Message, Outgoing, arena, clear, drive, pattern,
+    Flow, GUARD_BYTES, Incoming, Manner, Message, Outgoing, arena, clear, drive, first_other_than,
+    pattern,
 };
 
 /// Moves messages: both ways between two processes, from end to end in one. Nobody leaves before both are done.
@@ -180,9 +183,10 @@ pub(super) fn pass(case: &Case, send: &SendComm, receive: &ReceiveComm, number: 
     into.end()
 }
 
-/// Gives memory back while something may be under way. Whether it is free: of memory that a silent peer may still use,
-/// ncclRemoteError is an answer, and NCCL frees nothing then (NCCL src/transport/net.cc:1196-1300).
-pub(super) fn give_back(region: Region) -> Outcome<bool> {
+/// Gives memory back whose peer is silent. Whether it is free: ncclRemoteError is an answer there, and NCCL frees nothing then
+/// (NCCL src/transport/net.cc:1196-1300). What is not free now must be when the communicator has ended, so the caller watches
+/// it then. Where the peer calls the plugin, `deregister` has to succeed.
+pub(super) fn give_back_beside_silence(region: Region) -> Outcome<bool> {
     match region.deregister() {
         Ok(()) => Ok(true),
         Err(Wrong::Code { code, .. }) if code.0 == REMOTE_ERROR => Ok(false),
@@ -192,6 +196,26 @@ pub(super) fn give_back(region: Region) -> Outcome<bool> {
 
 /// ncclRemoteError.
 const REMOTE_ERROR: i32 = 6;
+
+/// Fails if anything but the caller writes to this memory for a while. `turn` is called meanwhile: what others do moves what is late.
+pub(super) fn watch(
+    case: &Case,
+    memory: Arena,
+    since: &str,
+    turn: impl FnMut() -> Outcome,
+) -> Outcome {
+    memory.fill(0, memory.len(), WATCHED);
+    case.stage("watch the memory");
+    case.during(WATCH, turn)?;
+    let bytes = memory.read(0, memory.len());
+    match first_other_than(&bytes, WATCHED) {
+        None => Ok(()),
+        Some(at) => fail(format_args!("byte {at} was written after {since}")),
+    }
+}
+
+const WATCHED: u8 = 0x77;
+const WATCH: Duration = Duration::from_millis(300);
 
 /// A message that names its connection.
 pub(super) fn named(number: usize) -> Vec<u8> {

@@ -6,11 +6,12 @@ use ironrail_group::loader::raw::{Before, Receive};
 
 use super::super::behaviour::{Behaviour, one, two};
 use super::super::case::{Case, Outcome, hold, skip};
+use super::super::groups::{GroupIncoming, GroupOutgoing, Plan};
 use super::super::link::Link;
 use super::super::traffic::{
     Flow, GUARD_BYTES, Incoming, Manner, Message, Outgoing, arena, check, clear, drive, pattern,
 };
-use super::{few, give, group_most, take, whole};
+use super::{few, give, group_most, take, talk, whole};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
@@ -320,8 +321,25 @@ fn profiler_handles_may_be_null(case: &mut Case) -> Outcome {
     whole(case, &few(), Manner { parents: false, ..Manner::PLAIN })
 }
 
-/// Past the one size stands garbage, so that a size read with the wrong width is a wrong size.
+/// Past the sizes stands garbage, so that sizes read with the wrong width are wrong ones: up to v8 the first already, since v9 the
+/// second of a group.
 fn sizes_have_their_width(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
     let messages: Vec<Message> = (0..30).map(|n| Message::of(n * 500).in_room(20_000)).collect();
-    whole(case, &messages, Manner::PLAIN)
+    talk(case, &link, &messages, Manner::PLAIN)?;
+    if net.properties(0)?.group_max > 1 {
+        let group = |round: usize| -> Vec<Message> {
+            (0..2).map(|tag| Message::of(700 + round).in_room(20_000).tagged(tag)).collect()
+        };
+        let plan = Plan::new((0..8).map(group).collect());
+        let mut into = GroupIncoming::new(&link.receive, case.source(), &plan, 4)?;
+        let mut out = GroupOutgoing::new(&link.send, case.role(), &plan, false)?;
+        drive(case, "move groups of two", &mut [&mut out, &mut into])?;
+        out.end()?;
+        into.end()?;
+        case.meet("all groups are done")?;
+    }
+    link.close()?;
+    Ok(net.finalize()?)
 }

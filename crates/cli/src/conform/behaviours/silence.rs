@@ -5,12 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ironrail_group::loader::raw::Net;
+use rustix::process::{Signal, getpid, kill_process};
 
-use super::super::behaviour::{Behaviour, victim};
+use super::super::behaviour::{Behaviour, two, victim};
 use super::super::case::{Case, Outcome, Stop, fail, hold};
 use super::super::link::Link;
 use super::super::traffic::{Flow, Incoming, Manner, Message, Outgoing, drive};
-use super::{few, nudge, talk};
+use super::{few, nudge, pass, talk};
 
 pub(in super::super) const ALL: &[Behaviour] = &[
     victim(
@@ -59,6 +60,20 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         close_after_death,
     )
     .within(30),
+    victim(
+        "death-under-load-is-told",
+        "when a peer is killed with messages under way in both directions, the survivor gets an error on each connection within a bound (--death), closes, and goes on with others",
+        "NCCL src/proxy.cc:980-984 (an error becomes the communicator's); NCCL src/transport/net.cc:1196-1300 (abort)",
+        death_under_load_is_told,
+    )
+    .within(40),
+    two(
+        "idle-peer-is-alive",
+        "a peer that does not call the plugin for a long time (--idle) is not taken for dead: its kernel is still at work",
+        "NCCL src/proxy.cc:848-855 (the progress thread sleeps; nobody calls the plugin)",
+        idle_peer_is_alive,
+    )
+    .idle(),
 ];
 
 /// By the shell, as users do it; the caller's thread does not return from it.
@@ -210,3 +225,107 @@ fn close_after_death(case: &mut Case) -> Outcome {
 }
 
 const SECONDS_TO_CLOSE: Duration = Duration::from_secs(10);
+
+/// Two connections each way, as full as NCCL has them, of which the peer dies in the middle.
+fn death_under_load_is_told(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let links = [Link::open(case, &net)?, Link::open(case, &net)?];
+    for link in &links {
+        talk(case, link, &few(), Manner::PLAIN)?;
+    }
+    let sizes = [256 << 10, 8, 40_000, 1 << 20, 300, 128 << 10];
+    let messages: Vec<Message> = (0..1 << 20).map(|n| Message::of(sizes[n % 6])).collect();
+    let (mut outs, mut intos) = (Vec::new(), Vec::new());
+    for (link, salt) in links.iter().zip([0, 10]) {
+        outs.push(Outgoing::new(&link.send, salt + case.role(), &messages, Manner::PLAIN)?);
+        intos.push(Incoming::new(&link.receive, salt + case.source(), &messages, Manner::PLAIN)?);
+    }
+    case.meet("both are about to send")?;
+    if case.role() == 1 {
+        thread::spawn(|| {
+            thread::sleep(Duration::from_millis(250));
+            // At once, and in the middle of a call.
+            kill_process(getpid(), Signal::KILL)
+        });
+    }
+    let mut flows: Vec<&mut dyn Flow> = Vec::new();
+    for (out, into) in outs.iter_mut().zip(&mut intos) {
+        flows.push(out);
+        flows.push(into);
+    }
+    case.stage("move messages until the peer dies, and every connection has its error");
+    let mut erred = vec![false; flows.len()];
+    let mut first = None;
+    while !erred.iter().all(|erred| *erred) {
+        for (flow, erred) in flows.iter_mut().zip(&mut erred).filter(|(_, erred)| !**erred) {
+            match flow.turn() {
+                Ok(_) => {}
+                Err(Stop::Fail(why)) if why.contains(" returned nccl") => *erred = true,
+                Err(other) => return Err(other),
+            }
+        }
+        if erred.contains(&true) && first.is_none() {
+            first = Some(Instant::now());
+        }
+        // The peer is dead when the channel to it is closed.
+        if first.is_none() && case.heard() == Err(Stop::Left) {
+            first = Some(Instant::now());
+        }
+        let silent: Vec<String> = flows
+            .iter()
+            .zip(&erred)
+            .filter(|(_, erred)| !**erred)
+            .map(|(flow, _)| flow.says())
+            .collect();
+        hold!(
+            first.is_none_or(|at| at.elapsed() < case.death_is_told),
+            "no error in {} s: {}",
+            case.death_is_told.as_secs(),
+            silent.join("; ")
+        );
+        case.in_time(|| silent.join("; "))?;
+    }
+    let begun = Instant::now();
+    case.stage("deregister and close");
+    for (out, into) in outs.into_iter().zip(intos) {
+        out.into_region().deregister()?;
+        into.into_region().deregister()?;
+    }
+    links.into_iter().try_for_each(Link::close)?;
+    let took = begun.elapsed();
+    hold!(took < SECONDS_TO_CLOSE, "deregMr and the closes took {took:.1?}");
+    let (listener, handle) = net.listen(0)?;
+    let alive = Link::finish(case, &net, listener, handle)?;
+    pass(case, &alive.send, &alive.receive, 5)?;
+    alive.close()?;
+    Ok(net.finalize()?)
+}
+
+/// One side calls the plugin all the time, with a receive and a send outstanding; the other not at all.
+fn idle_peer_is_alive(case: &mut Case) -> Outcome {
+    let net = case.net()?;
+    let link = Link::open(case, &net)?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    let messages = [Message::of(100_000), Message::of(8), Message::of(3000)];
+    let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+    if case.role() == 1 {
+        case.stage("call nothing");
+        thread::sleep(case.idle);
+    } else {
+        case.stage("wait for a peer that is idle");
+        let end = Instant::now() + case.idle;
+        while Instant::now() < end {
+            nudge(&mut [&mut out, &mut into])?;
+            // As seldom as a busy progress thread comes to it, and leaving the machine to the behaviours beside.
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    drive(case, "move messages after that", &mut [&mut out, &mut into])?;
+    out.end()?;
+    into.end()?;
+    case.meet("all messages are done")?;
+    talk(case, &link, &few(), Manner::PLAIN)?;
+    link.close()?;
+    Ok(net.finalize()?)
+}

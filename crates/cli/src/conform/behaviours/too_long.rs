@@ -1,10 +1,11 @@
 //! A send larger than its receive.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use ironrail_group::loader::raw::{self, Before, Receive, Request};
+use ironrail_group::loader::raw::{self, Arena, Before, Receive, Region, Request, Tested, Wrong};
 
-use super::super::case::{Case, Outcome, Stop, fail, hold};
+use super::super::case::{Case, Outcome, fail, hold};
 use super::super::link::Link;
 use super::super::traffic::{GUARD_BYTES, Manner, arena, clear, pattern};
 use super::{few, talk};
@@ -37,7 +38,7 @@ fn overlong(case: &mut Case, bytes: usize, room: usize) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Sends too much; comes back when an end has erred or both are done, and nothing was written where it must not be.
+/// Sends too much; comes back when both ends have come to theirs, and nothing was written where it must not be.
 fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     let sent = pattern(5, bytes, bytes);
     let memory = arena(2 * bytes + room + 4 * GUARD_BYTES)?;
@@ -54,64 +55,169 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
         case.until("post a receive", || Ok(link.receive.irecv(&[part], Before::Null, true)?))?;
     let mut ends = Ends::default();
     let mut send: Option<Request> = None;
-    case.until(&format!("wait for the end of {bytes} bytes sent into {room}"), || {
-        if send.is_none() && !ends.sender_erred {
-            match link.send.isend((memory, from, bytes), 0, &out, Before::Null) {
-                Ok(request) => send = request,
-                Err(_) => ends.sender_erred = true,
-            }
+    let mut turn = |ends: &mut Ends| {
+        if ends.sent == End::Open {
+            ends.sent = match &mut send {
+                Some(request) => End::of(request.test()),
+                None => match link.send.isend((memory, from, bytes), 0, &out, Before::Null) {
+                    Ok(request) => {
+                        send = request;
+                        End::Open
+                    }
+                    Err(_) => End::Erred,
+                },
+            };
         }
-        if let Some(request) = &mut send
-            && !ends.sent
-            && !ends.sender_erred
-        {
-            match request.test() {
-                Ok(tested) => ends.sent = tested.done,
-                Err(_) => ends.sender_erred = true,
-            }
+        if ends.received == End::Open {
+            ends.received = End::of(receive.test());
         }
-        if ends.told.is_none() && !ends.receiver_erred {
-            match receive.test() {
-                Ok(tested) => ends.told = tested.done.then_some(tested.sizes[0]),
-                Err(_) => ends.receiver_erred = true,
-            }
-        }
-        let over = ends.sender_erred || ends.receiver_erred || (ends.sent && ends.told.is_some());
-        Ok(over.then_some(()))
-    })?;
+    };
+    let begun = Instant::now();
+    case.stage(&format!("wait for both ends of {bytes} bytes sent into {room}"));
+    while !ends.are_over() && begun.elapsed() < HEARD_BY_BOTH {
+        turn(&mut ends);
+        thread::yield_now();
+    }
     // What is on its way may still land.
-    std::thread::sleep(Duration::from_millis(20));
+    thread::sleep(Duration::from_millis(20));
     let around = memory.read(0, from);
     let outside = around[..GUARD_BYTES].iter().chain(&around[GUARD_BYTES + room..]);
     let written = outside.filter(|byte| **byte != GUARD).count();
     hold!(written == 0, "{written} bytes are written past a receive of {room} bytes");
     ends.judge(bytes, room, raw::warnings() > warnings)?;
+    if ends.received == End::Erred && ends.sent != End::Erred {
+        later_sends_err(case, link, (memory, from), &out)?;
+    }
     out.deregister()?;
     Ok(into.deregister()?)
 }
 
+/// A send may be done before the receiver has seen that it is too long. The connection is at its end then, and the sender
+/// learns it with the next messages: its communicator would wait for ever else.
+fn later_sends_err(
+    case: &Case,
+    link: &Link,
+    (memory, from): (Arena, usize),
+    out: &Region,
+) -> Outcome {
+    case.stage("send on after a message that was too long");
+    let begun = Instant::now();
+    let mut request: Option<Request> = None;
+    while begun.elapsed() < HEARD_BY_BOTH {
+        let erred = match &mut request {
+            Some(open) => match open.test() {
+                Ok(tested) if tested.done => {
+                    request = None;
+                    false
+                }
+                Ok(_) => false,
+                Err(_) => true,
+            },
+            None => match link.send.isend((memory, from, 1), 0, out, Before::Null) {
+                Ok(posted) => {
+                    request = posted;
+                    false
+                }
+                Err(_) => true,
+            },
+        };
+        if erred {
+            return Ok(());
+        }
+        thread::yield_now();
+    }
+    fail("the receiver's end is an error, and the sender's hears nothing of it")
+}
+
+/// How a request came to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Open,
+    /// With the size that test gave.
+    Done(i32),
+    Erred,
+}
+
+impl End {
+    fn of(tested: Result<Tested, Wrong>) -> Self {
+        match tested {
+            Ok(tested) if tested.done => Self::Done(tested.sizes[0]),
+            Ok(_) => Self::Open,
+            Err(_) => Self::Erred,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Ends {
-    sent: bool,
-    sender_erred: bool,
-    /// The size the receiver was told.
-    told: Option<i32>,
-    receiver_erred: bool,
+    sent: End,
+    received: End,
 }
 
 impl Ends {
+    fn are_over(&self) -> bool {
+        // Of a message that the receiver refused, the sender may hear with its next one only.
+        self.received != End::Open && (self.sent != End::Open || self.received == End::Erred)
+    }
+
+    /// An error at both ends, or a message that is cut with a warning and done at both.
     fn judge(&self, bytes: usize, room: usize, warned: bool) -> Outcome {
-        if self.sender_erred || self.receiver_erred {
-            return Ok(());
-        }
-        let told = self.told.ok_or_else(|| Stop::Fail("the receive has no end".to_owned()))?;
+        let what = format!("{bytes} bytes are sent into {room}");
+        let told = match (self.received, self.sent) {
+            (End::Erred, _) => return Ok(()),
+            (End::Open, End::Erred) => {
+                return fail(format_args!(
+                    "{what}: an error at the sender's end, and the receiver's waits on"
+                ));
+            }
+            (End::Open, _) => return fail(format_args!("{what}: the receive has no end")),
+            (End::Done(told), End::Done(_)) => told,
+            (End::Done(_), End::Erred) => {
+                return fail(format_args!(
+                    "{what}: an error at the sender's end, and the receiver's is done"
+                ));
+            }
+            (End::Done(_), End::Open) => {
+                return fail(format_args!(
+                    "{what}: done at the receiver's end, and the sender's waits on"
+                ));
+            }
+        };
         let fits = usize::try_from(told).is_ok_and(|told| told <= room);
         hold!(fits, "test tells {told} bytes in a receive of {room}");
-        if warned {
-            return Ok(());
-        }
-        fail(format_args!("{bytes} bytes are cut to {told} without an error and without a warning"))
+        hold!(warned, "{bytes} bytes are cut to {told} without an error and without a warning");
+        Ok(())
     }
 }
 
 const GUARD: u8 = 0xee;
+/// Both ends are polled all the time.
+const HEARD_BY_BOTH: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(sent: End, received: End, warned: bool) -> bool {
+        Ends { sent, received }.judge(100, 60, warned).is_ok()
+    }
+
+    #[test]
+    fn an_error_at_one_end_alone_is_not_enough() {
+        assert!(judged(End::Erred, End::Erred, false));
+        // The sends after it are judged then.
+        assert!(judged(End::Done(100), End::Erred, false));
+        assert!(!judged(End::Erred, End::Open, true));
+        assert!(!judged(End::Erred, End::Done(60), true));
+    }
+
+    #[test]
+    fn a_cut_message_is_done_at_both_ends_with_a_warning() {
+        assert!(judged(End::Done(100), End::Done(60), true));
+        assert!(!judged(End::Done(100), End::Done(60), false));
+        assert!(!judged(End::Done(100), End::Done(100), true));
+        assert!(!judged(End::Open, End::Done(60), true));
+        assert!(!judged(End::Done(100), End::Open, true));
+    }
+}

@@ -1,0 +1,159 @@
+//! Whether a call blocks: what it took, less what the machine made its thread wait for.
+//!
+//! On a machine that is busy any call takes long by the clock. Two things are taken off: the time that the calling thread stood in
+//! the queue for a CPU, and the longest time by which a thread that only sleeps for a millisecond, over and over, woke up too
+//! late meanwhile, which is how a pause of the whole machine shows. The latter has a bound, so that a call which blocks for a
+//! second is found out on any machine. What is left is the call's own work, and its own waiting.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::case::{Outcome, hold};
+
+/// Fails if a call that must not wait for anybody did.
+pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    within(BLOCKS, name, call)
+}
+
+/// Fails if a call that may have a short wait to end took longer: closes, which may wait for what is in flight.
+pub(super) fn soon<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    within(LATE, name, call)
+}
+
+fn within<T>(bound: Duration, name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let (answer, took) = timed(call)?;
+    hold!(took.own < bound, "{name} took {:.2} s of its own", took.own.as_secs_f64());
+    Ok(answer)
+}
+
+/// What a call took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    /// Without what the machine made it wait for.
+    pub(super) own: Duration,
+    /// The part of it that its thread slept.
+    pub(super) slept: Duration,
+}
+
+pub(super) fn timed<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Took)> {
+    let sleeper = sleeper();
+    let (begun, before) = (Instant::now(), Scheduled::now());
+    let answer = call()?;
+    let (elapsed, after) = (begun.elapsed(), Scheduled::now());
+    let late = sleeper.latest_since(begun).min(PAUSE_MOST);
+    let own =
+        elapsed.saturating_sub(after.queued.saturating_sub(before.queued)).saturating_sub(late);
+    let slept = own.saturating_sub(after.ran.saturating_sub(before.ran));
+    Ok((answer, Took { own, slept }))
+}
+
+/// What the scheduler gave this thread so far, and for how long it let it wait: the first two words of schedstat (proc(5)), zero where there is
+/// none.
+#[derive(Clone, Copy, Debug)]
+struct Scheduled {
+    ran: Duration,
+    queued: Duration,
+}
+
+impl Scheduled {
+    fn now() -> Self {
+        let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let mut words = text.split_whitespace();
+        let mut next = || {
+            let word = words.next().and_then(|word| word.parse().ok());
+            Duration::from_nanos(word.unwrap_or(0))
+        };
+        Self { ran: next(), queued: next() }
+    }
+}
+
+/// A thread that sleeps, and how late it woke each time.
+#[derive(Debug, Default)]
+struct Sleeper {
+    wakes: Mutex<VecDeque<(Instant, Duration)>>,
+}
+
+/// This process' one, which sleeps from the first call on.
+fn sleeper() -> &'static Sleeper {
+    static SLEEPER: OnceLock<Arc<Sleeper>> = OnceLock::new();
+    SLEEPER.get_or_init(|| {
+        let sleeper = Arc::new(Sleeper::default());
+        let own = Arc::clone(&sleeper);
+        thread::spawn(move || {
+            loop {
+                let begun = Instant::now();
+                thread::sleep(NAP);
+                own.woke(begun.elapsed().saturating_sub(NAP));
+            }
+        });
+        sleeper
+    })
+}
+
+impl Sleeper {
+    fn woke(&self, late: Duration) {
+        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        if wakes.len() == REMEMBERED {
+            wakes.pop_front();
+        }
+        wakes.push_back((Instant::now(), late));
+    }
+
+    /// The longest lateness of a nap that ended since.
+    fn latest_since(&self, begun: Instant) -> Duration {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = wakes.iter().rev().take_while(|(at, _)| *at >= begun);
+        since.map(|(_, late)| *late).max().unwrap_or_default()
+    }
+}
+
+/// Longer than the work of a call that only polls, shorter than any useful wait for a peer.
+pub(super) const BLOCKS: Duration = Duration::from_millis(700);
+const LATE: Duration = Duration::from_millis(1500);
+/// With `BLOCKS` less than a second.
+const PAUSE_MOST: Duration = Duration::from_millis(250);
+const NAP: Duration = Duration::from_millis(1);
+/// Naps, which is some tens of seconds.
+const REMEMBERED: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_sleeps_is_charged_with_it() {
+        let nap = PAUSE_MOST + Duration::from_millis(150);
+        let ((), took) = timed(|| {
+            thread::sleep(nap);
+            Ok(())
+        })
+        .expect("it does not fail");
+        assert!(took.own > Duration::from_millis(10) && took.slept > Duration::from_millis(10));
+    }
+
+    #[test]
+    fn a_call_that_works_sleeps_little_of_what_it_takes() {
+        let (_, took) = timed(|| {
+            let end = Scheduled::now().ran + Duration::from_millis(100);
+            while Scheduled::now().ran < end {}
+            Ok(())
+        })
+        .expect("it does not fail");
+        assert!(took.slept < took.own.max(Duration::from_millis(1)), "{took:?}");
+    }
+
+    #[test]
+    fn the_latest_nap_since_is_what_counts() {
+        let sleeper = Sleeper::default();
+        sleeper.woke(Duration::from_millis(70));
+        let begun = Instant::now();
+        assert_eq!(sleeper.latest_since(begun), Duration::ZERO);
+        for late in [3, 9, 4] {
+            sleeper.woke(Duration::from_millis(late));
+        }
+        assert_eq!(sleeper.latest_since(begun), Duration::from_millis(9));
+    }
+}
