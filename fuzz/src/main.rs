@@ -1,7 +1,8 @@
 //! Looks for bytes of a peer's that do harm, guided by what code they reach.
 //!
-//!     fuzz TARGET SECONDS [SEED]     from fuzz/seeds/TARGET, which inputs that reach new code are added to
+//!     fuzz TARGET SECONDS [SEED]     from fuzz/seeds/TARGET.pack, which inputs that reach new code are added to
 //!     fuzz TARGET tidy               throws out seeds that reach no edge which a shorter one does not
+//!     fuzz TARGET add FILE…          adds these inputs to the seeds
 //!     fuzz TARGET FILE…              those inputs, once each
 //!
 //! An input that panics is written to fuzz/found/, and the program ends with its message. scripts/fuzz builds it with the
@@ -9,6 +10,7 @@
 
 mod coverage;
 mod mutate;
+mod pack;
 mod targets;
 
 use std::fs;
@@ -38,6 +40,11 @@ fn main() -> ExitCode {
             search(name, *target, Duration::from_secs(seconds), seed)
         }
         Err(_) if what == "tidy" => tidy(name, *target),
+        Err(_) if what == "add" => {
+            let seeds = [seeds(name), rest.iter().map(read).collect()].concat();
+            keep(name, &seeds);
+            true
+        }
         Err(_) => words[1..].iter().all(|file| survives(name, *target, &read(file))),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -47,21 +54,30 @@ fn read(file: impl AsRef<Path>) -> Vec<u8> {
     fs::read(file.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", file.as_ref().display()))
 }
 
+fn seeds_file(name: &str) -> PathBuf {
+    folder("seeds").join(format!("{name}.pack"))
+}
+
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    let file = seeds_file(name);
+    pack::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn keep(name: &str, seeds: &[Vec<u8>]) {
+    let file = seeds_file(name);
+    fs::write(&file, pack::pack(seeds)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+}
+
 fn folder(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(kind)
 }
 
 /// True if nothing was found.
 fn search(name: &str, target: Target, bound: Duration, seed: u64) -> bool {
-    let seeds = folder("seeds").join(name);
-    fs::create_dir_all(&seeds).expect("the folder can be made");
+    let mut seeds = seeds(name);
     let mut corpus: Vec<Vec<u8>> = Vec::new();
     let mut seen = Seen::default();
-    let entries = fs::read_dir(&seeds).expect("it was just made");
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("it is listed").path()).collect();
-    files.sort();
-    for file in files {
-        let input = read(file);
+    for input in seeds.clone() {
         if !survives(name, target, &input) {
             return false;
         }
@@ -84,8 +100,8 @@ fn search(name: &str, target: Target, bound: Duration, seed: u64) -> bool {
             }
             runs += 1;
             if seen.add() {
-                let file = seeds.join(format!("{:016x}", hash(&input)));
-                fs::write(&file, &input).expect("the folder can be written to");
+                seeds.push(input.clone());
+                keep(name, &seeds);
                 corpus.push(input);
             }
         }
@@ -97,23 +113,20 @@ fn search(name: &str, target: Target, bound: Duration, seed: u64) -> bool {
 
 /// True if no seed does harm.
 fn tidy(name: &str, target: Target) -> bool {
-    let entries = fs::read_dir(folder("seeds").join(name)).expect("there are seeds");
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("it is listed").path()).collect();
-    files.sort_by_key(|file| (read(file).len(), file.clone()));
-    let (mut seen, mut kept) = (Seen::default(), 0);
-    for file in files {
+    let (mut seen, mut kept) = (Seen::default(), Vec::new());
+    // Shortest first, as they lie in the file.
+    for input in seeds(name) {
         let reached = seen.edges().0;
-        if !survives(name, target, &read(&file)) {
+        if !survives(name, target, &input) {
             return false;
         }
         seen.add();
-        if seen.edges().0 == reached {
-            fs::remove_file(&file).expect("it is ours");
-        } else {
-            kept += 1;
+        if seen.edges().0 > reached {
+            kept.push(input);
         }
     }
-    println!("{name}: {kept} seeds reach {} edges", seen.edges().0);
+    keep(name, &kept);
+    println!("{name}: {} seeds reach {} edges", kept.len(), seen.edges().0);
     true
 }
 

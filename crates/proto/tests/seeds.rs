@@ -2,11 +2,12 @@
 
 #[path = "../../../fuzz/src/mutate.rs"]
 mod mutate;
+#[path = "../../../fuzz/src/pack.rs"]
+mod pack;
 #[path = "../../../fuzz/src/targets.rs"]
 #[expect(clippy::cast_possible_truncation, reason = "limits are small numbers")]
 mod targets;
 
-use std::fs;
 use std::path::Path;
 
 use mutate::{LONGEST, Random, mutate};
@@ -20,13 +21,10 @@ fn no_bytes_of_a_peer_do_harm() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     for (name, target) in TARGETS {
         let mut random = Random(1);
-        let entries = fs::read_dir(seeds.join(name)).expect("every target has seeds");
-        let mut files: Vec<_> = entries.map(|entry| entry.expect("it is listed").path()).collect();
-        files.sort();
-        assert!(!files.is_empty(), "{name} has no seeds");
+        let found = pack::read(&seeds.join(format!("{name}.pack"))).expect("the file is whole");
+        assert!(!found.is_empty(), "{name} has no seeds");
         let mut last = Vec::new();
-        for file in files {
-            let seed = fs::read(&file).expect("a seed is a file");
+        for seed in found {
             assert!(seed.len() <= LONGEST);
             target(&seed);
             for _ in 0..WALKS {
@@ -37,4 +35,14 @@ fn no_bytes_of_a_peer_do_harm() {
             last = seed;
         }
     }
+}
+
+#[test]
+fn inputs_are_read_as_they_were_packed() {
+    let inputs = [vec![7; 300], Vec::new(), vec![1, 2], vec![1, 2]];
+    let packed = pack::pack(&inputs);
+    assert_eq!(pack::unpack(&packed), Some(vec![Vec::new(), vec![1, 2], vec![7; 300]]));
+    let cuts = (1..packed.len()).filter(|cut| pack::unpack(&packed[..*cut]).is_some());
+    // Behind the first, and behind the second, a file may end.
+    assert_eq!(cuts.collect::<Vec<_>>(), [4, 10]);
 }
