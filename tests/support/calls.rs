@@ -3,16 +3,16 @@
 //! What the plugin gives out is numbers, which it never follows; every buffer here lives as long as the process. So the
 //! calls are safe whatever is passed, as long as the plugin keeps its promises: which is what the tests are about.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
+use ironrail_group::loader::Library;
+use ironrail_group::loader::calls::{Calls, Lists};
 use net_abi::{
-    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV8, NetV12, OPTIONAL_RECEIVE_COMPLETION,
-    ResultCode,
+    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, ResultCode,
 };
 
 /// What `listen` writes and `connect` is given.
@@ -38,11 +38,11 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// An open plugin.
+/// An open plugin: its newest table, and one of before.
 #[derive(Clone, Copy)]
 pub(crate) struct Net {
-    table: &'static NetV12,
-    v8: &'static NetV8,
+    table: &'static Calls,
+    v8: &'static Calls,
 }
 
 /// Memory that NCCL would register. It is never freed, so that nothing the plugin does late can hurt.
@@ -52,50 +52,49 @@ pub(crate) struct Buffer {
     pub(crate) len: usize,
 }
 
+/// Makes a call of [`Calls`]; its answer is its code, and what it had NCCL log where that is an error.
 macro_rules! call {
-    ($table:expr, $name:ident ( $($argument:expr),* )) => {{
-        let call = $table.$name.expect(concat!("the table has ", stringify!($name)));
+    ($table:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
         let before = warned();
         // SAFETY: places are ours and alive, objects are numbers to the plugin, and buffers live for ever.
-        let code = unsafe { call($($argument),*) };
+        let code = unsafe { $table.$name($($argument),*) };
+        if code.is_success() { Ok(()) } else { Err(Failure { code, said: warnings().split_off(before) }) }
+    }};
+}
+
+/// The same of a call that some versions do not have, or not for every length: the test knows its version.
+macro_rules! call_of_version {
+    ($table:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
+        let before = warned();
+        // SAFETY: as above.
+        let code = unsafe { $table.$name($($argument),*) };
+        let code = code.expect("a call of this version");
         if code.is_success() { Ok(()) } else { Err(Failure { code, said: warnings().split_off(before) }) }
     }};
 }
 
 impl Net {
-    /// Opens the file as NCCL does. It stays open: `-z nodelete`.
+    /// Opens the file as NCCL does.
     pub(crate) fn open(file: &Path) -> Self {
-        let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
-        // SAFETY: runs the library's initialisers, which is what opening a plugin means.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "{} does not open", file.display());
-        // SAFETY: the library is open.
-        let table = unsafe { libc::dlsym(library, c"ncclNetPlugin_v12".as_ptr()) };
-        // SAFETY: as above.
-        let v8 = unsafe { libc::dlsym(library, c"ncclNetPlugin_v8".as_ptr()) };
-        // SAFETY: by its name a table of this version, which lives as long as the library.
-        let table = unsafe { table.cast::<NetV12>().as_ref() }.expect("the plugin exports v12");
-        // SAFETY: as above.
-        let v8 = unsafe { v8.cast::<NetV8>().as_ref() }.expect("the plugin exports v8");
-        Self { table, v8 }
+        Self { table: calls(file, 12), v8: calls(file, 8) }
     }
 
     pub(crate) fn init(self) -> Answer<Object> {
         let mut context = STALE;
-        call!(self.table, init(&raw mut context, 7, ptr::null_mut(), logger(), None))?;
+        call!(self.table, init(&raw mut context, 7, ptr::null_mut(), logger()))?;
         Ok(object(context).expect("a context"))
     }
 
     /// A communicator that asks for a traffic class.
     pub(crate) fn init_in_class(self, traffic_class: c_int) -> Answer<Object> {
         let (mut context, mut config) = (STALE, CommConfig { traffic_class });
-        call!(self.table, init(&raw mut context, 7, &raw mut config, logger(), None))?;
+        call!(self.table, init(&raw mut context, 7, &raw mut config, logger()))?;
         Ok(object(context).expect("a context"))
     }
 
     /// The `init` of v8, which knows no contexts.
     pub(crate) fn init_v8(self) -> Answer<()> {
-        call!(self.v8, init(logger()))
+        call!(self.v8, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
     }
 
     pub(crate) fn devices(self) -> Answer<c_int> {
@@ -113,7 +112,8 @@ impl Net {
 
     pub(crate) fn listen_v8(self, device: c_int) -> Answer<(Handle, Object)> {
         let (mut handle, mut listener) = ([0xee; HANDLE_MAX_BYTES], STALE);
-        call!(self.v8, listen(device, handle.as_mut_ptr().cast(), &raw mut listener))?;
+        let (context, place) = (ptr::null_mut(), handle.as_mut_ptr().cast());
+        call!(self.v8, listen(context, device, place, &raw mut listener))?;
         Ok((handle, object(listener).expect("a listener")))
     }
 
@@ -127,14 +127,25 @@ impl Net {
         let (mut comm, place) = (STALE, handle.as_mut_ptr().cast());
         call!(
             self.table,
-            connect(pointer(context), device, place, &raw mut comm, ptr::null_mut())
+            connect(
+                pointer(context),
+                device,
+                ptr::null_mut(),
+                place,
+                &raw mut comm,
+                ptr::null_mut()
+            )
         )?;
         Ok(object(comm))
     }
 
     pub(crate) fn connect_v8(self, device: c_int, handle: &mut Handle) -> Answer<Option<Object>> {
         let (mut comm, place) = (STALE, handle.as_mut_ptr().cast());
-        call!(self.v8, connect(device, place, &raw mut comm, ptr::null_mut()))?;
+        let none = ptr::null_mut();
+        call!(
+            self.v8,
+            connect(none, device, ptr::null_mut(), place, &raw mut comm, ptr::null_mut())
+        )?;
         Ok(object(comm))
     }
 
@@ -151,14 +162,20 @@ impl Net {
     pub(crate) fn register_at(self, comm: Object, address: usize, len: usize) -> Answer<Object> {
         let mut region = STALE;
         let data = ptr::without_provenance_mut(address);
-        call!(self.table, reg_mr(pointer(comm), data, len, net_abi::PTR_HOST, &raw mut region))?;
+        call_of_version!(
+            self.table,
+            reg_mr(pointer(comm), data, len, net_abi::PTR_HOST, &raw mut region)
+        )?;
         Ok(object(region).expect("a region"))
     }
 
     /// GPU memory, by its address.
     pub(crate) fn register_gpu(self, comm: Object, address: u64, len: usize) -> Answer<Object> {
         let (mut region, data) = (STALE, gpu_pointer(address));
-        call!(self.table, reg_mr(pointer(comm), data, len, net_abi::PTR_CUDA, &raw mut region))?;
+        call_of_version!(
+            self.table,
+            reg_mr(pointer(comm), data, len, net_abi::PTR_CUDA, &raw mut region)
+        )?;
         Ok(object(region).expect("a region"))
     }
 
@@ -174,7 +191,7 @@ impl Net {
         let (mut region, data) = (STALE, gpu_pointer(address));
         let kind = net_abi::PTR_CUDA;
         let place = &raw mut region;
-        call!(
+        call_of_version!(
             self.table,
             reg_mr_dma_buf(pointer(comm), data, len, kind, offset, descriptor, place)
         )?;
@@ -184,7 +201,7 @@ impl Net {
     /// `ptrSupport` of a device: bits of memory's kinds.
     pub(crate) fn pointer_support(self, device: c_int) -> Answer<c_int> {
         let mut properties = std::mem::MaybeUninit::<net_abi::PropertiesV12>::zeroed();
-        call!(self.table, get_properties(device, properties.as_mut_ptr()))?;
+        call_of_version!(self.table, get_properties_v12(device, properties.as_mut_ptr()))?;
         // SAFETY: the call has written it, and zeros are valid as well.
         Ok(unsafe { properties.assume_init() }.ptr_support)
     }
@@ -203,10 +220,9 @@ impl Net {
         region: Object,
     ) -> Answer<Option<Object>> {
         let (mut request, data) = (STALE, ptr::without_provenance_mut(address));
-        let parent = ptr::null_mut();
-        call!(
+        call_of_version!(
             self.table,
-            isend(pointer(comm), data, len, tag, pointer(region), parent, &raw mut request)
+            isend(pointer(comm), data, len, tag, pointer(region), &raw mut request)
         )?;
         Ok(object(request))
     }
@@ -262,19 +278,8 @@ impl Net {
     ) -> Answer<Option<Object>> {
         let mut data = [ptr::without_provenance_mut(address); 64];
         let (mut sizes, mut tags, mut regions) = ([len; 64], [tag; 64], [pointer(region); 64]);
-        call!(
-            self.table,
-            irecv(
-                pointer(comm),
-                count,
-                data.as_mut_ptr(),
-                sizes.as_mut_ptr(),
-                tags.as_mut_ptr(),
-                regions.as_mut_ptr(),
-                ptr::null_mut(),
-                &raw mut request
-            )
-        )?;
+        let lists = lists(&mut data, &mut sizes, &mut tags, &mut regions);
+        call_of_version!(self.table, irecv(pointer(comm), count, &lists, &raw mut request))?;
         Ok(object(request))
     }
 
@@ -322,19 +327,9 @@ impl Net {
         let mut sizes: Vec<usize> = receives.iter().map(|(_, len, ..)| *len).collect();
         let mut tags: Vec<c_int> = receives.iter().map(|(_, _, tag, _)| *tag).collect();
         let mut regions: Vec<_> = receives.iter().map(|(.., region)| pointer(*region)).collect();
-        call!(
-            self.table,
-            irecv(
-                pointer(comm),
-                c_int::try_from(receives.len()).expect("few"),
-                data.as_mut_ptr(),
-                sizes.as_mut_ptr(),
-                tags.as_mut_ptr(),
-                regions.as_mut_ptr(),
-                ptr::null_mut(),
-                &raw mut request
-            )
-        )?;
+        let count = c_int::try_from(receives.len()).expect("few");
+        let lists = lists(&mut data, &mut sizes, &mut tags, &mut regions);
+        call_of_version!(self.table, irecv(pointer(comm), count, &lists, &raw mut request))?;
         Ok(object(request))
     }
 
@@ -367,7 +362,10 @@ impl Net {
         region: Object,
     ) -> Answer<Option<Object>> {
         let (mut request, data) = (STALE, ptr::without_provenance_mut(address));
-        call!(self.v8, isend(pointer(comm), data, len, 0, pointer(region), &raw mut request))?;
+        call_of_version!(
+            self.v8,
+            isend_int(pointer(comm), data, len, 0, pointer(region), &raw mut request)
+        )?;
         Ok(object(request))
     }
 
@@ -379,11 +377,11 @@ impl Net {
         len: c_int,
         region: Object,
     ) -> Answer<Option<Object>> {
-        let (mut request, mut data) = (STALE, ptr::without_provenance_mut(address));
-        let (mut size, mut tag, mut regions) = (len, 0, pointer(region));
-        let (data, size, tag) = (&raw mut data, &raw mut size, &raw mut tag);
-        let regions = &raw mut regions;
-        call!(self.v8, irecv(pointer(comm), 1, data, size, tag, regions, &raw mut request))?;
+        let (mut request, mut data) = (STALE, [ptr::without_provenance_mut(address)]);
+        let mut sizes = [usize::try_from(len).expect("a length")];
+        let (mut tags, mut regions) = ([0], [pointer(region)]);
+        let lists = lists(&mut data, &mut sizes, &mut tags, &mut regions);
+        call_of_version!(self.v8, irecv(pointer(comm), 1, &lists, &raw mut request))?;
         Ok(object(request))
     }
 
@@ -417,6 +415,30 @@ impl Net {
 
     pub(crate) fn finalize(self, context: Object) -> Answer<()> {
         call!(self.table, finalize(pointer(context)))
+    }
+}
+
+/// The table of this version. It stays open: `-z nodelete`.
+fn calls(file: &Path, version: u32) -> &'static Calls {
+    let name = file.to_str().expect("text");
+    let library = Library::open(name, Some(version)).unwrap_or_else(|error| panic!("{error}"));
+    // Open as long as the process lives.
+    Box::leak(Box::new(library)).calls()
+}
+
+/// Lists of as many entries each.
+fn lists(
+    data: &mut [*mut c_void],
+    sizes: &mut [usize],
+    tags: &mut [c_int],
+    regions: &mut [*mut c_void],
+) -> Lists {
+    Lists {
+        data: data.as_mut_ptr(),
+        sizes: sizes.as_mut_ptr(),
+        tags: tags.as_mut_ptr(),
+        regions: regions.as_mut_ptr(),
+        parents: ptr::null_mut(),
     }
 }
 

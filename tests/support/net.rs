@@ -1,19 +1,19 @@
-//! The newest table of a plugin file, called as NCCL calls it, for benches and tests that drive the plugin themselves.
+//! The newest table of a plugin file, called as NCCL calls it, for benches and tests that drive the plugin themselves. The calls are the
+//! group library's raw ones.
 //!
 //! Whatever fails here is the end of the run: a call that errs panics with its name and code.
 
 use std::array;
-use std::ffi::{CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::fmt;
 use std::mem;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
-use net_abi::{
-    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, NetV12, PTR_HOST, ResultCode, UNDEFINED,
-};
+use ironrail_group::loader::Library;
+use ironrail_group::loader::calls::{Calls, Lists, TooLong};
+use net_abi::{CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, PTR_HOST, ResultCode, UNDEFINED};
 
 /// Receives of the largest group.
 pub(crate) const GROUP: usize = 8;
@@ -27,7 +27,7 @@ pub(crate) type Handle = [u8; HANDLE_MAX_BYTES];
 
 /// An initialised plugin. It stays loaded to the end of the process.
 pub(crate) struct Net {
-    table: &'static NetV12,
+    calls: &'static Calls,
     context: *mut c_void,
 }
 
@@ -52,28 +52,22 @@ pub(crate) struct Request(*mut c_void);
 impl Net {
     /// Loads the file, and calls `init`. Settings are the environment's.
     pub(crate) fn open(file: &Path) -> Self {
-        let name = CString::new(file.as_os_str().as_bytes()).expect("a path has no zero byte");
-        // SAFETY: the plugin's initialisers do nothing that loading a library may not.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "{} does not load", file.display());
-        // SAFETY: an open library, and a C string.
-        let table = unsafe { libc::dlsym(library, c"ncclNetPlugin_v12".as_ptr()) };
-        assert!(!table.is_null(), "{} has no table of version 12", file.display());
-        // SAFETY: the symbol names a table of this type, and the library is never closed.
-        let table = unsafe { &*table.cast::<NetV12>() };
+        let name = file.to_str().expect("text");
+        let library = Library::open(name, Some(12)).unwrap_or_else(|error| panic!("{error}"));
+        // Open as long as the process lives.
+        let calls = Box::leak(Box::new(library)).calls();
         let (mut context, mut config) = (ptr::null_mut(), CommConfig { traffic_class: UNDEFINED });
-        let init = table.init.expect("the table has init");
         // SAFETY: both places live through the call.
-        check("init", unsafe { init(&raw mut context, 1, &raw mut config, logger(), None) });
-        Self { table, context }
+        let code = unsafe { calls.init(&raw mut context, 1, &raw mut config, logger()) };
+        check("init", code);
+        Self { calls, context }
     }
 
     pub(crate) fn listen(&self) -> (Listener, Handle) {
         let (mut handle, mut comm) = ([0; HANDLE_MAX_BYTES], ptr::null_mut());
-        let listen = self.table.listen.expect("the table has listen");
         // SAFETY: the context is init's, and both places live through the call.
         check("listen", unsafe {
-            listen(self.context, 0, (&raw mut handle).cast(), &raw mut comm)
+            self.calls.listen(self.context, 0, (&raw mut handle).cast(), &raw mut comm)
         });
         (Listener(comm), handle)
     }
@@ -81,10 +75,16 @@ impl Net {
     /// One try to connect: the comm, with `memory` registered for it.
     pub(crate) fn connect(&self, handle: &mut Handle, memory: &Memory) -> Option<Comm> {
         let (mut comm, mut device) = (ptr::null_mut(), ptr::null_mut());
-        let connect = self.table.connect.expect("the table has connect");
         // SAFETY: the context is init's, the handle listen's, and all places live through the call.
         check("connect", unsafe {
-            connect(self.context, 0, ptr::from_mut(handle).cast(), &raw mut comm, &raw mut device)
+            self.calls.connect(
+                self.context,
+                0,
+                ptr::null_mut(),
+                ptr::from_mut(handle).cast(),
+                &raw mut comm,
+                &raw mut device,
+            )
         });
         (!comm.is_null()).then(|| self.with_memory(comm, memory))
     }
@@ -92,9 +92,8 @@ impl Net {
     /// One try to accept: the comm, with `memory` registered for it.
     pub(crate) fn accept(&self, listener: &Listener, memory: &Memory) -> Option<Comm> {
         let (mut comm, mut device) = (ptr::null_mut(), ptr::null_mut());
-        let accept = self.table.accept.expect("the table has accept");
         // SAFETY: an open listener, and both places live through the call.
-        check("accept", unsafe { accept(listener.0, &raw mut comm, &raw mut device) });
+        check("accept", unsafe { self.calls.accept(listener.0, &raw mut comm, &raw mut device) });
         (!comm.is_null()).then(|| self.with_memory(comm, memory))
     }
 
@@ -106,38 +105,28 @@ impl Net {
 
     #[inline]
     pub(crate) fn register(&self, comm: &Comm, memory: &Memory) -> Region {
-        let (mut region, register) =
-            (ptr::null_mut(), self.table.reg_mr.expect("the table has regMr"));
+        let mut region = ptr::null_mut();
         // SAFETY: an open comm, memory that stays for ever, and a place that lives through the call.
         check("regMr", unsafe {
-            register(comm.raw, memory.address, memory.len, PTR_HOST, &raw mut region)
+            fits(self.calls.reg_mr(comm.raw, memory.address, memory.len, PTR_HOST, &raw mut region))
         });
         Region(region)
     }
 
     #[inline]
     pub(crate) fn deregister(&self, comm: &Comm, region: Region) {
-        let deregister = self.table.dereg_mr.expect("the table has deregMr");
         // SAFETY: the comm is open, and the region its own.
-        check("deregMr", unsafe { deregister(comm.raw, region.0) });
+        check("deregMr", unsafe { self.calls.dereg_mr(comm.raw, region.0) });
     }
 
     /// `None`: not now.
     #[inline]
     pub(crate) fn isend(&self, comm: &Comm, bytes: usize, tag: c_int) -> Option<Request> {
         let mut request = ptr::null_mut();
-        let isend = self.table.isend.expect("the table has isend");
         // SAFETY: an open send comm, bytes of its region, and a place that lives through the call.
         check("isend", unsafe {
-            isend(
-                comm.raw,
-                comm.address,
-                bytes,
-                tag,
-                comm.region,
-                ptr::null_mut(),
-                &raw mut request,
-            )
+            let Comm { raw, address, region } = *comm;
+            fits(self.calls.isend(raw, address, bytes, tag, region, &raw mut request))
         });
         (!request.is_null()).then_some(Request(request))
     }
@@ -147,20 +136,16 @@ impl Net {
     pub(crate) fn irecv(&self, comm: &Comm, bytes: usize, tag: c_int) -> Option<Request> {
         let (mut address, mut bytes, mut tag, mut region) = (comm.address, bytes, tag, comm.region);
         let mut request = ptr::null_mut();
-        let irecv = self.table.irecv.expect("the table has irecv");
+        let lists = Lists {
+            data: &raw mut address,
+            sizes: &raw mut bytes,
+            tags: &raw mut tag,
+            regions: &raw mut region,
+            parents: ptr::null_mut(),
+        };
         // SAFETY: an open receive comm, lists of one entry, and places that live through the call.
-        check("irecv", unsafe {
-            irecv(
-                comm.raw,
-                1,
-                &raw mut address,
-                &raw mut bytes,
-                &raw mut tag,
-                &raw mut region,
-                ptr::null_mut(),
-                &raw mut request,
-            )
-        });
+        let code = unsafe { self.calls.irecv(comm.raw, 1, &lists, &raw mut request) };
+        check("irecv", fits(code));
         (!request.is_null()).then_some(Request(request))
     }
 
@@ -171,29 +156,24 @@ impl Net {
             array::from_fn(|index| comm.address.wrapping_byte_add(index * bytes));
         let (mut sizes, mut regions) = ([bytes; GROUP], [comm.region; GROUP]);
         let mut request = ptr::null_mut();
-        let irecv = self.table.irecv.expect("the table has irecv");
+        let lists = Lists {
+            data: addresses.as_mut_ptr(),
+            sizes: sizes.as_mut_ptr(),
+            tags: tags.as_mut_ptr(),
+            regions: regions.as_mut_ptr(),
+            parents: ptr::null_mut(),
+        };
         // SAFETY: an open receive comm, lists of as many entries as are named, and places that live through the call.
-        check("irecv", unsafe {
-            irecv(
-                comm.raw,
-                small(GROUP),
-                addresses.as_mut_ptr(),
-                sizes.as_mut_ptr(),
-                tags.as_mut_ptr(),
-                regions.as_mut_ptr(),
-                ptr::null_mut(),
-                &raw mut request,
-            )
-        });
+        let code = unsafe { self.calls.irecv(comm.raw, small(GROUP), &lists, &raw mut request) };
+        check("irecv", fits(code));
         (!request.is_null()).then_some(Request(request))
     }
 
     /// The sizes of a group's messages, once all are done.
     pub(crate) fn test_group(&self, request: Request) -> Option<[c_int; GROUP]> {
         let (mut done, mut sizes) = (0, [-1; GROUP]);
-        let test = self.table.test.expect("the table has test");
         // SAFETY: a request that was not done yet; it is of one group, so that many sizes are written at most.
-        check("test", unsafe { test(request.0, &raw mut done, sizes.as_mut_ptr()) });
+        check("test", unsafe { self.calls.test(request.0, &raw mut done, sizes.as_mut_ptr()) });
         (done != 0).then_some(sizes)
     }
 
@@ -201,36 +181,31 @@ impl Net {
     #[inline]
     pub(crate) fn test(&self, request: Request) -> Option<c_int> {
         let (mut done, mut size) = (0, 0);
-        let test = self.table.test.expect("the table has test");
         // SAFETY: a request that was not done yet; it is of one message, so one size is written.
-        check("test", unsafe { test(request.0, &raw mut done, &raw mut size) });
+        check("test", unsafe { self.calls.test(request.0, &raw mut done, &raw mut size) });
         (done != 0).then_some(size)
     }
 
     pub(crate) fn close_listen(&self, listener: Listener) {
-        let close = self.table.close_listen.expect("the table has closeListen");
         // SAFETY: open, and used up here.
-        check("closeListen", unsafe { close(listener.0) });
+        check("closeListen", unsafe { self.calls.close_listen(listener.0) });
     }
 
     pub(crate) fn close_send(&self, comm: Comm) {
         self.deregister(&comm, Region(comm.region));
-        let close = self.table.close_send.expect("the table has closeSend");
         // SAFETY: open, and used up here.
-        check("closeSend", unsafe { close(comm.raw) });
+        check("closeSend", unsafe { self.calls.close_send(comm.raw) });
     }
 
     pub(crate) fn close_receive(&self, comm: Comm) {
         self.deregister(&comm, Region(comm.region));
-        let close = self.table.close_recv.expect("the table has closeRecv");
         // SAFETY: open, and used up here.
-        check("closeRecv", unsafe { close(comm.raw) });
+        check("closeRecv", unsafe { self.calls.close_recv(comm.raw) });
     }
 
     pub(crate) fn finalize(self) {
-        let finalize = self.table.finalize.expect("the table has finalize");
         // SAFETY: init's context, used up here.
-        check("finalize", unsafe { finalize(self.context) });
+        check("finalize", unsafe { self.calls.finalize(self.context) });
     }
 }
 
@@ -257,6 +232,12 @@ impl Memory {
         unsafe { ptr::write_bytes(address.cast::<u8>(), 0x5a, len) };
         Self { address, len }
     }
+}
+
+/// The newest table takes any length.
+#[inline]
+fn fits(code: Result<ResultCode, TooLong>) -> ResultCode {
+    code.expect("lengths are 64 bits wide")
 }
 
 fn check(call: &str, code: ResultCode) {

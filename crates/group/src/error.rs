@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use net_abi::ResultCode;
 
+use crate::loader::calls::TooLong;
+
 /// Any failure of the group library.
 #[derive(Debug)]
 pub enum GroupError {
@@ -69,6 +71,12 @@ impl fmt::Display for GroupError {
 }
 
 impl std::error::Error for GroupError {}
+
+impl From<TooLong> for GroupError {
+    fn from(error: TooLong) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
 
 impl From<MemoryError> for GroupError {
     fn from(error: MemoryError) -> Self {

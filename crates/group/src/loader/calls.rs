@@ -1,44 +1,50 @@
-//! The seven tables as one: each call in the forms it has had, the right one chosen when the table is read.
+//! The seven tables as one, and the only place that calls through them: each call in the forms it has had, the right one chosen
+//! when the table is read.
+//!
+//! Nothing is claimed here. What uses it keeps the contract, as the loader's own types do, or breaks it on purpose.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt;
+use std::ptr;
 
 use net_abi::{
-    AcceptV6, AcceptV7, Close, ConnectV6, ConnectV7, ConnectV10, ConnectV11, DeregMr, Devices,
-    Finalize, GetPropertiesV6, GetPropertiesV7, GetPropertiesV8, GetPropertiesV9, GetPropertiesV11,
-    GetPropertiesV12, Iflush, InitV6, InitV10, InitV11, IrecvV6, IrecvV9, IrecvV10, IsendV6,
-    IsendV9, IsendV10, ListenV6, ListenV11, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12,
-    RegMrDmaBuf, RegMrV6, RegMrV8, SetNetAttr, Test,
+    AcceptV6, AcceptV7, Close, CommConfig, ConnectV6, ConnectV7, ConnectV10, ConnectV11, DeregMr,
+    DevHandle, Devices, Finalize, GetPropertiesV6, GetPropertiesV7, GetPropertiesV8,
+    GetPropertiesV9, GetPropertiesV11, GetPropertiesV12, Iflush, InitV6, InitV10, InitV11, IrecvV6,
+    IrecvV9, IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, Logger, MAX_GROUP, NetAttr,
+    NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12, PropertiesV12, RegMrDmaBuf, RegMrV6,
+    RegMrV8, ResultCode, SetNetAttr, Test,
 };
 
 use super::properties::text;
 
 /// A table's calls. They may be called while the library they came from is open.
 #[derive(Clone, Debug)]
-pub(super) struct Calls {
+pub struct Calls {
     pub(super) version: u32,
     pub(super) name: String,
-    pub(super) init: Init,
-    pub(super) devices: Devices,
+    init: Init,
+    devices: Devices,
     pub(super) properties: GetProperties,
-    pub(super) listen: Listen,
-    pub(super) connect: Connect,
-    pub(super) accept: Accept,
-    pub(super) register: Register,
-    pub(super) deregister: DeregMr,
-    pub(super) isend: Isend,
-    pub(super) irecv: Irecv,
-    pub(super) iflush: Iflush,
-    pub(super) test: Test,
-    pub(super) close_send: Close,
-    pub(super) close_receive: Close,
-    pub(super) close_listen: Close,
-    pub(super) finalize: Finalize,
-    pub(super) set_attributes: SetNetAttr,
-    pub(super) register_dmabuf: RegMrDmaBuf,
+    listen: Listen,
+    connect: Connect,
+    accept: Accept,
+    register: Register,
+    deregister: DeregMr,
+    isend: Isend,
+    irecv: Irecv,
+    iflush: Iflush,
+    test: Test,
+    close_send: Close,
+    close_receive: Close,
+    close_listen: Close,
+    finalize: Finalize,
+    set_attributes: SetNetAttr,
+    register_dmabuf: RegMrDmaBuf,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Init {
+enum Init {
     /// Once per process.
     V6(InitV6),
     V10(InitV10),
@@ -57,13 +63,13 @@ pub(super) enum GetProperties {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Listen {
+enum Listen {
     V6(ListenV6),
     V11(ListenV11),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Connect {
+enum Connect {
     V6(ConnectV6),
     V7(ConnectV7),
     V10(ConnectV10),
@@ -71,29 +77,399 @@ pub(super) enum Connect {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Accept {
+enum Accept {
     V6(AcceptV6),
     V7(AcceptV7),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Register {
+enum Register {
     V6(RegMrV6),
     V8(RegMrV8),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Isend {
+enum Isend {
     V6(IsendV6),
     V9(IsendV9),
     V10(IsendV10),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Irecv {
+enum Irecv {
     V6(IrecvV6),
     V9(IrecvV9),
     V10(IrecvV10),
+}
+
+/// A length past what a version's `int` can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong(pub usize);
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes are too many for this table's `int`", self.0)
+    }
+}
+
+/// The arrays of an `irecv`: as many entries each as the call is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Lists {
+    pub data: *mut *mut c_void,
+    pub sizes: *mut usize,
+    pub tags: *mut c_int,
+    pub regions: *mut *mut c_void,
+    /// Profiler handles; null, or as many. Left out before v10.
+    pub parents: *mut *mut c_void,
+}
+
+/// The calls, with the arguments of the newest version: what an older one does not take is left out.
+///
+/// # Safety
+///
+/// Of each: the library is open, and every argument is what NCCL's contract allows, or what the plugin is known to bear.
+impl Calls {
+    /// Up to v10 once per process, without a context.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn init(
+        &self,
+        context: *mut *mut c_void,
+        communicator: u64,
+        config: *mut CommConfig,
+        logger: Logger,
+    ) -> ResultCode {
+        match self.init {
+            // SAFETY: passed on; the same for all calls below.
+            Init::V6(init) => unsafe { there(init)(logger) },
+            // SAFETY: as above.
+            Init::V10(init) => unsafe { there(init)(logger, None) },
+            // SAFETY: as above.
+            Init::V11(init) => unsafe { there(init)(context, communicator, config, logger, None) },
+        }
+    }
+
+    /// Whether `init` is called for every communicator, and `finalize` for each.
+    pub fn has_contexts(&self) -> bool {
+        matches!(self.init, Init::V11(_))
+    }
+
+    /// Success before v11, which has no such call.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn finalize(&self, context: *mut c_void) -> ResultCode {
+        // SAFETY: as above.
+        self.finalize.map_or(ResultCode::SUCCESS, |finalize| unsafe { finalize(context) })
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn devices(&self, count: *mut c_int) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.devices)(count) }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn listen(
+        &self,
+        context: *mut c_void,
+        device: c_int,
+        handle: *mut c_void,
+        listener: *mut *mut c_void,
+    ) -> ResultCode {
+        match self.listen {
+            // SAFETY: as above.
+            Listen::V6(listen) => unsafe { there(listen)(device, handle, listener) },
+            // SAFETY: as above.
+            Listen::V11(listen) => unsafe { there(listen)(context, device, handle, listener) },
+        }
+    }
+
+    /// `config` goes to v10 alone, which has no context that was given one.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn connect(
+        &self,
+        context: *mut c_void,
+        device: c_int,
+        config: *mut CommConfig,
+        handle: *mut c_void,
+        comm: *mut *mut c_void,
+        device_comm: *mut *mut DevHandle,
+    ) -> ResultCode {
+        match self.connect {
+            // SAFETY: as above.
+            Connect::V6(connect) => unsafe { there(connect)(device, handle, comm) },
+            // SAFETY: as above.
+            Connect::V7(connect) => unsafe { there(connect)(device, handle, comm, device_comm) },
+            // SAFETY: as above.
+            Connect::V10(connect) => unsafe {
+                there(connect)(device, config, handle, comm, device_comm)
+            },
+            // SAFETY: as above.
+            Connect::V11(connect) => unsafe {
+                there(connect)(context, device, handle, comm, device_comm)
+            },
+        }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn accept(
+        &self,
+        listener: *mut c_void,
+        comm: *mut *mut c_void,
+        device_comm: *mut *mut DevHandle,
+    ) -> ResultCode {
+        match self.accept {
+            // SAFETY: as above.
+            Accept::V6(accept) => unsafe { there(accept)(listener, comm) },
+            // SAFETY: as above.
+            Accept::V7(accept) => unsafe { there(accept)(listener, comm, device_comm) },
+        }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn reg_mr(
+        &self,
+        comm: *mut c_void,
+        data: *mut c_void,
+        len: usize,
+        kind: c_int,
+        region: *mut *mut c_void,
+    ) -> Result<ResultCode, TooLong> {
+        Ok(match self.register {
+            // SAFETY: as above.
+            Register::V6(register) => unsafe {
+                there(register)(comm, data, int(len)?, kind, region)
+            },
+            // SAFETY: as above.
+            Register::V8(register) => unsafe { there(register)(comm, data, len, kind, region) },
+        })
+    }
+
+    /// Whether the table has an entry for DMA-BUFs.
+    pub fn takes_dmabuf(&self) -> bool {
+        self.register_dmabuf.is_some()
+    }
+
+    /// None: the table has no entry for it.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[allow(clippy::too_many_arguments, reason = "as many as NCCL passes")]
+    pub unsafe fn reg_mr_dma_buf(
+        &self,
+        comm: *mut c_void,
+        data: *mut c_void,
+        len: usize,
+        kind: c_int,
+        offset: u64,
+        descriptor: c_int,
+        region: *mut *mut c_void,
+    ) -> Option<ResultCode> {
+        let register = self.register_dmabuf?;
+        // SAFETY: as above.
+        Some(unsafe { register(comm, data, len, kind, offset, descriptor, region) })
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn dereg_mr(&self, comm: *mut c_void, region: *mut c_void) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.deregister)(comm, region) }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    #[inline]
+    pub unsafe fn isend(
+        &self,
+        comm: *mut c_void,
+        data: *mut c_void,
+        len: usize,
+        tag: c_int,
+        region: *mut c_void,
+        request: *mut *mut c_void,
+    ) -> Result<ResultCode, TooLong> {
+        Ok(match self.isend {
+            // SAFETY: as above.
+            Isend::V6(isend) => unsafe {
+                there(isend)(comm, data, int(len)?, tag, region, request)
+            },
+            // SAFETY: as above.
+            Isend::V9(isend) => unsafe { there(isend)(comm, data, len, tag, region, request) },
+            // SAFETY: as above.
+            Isend::V10(isend) => unsafe {
+                there(isend)(comm, data, len, tag, region, ptr::null_mut(), request)
+            },
+        })
+    }
+
+    /// [`Calls::isend`] of a version that counts in `int`, with whatever that may say; none from v9 on.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn isend_int(
+        &self,
+        comm: *mut c_void,
+        data: *mut c_void,
+        len: c_int,
+        tag: c_int,
+        region: *mut c_void,
+        request: *mut *mut c_void,
+    ) -> Option<ResultCode> {
+        let Isend::V6(isend) = self.isend else { return None };
+        // SAFETY: as above.
+        Some(unsafe { there(isend)(comm, data, len, tag, region, request) })
+    }
+
+    /// As NCCL's struct of the newest version has it; none from a table before v12.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn get_properties_v12(
+        &self,
+        device: c_int,
+        properties: *mut PropertiesV12,
+    ) -> Option<ResultCode> {
+        let GetProperties::V12(get) = self.properties else { return None };
+        // SAFETY: as above.
+        Some(unsafe { there(get)(device, properties) })
+    }
+
+    /// # Safety
+    ///
+    /// See above. Versions that count in `int` read [`MAX_GROUP`] sizes at most.
+    #[inline]
+    pub unsafe fn irecv(
+        &self,
+        comm: *mut c_void,
+        count: c_int,
+        lists: &Lists,
+        request: *mut *mut c_void,
+    ) -> Result<ResultCode, TooLong> {
+        let Lists { data, sizes, tags, regions, parents } = *lists;
+        Ok(match self.irecv {
+            Irecv::V6(irecv) => {
+                let mut short = [c_int::MAX; MAX_GROUP];
+                let count_read = usize::try_from(count).unwrap_or(0);
+                for (index, short) in short.iter_mut().enumerate().take(count_read) {
+                    // SAFETY: within the list, as the caller says.
+                    let size = unsafe { sizes.add(index) };
+                    // SAFETY: as above.
+                    *short = int(unsafe { size.read() })?;
+                }
+                let sizes = short.as_mut_ptr();
+                // SAFETY: as above.
+                unsafe { there(irecv)(comm, count, data, sizes, tags, regions, request) }
+            }
+            // SAFETY: as above.
+            Irecv::V9(irecv) => unsafe {
+                there(irecv)(comm, count, data, sizes, tags, regions, request)
+            },
+            // SAFETY: as above.
+            Irecv::V10(irecv) => unsafe {
+                there(irecv)(comm, count, data, sizes, tags, regions, parents, request)
+            },
+        })
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn iflush(
+        &self,
+        comm: *mut c_void,
+        count: c_int,
+        data: *mut *mut c_void,
+        sizes: *mut c_int,
+        regions: *mut *mut c_void,
+        request: *mut *mut c_void,
+    ) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.iflush)(comm, count, data, sizes, regions, request) }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    #[inline]
+    pub unsafe fn test(
+        &self,
+        request: *mut c_void,
+        done: *mut c_int,
+        sizes: *mut c_int,
+    ) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.test)(request, done, sizes) }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn close_listen(&self, listener: *mut c_void) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.close_listen)(listener) }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn close_send(&self, comm: *mut c_void) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.close_send)(comm) }
+    }
+
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn close_recv(&self, comm: *mut c_void) -> ResultCode {
+        // SAFETY: as above.
+        unsafe { there(self.close_receive)(comm) }
+    }
+
+    /// None: the plugin takes no hints.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn set_net_attr(
+        &self,
+        context: *mut c_void,
+        hints: *mut NetAttr,
+    ) -> Option<ResultCode> {
+        let set = self.set_attributes?;
+        // SAFETY: as above.
+        Some(unsafe { set(context, hints) })
+    }
+}
+
+#[inline]
+fn there<T>(call: Option<T>) -> T {
+    call.expect("a table without it was refused when it was read")
+}
+
+#[inline]
+fn int(len: usize) -> Result<c_int, TooLong> {
+    c_int::try_from(len).map_err(|_| TooLong(len))
 }
 
 /// Fills [`Calls`] from a table; names the form of each call that has changed over time.
@@ -124,7 +500,7 @@ impl Calls {
     /// # Safety
     ///
     /// `symbol` is the address of a plugin's table of that version.
-    pub(super) unsafe fn read(version: u32, symbol: *const libc::c_void) -> Result<Self, String> {
+    pub(super) unsafe fn read(version: u32, symbol: *const c_void) -> Result<Self, String> {
         let calls = match version {
             6 => {
                 // SAFETY: the caller says that this table stands there; the same for those below.

@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use net_abi::{HANDLE_MAX_BYTES, PTR_HOST};
 
-use super::calls::{Accept, Irecv, Isend, Register};
+use super::calls::{Lists, TooLong};
 use super::claims::Use;
 use super::memory::{Buffer, Memory};
-use super::net::{Net, check, missing};
+use super::net::{Net, check};
 use crate::error::{GroupError, MemoryError};
 
 /// Messages in one receive: no plugin is known to take more, though NCCL would ask for up to 64.
@@ -35,15 +35,9 @@ impl ListenComm {
         let mut comm = ptr::null_mut();
         let mut device_comm = ptr::null_mut();
         let listener = self.0.raw.as_ptr();
-        let code = match self.0.net.calls().accept {
-            // SAFETY: the listener is open, and the places live through the call.
-            Accept::V6(Some(accept)) => unsafe { accept(listener, &raw mut comm) },
-            // SAFETY: as above.
-            Accept::V7(Some(accept)) => unsafe {
-                accept(listener, &raw mut comm, &raw mut device_comm)
-            },
-            _ => return Err(missing("accept")),
-        };
+        // SAFETY: the listener is open, and the places live through the call.
+        let code =
+            unsafe { self.0.net.calls().accept(listener, &raw mut comm, &raw mut device_comm) };
         check("accept", code)?;
         Ok(Comm::new(&self.0.net, Side::Receive, comm).map(|comm| ReceiveComm(Rc::new(comm))))
     }
@@ -80,23 +74,11 @@ impl SendComm {
         let mut request = stale;
         let comm = self.0.raw.as_ptr();
         let region = region.raw;
-        let code = match self.0.net.calls().isend {
-            Isend::V6(Some(isend)) => {
-                let len = int(len).inspect_err(|_| buffer.memory().release(claim))?;
-                // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done.
-                unsafe { isend(comm, data, len, tag, region, &raw mut request) }
-            }
-            // SAFETY: as above.
-            Isend::V9(Some(isend)) => unsafe {
-                isend(comm, data, len, tag, region, &raw mut request)
-            },
-            // SAFETY: as above.
-            Isend::V10(Some(isend)) => unsafe {
-                isend(comm, data, len, tag, region, ptr::null_mut(), &raw mut request)
-            },
-            _ => return Err(missing("isend")),
-        };
-        check("isend", code)?;
+        // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done.
+        let code =
+            unsafe { self.0.net.calls().isend(comm, data, len, tag, region, &raw mut request) };
+        // What was not called holds nothing.
+        check("isend", code.inspect_err(|_| buffer.memory().release(claim))?)?;
         if request == stale {
             return Err(GroupError::Contract(
                 "isend succeeded without writing its request".to_owned(),
@@ -156,34 +138,19 @@ impl ReceiveComm {
         }
         let mut request = ptr::null_mut();
         let comm = self.0.raw.as_ptr();
-        let (data, tags, regions) = (data.as_mut_ptr(), wanted.as_mut_ptr(), regions.as_mut_ptr());
-        let number = int(count)?;
-        let code = match self.0.net.calls().irecv {
-            Irecv::V6(Some(irecv)) => {
-                let mut short = [0; GROUP_MAX];
-                for (short, len) in short.iter_mut().zip(lens) {
-                    *short = int(len).inspect_err(|_| buffer.memory().release(claim))?;
-                }
-                let lens = short.as_mut_ptr();
-                // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done;
-                // the arrays have as many entries as we say, and live through the call.
-                unsafe { irecv(comm, number, data, lens, tags, regions, &raw mut request) }
-            }
-            Irecv::V9(Some(irecv)) => {
-                let lens = lens.as_mut_ptr();
-                // SAFETY: as above.
-                unsafe { irecv(comm, number, data, lens, tags, regions, &raw mut request) }
-            }
-            Irecv::V10(Some(irecv)) => {
-                let lens = lens.as_mut_ptr();
-                let mut parents = [ptr::null_mut(); GROUP_MAX];
-                let parents = parents.as_mut_ptr();
-                // SAFETY: as above.
-                unsafe { irecv(comm, number, data, lens, tags, regions, parents, &raw mut request) }
-            }
-            _ => return Err(missing("irecv")),
+        let mut parents = [ptr::null_mut(); GROUP_MAX];
+        let lists = Lists {
+            data: data.as_mut_ptr(),
+            sizes: lens.as_mut_ptr(),
+            tags: wanted.as_mut_ptr(),
+            regions: regions.as_mut_ptr(),
+            parents: parents.as_mut_ptr(),
         };
-        check("irecv", code)?;
+        let number = int(count)?;
+        // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done;
+        // the arrays have as many entries as we say, and live through the call.
+        let code = unsafe { self.0.net.calls().irecv(comm, number, &lists, &raw mut request) };
+        check("irecv", code.inspect_err(|_| buffer.memory().release(claim))?)?;
         Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Receive(count)))
     }
 
@@ -196,15 +163,15 @@ impl ReceiveComm {
     ) -> Result<Option<Request>, GroupError> {
         region.fits(&self.0, buffer)?;
         let mut len = int(range.end.saturating_sub(range.start))?;
-        let iflush = self.0.net.calls().iflush.ok_or_else(|| missing("iflush"))?;
         let (data, claim) = buffer.memory().claim(&range, Use::Read)?;
         let mut data: *mut c_void = data.as_ptr().cast();
         let mut request = ptr::null_mut();
         let mut region = region.raw;
         let comm = self.0.raw.as_ptr();
         let (data, region) = (&raw mut data, &raw mut region);
+        let (calls, len) = (self.0.net.calls(), &raw mut len);
         // SAFETY: as in `irecv`.
-        let code = unsafe { iflush(comm, 1, data, &raw mut len, region, &raw mut request) };
+        let code = unsafe { calls.iflush(comm, 1, data, len, region, &raw mut request) };
         check("iflush", code)?;
         Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Flush))
     }
@@ -225,19 +192,9 @@ impl Region {
         let len = memory.len().max(1);
         let place = comm.raw.as_ptr();
         let mut raw = ptr::null_mut();
-        let code = match comm.net.calls().register {
-            Register::V6(Some(register)) => {
-                let len = int(len)?;
-                // SAFETY: the comm is open, and the region holds the memory until it is deregistered.
-                unsafe { register(place, data, len, PTR_HOST, &raw mut raw) }
-            }
-            // SAFETY: as above.
-            Register::V8(Some(register)) => unsafe {
-                register(place, data, len, PTR_HOST, &raw mut raw)
-            },
-            _ => return Err(missing("regMr")),
-        };
-        check("regMr", code)?;
+        // SAFETY: the comm is open, and the region holds the memory until it is deregistered.
+        let code = unsafe { comm.net.calls().reg_mr(place, data, len, PTR_HOST, &raw mut raw) };
+        check("regMr", code?)?;
         // Null is a region too: some plugins need none for host memory.
         Ok(Self { raw, comm: Rc::clone(comm), memory: Rc::clone(memory) })
     }
@@ -254,12 +211,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if let Some(deregister) = self.comm.net.calls().deregister {
-            // SAFETY: registered on this comm, which is open while we hold it.
-            let code = unsafe { deregister(self.comm.raw.as_ptr(), self.raw) };
-            if let Err(error) = check("deregMr", code) {
-                log::error!("{error}");
-            }
+        // SAFETY: registered on this comm, which is open while we hold it.
+        let code = unsafe { self.comm.net.calls().dereg_mr(self.comm.raw.as_ptr(), self.raw) };
+        if let Err(error) = check("deregMr", code) {
+            log::error!("{error}");
         }
     }
 }
@@ -304,7 +259,6 @@ impl Request {
         let raw = self.raw.ok_or_else(|| {
             GroupError::Usage("a request was tested after it was done".to_owned())
         })?;
-        let test = self.comm.net.calls().test.ok_or_else(|| missing("test"))?;
         let mut done = UNWRITTEN;
         // As NCCL does: room for a group at a receive, for one size at a send, none at a flush.
         let mut size = 0;
@@ -318,7 +272,7 @@ impl Request {
             Kind::Flush => ptr::null_mut(),
         };
         // SAFETY: the request is alive: it has not been answered done, and its comm is open.
-        let code = unsafe { test(raw.as_ptr(), &raw mut done, place) };
+        let code = unsafe { self.comm.net.calls().test(raw.as_ptr(), &raw mut done, place) };
         check("test", code)?;
         match done {
             0 => return Ok(None),
@@ -387,23 +341,22 @@ impl Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         let calls = self.net.calls();
-        let (name, close) = match self.side {
-            Side::Listen => ("closeListen", calls.close_listen),
-            Side::Send => ("closeSend", calls.close_send),
-            Side::Receive => ("closeRecv", calls.close_receive),
-        };
-        if let Some(close) = close {
+        let raw = self.raw.as_ptr();
+        let (name, code) = match self.side {
             // SAFETY: opened by this plugin, closed here only; regions and requests held a share, so they are gone.
-            let code = unsafe { close(self.raw.as_ptr()) };
-            if let Err(error) = check(name, code) {
-                log::error!("{error}");
-            }
+            Side::Listen => ("closeListen", unsafe { calls.close_listen(raw) }),
+            // SAFETY: as above.
+            Side::Send => ("closeSend", unsafe { calls.close_send(raw) }),
+            // SAFETY: as above.
+            Side::Receive => ("closeRecv", unsafe { calls.close_recv(raw) }),
+        };
+        if let Err(error) = check(name, code) {
+            log::error!("{error}");
         }
     }
 }
 
 /// Up to v8 sizes are `int`; some stay so in every version.
 fn int(len: usize) -> Result<c_int, GroupError> {
-    c_int::try_from(len)
-        .map_err(|_| GroupError::Usage(format!("{len} bytes are too many for this table's `int`")))
+    c_int::try_from(len).map_err(|_| TooLong(len).into())
 }

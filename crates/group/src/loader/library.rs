@@ -93,7 +93,8 @@ impl Library {
         self.object.symbol(Calls::symbol(self.calls.version)?)
     }
 
-    pub(super) fn calls(&self) -> &Calls {
+    /// The raw calls of the table in use.
+    pub fn calls(&self) -> &Calls {
         &self.calls
     }
 }

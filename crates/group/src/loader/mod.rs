@@ -7,7 +7,7 @@
 //! Memory in flight is out of reach: a buffer knows which of its bytes a request may still read or write, and hands
 //! out no slice that overlaps them. A buffer whose requests never ended is leaked, not freed.
 
-mod calls;
+pub mod calls;
 mod claims;
 mod comm;
 mod element;

@@ -11,7 +11,7 @@ use net_abi::{
     PropertiesV9, PropertiesV11, PropertiesV12, ResultCode, UNDEFINED,
 };
 
-use super::calls::{Calls, Connect, GetProperties, Init, Listen};
+use super::calls::{Calls, GetProperties};
 use super::comm::{Comm, Handle, ListenComm, Side};
 use super::{Library, Properties, SendComm, logger};
 use crate::error::GroupError;
@@ -30,18 +30,12 @@ impl Net {
         let mut config = CommConfig { traffic_class: UNDEFINED };
         let logger = logger::callback();
         let mut initialised = library.initialised.lock().unwrap_or_else(PoisonError::into_inner);
-        let code = match library.calls().init {
-            Init::V6(_) | Init::V10(_) if *initialised => ResultCode::SUCCESS,
-            // SAFETY: the table's own call, with the arguments of its version; the same for those below.
-            Init::V6(Some(init)) => unsafe { init(logger) },
-            // SAFETY: as above.
-            Init::V10(Some(init)) => unsafe { init(logger, None) },
-            Init::V11(Some(init)) => {
-                let (context, config) = (&raw mut context, &raw mut config);
-                // SAFETY: as above, and both places live through the call.
-                unsafe { init(context, communicator, config, logger, None) }
-            }
-            _ => return Err(missing("init")),
+        let calls = library.calls();
+        let code = if *initialised && !calls.has_contexts() {
+            ResultCode::SUCCESS
+        } else {
+            // SAFETY: both places live through the call.
+            unsafe { calls.init(&raw mut context, communicator, &raw mut config, logger) }
         };
         check("init", code)?;
         *initialised = true;
@@ -56,9 +50,8 @@ impl Net {
     /// How many devices there are.
     pub fn devices(&self) -> Result<usize, GroupError> {
         let mut count = -1;
-        let devices = self.calls().devices.ok_or_else(|| missing("devices"))?;
         // SAFETY: the place lives through the call.
-        check("devices", unsafe { devices(&raw mut count) })?;
+        check("devices", unsafe { self.calls().devices(&raw mut count) })?;
         let count = usize::try_from(count)
             .map_err(|_| GroupError::Contract(format!("devices answered {count}")))?;
         Ok(count.min(MAX_DEVICES))
@@ -93,15 +86,8 @@ impl Net {
         let mut handle = Handle([0; HANDLE_MAX_BYTES]);
         let mut comm = ptr::null_mut();
         let place = (&raw mut handle.0).cast();
-        let code = match self.calls().listen {
-            // SAFETY: the handle has the size of the contract, and both places live through the call.
-            Listen::V6(Some(listen)) => unsafe { listen(device, place, &raw mut comm) },
-            // SAFETY: as above, and the context is what `init` gave.
-            Listen::V11(Some(listen)) => unsafe {
-                listen(self.context, device, place, &raw mut comm)
-            },
-            _ => return Err(missing("listen")),
-        };
+        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and both places live through the call.
+        let code = unsafe { self.calls().listen(self.context, device, place, &raw mut comm) };
         check("listen", code)?;
         let comm = Comm::new(self, Side::Listen, comm)
             .ok_or_else(|| GroupError::Contract("listen succeeded without a comm".to_owned()))?;
@@ -119,22 +105,11 @@ impl Net {
         let mut device_comm = ptr::null_mut();
         let place = (&raw mut handle.0).cast();
         let mut config = CommConfig { traffic_class: UNDEFINED };
-        let code = match self.calls().connect {
-            // SAFETY: the handle has the size of the contract, and all places live through the call.
-            Connect::V6(Some(connect)) => unsafe { connect(device, place, &raw mut comm) },
-            // SAFETY: as above.
-            Connect::V7(Some(connect)) => unsafe {
-                connect(device, place, &raw mut comm, &raw mut device_comm)
-            },
-            // SAFETY: as above.
-            Connect::V10(Some(connect)) => unsafe {
-                connect(device, &raw mut config, place, &raw mut comm, &raw mut device_comm)
-            },
-            // SAFETY: as above, and the context is what `init` gave.
-            Connect::V11(Some(connect)) => unsafe {
-                connect(self.context, device, place, &raw mut comm, &raw mut device_comm)
-            },
-            _ => return Err(missing("connect")),
+        let (config, comm_place, device_place) =
+            (&raw mut config, &raw mut comm, &raw mut device_comm);
+        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and all places live through the call.
+        let code = unsafe {
+            self.calls().connect(self.context, device, config, place, comm_place, device_place)
         };
         check("connect", code)?;
         Ok(Comm::new(self, Side::Send, comm).map(SendComm::new))
@@ -147,12 +122,10 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        if let Some(finalize) = self.calls().finalize {
-            // SAFETY: the context of this `init`; every comm held a share of us, so all are closed.
-            let code = unsafe { finalize(self.context) };
-            if let Err(error) = check("finalize", code) {
-                log::error!("{error}");
-            }
+        // SAFETY: the context of this `init`; every comm held a share of us, so all are closed.
+        let code = unsafe { self.calls().finalize(self.context) };
+        if let Err(error) = check("finalize", code) {
+            log::error!("{error}");
         }
     }
 }

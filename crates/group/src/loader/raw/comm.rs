@@ -6,9 +6,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use net_abi::{Close, MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
+use net_abi::{MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
 
-use super::super::calls::{Accept, Calls, Irecv, Isend, Register};
+use super::super::calls::{Calls, Lists, TooLong};
 use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
 
 /// What stands in the place of a request before the call.
@@ -94,11 +94,11 @@ pub(super) fn opened(
 }
 
 impl Comm {
-    fn close(self, name: &'static str, which: fn(&Calls) -> Close) -> Result<(), Wrong> {
-        let close = which(self.life.calls()?).ok_or_else(|| missing(name))?;
+    /// It may be closed, once: nothing of it is used any more.
+    fn ends(&self) -> Result<(&Calls, *mut c_void), Wrong> {
+        let calls = self.life.calls()?;
         self.life.open.store(false, Ordering::SeqCst);
-        // SAFETY: the plugin opened it, and it is closed once: nothing of it is used any more.
-        check(name, unsafe { close(self.raw.as_ptr()) })
+        Ok((calls, self.raw.as_ptr()))
     }
 
     /// `kind` is NCCL's word for whose memory it is.
@@ -110,29 +110,22 @@ impl Comm {
         let data = arena.at(at, len).cast();
         let comm = self.raw.as_ptr();
         let mut raw = stale();
-        let code = match self.life.calls()?.register {
-            Register::V6(Some(register)) => {
-                // SAFETY: the comm is open, and the memory is freed by no one but its user, who keeps what is registered.
-                unsafe { register(comm, data, int(len)?, kind, &raw mut raw) }
-            }
-            // SAFETY: as above.
-            Register::V8(Some(register)) => unsafe {
-                register(comm, data, len, kind, &raw mut raw)
-            },
-            _ => return Err(missing("regMr")),
-        };
-        self.registered("regMr", code, raw)
+        let calls = self.life.calls()?;
+        // SAFETY: the comm is open, and the memory is freed by its user alone, which keeps what is registered.
+        let code = unsafe { calls.reg_mr(comm, data, len, kind, &raw mut raw) };
+        self.registered("regMr", code?, raw)
     }
 
     fn register_dmabuf(&self, arena: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
-        let register = self.life.calls()?.register_dmabuf.ok_or_else(|| missing("regMrDmaBuf"))?;
+        let calls = self.life.calls()?;
         let (data, len) = (arena.at(0, arena.len()).cast(), arena.len());
         let mut raw = stale();
         let (comm, descriptor) = (self.raw.as_ptr(), dmabuf.as_raw_fd());
         // SAFETY: as in `register`; the descriptor is open.
-        let code = unsafe { register(comm, data, len, PTR_CUDA, 0, descriptor, &raw mut raw) };
+        let code =
+            unsafe { calls.reg_mr_dma_buf(comm, data, len, PTR_CUDA, 0, descriptor, &raw mut raw) };
         drop(dmabuf);
-        self.registered("regMrDmaBuf", code, raw)
+        self.registered("regMrDmaBuf", code.ok_or_else(|| missing("regMrDmaBuf"))?, raw)
     }
 
     fn registered(
@@ -178,19 +171,17 @@ impl ListenComm {
         let mut device_comm = ptr::null_mut();
         let device_place = if bare { ptr::null_mut() } else { &raw mut device_comm };
         let listener = self.0.raw.as_ptr();
-        let code = match self.0.life.calls()?.accept {
-            // SAFETY: the listener is open, and the places live through the call.
-            Accept::V6(Some(accept)) => unsafe { accept(listener, &raw mut comm) },
-            // SAFETY: as above.
-            Accept::V7(Some(accept)) => unsafe { accept(listener, &raw mut comm, device_place) },
-            _ => return Err(missing("accept")),
-        };
+        let calls = self.0.life.calls()?;
+        // SAFETY: the listener is open, and the places live through the call.
+        let code = unsafe { calls.accept(listener, &raw mut comm, device_place) };
         check("accept", code)?;
         Ok(opened(&self.0.life.context, "accept", comm)?.map(ReceiveComm))
     }
 
     pub fn close(self) -> Result<(), Wrong> {
-        self.0.close("closeListen", |calls| calls.close_listen)
+        let (calls, raw) = self.0.ends()?;
+        // SAFETY: the plugin opened it, and it is closed once.
+        check("closeListen", unsafe { calls.close_listen(raw) })
     }
 }
 
@@ -220,28 +211,17 @@ impl SendComm {
         let before = before.pointer();
         let mut request = before;
         let (comm, region) = (self.0.raw.as_ptr(), region.raw);
-        let code = match self.0.life.calls()?.isend {
-            Isend::V6(Some(isend)) => {
-                let len = int(len)?;
-                // SAFETY: the comm is open, and the memory is never freed.
-                unsafe { isend(comm, data, len, tag, region, &raw mut request) }
-            }
-            // SAFETY: as above.
-            Isend::V9(Some(isend)) => unsafe {
-                isend(comm, data, len, tag, region, &raw mut request)
-            },
-            // SAFETY: as above.
-            Isend::V10(Some(isend)) => unsafe {
-                isend(comm, data, len, tag, region, ptr::null_mut(), &raw mut request)
-            },
-            _ => return Err(missing("isend")),
-        };
-        check("isend", code)?;
+        let calls = self.0.life.calls()?;
+        // SAFETY: the comm is open, and the memory is never freed.
+        let code = unsafe { calls.isend(comm, data, len, tag, region, &raw mut request) };
+        check("isend", code?)?;
         self.0.request("isend", before, request, false)
     }
 
     pub fn close(self) -> Result<(), Wrong> {
-        self.0.close("closeSend", |calls| calls.close_send)
+        let (calls, raw) = self.0.ends()?;
+        // SAFETY: the plugin opened it, and it is closed once.
+        check("closeSend", unsafe { calls.close_send(raw) })
     }
 }
 
@@ -271,33 +251,25 @@ impl ReceiveComm {
         let before = before.pointer();
         let mut request = before;
         let (comm, count) = (self.0.raw.as_ptr(), arrays.count);
-        let (data, regions) = (arrays.data.as_mut_ptr(), arrays.regions.as_mut_ptr());
-        let (sizes, tags) = (arrays.sizes.as_mut_ptr(), arrays.tags.as_mut_ptr());
-        let code = match self.0.life.calls()?.irecv {
-            Irecv::V6(Some(irecv)) => {
-                let sizes = arrays.int_sizes()?;
-                // SAFETY: the comm is open, the memory is never freed, the arrays are longer than `count`.
-                unsafe { irecv(comm, count, data, sizes, tags, regions, &raw mut request) }
-            }
-            // SAFETY: as above.
-            Irecv::V9(Some(irecv)) => unsafe {
-                irecv(comm, count, data, sizes, tags, regions, &raw mut request)
-            },
-            Irecv::V10(Some(irecv)) => {
-                let mut handles = [ptr::null_mut(); MAX_GROUP];
-                let handles = if parents { handles.as_mut_ptr() } else { ptr::null_mut() };
-                // SAFETY: as above; profiler handles may be null, the array too.
-                unsafe { irecv(comm, count, data, sizes, tags, regions, handles, &raw mut request) }
-            }
-            _ => return Err(missing("irecv")),
+        let mut handles = [ptr::null_mut(); MAX_GROUP];
+        let lists = Lists {
+            data: arrays.data.as_mut_ptr(),
+            sizes: arrays.sizes.as_mut_ptr(),
+            tags: arrays.tags.as_mut_ptr(),
+            regions: arrays.regions.as_mut_ptr(),
+            parents: if parents { handles.as_mut_ptr() } else { ptr::null_mut() },
         };
-        check("irecv", code)?;
+        let calls = self.0.life.calls()?;
+        // SAFETY: the comm is open, the memory is never freed, the arrays are longer than `count`; profiler handles may be null, the
+        // array too.
+        let code = unsafe { calls.irecv(comm, count, &lists, &raw mut request) };
+        check("irecv", code?)?;
         self.0.request("irecv", before, request, true)
     }
 
     /// `None`: there is nothing to wait for.
     pub fn iflush(&self, parts: &[Receive<'_>], before: Before) -> Result<Option<Request>, Wrong> {
-        let iflush = self.0.life.calls()?.iflush.ok_or_else(|| missing("iflush"))?;
+        let calls = self.0.life.calls()?;
         let mut arrays = Arrays::of(parts)?;
         let sizes = arrays.int_sizes()?;
         let before = before.pointer();
@@ -305,13 +277,15 @@ impl ReceiveComm {
         let (comm, count) = (self.0.raw.as_ptr(), arrays.count);
         let (data, regions) = (arrays.data.as_mut_ptr(), arrays.regions.as_mut_ptr());
         // SAFETY: as in `irecv`.
-        let code = unsafe { iflush(comm, count, data, sizes, regions, &raw mut request) };
+        let code = unsafe { calls.iflush(comm, count, data, sizes, regions, &raw mut request) };
         check("iflush", code)?;
         self.0.request("iflush", before, request, false)
     }
 
     pub fn close(self) -> Result<(), Wrong> {
-        self.0.close("closeRecv", |calls| calls.close_receive)
+        let (calls, raw) = self.0.ends()?;
+        // SAFETY: the plugin opened it, and it is closed once.
+        check("closeRecv", unsafe { calls.close_recv(raw) })
     }
 }
 
@@ -330,9 +304,9 @@ unsafe impl Sync for Region {}
 
 impl Region {
     pub fn deregister(self) -> Result<(), Wrong> {
-        let deregister = self.life.calls()?.deregister.ok_or_else(|| missing("deregMr"))?;
+        let calls = self.life.calls()?;
         // SAFETY: registered on this comm, which is open; deregistered once.
-        check("deregMr", unsafe { deregister(self.comm.as_ptr(), self.raw) })
+        check("deregMr", unsafe { calls.dereg_mr(self.comm.as_ptr(), self.raw) })
     }
 }
 
@@ -360,12 +334,12 @@ impl Request {
         if self.over {
             return Err(Wrong::Contract("a request that was done is tested again".to_owned()));
         }
-        let test = self.life.calls()?.test.ok_or_else(|| missing("test"))?;
+        let calls = self.life.calls()?;
         let mut done = if poisoned { UNWRITTEN } else { 0 };
         let mut sizes = [if poisoned { UNWRITTEN } else { 0 }; MAX_GROUP];
         let place = if bare { ptr::null_mut() } else { sizes.as_mut_ptr() };
         // SAFETY: the request has not been answered done and its comm is open; the array has NCCL's size.
-        let code = unsafe { test(self.raw.as_ptr(), &raw mut done, place) };
+        let code = unsafe { calls.test(self.raw.as_ptr(), &raw mut done, place) };
         check("test", code)?;
         if done == UNWRITTEN {
             return Err(Wrong::Contract("test succeeded and left *done as it was".to_owned()));
@@ -427,7 +401,7 @@ impl Arrays {
         Ok(arrays)
     }
 
-    /// Sizes as `int`: up to v8 at `irecv`, at `iflush` in every version.
+    /// Sizes as `int`, as `iflush` takes them in every version.
     fn int_sizes(&mut self) -> Result<*mut c_int, Wrong> {
         for (narrow, wide) in self.narrow.iter_mut().zip(self.sizes) {
             *narrow = if wide == usize::MAX { c_int::MAX } else { int(wide)? };
@@ -437,6 +411,5 @@ impl Arrays {
 }
 
 fn int(len: usize) -> Result<c_int, Wrong> {
-    c_int::try_from(len)
-        .map_err(|_| Wrong::Contract(format!("{len} bytes are too many for this table's `int`")))
+    c_int::try_from(len).map_err(|_| TooLong(len).into())
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError};
 
 use net_abi::{CommAttr, CommConfig, NetAttr, ResultCode, UNDEFINED};
 
-use super::calls::{Calls, Connect, Init, Listen};
+use super::calls::{Calls, TooLong};
 use super::{Library, logger};
 
 /// What a plugin did wrong.
@@ -68,18 +68,12 @@ impl Net {
         let mut config = CommConfig { traffic_class: UNDEFINED };
         let logger = logger::callback();
         let mut initialised = library.initialised.lock().unwrap_or_else(PoisonError::into_inner);
-        let code = match library.calls().init {
-            Init::V6(_) | Init::V10(_) if *initialised => ResultCode::SUCCESS,
-            // SAFETY: the table's own call, with the arguments of its version; the same for those below.
-            Init::V6(Some(init)) => unsafe { init(logger) },
-            // SAFETY: as above.
-            Init::V10(Some(init)) => unsafe { init(logger, None) },
-            Init::V11(Some(init)) => {
-                let (context, config) = (&raw mut context, &raw mut config);
-                // SAFETY: as above, and both places live through the call.
-                unsafe { init(context, communicator, config, logger, None) }
-            }
-            _ => return Err(missing("init")),
+        let calls = library.calls();
+        let code = if *initialised && !calls.has_contexts() {
+            ResultCode::SUCCESS
+        } else {
+            // SAFETY: both places live through the call.
+            unsafe { calls.init(&raw mut context, communicator, &raw mut config, logger) }
         };
         check("init", code)?;
         *initialised = true;
@@ -97,18 +91,21 @@ impl Net {
 
     /// Since v11; before that there is no such call. Comms that are still open may not be used any more.
     pub fn finalize(self) -> Result<(), Wrong> {
-        let Some(finalize) = self.0.calls()?.finalize else { return Ok(()) };
+        let calls = self.0.calls()?;
+        if !calls.has_contexts() {
+            return Ok(());
+        }
         self.0.open.store(false, Ordering::SeqCst);
         // SAFETY: the context of this `init`, finalized once: it is not open any more.
-        check("finalize", unsafe { finalize(self.0.raw) })
+        check("finalize", unsafe { calls.finalize(self.0.raw) })
     }
 
     /// How many devices the plugin says there are.
     pub fn devices(&self) -> Result<c_int, Wrong> {
-        let devices = self.0.calls()?.devices.ok_or_else(|| missing("devices"))?;
+        let calls = self.0.calls()?;
         let mut count = UNWRITTEN;
         // SAFETY: the place lives through the call.
-        check("devices", unsafe { devices(&raw mut count) })?;
+        check("devices", unsafe { calls.devices(&raw mut count) })?;
         if count == UNWRITTEN {
             return Err(Wrong::Contract("devices left the count as it was".to_owned()));
         }
@@ -120,15 +117,9 @@ impl Net {
         let mut handle = HandlePlace::new();
         let mut comm = stale();
         let place = handle.as_mut_ptr();
-        let code = match self.0.calls()?.listen {
-            // SAFETY: the handle has the size of the contract, and both places live through the call.
-            Listen::V6(Some(listen)) => unsafe { listen(device, place, &raw mut comm) },
-            // SAFETY: as above, and the context is what `init` gave.
-            Listen::V11(Some(listen)) => unsafe {
-                listen(self.0.raw, device, place, &raw mut comm)
-            },
-            _ => return Err(missing("listen")),
-        };
+        let calls = self.0.calls()?;
+        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and both places live through the call.
+        let code = unsafe { calls.listen(self.0.raw, device, place, &raw mut comm) };
         check("listen", code)?;
         match comm::opened(&self.0, "listen", comm)? {
             Some(comm) => Ok((ListenComm(comm), handle)),
@@ -148,30 +139,17 @@ impl Net {
         let device_place = if bare { ptr::null_mut() } else { &raw mut device_comm };
         let mut config = CommConfig { traffic_class: UNDEFINED };
         let place = handle.as_mut_ptr();
-        let code = match self.0.calls()?.connect {
-            // SAFETY: the handle has the size of the contract, and all places live through the call.
-            Connect::V6(Some(connect)) => unsafe { connect(device, place, &raw mut comm) },
-            // SAFETY: as above.
-            Connect::V7(Some(connect)) => unsafe {
-                connect(device, place, &raw mut comm, device_place)
-            },
-            // SAFETY: as above.
-            Connect::V10(Some(connect)) => unsafe {
-                connect(device, &raw mut config, place, &raw mut comm, device_place)
-            },
-            // SAFETY: as above, and the context is what `init` gave.
-            Connect::V11(Some(connect)) => unsafe {
-                connect(self.0.raw, device, place, &raw mut comm, device_place)
-            },
-            _ => return Err(missing("connect")),
-        };
+        let (calls, config, comm_place) = (self.0.calls()?, &raw mut config, &raw mut comm);
+        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and all places live through the call.
+        let code =
+            unsafe { calls.connect(self.0.raw, device, config, place, comm_place, device_place) };
         check("connect", code)?;
         Ok(comm::opened(&self.0, "connect", comm)?.map(SendComm))
     }
 
     /// Calls `setNetAttr` with hints of which half are undefined. `false`: the plugin takes none.
     pub fn hint(&self) -> Result<bool, Wrong> {
-        let Some(set) = self.0.calls()?.set_attributes else { return Ok(false) };
+        let calls = self.0.calls()?;
         let side = CommAttr {
             max_concurrent_peers: 1,
             min_concurrent_peers: UNDEFINED,
@@ -181,8 +159,8 @@ impl Net {
         let mut hints =
             NetAttr { send_comm_attr: side, recv_comm_attr: side, op: 1, algo: u32::MAX, proto: 4 };
         // SAFETY: the context is what `init` gave, and the hints live through the call. NCCL ignores the answer.
-        let _ = unsafe { set(self.0.raw, &raw mut hints) };
-        Ok(true)
+        let answered = unsafe { calls.set_net_attr(self.0.raw, &raw mut hints) };
+        Ok(answered.is_some())
     }
 }
 
@@ -202,7 +180,7 @@ pub fn table_address(library: &Library) -> Option<usize> {
 
 /// Whether the table has an entry for DMA-BUF.
 pub fn takes_dmabuf(library: &Library) -> bool {
-    library.calls().register_dmabuf.is_some()
+    library.calls().takes_dmabuf()
 }
 
 /// How many warnings plugins have logged in this process.
@@ -235,6 +213,12 @@ fn check(call: &'static str, code: ResultCode) -> Result<(), Wrong> {
         return Ok(());
     }
     Err(Wrong::Code { call, code, said: logger::take_last_warning() })
+}
+
+impl From<TooLong> for Wrong {
+    fn from(error: TooLong) -> Self {
+        Self::Contract(error.to_string())
+    }
 }
 
 fn missing(call: &'static str) -> Wrong {
