@@ -171,6 +171,8 @@ enum State {
     Written,
 }
 
+const MISCOUNTED: &str = "more writes have completed than were posted";
+
 impl SendFlow {
     pub fn new(parameters: FlowParameters) -> Result<Self, ProtocolError> {
         parameters.validate()?;
@@ -306,8 +308,11 @@ impl SendFlow {
         }
         let slot = self.slot_mut(line);
         let State::Posting { fin } = slot.state else { return WriteOutcome::Pending };
-        slot.operations = slot.operations.saturating_sub(1);
-        if slot.operations > 0 {
+        let Some(left) = slot.operations.checked_sub(1) else {
+            return self.miscounted();
+        };
+        slot.operations = left;
+        if left > 0 {
             WriteOutcome::Pending
         } else if fin {
             slot.state = State::Fin;
@@ -316,6 +321,14 @@ impl SendFlow {
             slot.state = State::Written;
             WriteOutcome::Written
         }
+    }
+
+    /// More writes have completed than were posted: a bug of ours, and nothing that was counted is known any more.
+    #[cold]
+    fn miscounted(&mut self) -> WriteOutcome {
+        debug_assert!(false, "{MISCOUNTED}");
+        self.stick(ProtocolError::Misuse(MISCOUNTED));
+        WriteOutcome::Pending
     }
 
     /// Whether the parts of a message have all completed, and its fin has not.

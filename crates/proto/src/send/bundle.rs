@@ -143,7 +143,12 @@ impl SendFlow {
 
     /// The write of a bundle has completed, well or not.
     pub fn bundle_written(&mut self) {
-        self.bundles.in_flight = self.bundles.in_flight.saturating_sub(1);
+        match self.bundles.in_flight.checked_sub(1) {
+            Some(left) => self.bundles.in_flight = left,
+            None => {
+                self.miscounted();
+            }
+        }
     }
 
     /// What waits will not be written: the way to the peer has failed, and so does the flow. It counts as not begun, if
