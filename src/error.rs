@@ -97,6 +97,7 @@ pub(crate) enum Bug {
     ConnectionWithoutRails,
     DeviceWithoutRails,
     LandingPageTooSmall,
+    Miscounted,
     SlotTaken,
 }
 
@@ -448,6 +449,13 @@ impl Error {
             Of::Settling => Kind::InvalidUsage,
             Of::Call | Of::Sending(_) | Of::Receiving(_) => self.cause.kind(),
         }
+    }
+}
+
+impl Error {
+    /// One that the log has already.
+    pub(crate) const fn logged(cause: Cause) -> Self {
+        Self { cause, of: Of::Call, logged: true }
     }
 }
 

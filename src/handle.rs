@@ -6,6 +6,8 @@
 
 use std::num::NonZeroU64;
 
+use crate::error::{Cause, Noun, Result};
+
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -108,6 +110,63 @@ impl Name {
     #[inline(always)]
     pub(crate) const fn endpoint(self) -> usize {
         (self.0 >> ENDPOINT_SHIFT) as usize
+    }
+
+    pub(crate) fn context(self) -> Result<Handle> {
+        self.one_of(Noun::Context, &[HandleKind::Context])
+    }
+
+    pub(crate) fn listener(self) -> Result<Handle> {
+        self.one_of(Noun::ListenComm, &[HandleKind::Listener])
+    }
+
+    #[inline]
+    pub(crate) fn sender(self) -> Result<Handle> {
+        self.one_of(Noun::SendComm, &[HandleKind::Sender])
+    }
+
+    #[inline]
+    pub(crate) fn receiver(self) -> Result<Handle> {
+        self.one_of(Noun::ReceiveComm, &[HandleKind::Receiver])
+    }
+
+    /// Either end of a connection.
+    #[inline]
+    pub(crate) fn comm(self) -> Result<Handle> {
+        self.one_of(Noun::Comm, &[HandleKind::Sender, HandleKind::Receiver])
+    }
+
+    #[inline]
+    pub(crate) fn region(self) -> Result<Handle> {
+        self.one_of(Noun::MemoryHandle, &[HandleKind::Region])
+    }
+
+    /// Null where the message is empty.
+    #[inline]
+    pub(crate) fn optional_region(self) -> Result<Option<Handle>> {
+        if self.0 == 0 { Ok(None) } else { self.region().map(Some) }
+    }
+
+    #[inline]
+    pub(crate) fn any_request(self) -> Result<Handle> {
+        self.one_of(
+            Noun::Request,
+            &[
+                HandleKind::SendRequest,
+                HandleKind::ReceiveRequest,
+                HandleKind::FlushRequest,
+                HandleKind::OptionalReceiveRequest,
+                HandleKind::EagerSendRequest,
+            ],
+        )
+    }
+
+    #[inline]
+    fn one_of(self, expected: Noun, kinds: &[HandleKind]) -> Result<Handle> {
+        match Handle::from_bits(self.0) {
+            Some(handle) if kinds.iter().any(|kind| handle.is(*kind)) => Ok(handle),
+            _ => Err(Cause::NotOurs { expected, found: self.0 }.into()),
+        }
     }
 
     /// `family` has kind and endpoint.

@@ -16,6 +16,8 @@ mod comm;
 mod endpoint;
 mod error;
 #[forbid(unsafe_code)]
+mod fault;
+#[forbid(unsafe_code)]
 mod handle;
 #[forbid(unsafe_code)]
 mod label;

@@ -7,7 +7,8 @@ use net_abi::CommConfig;
 
 use crate::abi::object;
 use crate::error::{Cause, List, Result};
-use crate::plugin::{HANDLE_BYTES, Plain, Receive, TrafficClass};
+use crate::handle::Name;
+use crate::plugin::{HANDLE_BYTES, Plain, TrafficClass};
 
 /// Largest group of receives in any version.
 pub(super) const GROUP_MAX: usize = 8;
@@ -134,24 +135,19 @@ impl<'a, B: Bytes> Group<'a, B> {
         })
     }
 
-    /// Hands the parsed receives to `body`, from the stack: nothing is allocated on this path.
-    pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Receive]) -> Result<T>) -> Result<T> {
-        let mut receives = [Receive { address: 0, len: 0, tag: 0, region: None }; GROUP_MAX];
-        let receives = &mut receives[..self.data.len()];
-        for (index, receive) in receives.iter_mut().enumerate() {
-            *receive = self.member(index)?;
+    /// Hands the buffers to `body`, from the stack: nothing is allocated on this path.
+    pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Plain]) -> Result<T>) -> Result<T> {
+        let mut buffers = [Plain { address: 0, len: 0, tag: 0, region: Name::new(0) }; GROUP_MAX];
+        let buffers = &mut buffers[..self.data.len()];
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            *buffer = Plain {
+                address: self.data[index].addr() as u64,
+                len: self.sizes[index].bytes()?,
+                tag: self.tags.get(index).copied().unwrap_or(0),
+                region: object::name(self.regions[index]),
+            };
         }
-        body(receives)
-    }
-
-    fn member(&self, index: usize) -> Result<Receive> {
-        let len = self.sizes[index].bytes()?;
-        Ok(Receive {
-            address: address(self.data[index], len)?,
-            len,
-            tag: self.tags.get(index).copied().unwrap_or(0),
-            region: object::optional_region(self.regions[index])?,
-        })
+        body(buffers)
     }
 }
 
@@ -217,8 +213,9 @@ mod tests {
             .parsed(|receives| {
                 assert_eq!(receives.len(), 2);
                 assert_eq!((receives[0].address, receives[0].len, receives[0].tag), (64, 7, 5));
-                assert_eq!(receives[0].region, Some(region));
-                assert_eq!((receives[1].len, receives[1].tag, receives[1].region), (0, -9, None));
+                assert_eq!(receives[0].region, region.name());
+                assert_eq!((receives[1].len, receives[1].tag), (0, -9));
+                assert_eq!(receives[1].region.optional_region(), Ok(None));
                 Ok(())
             })
             .expect("well-formed");

@@ -7,12 +7,28 @@ use std::sync::Once;
 use net_abi::ResultCode;
 
 use crate::error::{Error, Kind, Result, SetupError};
+use crate::fault;
+use crate::handle::Name;
+use crate::plugin::{self, Locked};
 
 /// Runs the body of a call. An error is logged here, once: what follows from it carries `logged`.
 ///
-/// The body may be unwound out of: what it shares with other calls stands behind locks, whose poison the plugin reads.
+/// The body may be unwound out of: what it shares with other calls stands behind locks, and a panic under one of those is caught
+/// there (`plugin::registry`).
 pub(super) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> ResultCode {
-    guarded(call, body)
+    guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
+}
+
+/// The same for a call about one comm, which fails for good if the call panics.
+pub(super) fn guard_comm(
+    call: &'static str,
+    comm: Name,
+    body: impl FnOnce() -> Result<()>,
+) -> ResultCode {
+    guarded(call, body).unwrap_or_else(|| {
+        plugin::panicked(comm);
+        ResultCode::INTERNAL_ERROR
+    })
 }
 
 /// The same for a call that begins a connection.
@@ -20,24 +36,47 @@ pub(super) fn guard_setup(
     call: &'static str,
     body: impl FnOnce() -> Result<(), SetupError>,
 ) -> ResultCode {
-    guarded(call, body)
+    guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
 }
 
-#[inline(always)]
-fn guarded<E: Failure>(call: &str, body: impl FnOnce() -> Result<(), E>) -> ResultCode {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => ResultCode::SUCCESS,
-        Ok(Err(error)) => failed(call, &error),
-        // The hook has said what happened, and where.
-        Err(_) => ResultCode::INTERNAL_ERROR,
+/// None: it has panicked. The hook has said what happened, and where.
+fn guarded<E: Failure>(
+    call: &'static str,
+    body: impl FnOnce() -> Result<(), E>,
+) -> Option<ResultCode> {
+    let call_body = || {
+        fault::point(call);
+        body()
+    };
+    match catch_unwind(AssertUnwindSafe(call_body)).ok()? {
+        Ok(()) => Some(ResultCode::SUCCESS),
+        Err(error) => Some(failed(call, &error)),
     }
 }
 
-/// The common case of a call, which takes few instructions: no error is worded there.
+/// The same for a call whose endpoint is locked for all of it: a panic leaves that endpoint in a state that nothing can rely on.
 #[inline(always)]
-pub(super) fn plainly<T>(body: impl FnOnce() -> T) -> Option<T> {
-    // The hook has said what happened, and where.
-    catch_unwind(AssertUnwindSafe(body)).ok()
+pub(super) fn guard_locked(
+    call: &'static str,
+    mut endpoint: Locked,
+    body: impl FnOnce(&mut Locked) -> Result<()>,
+) -> ResultCode {
+    let call_body = || {
+        fault::point(call);
+        body(&mut endpoint)
+    };
+    match catch_unwind(AssertUnwindSafe(call_body)) {
+        Ok(Ok(())) => ResultCode::SUCCESS,
+        Ok(Err(error)) => {
+            // The log may take its time.
+            drop(endpoint);
+            failed(call, &error)
+        }
+        Err(_) => {
+            endpoint.panicked();
+            ResultCode::INTERNAL_ERROR
+        }
+    }
 }
 
 #[cold]

@@ -11,6 +11,8 @@
 
 mod argument;
 mod entry;
+#[cfg(feature = "faults")]
+mod faults;
 mod guard;
 mod logger;
 mod object;

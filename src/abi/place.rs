@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use net_abi::OPTIONAL_RECEIVE_COMPLETION;
 
-use crate::error::{Cause, Error, Noun, Result};
+use crate::error::{Cause, Noun, Result};
 
 /// Writes `empty` to the place and gives it back, or says that it is null.
 ///
@@ -17,18 +17,13 @@ use crate::error::{Cause, Error, Noun, Result};
 #[inline]
 pub(super) unsafe fn place<'a, T>(pointer: *mut T, empty: T, what: Noun) -> Result<&'a mut T> {
     if pointer.is_null() {
-        return Err(missing(what));
+        return Err(Cause::NoPlace(what).into());
     }
     // Written, not assigned: the place may hold anything, even nothing initialised.
     // SAFETY: not null, so the caller vouches for it.
     unsafe { pointer.write(empty) };
     // SAFETY: the same place, initialised by now.
     Ok(unsafe { &mut *pointer })
-}
-
-#[cold]
-pub(super) fn missing(what: Noun) -> Error {
-    Cause::NoPlace(what).into()
 }
 
 /// As `place`, for one that NCCL may leave out.

@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 use net_abi::{NetV7, PropertiesV7, PropertiesV12, ResultCode};
 
 use super::entry::{self, memory};
-use super::guard::guard;
+use super::guard::guard_comm;
+use super::object;
 use super::table::net_table;
 use super::v8::MAX_RECVS;
 
@@ -27,7 +28,9 @@ pub(super) unsafe extern "C" fn reg_mr(
     region: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    guard("regMr", || unsafe { memory::register(comm, data, size, kind, region) })
+    guard_comm("regMr", object::name(comm), || unsafe {
+        memory::register(comm, data, size, kind, region)
+    })
 }
 
 pub(super) unsafe extern "C" fn get_properties(

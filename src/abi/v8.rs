@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use net_abi::{NetV8, PropertiesV8, PropertiesV12, ResultCode};
 
 use super::argument::Lists;
+use super::entry::transfer::Form;
 use super::entry::{self, connection, transfer};
 use super::guard::guard;
 use super::table::net_table;
@@ -22,6 +23,7 @@ pub static ncclNetPlugin_v8: NetV8 = net_table!(NetV8 {
 /// Largest group up to v8, as a count and as `maxRecvs` tells it.
 const GROUP_MAX: usize = 1;
 pub(super) const MAX_RECVS: c_int = 1;
+const FORM: Form = Form { most: GROUP_MAX, cut: true, may_end_early: false };
 
 /// The same but for the groups that may come.
 pub(super) unsafe extern "C" fn listen(
@@ -58,7 +60,7 @@ pub(super) unsafe extern "C" fn irecv(
 ) -> ResultCode {
     let lists = Lists { data, sizes, tags, regions };
     // SAFETY: NCCL's place for the request, or null, and its lists, one entry per receive.
-    unsafe { transfer::receive(comm, count, GROUP_MAX, lists, true, request) }
+    unsafe { transfer::receive(comm, count, FORM, lists, request) }
 }
 
 pub(super) unsafe extern "C" fn get_properties(

@@ -86,6 +86,7 @@ impl Display for Cause {
                 Bug::ConnectionWithoutRails => "a connection without rails",
                 Bug::DeviceWithoutRails => "a device without rails was opened",
                 Bug::LandingPageTooSmall => "the landing page is too small",
+                Bug::Miscounted => "more operations have ended than were begun, a bug in Ironrail; please report it",
                 Bug::SlotTaken => "an upcoming slot is taken",
             }),
 
@@ -372,6 +373,9 @@ impl Display for StartError {
                 f,
                 "IRONRAIL_RAILS names {rail}, which {provider} does not have: it has {}; name some of these, or unset it",
                 there.join(", ")
+            ),
+            Self::Panicked => f.write_str(
+                "an earlier bug has kept Ironrail from starting; restart the job, and report the first line",
             ),
         }
     }

@@ -16,6 +16,8 @@ pub(crate) struct Listener<A> {
     /// Receives of its connections come in groups of up to so many.
     pub(crate) max_group: usize,
     pub(crate) accepting: Option<A>,
+    /// A call about it has panicked.
+    pub(crate) broken: bool,
     /// Since when accept finds nothing, and whether that was said.
     pub(crate) waiting_since: Option<Instant>,
     pub(crate) warned: bool,
@@ -29,6 +31,7 @@ impl<A> Listener<A> {
             nonce,
             max_group,
             accepting: None,
+            broken: false,
             waiting_since: None,
             warned: false,
             requests: VecDeque::new(),

@@ -175,7 +175,7 @@ impl Sender {
             let purpose = Purpose::Bundle { sender: means.slot };
             let posted = rail.write_control(purpose, local, remote, peer);
             let Some(posted) = posted else { return false };
-            self.in_flight += u32::from(matches!(posted, Ok(Post::Accepted)));
+            self.in_flight.begin(u32::from(matches!(posted, Ok(Post::Accepted))));
             posted
         } else {
             let local = means.slabs.host_words(&bundler.staging, write.place, write.words);
@@ -200,7 +200,7 @@ impl Sender {
 
     /// The write of a bundle has completed.
     pub(super) fn bundle_written(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operations_ended(1);
         self.flow.bundle_written();
     }
 

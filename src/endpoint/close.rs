@@ -16,6 +16,7 @@ use super::nics::Nic;
 use super::setup::{id, parts};
 use super::{Endpoint, SenderState, open_sender, receiver};
 use crate::error::{Cause, Noun, Result};
+use crate::fault;
 use crate::handle::{Handle, HandleKind};
 
 /// How long the closing of an endpoint waits for peers to say bye: a socket that closes over unread bytes takes back
@@ -36,6 +37,9 @@ impl Endpoint {
         let sender = open_sender(senders.get_mut(comm.slot(), comm.generation()), Noun::SendComm)?;
         tenants.closed(comm);
         sender.ending.closing = true;
+        if self.broken {
+            return Ok(());
+        }
         sender.block();
         sender.count_in_flight(nics, comm.slot());
         self.senders.hide(comm.slot());
@@ -53,6 +57,9 @@ impl Endpoint {
         let receiver = receiver.ok_or(Cause::Stale(Noun::ReceiveComm))?;
         tenants.closed(comm);
         receiver.ending.closing = true;
+        if self.broken {
+            return Ok(());
+        }
         receiver.flow.end_plain_arrivals();
         if !std::mem::replace(&mut receiver.ending.blocked, true) {
             *outstanding -= receiver.outstanding();
@@ -87,6 +94,9 @@ impl Endpoint {
         self.tenants.closed(listener);
         let taken = self.listeners.remove(listener.slot(), listener.generation());
         let listener = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
+        if self.broken {
+            return Ok(());
+        }
         listener.requests().for_each(|request| self.answered.forget(request.mark()));
         if let Some(accepting) = listener.accepting {
             self.forget(&accepting);
@@ -102,9 +112,12 @@ impl Endpoint {
         self.listeners.is_empty() && senders && receivers
     }
 
-    /// Drains what is in flight, within a bound, and closes. What others of this process may still reach of it is given back: it
-    /// goes with [`Endpoint::release`] once none is open.
-    pub(crate) fn close(mut self: Box<Self>) -> (Report, Option<Box<Self>>) {
+    /// Drains what is in flight, within a bound; [`Endpoint::release`] then closes. One that a panic has left as it is drains nothing.
+    pub(crate) fn drain(&mut self) -> Report {
+        fault::point("finalize locked");
+        if self.broken {
+            return self.report();
+        }
         let start = Instant::now();
         self.leave_probe();
         self.close_comms();
@@ -140,12 +153,12 @@ impl Endpoint {
         for receiver in self.receivers.iter() {
             self.counters.add_receives(&receiver.counters());
         }
-        let report = self.report();
-        if self.device.plan.is_mapped_by_peers() {
-            return (report, Some(self));
-        }
-        self.release();
-        (report, None)
+        self.report()
+    }
+
+    /// Whether others of this process may still reach what it has drained: it goes with [`Endpoint::release`] once none is open.
+    pub(crate) fn is_mapped_by_peers(&self) -> bool {
+        self.device.plan.is_mapped_by_peers()
     }
 
     /// What NCCL left open: an abort, or a finalize that frees what is left.

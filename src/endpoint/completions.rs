@@ -11,6 +11,7 @@ use super::slots::Slots;
 use super::working::Working;
 use super::{Endpoint, SenderState, enqueue, enqueue_late, remember, sender};
 use crate::error::{Cause, Operation};
+use crate::fault;
 use crate::label::Label;
 use crate::rail::Purpose;
 
@@ -123,6 +124,7 @@ impl Endpoint {
     /// The batch holds what a poll of a data queue has found: mostly a few arrivals, and parts that have ended.
     #[inline(never)]
     pub(super) fn polled_data(&mut self, nic: usize, polled: Polled) {
+        fault::point("completion");
         let Some(count) = polled.count() else { return self.polled(nic, false, polled) };
         if let Some((taken, rare)) = self.take_plainly(nic, count, 0) {
             self.take_rest(nic, count, taken, rare);
@@ -142,7 +144,7 @@ impl Endpoint {
         }
     }
 
-    /// What is behind the first that is not plain, and that. The batch is away meanwhile: see [`Endpoint::fail_broken`].
+    /// What is behind the first that is not plain, and that. The batch is away meanwhile.
     #[inline(never)]
     pub(super) fn take_rest(&mut self, nic: usize, count: usize, mut taken: usize, mut rare: Rare) {
         loop {

@@ -20,7 +20,7 @@ use super::setup::parts;
 use super::{Endpoint, Look, SenderState, open_sender, pick};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind};
-use crate::plugin::Poll;
+use crate::plugin::{Poll, Receive};
 use crate::rail::Purpose;
 
 /// The longest message, as a place of the ring has room for it.
@@ -60,11 +60,9 @@ impl Endpoint {
     pub(super) fn send_eagerly(
         &mut self,
         comm: Handle,
-        address: u64,
-        len: usize,
-        tag: i32,
-        region: Option<Handle>,
+        outgoing: &Receive,
     ) -> Result<Option<Handle>> {
+        let Receive { address, len, tag, region } = *outgoing;
         let Self { senders, regions, landing, nics, slabs, eager_scratch, counters, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
         let sender = open_sender(senders.get_mut(slot, generation), Noun::SendComm)?;
@@ -237,7 +235,7 @@ impl Sender {
             let purpose = Purpose::Eager { sender: means.slot, number: write.number };
             let posted = rail.write_control(purpose, local, remote, peer);
             let Some(posted) = posted else { return Ok(None) };
-            self.in_flight += u32::from(matches!(posted, Ok(Post::Accepted)));
+            self.in_flight.begin(u32::from(matches!(posted, Ok(Post::Accepted))));
             (posted, true)
         };
         match posted {
@@ -253,7 +251,7 @@ impl Sender {
 
     /// The write of an eager message has completed.
     pub(super) fn eager_written(&mut self, number: u32) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operations_ended(1);
         self.flow.eager_written(number);
     }
 

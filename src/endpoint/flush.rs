@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
+use super::in_flight::InFlight;
 use super::nics::Nic;
+use super::plain::Plain;
 use super::slots::Slots;
 use super::{Endpoint, Receiver, open_receiver, setup};
 use crate::error::{Bug, Cause, Noun, Result, Table};
-use crate::handle::{Handle, HandleKind};
-use crate::plugin::{Poll, Receive};
+use crate::handle::{Handle, HandleKind, Name};
+use crate::plugin::Poll;
 use crate::rail::{Purpose, UserRegion};
 
 /// What one read takes, or what is left of the buffer: a cache line.
@@ -39,7 +41,7 @@ pub(super) struct Flush {
     comm: Handle,
     reads: [Option<Read>; READS_MAX],
     /// Reads that have not completed.
-    in_flight: u32,
+    in_flight: InFlight,
     failed: bool,
 }
 
@@ -55,8 +57,14 @@ struct Read {
 
 impl Flush {
     pub(super) fn completed(&mut self, well: bool) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.failed |= !well;
+        let counted = self.in_flight.end(1);
+        debug_assert!(counted, "more reads have ended than were posted");
+        self.failed |= !(well && counted);
+    }
+
+    /// Whether all that was posted has ended. One that is miscounted has failed, and is waited for no more.
+    fn has_ended(&self) -> bool {
+        self.in_flight.is_none() || self.failed && self.in_flight.count() == 0
     }
 
     fn unposted(&self) -> u32 {
@@ -69,7 +77,10 @@ impl Endpoint {
     /// is nothing to wait for.
     ///
     /// The sizes that NCCL gives say nothing: its lists may have lost step with each other (NCCL src/transport/net.cc:1641-1687).
-    pub(crate) fn iflush(&mut self, comm: Handle, buffers: &[Receive]) -> Result<Option<Handle>> {
+    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Plain]) -> Result<Option<Name>> {
+        buffers.iter().try_for_each(|buffer| buffer.checked().map(drop))?;
+        let comm = comm.receiver()?;
+        self.check_intact()?;
         let self_read = self.capabilities.self_read;
         let mut reads = reads_of(&self.regions, buffers)?;
         let mut places = reads.iter().flatten().map(|read| read.place);
@@ -87,7 +98,7 @@ impl Endpoint {
             return Err(Cause::NoFlush { device: self.label() }.into());
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
-        let flush = Flush { comm, reads, in_flight: 0, failed: false };
+        let flush = Flush { comm, reads, in_flight: InFlight::default(), failed: false };
         let mut generation = 0;
         let slot = self.flushes.insert_with(|_, current| {
             generation = current;
@@ -97,7 +108,8 @@ impl Endpoint {
         let slot = slot.ok_or(full)?;
         self.receiver_of(comm, |receiver| receiver.flush_begins(unposted));
         self.post_flush(slot)?;
-        Ok(Some(Handle::new(HandleKind::FlushRequest, self.number, generation, slot, 0)))
+        let request = Handle::new(HandleKind::FlushRequest, self.number, generation, slot, 0);
+        Ok(Some(request.name()))
     }
 
     pub(super) fn test_flush(&mut self, request: Handle) -> Result<Poll> {
@@ -107,7 +119,7 @@ impl Endpoint {
             self.post_flush(slot)?;
         }
         let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
-        if flush.unposted() != 0 || flush.in_flight != 0 {
+        if flush.unposted() != 0 || !flush.has_ended() {
             return Ok(Poll::Pending);
         }
         let (comm, failed) = (flush.comm, flush.failed);
@@ -147,7 +159,7 @@ impl Endpoint {
                     && post(nic, index, slot, landing, (region, address))? == Post::Accepted
                 {
                     read.unposted &= !(1 << index);
-                    flush.in_flight += 1;
+                    flush.in_flight.begin(1);
                 }
             }
         }
@@ -158,10 +170,11 @@ impl Endpoint {
 /// What there is to read for these buffers: one place of each GPU, one page for all that is the host's, or has no registration.
 fn reads_of(
     regions: &Slots<Arc<UserRegion>>,
-    buffers: &[Receive],
+    buffers: &[Plain],
 ) -> Result<[Option<Read>; READS_MAX]> {
     let mut reads = [None; READS_MAX];
-    for receive in buffers {
+    for buffer in buffers {
+        let receive = buffer.checked()?;
         let (place, buffer) = match receive.region {
             None => (Place::Host, None),
             Some(handle) => {

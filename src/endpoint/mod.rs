@@ -4,6 +4,7 @@
 //! (`plugin::registry`): NCCL's service thread and progress thread take turns. libfabric's objects are used under that
 //! lock alone, which is what FI_THREAD_DOMAIN asks for.
 
+pub(crate) mod broken;
 mod bundle;
 pub(crate) mod close;
 mod completions;
@@ -13,6 +14,7 @@ mod eager;
 mod early;
 mod fence;
 mod flush;
+mod in_flight;
 mod lanes;
 mod mail;
 mod memory;
@@ -47,7 +49,7 @@ use crate::comm::listener::Listener;
 use crate::comm::peer::Acquaintances;
 use crate::comm::setup::Asking;
 use crate::error::{Cause, Error, Noun, Result};
-use crate::handle::{Handle, HandleKind};
+use crate::handle::{Handle, HandleKind, Name};
 use crate::label::Label;
 use crate::plugin::device::Device;
 use crate::plugin::{Config, Poll, Probe, Receive, TrafficClass};
@@ -58,6 +60,7 @@ use flush::Flush;
 use memory::{Sizes, Slabs, Unit};
 use nics::Nic;
 use notices::Notices;
+use plain::{Plain, Tested};
 use receiver::{Incoming, Receiver};
 use sender::{Outgoing, Sender};
 use slots::Slots;
@@ -120,6 +123,8 @@ pub(crate) struct Endpoint {
     batch: Option<Box<fabric::Batch>>,
     watch: Watch,
     failure: Option<Error>,
+    /// A panic has left it as it is: see `broken`.
+    broken: bool,
 }
 
 /// Where a test looks.
@@ -223,6 +228,7 @@ impl Endpoint {
             batch: Some(Box::default()),
             watch: Watch::default(),
             failure: None,
+            broken: false,
         };
         endpoint.post_inboxes();
         // Its first post costs a connection of this endpoint with itself, which may come about meanwhile.
@@ -231,46 +237,28 @@ impl Endpoint {
     }
 
     /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.
-    pub(crate) fn isend(
-        &mut self,
-        comm: Handle,
-        address: u64,
-        len: usize,
-        tag: i32,
-        region: Option<Handle>,
-    ) -> Result<Option<Handle>> {
-        match self.try_send(comm, address, len, tag, region) {
-            Ok(None) => self.isend_again(comm, address, len, tag, region),
-            Ok(request) => Ok(request),
-            Err(error) => Err(self.call_failed(comm, error)),
-        }
+    #[inline(never)]
+    fn isend_generally(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+        let (outgoing, comm) = (outgoing.checked()?, comm.sender()?);
+        self.check_intact()?;
+        let sent = match self.try_send(comm, &outgoing) {
+            Ok(None) => self.isend_again(comm, &outgoing)?,
+            Ok(request) => request,
+            Err(error) => return Err(self.call_failed(comm, error)),
+        };
+        Ok(sent.map(Handle::name))
     }
 
-    #[inline(never)]
-    fn isend_again(
-        &mut self,
-        comm: Handle,
-        address: u64,
-        len: usize,
-        tag: i32,
-        region: Option<Handle>,
-    ) -> Result<Option<Handle>> {
+    fn isend_again(&mut self, comm: Handle, outgoing: &Receive) -> Result<Option<Handle>> {
         self.progress();
-        match self.try_send(comm, address, len, tag, region) {
-            Ok(None) => self.send_eagerly(comm, address, len, tag, region),
+        match self.try_send(comm, outgoing) {
+            Ok(None) => self.send_eagerly(comm, outgoing),
             sent => sent,
         }
     }
 
-    #[inline(always)]
-    fn try_send(
-        &mut self,
-        comm: Handle,
-        address: u64,
-        len: usize,
-        tag: i32,
-        region: Option<Handle>,
-    ) -> Result<Option<Handle>> {
+    fn try_send(&mut self, comm: Handle, outgoing: &Receive) -> Result<Option<Handle>> {
+        let Receive { address, len, tag, region } = *outgoing;
         let Self { senders, regions, landing, nics, slabs, feeding, holding, watch, .. } = self;
         let (slot, generation) = (comm.slot(), comm.generation());
         let sender = open_sender(senders.get_mut(slot, generation), Noun::SendComm)?;
@@ -289,35 +277,32 @@ impl Endpoint {
     }
 
     /// Posts a receive, or a group. `None`: the window has no room; a turn of progress was made.
-    pub(crate) fn irecv(
-        &mut self,
-        comm: Handle,
-        receives: &[Receive],
-        cut: bool,
-    ) -> Result<Option<Handle>> {
-        match self.try_receive(comm, receives, cut) {
-            Ok(None) => self.irecv_again(comm, receives, cut),
-            Ok(request) => Ok(request),
-            Err(error) => Err(self.call_failed(comm, error)),
-        }
-    }
-
     #[inline(never)]
-    fn irecv_again(
+    fn irecv_generally(
         &mut self,
-        comm: Handle,
-        receives: &[Receive],
+        comm: Name,
+        receives: &[Plain],
         cut: bool,
-    ) -> Result<Option<Handle>> {
-        self.progress();
-        self.try_receive(comm, receives, cut)
+    ) -> Result<Option<Name>> {
+        // Refused before anything is looked up, as what is no handle.
+        receives.iter().try_for_each(|receive| receive.checked().map(drop))?;
+        let comm = comm.receiver()?;
+        self.check_intact()?;
+        let posted = match self.try_receive(comm, receives, cut) {
+            Ok(None) => {
+                self.progress();
+                self.try_receive(comm, receives, cut)?
+            }
+            Ok(request) => request,
+            Err(error) => return Err(self.call_failed(comm, error)),
+        };
+        Ok(posted.map(Handle::name))
     }
 
-    #[inline(always)]
     fn try_receive(
         &mut self,
         comm: Handle,
-        receives: &[Receive],
+        receives: &[Plain],
         cut: bool,
     ) -> Result<Option<Handle>> {
         let Self { receivers, regions, landing, nics, slabs, working, outstanding, .. } = self;
@@ -325,7 +310,7 @@ impl Endpoint {
         let receiver = open_receiver(receivers.get_mut(slot, generation), Noun::ReceiveComm)?;
         let mut means = receiver::Means { nics, slabs, slot, generation };
         let line = if let [only] = receives {
-            receiver.receive(&mut means, &[incoming(regions, landing, only)?], cut)?
+            receiver.receive(&mut means, &[incoming(regions, landing, *only)?], cut)?
         } else {
             let mut group = [Incoming { region: landing, address: 0, len: 0, tag: 0 };
                 setup::MAX_GROUP as usize];
@@ -334,7 +319,7 @@ impl Endpoint {
                 return Err(Cause::GroupOfDevice { count, most: group.len() }.into());
             }
             for (place, receive) in group.iter_mut().zip(receives) {
-                *place = incoming(regions, landing, receive)?;
+                *place = incoming(regions, landing, *receive)?;
             }
             receiver.receive(&mut means, &group[..count], cut)?
         };
@@ -344,19 +329,29 @@ impl Endpoint {
         Ok(Some(comm.request(sender::low16(line.number()))))
     }
 
-    /// Asks for the request, and makes a turn of progress before it says "not yet". One that is done already is said at
-    /// once: a turn brings several, and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
-    pub(crate) fn test(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
-        if !self.waits(request) {
-            match self.ask(request, sizes, Look::Known) {
-                Ok(Poll::Pending) => {}
-                Ok(done) => return Ok(done),
-                Err(error) => return Err(self.call_failed(request, error)),
-            }
+    /// Asks for a request of any kind.
+    #[inline(never)]
+    fn test_generally(&mut self, request: Name) -> Result<Tested> {
+        let request = request.any_request()?;
+        self.check_intact()?;
+        let mut sizes = [0; setup::MAX_GROUP as usize];
+        let asked = self.ask_in_a_turn(request, &mut sizes);
+        Ok(match asked.map_err(|error| self.call_failed(request, error))? {
+            Poll::Pending => Tested::Pending,
+            Poll::Done { sizes: 1 } => Tested::Done(sizes[0] as u64),
+            Poll::Done { sizes: count } => Tested::Group { count: count as usize, sizes },
+        })
+    }
+
+    fn ask_in_a_turn(&mut self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
+        if !self.waits(request)
+            && let done @ Poll::Done { .. } = self.ask(request, sizes, Look::Known)?
+        {
+            return Ok(done);
         }
         let control = self.awaits_control(request);
         self.progress_for(control);
-        self.ask(request, sizes, Look::Memory).map_err(|error| self.call_failed(request, error))
+        self.ask(request, sizes, Look::Memory)
     }
 
     /// An error was answered about a comm or a request. Who is told of a failure may never call again, and others are not
@@ -456,10 +451,15 @@ impl Endpoint {
     /// Whether the handle names a comm that NCCL has open.
     pub(crate) fn check_comm(&mut self, comm: Handle) -> Result<()> {
         let (slot, generation) = (comm.slot(), comm.generation());
-        if comm.is(HandleKind::Sender) {
-            open_sender(self.senders.get_mut(slot, generation), Noun::SendComm).map(drop)
+        let failure = if comm.is(HandleKind::Sender) {
+            open_sender(self.senders.get_mut(slot, generation), Noun::SendComm)?.failure
         } else {
-            open_receiver(self.receivers.get_mut(slot, generation), Noun::ReceiveComm).map(drop)
+            open_receiver(self.receivers.get_mut(slot, generation), Noun::ReceiveComm)?.failure
+        };
+        // On a connection that has failed otherwise memory comes and goes as on any.
+        match failure {
+            Some(error) if error.cause == Cause::Panicked => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -494,9 +494,9 @@ fn pick<'a>(
 fn incoming<'a>(
     regions: &'a Slots<Arc<UserRegion>>,
     landing: &'a Arc<UserRegion>,
-    receive: &Receive,
+    receive: Plain,
 ) -> Result<Incoming<'a>> {
-    let Receive { address, len, tag, region } = *receive;
+    let Receive { address, len, tag, region } = receive.checked()?;
     let (region, address) = pick(regions, landing, region, address, len)?;
     Ok(Incoming { region, address, len, tag })
 }

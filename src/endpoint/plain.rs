@@ -1,18 +1,21 @@
 //! The common case of isend, irecv and test, in few instructions: one message that fills a receive posted alone, in one
 //! part, on a connection of up to 4 rails.
 //!
-//! Each answers `None`, and has changed nothing, where anything is out of the ordinary: then the general form in `mod.rs` is asked.
+//! Each of isend, irecv and test is one function, which tries these forms first. A form answers `None`, and has changed nothing, where
+//! anything is out of the ordinary: then the general form in `mod.rs` has it.
 //! A comm that is closed, or may post nothing more, has no name any more (`Slots::hide`), and so none of this finds it.
 //! What counts here is instructions (`cargo bench --bench instructions`), so these are inlined into the calls of the C
 //! interface, and everything rare is a call.
 
 use proto::Line;
+use proto::limits::MAX_GROUP;
 
 use super::bundle::Turn;
 use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
-use crate::error::{Noun, Result};
+use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, Name};
+use crate::plugin::Receive;
 
 /// One buffer, as NCCL named it.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +28,7 @@ pub(crate) struct Plain {
 
 /// What a look at a request finds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Looked {
+pub(super) enum Looked {
     /// It is done, and the size of the message.
     Done(u64),
     /// A receive, and not the last one, that waits for parts which announce themselves: [`Endpoint::wait_for_parts`].
@@ -34,22 +37,117 @@ pub(crate) enum Looked {
     Unknown,
 }
 
-/// The answer to a test in its common case.
+/// The answer to a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tested {
-    /// The size of the message.
-    Done(u64),
     /// A turn of progress was made.
     Pending,
-    /// To be asked in general.
-    Otherwise,
+    /// The size of the message.
+    Done(u64),
+    /// The sizes of so many messages.
+    Group { count: usize, sizes: [usize; MAX_GROUP] },
 }
 
+impl Plain {
+    /// The buffer as the general forms take it.
+    pub(super) fn checked(self) -> Result<Receive> {
+        let Self { address, len, tag, region } = self;
+        if address == 0 && len > 0 {
+            return Err(Cause::NullAddress { len }.into());
+        }
+        Ok(Receive { address, len, tag, region: region.optional_region()? })
+    }
+}
+
+/// Messages longer than this are taken for long before anything is looked up: few providers inject longer ones. Those that do get
+/// the form for others.
+const INJECTED_MOST: usize = 256;
+
 impl Endpoint {
-    /// As [`Endpoint::isend`], for a short message: `posted` is told the request. False: the post was refused, and the message
+    /// Sends a message, in the form that fits it. `None`: not now; a turn of progress was made.
+    #[inline(always)]
+    pub(crate) fn isend(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+        let mut request = None;
+        let told = |name| request = Some(name);
+        let posted = if outgoing.len > INJECTED_MOST {
+            self.send_long(comm, outgoing, told)
+        } else {
+            self.send_shortly(comm, outgoing, told)
+        };
+        match posted {
+            Some(true) => Ok(request),
+            Some(false) => self.send_refused(comm),
+            None => self.isend_otherwise(comm, outgoing),
+        }
+    }
+
+    #[inline(never)]
+    fn isend_otherwise(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+        let mut request = None;
+        match self.send_plainly(comm, outgoing, |name| request = Some(name)) {
+            Some(true) => Ok(request),
+            Some(false) => self.send_refused(comm),
+            None => self.isend_generally(comm, outgoing),
+        }
+    }
+
+    /// A post of `comm` was refused: it wants to send, and the next turn may make room.
+    #[cold]
+    #[inline(never)]
+    fn send_refused(&mut self, comm: Name) -> Result<Option<Name>> {
+        open_sender(self.senders.of_mut(comm), Noun::SendComm)?.want();
+        self.progress();
+        Ok(None)
+    }
+
+    /// Posts a receive, or a group, in the form that fits it. `None`: the window has no room; a turn of progress was made.
+    #[inline(always)]
+    pub(crate) fn irecv(
+        &mut self,
+        comm: Name,
+        receives: &[Plain],
+        cut: bool,
+    ) -> Result<Option<Name>> {
+        let [only] = receives else { return self.irecv_generally(comm, receives, cut) };
+        let mut request = None;
+        match self.receive_shortly(comm, *only, cut, |name| request = Some(name)) {
+            Some(false) => Ok(request),
+            Some(true) => {
+                self.receive_posted(comm);
+                Ok(request)
+            }
+            None => self.irecv_otherwise(comm, *only, cut),
+        }
+    }
+
+    #[inline(never)]
+    fn irecv_otherwise(&mut self, comm: Name, receive: Plain, cut: bool) -> Result<Option<Name>> {
+        let mut request = None;
+        match self.receive_plainly(comm, receive, cut, |name| request = Some(name)) {
+            Some(false) => Ok(request),
+            Some(true) => {
+                self.receive_posted(comm);
+                Ok(request)
+            }
+            None => self.irecv_generally(comm, &[receive], cut),
+        }
+    }
+
+    /// Asks for the request, and makes a turn of progress before it says "not yet". One that is done already is said at
+    /// once: a turn brings several, and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
+    #[inline(always)]
+    pub(crate) fn test(&mut self, request: Name) -> Result<Tested> {
+        match self.look_plainly(request) {
+            Looked::Done(size) => Ok(Tested::Done(size)),
+            Looked::AwaitsParts => self.wait_for_parts(request),
+            Looked::Unknown => self.test_in_a_turn(request),
+        }
+    }
+
+    /// [`Endpoint::isend`] for a short message: `posted` is told the request. False: the post was refused, and the message
     /// taken back. Tags choose inside a group alone, and have no say here.
     #[inline(always)]
-    pub(crate) fn send_shortly(
+    fn send_shortly(
         &mut self,
         comm: Name,
         outgoing: Plain,
@@ -68,7 +166,7 @@ impl Endpoint {
 
     /// The same for a message too long to be injected.
     #[inline(always)]
-    pub(crate) fn send_long(
+    fn send_long(
         &mut self,
         comm: Name,
         outgoing: Plain,
@@ -84,7 +182,7 @@ impl Endpoint {
 
     /// The same for other messages.
     #[inline(always)]
-    pub(crate) fn send_plainly(
+    fn send_plainly(
         &mut self,
         comm: Name,
         outgoing: Plain,
@@ -98,18 +196,10 @@ impl Endpoint {
         })
     }
 
-    /// A post of `comm` was refused: it wants to send, and the next turn may make room.
-    pub(crate) fn send_refused(&mut self, comm: Handle) -> Result<()> {
-        let (slot, generation) = (comm.slot(), comm.generation());
-        open_sender(self.senders.get_mut(slot, generation), Noun::SendComm)?.want();
-        self.progress();
-        Ok(())
-    }
-
     /// As [`Endpoint::irecv`], where adverts have room for two keys: `posted` is told the request. True:
     /// [`Endpoint::receive_posted`] is to be called.
     #[inline(always)]
-    pub(crate) fn receive_shortly(
+    fn receive_shortly(
         &mut self,
         comm: Name,
         receive: Plain,
@@ -121,7 +211,7 @@ impl Endpoint {
 
     /// The same where they have more.
     #[inline(always)]
-    pub(crate) fn receive_plainly(
+    fn receive_plainly(
         &mut self,
         comm: Name,
         receive: Plain,
@@ -156,7 +246,8 @@ impl Endpoint {
     }
 
     /// A receive was posted: its advert is written now, or with the next turn.
-    pub(crate) fn receive_posted(&mut self, comm: Name) {
+    #[inline(never)]
+    fn receive_posted(&mut self, comm: Name) {
         let Some(receiver) = self.receivers.of_mut(comm) else { return };
         if receiver.is_urgent() {
             self.write_adverts(comm.slot());
@@ -178,7 +269,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request that [`Endpoint::test_plainly`] did not answer still waits, so that asking again needs a turn of
+    /// Whether a request that [`Endpoint::look_plainly`] did not answer still waits, so that asking again needs a turn of
     /// progress first. A group, or the last receive, may be done all the same.
     pub(super) fn waits(&self, request: Handle) -> bool {
         let request = request.name();
@@ -194,9 +285,9 @@ impl Endpoint {
         receiver.awaits_fins() || receiver.awaits_copies()
     }
 
-    /// As [`Endpoint::test`] for what is known to be done.
+    /// A look at what is known to be done.
     #[inline(always)]
-    pub(crate) fn test_plainly(&mut self, request: Name) -> Looked {
+    fn look_plainly(&mut self, request: Name) -> Looked {
         if request.receives() {
             return self.look_at_receive(request);
         }
@@ -220,8 +311,8 @@ impl Endpoint {
     }
 
     /// A turn of progress for a receive that [`Looked::AwaitsParts`].
-    #[inline(always)]
-    pub(crate) fn wait_for_parts(&mut self, request: Name) -> Tested {
+    #[inline(never)]
+    fn wait_for_parts(&mut self, request: Name) -> Result<Tested> {
         let busy = self.progress_for_parts();
         // It was there, and not the last, and no turn changes that: so the name is not compared again.
         if busy
@@ -229,14 +320,14 @@ impl Endpoint {
             && let Some(size) = receiver.look_again(request.line())
         {
             self.outstanding -= 1;
-            return Tested::Done(size);
+            return Ok(Tested::Done(size));
         }
         self.receive_after_a_turn(request, busy)
     }
 
     /// The same after a turn of progress.
-    #[inline(always)]
-    pub(crate) fn test_in_a_turn(&mut self, request: Name) -> Tested {
+    #[inline(never)]
+    fn test_in_a_turn(&mut self, request: Name) -> Result<Tested> {
         if request.receives() {
             self.receive_in_a_turn(request)
         } else {
@@ -279,11 +370,16 @@ impl Endpoint {
 
     /// A turn of progress for a receive that waits.
     #[inline(always)]
-    fn receive_in_a_turn(&mut self, request: Name) -> Tested {
+    fn receive_in_a_turn(&mut self, request: Name) -> Result<Tested> {
         let line = request.line();
-        let Some(receiver) = self.receivers.asked_mut(request) else { return Tested::Otherwise };
+        let Some(receiver) = self.receivers.asked_mut(request) else {
+            return self.test_generally(request);
+        };
         if !receiver.awaits_parts(line) {
-            return self.report_last_plainly(request).map_or(Tested::Otherwise, Tested::Done);
+            return match self.report_last_plainly(request) {
+                Some(size) => Ok(Tested::Done(size)),
+                None => self.test_generally(request),
+            };
         }
         // Bundles that have come already need no turn. Who awaits no copies looks for them last.
         let (copies, mut busy) = (receiver.awaits_copies(), false);
@@ -294,14 +390,14 @@ impl Endpoint {
             && busy
             && let Some(size) = self.report_plainly(request)
         {
-            return Tested::Done(size);
+            return Ok(Tested::Done(size));
         }
         self.receive_after_a_turn(request, busy)
     }
 
     /// What is left to look at for a receive that a turn of progress has not been seen to complete.
     #[inline(always)]
-    fn receive_after_a_turn(&mut self, request: Name, mut busy: bool) -> Tested {
+    fn receive_after_a_turn(&mut self, request: Name, mut busy: bool) -> Result<Tested> {
         let line = request.line();
         let came =
             self.receivers.asked(request).is_some_and(|entry| entry.has_copies(Look::Memory));
@@ -310,38 +406,44 @@ impl Endpoint {
             busy = true;
         }
         if busy && let Some(size) = self.report_plainly(request) {
-            return Tested::Done(size);
+            return Ok(Tested::Done(size));
         }
         let Self { receivers, working, .. } = self;
-        let Some(receiver) = receivers.asked_mut(request) else { return Tested::Otherwise };
+        let Some(receiver) = receivers.asked_mut(request) else {
+            return self.test_generally(request);
+        };
         // A message too long for immediates comes with a fin, whatever the path of the others.
         if receiver.read_fins(Look::Memory) {
             enqueue(receiver, working, request.slot());
         }
         // What came may be none, and then nothing has been looked at.
-        if !came && receiver.waits_plainly(line) { Tested::Pending } else { Tested::Otherwise }
+        if !came && receiver.waits_plainly(line) {
+            Ok(Tested::Pending)
+        } else {
+            self.test_generally(request)
+        }
     }
 
     /// A turn of progress for a message that waits. What ends it comes into memory, and is there already where somebody else's
     /// turn has brought it: then this one polls nothing.
     #[inline(always)]
-    fn send_in_a_turn(&mut self, request: Name) -> Tested {
+    fn send_in_a_turn(&mut self, request: Name) -> Result<Tested> {
         let line = request.line();
         let Some(sender) = self.open_plainly(request).filter(|sender| sender.waits_plainly(line))
         else {
-            return Tested::Otherwise;
+            return self.test_generally(request);
         };
         if let Some(size) = sender.look_plainly(line) {
             // Adverts that wait are waited for all the same: a poll that comes soon pushes them.
             self.walk_if_awake();
-            return Tested::Done(size);
+            return Ok(Tested::Done(size));
         }
         self.progress();
-        let Some(sender) = self.open_plainly(request) else { return Tested::Otherwise };
+        let Some(sender) = self.open_plainly(request) else { return self.test_generally(request) };
         match sender.look_plainly(line) {
-            Some(size) => Tested::Done(size),
-            None if sender.waits_plainly(line) => Tested::Pending,
-            None => Tested::Otherwise,
+            Some(size) => Ok(Tested::Done(size)),
+            None if sender.waits_plainly(line) => Ok(Tested::Pending),
+            None => self.test_generally(request),
         }
     }
 }

@@ -71,9 +71,6 @@ impl Endpoint {
             }
             nic += 1;
         }
-        if self.batch.is_none() {
-            self.fail_broken();
-        }
         self.watch.turn();
         self.walk_if_awake() || busy
     }
@@ -191,7 +188,7 @@ impl Endpoint {
     /// Mostly a queue is empty, and that is all there is to a poll.
     #[inline(always)]
     pub(super) fn poll(&mut self, nic: usize, control: bool) {
-        let Self { batch: Some(batch), nics, .. } = self else { return self.fail_broken() };
+        let Self { batch: Some(batch), nics, .. } = self else { return };
         let Some(queue) = nics[nic].queue(control) else { return };
         let polled = queue.poll(batch);
         if polled.is_empty() {
@@ -325,12 +322,6 @@ impl Endpoint {
             sender.never_posted(count);
         }
         self.try_release_sender(slot);
-    }
-
-    /// A turn that a panic ended did not give its batch back: nothing here can be relied on.
-    #[cold]
-    fn fail_broken(&mut self) {
-        self.fail_all(Cause::Panicked.into());
     }
 
     /// Fails every connection: the first cause stays.

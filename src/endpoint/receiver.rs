@@ -18,6 +18,7 @@ use proto::{
 use super::eager::Inlet;
 use super::fence::{Fence, Refusal};
 use super::flush::Place;
+use super::in_flight::InFlight;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
@@ -26,7 +27,7 @@ use super::sender::repeated;
 use super::working::Stay;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
-use crate::error::{Cause, Error, Result};
+use crate::error::{Bug, Cause, Error, Result};
 use crate::handle::Name;
 use crate::rail::{Purpose, UserRegion};
 
@@ -73,7 +74,7 @@ pub(super) struct Receiver {
     pub(super) failed_replies: u8,
     /// Whether the endpoint's list of receivers with work has this one.
     pub(super) queued: bool,
-    in_flight: u32,
+    in_flight: InFlight,
     /// Lanes that brought bytes since the last flush, as bits.
     carried: u16,
     flushing: Flushing,
@@ -96,7 +97,7 @@ const NO_NIC: usize = usize::MAX;
 #[derive(Debug, Default)]
 struct Flushing {
     /// Those that have not ended.
-    count: u32,
+    count: InFlight,
     /// The NICs that these read on, as bits.
     nics: u32,
     /// What the last one was of.
@@ -179,7 +180,7 @@ impl Receiver {
             reply: Box::default(),
             failed_replies: 0,
             queued: false,
-            in_flight: 0,
+            in_flight: InFlight::default(),
             carried: 0,
             flushing: Flushing::default(),
             pulse: Pulse::default(),
@@ -349,7 +350,7 @@ impl Receiver {
         let posted = nic.write_control(purpose, local, remote, self.control.peer);
         let Some(posted) = posted else { return Ok(Post::Again) };
         note(&mut self.pulse, &posted);
-        self.in_flight += u32::from(matches!(posted, Ok(Post::Accepted)));
+        self.in_flight.begin(u32::from(matches!(posted, Ok(Post::Accepted))));
         posted
     }
 
@@ -365,14 +366,28 @@ impl Receiver {
         self.flow.arrived(lane, immediate, len)
     }
 
+    #[inline(always)]
+    fn operation_ended(&mut self) {
+        if !self.in_flight.end(1) {
+            self.miscounted();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miscounted(&mut self) {
+        self.fail(Cause::Bug(Bug::Miscounted).receiving(self.peer.label()));
+        debug_assert!(false, "{:?}", self.failure);
+    }
+
     /// An advert, or several, have completed.
     pub(super) fn advert_written(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operation_ended();
     }
 
     /// The lone done has completed.
     pub(super) fn lone_done_written(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operation_ended();
         self.flow.lone_done_written();
     }
 
@@ -390,7 +405,7 @@ impl Receiver {
 
     /// The sign of life has completed.
     pub(super) fn pulse_written(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operation_ended();
         self.pulse.beaten();
     }
 
@@ -451,7 +466,7 @@ impl Receiver {
     /// An operation of this connection has failed.
     #[cold]
     pub(super) fn operation_failed(&mut self, cause: Cause) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operation_ended();
         self.is_broken = true;
         self.learn_rank();
         self.fail(cause.receiving(self.peer.label()));
@@ -518,7 +533,7 @@ impl Receiver {
     #[cold]
     pub(super) fn end_early(&mut self, line: Line) -> bool {
         // Adverts that were not injected are in flight as long as anything is.
-        self.in_flight == 0 && self.flow.poll_early(line)
+        self.in_flight.is_none() && self.flow.poll_early(line)
     }
 
     /// Takes what fins have come, for a connection that has any. True: there were some.
@@ -580,14 +595,16 @@ impl Receiver {
 
     /// A flush reads on these NICs.
     pub(super) fn flush_begins(&mut self, nics: u32) {
-        self.flushing.count += 1;
+        self.flushing.count.begin(1);
         self.flushing.nics |= nics;
     }
 
     /// A flush has ended.
     pub(super) fn flush_ends(&mut self) {
-        self.flushing.count = self.flushing.count.saturating_sub(1);
-        if self.flushing.count == 0 {
+        if !self.flushing.count.end(1) {
+            self.miscounted();
+        }
+        if self.flushing.count.is_none() {
             self.flushing.nics = 0;
         }
     }
@@ -681,7 +698,7 @@ impl Receiver {
 
     /// Whether nothing of this connection is in flight.
     pub(super) fn is_drained(&self) -> bool {
-        self.in_flight == 0
+        self.in_flight.is_none()
     }
 
     pub(super) fn lanes(&self) -> &[Lane] {

@@ -28,7 +28,9 @@ impl Endpoint {
 
     /// Answers the labels of the NICs that leak.
     fn release_nics(self: Box<Self>) -> Vec<String> {
-        let stuck: Vec<bool> = self.nics.iter().map(|nic| !nic.operations.is_empty()).collect();
+        // What is in flight is not known any more where a panic has left the tables as they are.
+        let is_stuck = |nic: &Nic| self.broken || !nic.operations.is_empty();
+        let stuck: Vec<bool> = self.nics.iter().map(is_stuck).collect();
         let bound = self.nics.iter().any(Nic::binds_regions);
         // A write of a peer's to a region that is closed breaks the rail it came on, at best.
         let exposed = self.receivers.iter().any(|receiver| receiver.exposes_any());

@@ -18,6 +18,7 @@ use proto::{
 
 use super::bundle::Bundler;
 use super::eager::Outlet;
+use super::in_flight::InFlight;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
 use super::nics::Nic;
@@ -25,7 +26,7 @@ use super::pulse::{self, Pulse, Verdict};
 use super::receiver::note;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
-use crate::error::{Cause, Error, Result};
+use crate::error::{Bug, Cause, Error, Result};
 use crate::rail::{PartWrite, Purpose, UserRegion};
 
 /// One direction of one connection, at the side that called connect.
@@ -66,7 +67,7 @@ pub(super) struct Sender {
     unsent_fins: VecDeque<Line>,
     /// Operations of this connection that have not completed, but for those that are counted when somebody asks
     /// ([`Purpose::Whole`]).
-    pub(super) in_flight: u32,
+    pub(super) in_flight: InFlight,
     pub(super) pulse: Pulse,
     /// An operation to the peer has failed: it is gone, as far as this end can see.
     pub(super) is_broken: bool,
@@ -162,7 +163,7 @@ impl Sender {
             inject_below,
             feeds: VecDeque::new(),
             unsent_fins: VecDeque::new(),
-            in_flight: 0,
+            in_flight: InFlight::default(),
             pulse: Pulse::default(),
             is_broken: false,
             wanting: false,
@@ -257,10 +258,10 @@ impl Sender {
                 )
             };
         flow.posted(line, operations, carried);
-        self.in_flight += operations;
+        self.in_flight.begin(operations);
         if let Err(error) = outcome {
             // The part that failed is not in flight, and the parts after it were not tried.
-            self.in_flight -= 1;
+            self.operations_ended(1);
             self.fail(rail_failed(&self.peer, error));
         }
         Ok(Some(line))
@@ -310,7 +311,7 @@ impl Sender {
             let target = target(feed.target.remote, feed.target.keys[part.rail as usize], &part);
             let source = Source { region: &feed.region, address: feed.local };
             match write_part(means, lane, feed.line, &source, &part, target, None) {
-                Ok(()) => self.in_flight += 1,
+                Ok(()) => self.in_flight.begin(1),
                 Err(error) => {
                     self.fail(rail_failed(&self.peer, error));
                 }
@@ -333,7 +334,7 @@ impl Sender {
     /// A part has completed. True: there is more to do, by [`Sender::finish`].
     #[inline(always)]
     pub(super) fn part_written(&mut self, line: Line) -> bool {
-        self.in_flight -= 1;
+        self.operations_ended(1);
         let more = !self.flow.written_plainly(line)
             && self.flow.written(line) == proto::WriteOutcome::NeedsFin;
         more || self.ending.closing
@@ -348,7 +349,7 @@ impl Sender {
     /// Counts what this sender, of this slot, has in flight and has not counted.
     pub(super) fn count_in_flight(&mut self, nics: &mut [Nic], slot: u16) {
         let uncounted = nics.iter_mut().map(|nic| nic.operations.count_wholes(slot));
-        self.in_flight += uncounted.sum::<u32>();
+        self.in_flight.begin(uncounted.sum());
     }
 
     /// All parts of a message have completed: its fin is written where it needs one.
@@ -361,7 +362,7 @@ impl Sender {
     /// An operation of this connection has failed.
     #[cold]
     pub(super) fn operation_failed(&mut self, cause: Cause) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operations_ended(1);
         self.broke(cause);
     }
 
@@ -372,10 +373,25 @@ impl Sender {
         self.fail(cause.sending(self.peer.label()));
     }
 
+    /// So many operations that are counted have ended, or will never be posted.
+    #[inline(always)]
+    pub(super) fn operations_ended(&mut self, operations: u32) {
+        if !self.in_flight.end(operations) {
+            self.miscounted();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miscounted(&mut self) {
+        self.fail(Cause::Bug(Bug::Miscounted).sending(self.peer.label()));
+        debug_assert!(false, "{:?}", self.failure);
+    }
+
     /// So many parts that waited to be posted never will be.
     #[cold]
     pub(super) fn never_posted(&mut self, parts: u32) {
-        self.in_flight = self.in_flight.saturating_sub(parts);
+        self.operations_ended(parts);
     }
 
     /// The line that the 16 bits of a request name; none for one that is long finished.
@@ -412,7 +428,7 @@ impl Sender {
 
     /// The sign of life has completed.
     pub(super) fn pulse_written(&mut self) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operations_ended(1);
         self.pulse.beaten();
     }
 
@@ -465,7 +481,7 @@ impl Sender {
         note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => {
-                self.in_flight += 1;
+                self.in_flight.begin(1);
                 self.pulse.beat();
             }
             Ok(Post::Again) => {}
@@ -485,12 +501,12 @@ impl Sender {
 
     /// Whether nothing of this connection is in flight.
     pub(super) fn is_drained(&self) -> bool {
-        self.in_flight == 0 && !self.is_feeding() && !self.flow.holds_back()
+        self.in_flight.is_none() && !self.is_feeding() && !self.flow.holds_back()
     }
 
     /// Numbers that change with whatever the receiver does, where all that is in flight is counted.
     pub(super) fn mark(&self) -> [u32; 2] {
-        [self.flow.peer_done().number(), self.in_flight]
+        [self.flow.peer_done().number(), self.in_flight.count()]
     }
 
     pub(super) fn lanes(&self) -> &[Lane] {

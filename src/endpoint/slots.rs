@@ -86,6 +86,13 @@ impl<T> Slots<T> {
         }
     }
 
+    /// None of the values has a name any more.
+    pub(crate) fn hide_all(&mut self) {
+        for (slot, _) in self.keys() {
+            self.hide(slot);
+        }
+    }
+
     /// Puts `make(slot, generation)` into a free slot; `None` when the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u16, u16) -> T) -> Option<u16> {
         let slot = match self.free.pop() {

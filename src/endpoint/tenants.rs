@@ -90,6 +90,8 @@ impl Endpoint {
         let (slot, generation) = (handle.slot(), handle.generation());
         let state = self.senders.get(slot, generation).map(|state| &**state);
         if matches!(state, Some(SenderState::Asking { .. })) {
+            // What a panic has left is asked for nothing more.
+            self.check_intact()?;
             self.abandon_connect(slot, generation);
             return Ok(());
         }

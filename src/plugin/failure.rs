@@ -20,6 +20,8 @@ pub(crate) enum StartError {
     NoProvider { version: Version, offered: Vec<String>, basic_regions: bool },
     /// A rail that a setting names is not there.
     NoSuchRail { rail: String, provider: String, there: Vec<String> },
+    /// The log has the line of it.
+    Panicked,
 }
 
 impl StartError {
@@ -30,6 +32,7 @@ impl StartError {
             | Self::NoAnswer { .. }
             | Self::NoSuchProvider { .. }
             | Self::NoProvider { .. } => Kind::System,
+            Self::Panicked => Kind::Internal,
         }
     }
 }
@@ -110,6 +113,11 @@ mod tests {
                 },
                 Kind::InvalidUsage,
                 "IRONRAIL_RAILS names eth7, which net does not have: it has eth0 (192.0.2.2), eth1 (192.0.2.3); name some of these, or unset it",
+            ),
+            (
+                StartError::Panicked,
+                Kind::Internal,
+                "an earlier bug has kept Ironrail from starting; restart the job, and report the first line",
             ),
         ] {
             assert_eq!((error.to_string().as_str(), Error::from(&error).kind()), (sentence, kind));

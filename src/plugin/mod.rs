@@ -16,13 +16,16 @@ mod registry;
 mod stats;
 mod topology;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::broken::PANICKED;
 use crate::endpoint::close::Report;
-pub(crate) use crate::endpoint::plain::{Looked, Plain, Tested};
+pub(crate) use crate::endpoint::plain::{Plain, Tested};
 use crate::error::{Cause, Error, Noun, Result, SetupError};
+use crate::fault;
 use crate::handle::{Handle, Name};
 
 pub(crate) use config::{Config, PREFIX, differing};
@@ -141,7 +144,10 @@ pub(crate) fn listen(
     handle: &mut [u8; HANDLE_BYTES],
     max_group: usize,
 ) -> Result<Handle> {
-    on_device(owner, device, |endpoint| endpoint.listen(handle, max_group))
+    on_device(owner, device, |endpoint| {
+        fault::point("listen locked");
+        endpoint.listen(handle, max_group)
+    })
 }
 
 /// `None`: not yet, call again with the same handle, which carries the state.
@@ -151,6 +157,7 @@ pub(crate) fn connect(
     handle: &mut [u8; HANDLE_BYTES],
 ) -> Result<Option<Handle>, SetupError> {
     let (comm, waits_for) = on_device(owner, device, |endpoint| {
+        fault::point("connect locked");
         let comm = endpoint.connect(handle)?;
         Ok::<_, SetupError>((comm, endpoint.waits_for()))
     })?;
@@ -161,6 +168,7 @@ pub(crate) fn connect(
 pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
     started()?;
     let (comm, waits_for) = registry::with(listener, |endpoint| {
+        fault::point("accept locked");
         let comm = endpoint.accept(listener)?;
         if let Some(comm) = comm {
             endpoint.inherits(listener, comm);
@@ -182,6 +190,7 @@ fn push_probe(waits_for: Option<u16>) {
 pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
     started()?;
     let register = |endpoint: &mut Endpoint| {
+        fault::point("regMr locked");
         endpoint.check_comm(comm)?;
         let region = endpoint.register(memory)?;
         endpoint.inherits(comm, region);
@@ -209,7 +218,10 @@ pub(crate) fn gpu_of(
 
 /// Returns when nothing touches the memory any more; past a bound it is an error, and the memory stays registered.
 pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
-    let mut gone = registry::with(comm, |endpoint| endpoint.deregister(region))?;
+    let mut gone = registry::with(comm, |endpoint| {
+        fault::point("deregMr locked");
+        endpoint.deregister(region)
+    })?;
     while !gone {
         // Without the lock in between: other connections of the endpoint go on.
         std::thread::yield_now();
@@ -220,208 +232,115 @@ pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
     Ok(())
 }
 
-/// What became of a call in its common case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Plainly {
-    /// It was that, and what it was asked for has been told.
-    Done,
-    /// The same, and more is due: [`Unasked::receive_posted`].
-    Due,
-    /// A message could not be posted now, and is taken back.
-    Refused,
-    /// It was not, and nothing has changed: to be asked in general.
-    Otherwise,
-}
-
-/// An endpoint that is locked, and to be asked: first in the common case, where no error is worded, then in general.
+/// An endpoint that is locked.
 #[derive(Debug)]
-pub(crate) struct Unasked(registry::Locked);
+pub(crate) struct Locked(registry::Locked);
 
 /// The endpoint that a name leads to, when no other thread has it any more.
 #[inline(always)]
-pub(crate) fn locked(name: Name) -> Unasked {
-    Unasked(registry::lock(name))
+pub(crate) fn locked(name: Name) -> Locked {
+    Locked(registry::lock(name))
 }
 
-/// The same; none while another thread has it.
-#[inline(always)]
-pub(crate) fn try_locked(name: Name) -> Option<Unasked> {
-    registry::try_lock(name).map(Unasked)
-}
-
-impl Unasked {
-    /// [`Unasked::isend`] for a short message in the common case: `posted` is told the request.
-    #[inline(always)]
-    pub(crate) fn isend_shortly(
-        &mut self,
-        comm: Name,
-        outgoing: Plain,
-        posted: impl FnOnce(Name),
-    ) -> Plainly {
-        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
-        sent(endpoint.send_shortly(comm, outgoing, posted))
-    }
-
-    /// The same for a message too long to be injected.
-    #[inline(always)]
-    pub(crate) fn isend_long(
-        &mut self,
-        comm: Name,
-        outgoing: Plain,
-        posted: impl FnOnce(Name),
-    ) -> Plainly {
-        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
-        sent(endpoint.send_long(comm, outgoing, posted))
-    }
-
-    /// The same for other messages.
-    #[inline(always)]
-    pub(crate) fn isend_plainly(
-        &mut self,
-        comm: Name,
-        outgoing: Plain,
-        posted: impl FnOnce(Name),
-    ) -> Plainly {
-        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
-        sent(endpoint.send_plainly(comm, outgoing, posted))
-    }
-
-    /// [`Unasked::irecv`] on a connection of one or two rails in the common case: `posted` is told the request.
-    #[inline(always)]
-    pub(crate) fn irecv_shortly(
-        &mut self,
-        comm: Name,
-        receive: Plain,
-        cut: bool,
-        posted: impl FnOnce(Name),
-    ) -> Plainly {
-        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
-        received(endpoint.receive_shortly(comm, receive, cut, posted))
-    }
-
-    /// The same on others.
-    #[inline(always)]
-    pub(crate) fn irecv_plainly(
-        &mut self,
-        comm: Name,
-        receive: Plain,
-        cut: bool,
-        posted: impl FnOnce(Name),
-    ) -> Plainly {
-        let Some(endpoint) = self.0.as_deref_mut() else { return Plainly::Otherwise };
-        received(endpoint.receive_plainly(comm, receive, cut, posted))
-    }
-
-    /// A receive was posted in the common case, and more is due.
-    #[inline(always)]
-    pub(crate) fn receive_posted(&mut self, comm: Name) {
-        if let Some(endpoint) = self.0.as_deref_mut() {
-            endpoint.receive_posted(comm);
-        }
-    }
-
-    /// [`Unasked::test`] of a message that stands alone and is known to be done.
-    #[inline(always)]
-    pub(crate) fn test_plainly(&mut self, request: Name) -> Looked {
-        self.0.as_deref_mut().map_or(Looked::Unknown, |endpoint| endpoint.test_plainly(request))
-    }
-
-    /// A turn of progress for a receive that was seen to wait for parts.
-    #[inline(always)]
-    pub(crate) fn wait_for_parts(&mut self, request: Name) -> Tested {
-        self.0.as_deref_mut().map_or(Tested::Otherwise, |endpoint| endpoint.wait_for_parts(request))
-    }
-
-    /// The same after a turn of progress.
-    #[inline(always)]
-    pub(crate) fn test_in_a_turn(&mut self, request: Name) -> Tested {
-        self.0.as_deref_mut().map_or(Tested::Otherwise, |endpoint| endpoint.test_in_a_turn(request))
-    }
-
-    #[inline(always)]
-    fn with<R>(mut self, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
-        match self.0.as_deref_mut() {
-            Some(endpoint) => body(endpoint),
-            None => Err(Cause::Stale(Noun::Handle).into()),
-        }
-    }
-
+impl Locked {
     /// `None`: not now.
-    pub(crate) fn isend(
-        self,
-        comm: Handle,
-        address: u64,
-        len: usize,
-        tag: i32,
-        region: Option<Handle>,
-    ) -> Result<Option<Handle>> {
-        self.with(|endpoint| endpoint.isend(comm, address, len, tag, region))
+    #[inline(always)]
+    pub(crate) fn isend(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+        match self.0.as_deref_mut() {
+            Some(endpoint) => endpoint.isend(comm, outgoing),
+            None => Err(absent(comm.sender())),
+        }
     }
 
     /// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
+    #[inline(always)]
     pub(crate) fn irecv(
-        self,
-        comm: Handle,
-        receives: &[Receive],
+        &mut self,
+        comm: Name,
+        receives: &[Plain],
         cut: bool,
-    ) -> Result<Option<Handle>> {
-        self.with(|endpoint| endpoint.irecv(comm, receives, cut))
+    ) -> Result<Option<Name>> {
+        match self.0.as_deref_mut() {
+            Some(endpoint) => endpoint.irecv(comm, receives, cut),
+            None => Err(absent(comm.receiver())),
+        }
     }
 
-    /// `sizes` gets one for each message of the request.
-    pub(crate) fn test(self, request: Handle, sizes: &mut [usize; 8]) -> Result<Poll> {
-        self.with(|endpoint| endpoint.test(request, sizes))
+    /// NCCL has marked the completion of this receive as optional: the request to give out for it.
+    #[cold]
+    pub(crate) fn may_end_early(&mut self, request: Name) -> Name {
+        match (self.0.as_deref_mut(), request.any_request()) {
+            (Some(endpoint), Ok(handle)) => endpoint.may_end_early(handle).name(),
+            _ => request,
+        }
     }
 
-    /// A post was refused: makes a turn of progress, so that there is room when the caller comes again.
-    pub(crate) fn refused(self, comm: Handle) -> Result<()> {
-        self.with(|endpoint| endpoint.send_refused(comm))
+    /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; all others get the reads, too.
+    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Plain]) -> Result<Option<Name>> {
+        match self.0.as_deref_mut() {
+            Some(endpoint) => endpoint.iflush(comm, buffers),
+            None => Err(absent(comm.receiver())),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn test(&mut self, request: Name) -> Result<Tested> {
+        match self.0.as_deref_mut() {
+            Some(endpoint) => endpoint.test(request),
+            None => Err(absent(request.any_request())),
+        }
+    }
+
+    /// A panic has left the endpoint as it is.
+    #[cold]
+    pub(crate) fn panicked(mut self) {
+        if let Some(endpoint) = self.0.as_deref_mut() {
+            endpoint.panicked();
+        }
     }
 }
 
-#[inline(always)]
-fn sent(posted: Option<bool>) -> Plainly {
-    match posted {
-        Some(true) => Plainly::Done,
-        Some(false) => Plainly::Refused,
-        None => Plainly::Otherwise,
-    }
-}
-
-#[inline(always)]
-fn received(is_due: Option<bool>) -> Plainly {
-    match is_due {
-        Some(true) => Plainly::Due,
-        Some(false) => Plainly::Done,
-        None => Plainly::Otherwise,
-    }
-}
-
-/// NCCL has marked the completion of this receive as optional: the request to give out for it.
+/// A call about a comm, or a request of its, has panicked before it touched the endpoint, or behind that.
 #[cold]
-pub(crate) fn may_end_early(request: Handle) -> Result<Handle> {
-    registry::with(request, |endpoint| Ok(endpoint.may_end_early(request)))
+pub(crate) fn panicked(about: Name) {
+    if let Some(about) = Handle::from_bits(about.bits()) {
+        // One that is closed needs nothing.
+        let _closed = registry::with_any(about, |endpoint| {
+            endpoint.comm_panicked(about);
+            Ok(())
+        });
+    }
 }
 
-/// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; whoever asks gets the reads.
-pub(crate) fn iflush(comm: Handle, buffers: &[Receive]) -> Result<Option<Handle>> {
-    registry::with(comm, |endpoint| endpoint.iflush(comm, buffers))
+/// There is no endpoint for what `named` names, if it names anything.
+#[cold]
+fn absent(named: Result<Handle>) -> Error {
+    named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())
 }
 
 pub(crate) fn close_send(comm: Handle) -> Result<()> {
-    registry::with(comm, |endpoint| endpoint.close_send(comm))?;
+    registry::with_any(comm, |endpoint| {
+        fault::point("closeSend locked");
+        endpoint.close_send(comm)
+    })?;
     registry::close_if_unused(comm);
     Ok(())
 }
 
 pub(crate) fn close_receive(comm: Handle) -> Result<()> {
-    registry::with(comm, |endpoint| endpoint.close_receive(comm))?;
+    registry::with_any(comm, |endpoint| {
+        fault::point("closeRecv locked");
+        endpoint.close_receive(comm)
+    })?;
     registry::close_if_unused(comm);
     Ok(())
 }
 
 pub(crate) fn close_listen(listener: Handle) -> Result<()> {
-    registry::with(listener, |endpoint| endpoint.close_listen(listener))?;
+    registry::with_any(listener, |endpoint| {
+        fault::point("closeListen locked");
+        endpoint.close_listen(listener)
+    })?;
     registry::close_if_unused(listener);
     Ok(())
 }
@@ -432,7 +351,17 @@ fn on_device<R, E: From<Error>>(
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
     let known = plugin()?.devices.get(device).ok_or_else(|| no_device(device))?;
-    let open = |number, class| Endpoint::open(number, known, class).map(Box::new);
+    let open = |number, class| {
+        let open = || {
+            fault::point("open");
+            Endpoint::open(number, known, class).map(Box::new)
+        };
+        catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
+            // Nothing was opened, and nothing is probed there.
+            known.leave_probe(number);
+            Err(PANICKED)
+        })
+    };
     registry::with_owned(owner, device, open, body)
 }
 
@@ -444,14 +373,18 @@ fn record(report: &Report) {
 }
 
 fn plugin() -> Result<&'static Plugin> {
-    PLUGIN.get_or_init(Plugin::start);
+    PLUGIN.get_or_init(|| {
+        // A start that was cut off is not begun anew: half of it may have changed the process.
+        catch_unwind(Plugin::start).unwrap_or(Err(StartError::Panicked))
+    });
     started()
 }
 
 /// Why the start failed: logged the first time only.
 fn again(failure: &StartError) -> Error {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    Error { logged: LOGGED.swap(true, Ordering::Relaxed), ..failure.into() }
+    let said = LOGGED.swap(true, Ordering::Relaxed) || matches!(failure, StartError::Panicked);
+    Error { logged: said, ..failure.into() }
 }
 
 /// What [`Cause::NotStarted`] stands for.
@@ -470,6 +403,7 @@ fn started() -> Result<&'static Plugin> {
 
 impl Plugin {
     fn start() -> Result<Self, StartError> {
+        fault::point("start");
         let config = Config::read()?;
         let [version, target, profile] =
             [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];

@@ -5,12 +5,14 @@
 //! first, and only to find or close an endpoint, or a cell for a new one.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
 
 use fabric::{Guard, Lock};
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::broken::PANICKED;
 use crate::endpoint::slots::Slots;
 use crate::endpoint::tenants::Tenant;
 use crate::error::{Cause, Error, Fault, Noun, Result, Table};
@@ -30,8 +32,7 @@ static ALONE: Lock<()> = Lock::new(());
 static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
 
 type Cell = Lock<Option<Box<Endpoint>>>;
-/// An endpoint's cell, locked. A panic under the lock was answered with an error already; the endpoint's own state says
-/// if it is broken.
+/// An endpoint's cell, locked.
 pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +63,7 @@ struct Place {
 struct Ending {
     /// Those that are not closed, or about to be opened.
     open: usize,
-    /// Those that are, but for what others may still reach: see [`Endpoint::close`].
+    /// Those that are, but for what others may still reach: see [`Endpoint::is_mapped_by_peers`].
     #[expect(clippy::vec_box, reason = "they are in boxes already, and large")]
     kept: Vec<Box<Endpoint>>,
 }
@@ -96,7 +97,8 @@ pub(super) fn close_context(context: Handle) -> Result<Vec<Handle>> {
     // Outside the registry's lock: closing drains, and others may go on meanwhile.
     for (Place { number, tenant, .. }, is_shared) in owned {
         if is_shared {
-            let left = cell(number).as_deref_mut().map(|endpoint| endpoint.leaves(tenant));
+            let leaves = |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.leaves(tenant));
+            let left = under(&mut cell(number), Noun::Endpoint, leaves);
             regions.extend(left.unwrap_or_default());
             continue;
         }
@@ -109,21 +111,28 @@ pub(super) fn close_context(context: Handle) -> Result<Vec<Handle>> {
 }
 
 /// Closes an endpoint. The last one of all takes those along that were kept for the others.
-fn end(endpoint: Box<Endpoint>) {
-    let (report, kept) = endpoint.close();
-    super::record(&report);
-    one_less(kept);
+fn end(mut endpoint: Box<Endpoint>) {
+    match catch_unwind(AssertUnwindSafe(|| endpoint.drain())) {
+        Ok(report) => super::record(&report),
+        Err(_) => endpoint.panicked(),
+    }
+    one_less(Some(endpoint));
 }
 
-/// An endpoint is open no longer, but for what is kept of it.
-fn one_less(kept: Option<Box<Endpoint>>) {
+/// An endpoint is open no longer: it closes, but for what is kept of it.
+fn one_less(drained: Option<Box<Endpoint>>) {
     let last = {
         let mut ending = ENDING.lock();
         ending.open -= 1;
-        ending.kept.extend(kept);
-        if ending.open == 0 { std::mem::take(&mut ending.kept) } else { Vec::new() }
+        ending.kept.extend(drained);
+        let is_last = ending.open == 0;
+        let kept = ending.kept.extract_if(.., |kept| is_last || !kept.is_mapped_by_peers());
+        kept.collect::<Vec<_>>()
     };
-    last.into_iter().for_each(Endpoint::release);
+    for endpoint in last {
+        // The hook has said what happened, and where.
+        let _panicked = catch_unwind(AssertUnwindSafe(|| endpoint.release()));
+    }
 }
 
 /// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time: under its own lock, so that
@@ -156,13 +165,11 @@ pub(super) fn with_owned<R, E: From<Error>>(
         drop(registry);
         break open_in(cell, key, place, open)?;
     };
-    match place.as_deref_mut() {
-        Some(endpoint) => {
-            endpoint.called_by(tenant);
-            body(endpoint)
-        }
-        None => Err(Error::from(Cause::Stale(Noun::Endpoint)).into()),
-    }
+    under(&mut place, Noun::Endpoint, |endpoint| {
+        endpoint.check_intact()?;
+        endpoint.called_by(tenant);
+        body(endpoint)
+    })
 }
 
 /// Opens an endpoint for `key` in its cell. Where there is no room for one, another one's is shared.
@@ -231,10 +238,10 @@ fn share(key: (Key, usize), place: Place) -> Option<Locked> {
             number?
         };
         let cell = cell(number);
-        if cell.is_some() {
+        if cell.as_ref().is_some_and(|endpoint| endpoint.check_intact().is_ok()) {
             return Some(cell);
         }
-        // It was about to be opened itself, and could not be.
+        // It was about to be opened itself, and could not be; or a panic has ended it.
         passed_over.push(number);
     }
 }
@@ -251,32 +258,59 @@ fn forget(key: (Key, usize), tenant: Tenant) {
 
 /// Pushes on what endpoint `number` does for others, unless its own caller is at it.
 pub(super) fn push_probe(number: u16) {
-    if let Some(mut place) = CELL[usize::from(number) % CELLS].try_lock()
-        && let Some(endpoint) = place.as_deref_mut()
-    {
-        endpoint.push_probe();
+    if let Some(mut place) = CELL[usize::from(number) % CELLS].try_lock() {
+        // The endpoint that is closed, or broken, pushes nothing.
+        let _gone = under(&mut place, Noun::Endpoint, |endpoint| {
+            endpoint.check_intact()?;
+            endpoint.push_probe();
+            Result::<()>::Ok(())
+        });
     }
 }
 
 /// The cell that `name` leads to, if it names anything.
 #[inline(always)]
 pub(super) fn lock(name: Name) -> Locked {
-    CELL[name.endpoint() % CELLS].lock()
+    let cell = &CELL[name.endpoint() % CELLS];
+    // Mostly no other thread has it, and to try it is one step.
+    cell.try_lock().unwrap_or_else(|| wait_for(cell))
 }
 
-/// The same; none while another thread has it.
-#[inline(always)]
-pub(super) fn try_lock(name: Name) -> Option<Locked> {
-    CELL[name.endpoint() % CELLS].try_lock()
+#[cold]
+#[inline(never)]
+fn wait_for(cell: &'static Cell) -> Locked {
+    cell.lock()
 }
 
-/// Runs `body` on the endpoint that `handle` names, under its lock.
-#[inline(always)]
+/// Runs `body` on the endpoint that `handle` names, under its lock. After a panic there it fails, for good.
 pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
-    match cell(handle.endpoint()).as_deref_mut() {
-        Some(endpoint) => body(endpoint),
-        None => Err(Cause::Stale(Noun::Handle).into()),
-    }
+    with_any(handle, |endpoint| {
+        endpoint.check_intact()?;
+        body(endpoint)
+    })
+}
+
+/// The same, whatever a panic has left of the endpoint: to close what is on it.
+pub(super) fn with_any<R>(
+    handle: Handle,
+    body: impl FnOnce(&mut Endpoint) -> Result<R>,
+) -> Result<R> {
+    under(&mut cell(handle.endpoint()), Noun::Handle, body)
+}
+
+/// A panic is caught here, under the lock, and marks the endpoint.
+fn under<R, E: From<Error>>(
+    locked: &mut Locked,
+    what: Noun,
+    body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
+) -> Result<R, E> {
+    let Some(endpoint) = locked.as_deref_mut() else {
+        return Err(Error::from(Cause::Stale(what)).into());
+    };
+    catch_unwind(AssertUnwindSafe(|| body(endpoint))).unwrap_or_else(|_| {
+        endpoint.panicked();
+        Err(PANICKED.into())
+    })
 }
 
 /// Closes the endpoint that `handle` names if a thread owns it and nothing is left on it.

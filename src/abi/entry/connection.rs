@@ -9,7 +9,7 @@ use std::ptr;
 use net_abi::{DevHandle, ResultCode};
 
 use crate::abi::argument::{self, GROUP_MAX};
-use crate::abi::guard::{guard, guard_setup};
+use crate::abi::guard::{guard, guard_comm, guard_setup};
 use crate::abi::object;
 use crate::abi::place::place;
 use crate::error::{Noun, Result, SetupError};
@@ -76,7 +76,7 @@ pub(in crate::abi) unsafe fn connect_as(
 }
 
 fn of_context(context: *mut c_void) -> Result<Owner> {
-    object::context(context).map(Owner::Context)
+    object::name(context).context().map(Owner::Context)
 }
 
 /// Up to v10 NCCL has no contexts.
@@ -89,22 +89,26 @@ pub(in crate::abi) unsafe extern "C" fn accept(
     comm: *mut *mut c_void,
     _device_comm: *mut *mut DevHandle,
 ) -> ResultCode {
-    guard("accept", || {
+    let listener = object::name(listener);
+    guard_comm("accept", listener, || {
         // SAFETY: NCCL's place for the comm, or null.
         let comm = unsafe { place(comm, ptr::null_mut(), Noun::ReceiveComm) }?;
-        *comm = object::pointer_or_null(plugin::accept(object::listener(listener)?)?);
+        *comm = object::pointer_or_null(plugin::accept(listener.listener()?)?);
         Ok(())
     })
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_send(comm: *mut c_void) -> ResultCode {
-    guard("closeSend", || plugin::close_send(object::sender(comm)?))
+    let comm = object::name(comm);
+    guard_comm("closeSend", comm, || plugin::close_send(comm.sender()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_recv(comm: *mut c_void) -> ResultCode {
-    guard("closeRecv", || plugin::close_receive(object::receiver(comm)?))
+    let comm = object::name(comm);
+    guard_comm("closeRecv", comm, || plugin::close_receive(comm.receiver()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_listen(listener: *mut c_void) -> ResultCode {
-    guard("closeListen", || plugin::close_listen(object::listener(listener)?))
+    let listener = object::name(listener);
+    guard_comm("closeListen", listener, || plugin::close_listen(listener.listener()?))
 }

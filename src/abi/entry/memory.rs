@@ -12,7 +12,7 @@ use std::ptr;
 use fabric::{Dmabuf, UserMemory};
 use net_abi::{PTR_CUDA, PTR_HOST, ResultCode};
 
-use crate::abi::guard::guard;
+use crate::abi::guard::guard_comm;
 use crate::abi::place::place;
 use crate::abi::{argument, object};
 use crate::error::{Cause, Noun, Result};
@@ -26,7 +26,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr(
     region: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    guard("regMr", || unsafe { register(comm, data, size, kind, region) })
+    guard_comm("regMr", object::name(comm), || unsafe { register(comm, data, size, kind, region) })
 }
 
 /// # Safety
@@ -42,7 +42,7 @@ pub(in crate::abi) unsafe fn register(
     // SAFETY: the caller vouches for it.
     let region = unsafe { place(region, ptr::null_mut(), Noun::MemoryHandle) }?;
     let (address, len) = range(data, size)?;
-    let comm = object::comm(comm)?;
+    let comm = object::name(comm).comm()?;
     let memory = match kind {
         // SAFETY: NCCL keeps what it registers until it has deregistered it.
         PTR_HOST => unsafe { UserMemory::host(address, len) },
@@ -66,7 +66,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
     descriptor: c_int,
     region: *mut *mut c_void,
 ) -> ResultCode {
-    guard("regMrDmaBuf", || {
+    guard_comm("regMrDmaBuf", object::name(comm), || {
         // SAFETY: NCCL's place for the memory handle, or null.
         let region = unsafe { place(region, ptr::null_mut(), Noun::MemoryHandle) }?;
         let (address, len) = range(data, size)?;
@@ -76,7 +76,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
         if descriptor < 0 {
             return Err(Cause::NoDmabuf(descriptor).into());
         }
-        let comm = object::comm(comm)?;
+        let comm = object::name(comm).comm()?;
         let (device, buffer) = plugin::gpu_of(comm, address, len, true)?;
         let dmabuf = Some(Dmabuf { fd: descriptor, offset });
         // SAFETY: NCCL keeps what it registers until it has deregistered it, and made the dmabuf from it; the driver has named the device.
@@ -90,7 +90,8 @@ pub(in crate::abi) unsafe extern "C" fn dereg_mr(
     comm: *mut c_void,
     region: *mut c_void,
 ) -> ResultCode {
-    guard("deregMr", || plugin::deregister(object::comm(comm)?, object::region(region)?))
+    let comm = object::name(comm);
+    guard_comm("deregMr", comm, || plugin::deregister(comm.comm()?, object::name(region).region()?))
 }
 
 fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {

@@ -356,6 +356,10 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (Bug::ConnectionWithoutRails, "a connection without rails"),
         (Bug::DeviceWithoutRails, "a device without rails was opened"),
         (Bug::LandingPageTooSmall, "the landing page is too small"),
+        (
+            Bug::Miscounted,
+            "more operations have ended than were begun, a bug in Ironrail; please report it",
+        ),
         (Bug::SlotTaken, "an upcoming slot is taken"),
     ] {
         all.push(called(Cause::Bug(bug), Kind::Internal, sentence));

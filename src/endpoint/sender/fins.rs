@@ -11,7 +11,7 @@ use crate::rail::Purpose;
 impl Sender {
     /// The fin of `line` has completed.
     pub(in crate::endpoint) fn fin_written(&mut self, line: Line) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.operations_ended(1);
         self.flow.fin_written(line);
     }
 
@@ -64,7 +64,7 @@ impl Sender {
         note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => {
-                self.in_flight += 1;
+                self.in_flight.begin(1);
                 true
             }
             Ok(Post::Again) => false,

@@ -11,6 +11,7 @@ use super::{FRONT_DOOR, control_pair, id, names};
 use crate::comm::listener::Listener;
 use crate::comm::peer::Peer;
 use crate::comm::setup;
+use crate::endpoint::broken::PANICKED;
 use crate::endpoint::eager::Inlet;
 use crate::endpoint::receiver::{Receiver, Rings};
 use crate::endpoint::{Endpoint, random};
@@ -80,6 +81,9 @@ impl Endpoint {
         loop {
             let place =
                 self.listeners.get_mut(slot, generation).ok_or(Cause::Stale(Noun::ListenComm))?;
+            if place.broken {
+                return Err(PANICKED);
+            }
             if let Some(accepting) = place.accepting.take() {
                 return self.commit(slot, generation, accepting);
             }

@@ -1,0 +1,18 @@
+//! How a test asks for a panic: a symbol that only a build with the feature `faults` has.
+
+use std::ffi::{CStr, c_char};
+
+use crate::fault;
+
+/// The next call that passes the place of this name panics there.
+///
+/// # Safety
+///
+/// `name` is a C string.
+#[unsafe(no_mangle)]
+#[expect(unreachable_pub, reason = "a symbol is public")]
+pub unsafe extern "C" fn ironrail_panic_in(name: *const c_char) {
+    // SAFETY: the caller vouches for it.
+    let name = unsafe { CStr::from_ptr(name) };
+    fault::arm(&name.to_string_lossy());
+}

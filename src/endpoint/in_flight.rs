@@ -1,0 +1,70 @@
+//! How many operations of one connection, or of one flush, have not ended. A count that is wrong is a bug of ours: tests stop there,
+//! and in a release what the count belongs to fails, and is never taken for drained.
+
+/// A count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct InFlight {
+    count: u32,
+    /// More has ended than was begun: nothing that is counted here is known any more.
+    wrong: bool,
+}
+
+impl InFlight {
+    #[inline(always)]
+    pub(super) fn begin(&mut self, operations: u32) {
+        self.count += operations;
+    }
+
+    /// So many have ended, or will never be posted. False: more than there were.
+    #[inline(always)]
+    #[must_use = "what the count belongs to fails"]
+    pub(super) fn end(&mut self, operations: u32) -> bool {
+        match self.count.checked_sub(operations) {
+            Some(left) => {
+                self.count = left;
+                true
+            }
+            None => self.miscount(),
+        }
+    }
+
+    #[cold]
+    fn miscount(&mut self) -> bool {
+        *self = Self { count: 0, wrong: true };
+        false
+    }
+
+    /// Whether all have ended.
+    #[inline(always)]
+    pub(super) fn is_none(self) -> bool {
+        self.count == 0 && !self.wrong
+    }
+
+    pub(super) fn count(self) -> u32 {
+        self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_have_ended_once_as_many_have_as_were_begun() {
+        let mut in_flight = InFlight::default();
+        assert!(in_flight.is_none());
+        in_flight.begin(3);
+        assert!(in_flight.end(2) && !in_flight.is_none());
+        assert!(in_flight.end(1) && in_flight.is_none());
+    }
+
+    #[test]
+    fn a_count_that_is_wrong_is_told_and_never_none_again() {
+        let mut in_flight = InFlight::default();
+        in_flight.begin(1);
+        assert!(!in_flight.end(2));
+        assert!(!in_flight.is_none());
+        in_flight.begin(1);
+        assert!(in_flight.end(1) && !in_flight.is_none());
+    }
+}

@@ -1,0 +1,287 @@
+//! A panic in a call is one line in the log, and the end of what it may have left half done, for good: the endpoint that was locked,
+//! else the comm that the call was about. The next call on that is an error, closing works, and everything else goes on.
+
+mod support;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use net_abi::ResultCode;
+use support::calls::{Answer, Net, Object};
+use support::faults::{SETTING, faulty_plugin, panic_in};
+use support::link::{Link, SLOT, wait};
+use support::stage::play_each;
+
+const BOUND: Duration = Duration::from_secs(120);
+
+/// A plugin that can be asked for panics.
+struct Faulty {
+    file: PathBuf,
+    net: Net,
+}
+
+impl Faulty {
+    fn open() -> Self {
+        let file = faulty_plugin();
+        let net = Net::open(&file);
+        Self { file, net }
+    }
+
+    /// The call panics at this place: an internal error and one line, which names the place.
+    #[track_caller]
+    fn panics<T: std::fmt::Debug>(&self, place: &str, call: impl FnOnce() -> Answer<T>) {
+        panic_in(&self.file, place);
+        let failure = call().expect_err("it panics");
+        assert_eq!(failure.code, ResultCode::INTERNAL_ERROR, "{failure:?}");
+        let [line] = &failure.said[..] else { panic!("not one line: {failure:?}") };
+        assert!(
+            line.contains("a bug in Ironrail") && line.ends_with("report it with this line."),
+            "{line}"
+        );
+        assert!(
+            line.contains(&format!("in {place}.")) || line.contains(&format!("in {place} ")),
+            "{line}"
+        );
+    }
+}
+
+/// An internal error that says nothing: the log has the line.
+#[track_caller]
+fn broken<T: std::fmt::Debug>(answer: Answer<T>) {
+    let failure = answer.expect_err("it is broken");
+    assert_eq!((failure.code, failure.said.len()), (ResultCode::INTERNAL_ERROR, 0), "{failure:?}");
+}
+
+fn settings() -> [(&'static str, &'static str); 4] {
+    static FILE: OnceLock<String> = OnceLock::new();
+    let file = FILE.get_or_init(|| faulty_plugin().into_os_string().into_string().expect("text"));
+    [
+        (SETTING, file),
+        ("RAILS", "127.0.0.1,127.0.0.2"),
+        ("PEER_TIMEOUT_MS", "2000"),
+        ("CLOSE_TIMEOUT_MS", "500"),
+    ]
+}
+
+/// What every call about a broken endpoint answers, and that it can be closed.
+fn is_broken_and_closes(
+    net: Net,
+    context: Object,
+    link: &Link,
+    listener: Object,
+    handle: &[u8; 128],
+) {
+    broken(net.isend(link.send, link.out.slot(0), 8, 0, link.out.region));
+    broken(net.irecv(link.receive, link.input.slot(0), 8, 0, link.input.region));
+    broken(net.register(link.send, link.out.buffer));
+    broken(net.deregister(link.receive, link.input.region));
+    broken(net.listen(context, 0));
+    broken(net.connect(context, 0, &mut handle.clone()));
+    broken(net.accept(listener));
+    net.close_send(link.send).expect("closeSend");
+    net.close_recv(link.receive).expect("closeRecv");
+    net.close_listen(listener).expect("closeListen");
+    net.finalize(context).expect("finalize");
+}
+
+/// A message each way, posted.
+fn post(net: Net, link: &Link) -> (Object, Object) {
+    let (mut sent, mut received) = (None, None);
+    wait("a message to be posted", || {
+        let receive = || net.irecv(link.receive, link.input.slot(0), SLOT, 0, link.input.region);
+        received = received.or_else(|| receive().expect("irecv"));
+        let send = || net.isend(link.send, link.out.slot(0), 8, 0, link.out.region);
+        sent = sent.or_else(|| send().expect("isend"));
+        sent.is_some() && received.is_some()
+    });
+    (sent.expect("posted"), received.expect("posted"))
+}
+
+#[test]
+fn a_panic_under_the_lock_of_an_endpoint_ends_that_endpoint_and_no_other() {
+    let cases = [
+        "isend",
+        "irecv",
+        "test",
+        "iflush",
+        "completion",
+        "listen locked",
+        "connect locked",
+        "accept locked",
+        "regMr locked",
+        "deregMr locked",
+        "closeSend locked",
+        "closeRecv locked",
+        "closeListen locked",
+    ];
+    play_each(&cases, &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let (context, other) = (net.init().expect("init"), net.init().expect("init"));
+        let mut bystander = Link::to_self(net, other);
+        let mut link = Link::to_self(net, context);
+        link.works();
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        let (sent, received) = post(net, &link);
+        match case {
+            "isend" => {
+                faulty
+                    .panics(case, || net.isend(link.send, link.out.slot(1), 8, 0, link.out.region));
+            }
+            "irecv" => {
+                let slot = link.input.slot(1);
+                faulty.panics(case, || net.irecv(link.receive, slot, SLOT, 0, link.input.region));
+            }
+            "test" => faulty.panics(case, || net.test(received)),
+            "iflush" => {
+                let slot = link.input.slot(0);
+                faulty.panics(case, || net.iflush(link.receive, slot, 8, link.input.region));
+            }
+            "completion" => faulty.panics(case, || {
+                // Whichever call polls a queue that something has come to.
+                loop {
+                    for request in [sent, received] {
+                        net.test(request)?;
+                    }
+                }
+                #[expect(unreachable_code, reason = "the type of the answer")]
+                Answer::Ok(())
+            }),
+            "listen locked" => faulty.panics(case, || net.listen(context, 0)),
+            "connect locked" => {
+                faulty.panics(case, || net.connect(context, 0, &mut handle.clone()))
+            }
+            "accept locked" => faulty.panics(case, || net.accept(listener)),
+            "regMr locked" => faulty.panics(case, || net.register(link.send, link.out.buffer)),
+            "deregMr locked" => faulty.panics(case, || net.deregister(link.send, link.out.region)),
+            "closeSend locked" => faulty.panics(case, || net.close_send(link.send)),
+            "closeRecv locked" => faulty.panics(case, || net.close_recv(link.receive)),
+            "closeListen locked" => faulty.panics(case, || net.close_listen(listener)),
+            other => panic!("{other}"),
+        }
+        for request in [sent, received] {
+            broken(net.test(request));
+        }
+        is_broken_and_closes(net, context, &link, listener, &handle);
+        bystander.works();
+        bystander.close();
+        net.finalize(other).expect("finalize");
+        // What comes after it is as good as new.
+        let next = net.init().expect("init");
+        let mut link = Link::to_self(net, next);
+        link.works();
+        link.close();
+        net.finalize(next).expect("finalize");
+    });
+}
+
+#[test]
+fn a_panic_outside_of_the_lock_ends_the_comm_that_the_call_was_about_and_no_other() {
+    let cases = ["regMr", "deregMr", "accept", "closeSend", "closeRecv", "closeListen"];
+    play_each(&cases, &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let context = net.init().expect("init");
+        let mut bystander = Link::to_self(net, context);
+        let link = Link::to_self(net, context);
+        let (_, listener) = net.listen(context, 0).expect("listen");
+        match case {
+            "regMr" => faulty.panics(case, || net.register(link.send, link.out.buffer)),
+            "deregMr" => faulty.panics(case, || net.deregister(link.receive, link.input.region)),
+            "accept" => faulty.panics(case, || net.accept(listener)),
+            "closeSend" => faulty.panics(case, || net.close_send(link.send)),
+            "closeRecv" => faulty.panics(case, || net.close_recv(link.receive)),
+            "closeListen" => faulty.panics(case, || net.close_listen(listener)),
+            other => panic!("{other}"),
+        }
+        match case {
+            "regMr" | "closeSend" => {
+                broken(net.isend(link.send, link.out.slot(0), 8, 0, link.out.region));
+                broken(net.register(link.send, link.out.buffer));
+            }
+            "deregMr" | "closeRecv" => {
+                broken(net.irecv(link.receive, link.input.slot(0), 8, 0, link.input.region));
+                broken(net.register(link.receive, link.input.buffer));
+            }
+            _ => broken(net.accept(listener)),
+        }
+        bystander.works();
+        net.close_listen(listener).expect("closeListen");
+        link.close();
+        bystander.works();
+        bystander.close();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn a_panic_in_a_call_that_is_about_no_comm_leaves_what_there_was() {
+    let cases = ["init", "devices", "getProperties", "listen", "connect", "finalize"];
+    play_each(&cases, &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let context = net.init().expect("init");
+        let mut link = Link::to_self(net, context);
+        let (handle, listener) = net.listen(context, 0).expect("listen");
+        match case {
+            "init" => faulty.panics(case, || net.init()),
+            "devices" => faulty.panics(case, || net.devices()),
+            "getProperties" => faulty.panics(case, || net.pointer_support(0)),
+            "listen" => faulty.panics(case, || net.listen(context, 0)),
+            "connect" => faulty.panics(case, || net.connect(context, 0, &mut handle.clone())),
+            "finalize" => faulty.panics(case, || net.finalize(context)),
+            other => panic!("{other}"),
+        }
+        assert_eq!(net.devices(), Ok(1));
+        net.pointer_support(0).expect("getProperties");
+        link.works();
+        net.close_listen(listener).expect("closeListen");
+        link.close();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+#[test]
+fn a_start_that_panics_is_not_begun_again() {
+    play_each(&["start"], &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        faulty.panics(case, || net.init());
+        broken(net.init());
+        broken(net.devices());
+        broken(net.pointer_support(0));
+    });
+}
+
+#[test]
+fn a_panic_while_an_endpoint_drains_still_closes_it() {
+    play_each(&["finalize locked"], &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let (context, other) = (net.init().expect("init"), net.init().expect("init"));
+        let (mut link, mut bystander) = (Link::to_self(net, context), Link::to_self(net, other));
+        link.works();
+        panic_in(&faulty.file, case);
+        net.finalize(context).expect("finalize");
+        let panics: Vec<String> = support::calls::warnings();
+        assert_eq!(panics.len(), 1, "{panics:?}");
+        bystander.works();
+        bystander.close();
+        net.finalize(other).expect("finalize");
+    });
+}
+
+#[test]
+fn an_endpoint_whose_opening_panics_is_opened_anew() {
+    play_each(&["open"], &settings(), BOUND, |_, case| {
+        let faulty = Faulty::open();
+        let net = faulty.net;
+        let context = net.init().expect("init");
+        faulty.panics(case, || net.listen(context, 0));
+        let mut link = Link::to_self(net, context);
+        link.works();
+        link.close();
+        net.finalize(context).expect("finalize");
+    });
+}
