@@ -36,8 +36,8 @@ pub(crate) enum Fault {
     Query,
     EndBothWays,
     Failed,
-    Self_,
-    Numbers,
+    ChannelToItself,
+    PacketWritten,
 }
 
 pub(crate) const ALL: [Fault; 34] = [
@@ -73,8 +73,8 @@ pub(crate) const ALL: [Fault; 34] = [
     Fault::Query,
     Fault::EndBothWays,
     Fault::Failed,
-    Fault::Self_,
-    Fault::Numbers,
+    Fault::ChannelToItself,
+    Fault::PacketWritten,
 ];
 
 #[derive(Clone, Debug, Default)]

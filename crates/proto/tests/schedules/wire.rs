@@ -486,7 +486,7 @@ impl Perform<Talk> for Hands<'_> {
             return false;
         }
         let packet = matches!(post.write.what, Written::Packet(_));
-        self.wire.faults.fire(if packet { Fault::Numbers } else { Fault::CellWritten });
+        self.wire.faults.fire(if packet { Fault::PacketWritten } else { Fault::CellWritten });
         let lost = self.wire.loses(if packet { Fault::LostPacket } else { Fault::LostCell });
         self.wire.packets_lost += usize::from(lost && packet);
         let early = self.wire.random.percent(self.wire.setup.early);

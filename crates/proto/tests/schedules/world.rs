@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use proto::wire2::channel::Parameters;
 use proto::wire2::letter::Status;
-use proto::wire2::{Cause, ChannelId, Endpoint, Epoch, Moment, Outcome, Owes, PacketNumber, Slot};
+use proto::wire2::{
+    Cause, Channel, ChannelId, Endpoint, Epoch, Moment, Outcome, Owes, PacketNumber, Slot,
+};
 
 use crate::faults::{Fault, Faults};
 use crate::random::Random;
@@ -57,7 +59,7 @@ impl World {
             }
         }
         if setup.self_channel {
-            world.wire.faults.fire(Fault::Self_);
+            world.wire.faults.fire(Fault::ChannelToItself);
             world.channel(0, 0);
         }
         for node in &mut world.nodes {
@@ -229,8 +231,13 @@ impl World {
     /// What the faults that fired are counted by.
     fn look(&mut self, node: usize) {
         let Node { endpoint, channels, .. } = &self.nodes[node];
-        for channel in channels {
-            let channel = endpoint.channel(*channel).unwrap();
+        for id in channels {
+            let channel = endpoint.channel(*id).unwrap();
+            let (far, end) = self.wire.nodes[node].peers[id.0 as usize];
+            let other = self.nodes[far].endpoint.channel(end).unwrap();
+            if has_switched(channel, other) && has_switched(other, channel) {
+                self.wire.faults.fire(Fault::BothSwitchedAtOnce);
+            }
             let shadow = channel.shadow();
             if shadow.acknowledged().distance(shadow.completed()).cast_signed() > 0 {
                 self.wire.faults.fire(Fault::AcknowledgedBeforeCompletion);
@@ -490,6 +497,13 @@ impl World {
         }
         text
     }
+}
+
+/// Whether one end has lent a new inbox of which the other does not know yet.
+fn has_switched(one: &Channel, other: &Channel) -> bool {
+    let lent = one.inbox().map_or(Epoch(0), |inbox| inbox.lease().epoch);
+    let known = other.shadow().target().map_or(Epoch(0), |lease| lease.epoch);
+    lent > Epoch(1) && known < lent
 }
 
 /// Runs one schedule.

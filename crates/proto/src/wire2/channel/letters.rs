@@ -204,12 +204,11 @@ impl Channel {
             self.fail(Cause::DataLost { rail });
             return;
         }
-        if self.shadow.target().is_none_or(|target| target.epoch != status.epoch) {
-            return;
-        }
+        // Whichever inbox it came from: what was consumed stays so.
         self.acknowledged(status.consumed, now, left);
+        let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);
         let unconsumed = is_after(status.asked, status.consumed);
-        if unconsumed && status.consumed == self.shadow.acknowledged() {
+        if current && unconsumed && status.consumed == self.shadow.acknowledged() {
             self.recovery.left_unconsumed();
         }
     }
