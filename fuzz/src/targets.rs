@@ -20,7 +20,13 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("receiver", receiver),
     ("eager", eager),
     ("bundle", bundle),
+    ("frame", channel::frame),
+    ("packet", channel::packet),
+    ("channel", channel::channel),
 ];
+
+#[path = "channel.rs"]
+mod channel;
 
 /// What listen wrote and NCCL's bootstrap carried. One byte says whether the check is made to fit.
 fn handle(input: &[u8]) {
