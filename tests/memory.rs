@@ -5,9 +5,10 @@
 
 mod support;
 
-use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use harness::{Test, second_libfabric};
 use support::calls::{Buffer, Net};
 use support::heap::handed_out;
 use support::link;
@@ -27,40 +28,43 @@ const NET_ENDPOINT: usize = 672;
 const NET_CONNECTION: usize = 704;
 /// `shm` never frees the name of an endpoint's memory before the process ends (smr_create).
 const SHM_ENDPOINT: usize = 304;
-const SECOND_LIBFABRIC: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1");
 
-#[test]
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(cycles_over_rxm_leave_nothing),
+        Test::new(cycles_over_sockets_leave_nothing),
+        Test::new(cycles_over_net_leave_what_its_provider_leaks),
+        Test::new(cycles_over_shm_leave_what_its_provider_leaks),
+        Test::new(cycles_over_tcp_of_the_second_library_leave_nothing)
+            .needs(second_libfabric().map(drop)),
+    ])
+}
+
 fn cycles_over_rxm_leave_nothing() {
     let settings = [("PROVIDER", "tcp;ofi_rxm"), ("RAILS", "127.0.0.1")];
     report(&play(&settings, BOUND, |part| leaves(part, 0)));
 }
 
-#[test]
 fn cycles_over_sockets_leave_nothing() {
     let settings = [("PROVIDER", "sockets"), ("RAILS", "127.0.0.1")];
     report(&play(&settings, BOUND, |part| leaves(part, 0)));
 }
 
-#[test]
 fn cycles_over_net_leave_what_its_provider_leaks() {
     let settings = [("PROVIDER", "net"), ("RAILS", "127.0.0.1")];
     let known = ENDPOINTS * NET_ENDPOINT + ENDPOINTS * NET_CONNECTION;
     report(&play(&settings, BOUND, |part| leaves(part, known)));
 }
 
-#[test]
 fn cycles_over_shm_leave_what_its_provider_leaks() {
     let settings = [("PROVIDER", "shm")];
     report(&play(&settings, BOUND, |part| leaves(part, ENDPOINTS * SHM_ENDPOINT)));
 }
 
-#[test]
 fn cycles_over_tcp_of_the_second_library_leave_nothing() {
-    if !Path::new(SECOND_LIBFABRIC).exists() {
-        return say("not run: there is no libfabric 2.5.1; scripts/setup brings it");
-    }
-    let settings = [("LIBFABRIC", SECOND_LIBFABRIC), ("PROVIDER", "tcp"), ("RAILS", "127.0.0.1")];
+    let library = second_libfabric().expect("the test runs only where it is");
+    let library = library.to_str().expect("its path is text");
+    let settings = [("LIBFABRIC", library), ("PROVIDER", "tcp"), ("RAILS", "127.0.0.1")];
     report(&play(&settings, BOUND, |part| leaves(part, 0)));
 }
 

@@ -1,6 +1,7 @@
 //! Checks what the compiler does not: the arrows between layers, where unsafe code lives, what files may say.
 //! It says nothing about size or taste.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -156,6 +157,59 @@ fn unsafe_code_stays_home() {
             assert!(!found, "{}:{number} is unsafe code outside its homes", path.display());
         }
     }
+}
+
+/// Without cargo's harness the compiler drops such a function, so that it never runs.
+#[test]
+fn what_lists_its_tests_leaves_none_to_cargos_harness() {
+    let lists = |text: &str| code(text).any(|(_, line)| line.contains("harness::"));
+    let mut listed = 0;
+    for root in ["crates", "tests"] {
+        let all = sources(root);
+        let of_folder = |path: &Path| {
+            let main = path.with_file_name("main.rs");
+            all.iter().any(|(other, text)| *other == main && text.contains("harness::run("))
+        };
+        for (path, text) in &all {
+            if path.starts_with("crates/harness")
+                || path.ends_with("tidy.rs")
+                || !(lists(text) || of_folder(path))
+            {
+                continue;
+            }
+            listed += 1;
+            for (number, line) in code(text) {
+                assert!(line.trim() != concat!("#[te", "st]"), "{}:{number}", path.display());
+            }
+        }
+    }
+    assert!(listed > 10, "{listed} files list their tests");
+}
+
+/// What is ignored on every machine stands in docs/testing.md; what a machine lacks fails where scripts/test runs.
+#[test]
+fn every_ignored_test_is_on_the_page() {
+    let mut ignored = BTreeSet::new();
+    for (path, text) in ["src", "crates", "tests"].iter().flat_map(|root| sources(root)) {
+        if path == Path::new("tests/tidy.rs") || path.starts_with("crates/harness") {
+            continue;
+        }
+        for piece in text.split("#[ignore").skip(1) {
+            let (_, name) = piece.split_once("fn ").expect("it is of a function");
+            ignored.insert(name.split('(').next().expect("a name").to_owned());
+        }
+        let pieces: Vec<_> = text.split(".ignored(").collect();
+        for before in &pieces[..pieces.len() - 1] {
+            let (_, name) = before.rsplit_once("Test::new(").expect("it is of a test");
+            ignored.insert(name.split(')').next().expect("a name").to_owned());
+        }
+    }
+    let page = fs::read_to_string("docs/testing.md").expect("the page is there");
+    let (_, list) = page.split_once("\n## Ignored tests\n").expect("the page has the list");
+    let list = list.split("\n## ").next().expect("a split has a first piece");
+    let row = |line: &str| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned());
+    let listed: BTreeSet<_> = list.lines().filter_map(row).collect();
+    assert_eq!(ignored, listed);
 }
 
 #[test]

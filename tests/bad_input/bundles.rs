@@ -1,5 +1,6 @@
 //! A peer that has connected as it should, and writes into the ring that it was lent for bundles what no peer would.
 
+use harness::Test;
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::handshake::{Message, Ring};
 use proto::wire::seal_line;
@@ -8,9 +9,8 @@ use proto::{Reply, Request};
 use crate::garbage::{Door, PATIENCE, SETTINGS};
 use crate::support::calls::Object;
 use crate::support::link::{Link, Memory, wait};
-use crate::support::say;
-use crate::support::stage::{is_over_shm, play};
-use crate::{BOUND, open};
+use crate::support::stage::play;
+use crate::{BOUND, not_over, open};
 
 /// The form of a message in a bundle.
 const BUNDLED: u64 = 5 << 24;
@@ -38,11 +38,7 @@ impl Lent {
     }
 }
 
-#[test]
 fn what_no_peer_would_write_into_the_ring_of_bundles_is_dropped_or_fails_its_connection() {
-    if is_over_shm() {
-        return say("SKIPPED: shm dies of a peer that was never there");
-    }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
@@ -113,4 +109,13 @@ fn what_no_peer_would_write_into_the_ring_of_bundles_is_dropped_or_fails_its_con
         link.works();
         net.finalize(context).expect("finalize");
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(
+            what_no_peer_would_write_into_the_ring_of_bundles_is_dropped_or_fails_its_connection,
+        )
+        .needs(not_over("shm", "shm dies of a peer that was never there")),
+    ]
 }

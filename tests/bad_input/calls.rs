@@ -1,5 +1,6 @@
 //! Calls that no caller should make: objects that are gone, memory that is not registered, sizes that cannot be.
 
+use harness::Test;
 use net_abi::ResultCode;
 
 use crate::support::calls::{Buffer, Net, Object};
@@ -29,7 +30,6 @@ fn finish(net: Net, requests: [Object; 2]) {
     }
 }
 
-#[test]
 fn a_request_that_is_finished_is_refused_however_often_its_place_is_used_again() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -51,7 +51,6 @@ fn a_request_that_is_finished_is_refused_however_often_its_place_is_used_again()
     });
 }
 
-#[test]
 fn what_was_closed_is_refused_by_every_call() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -98,7 +97,6 @@ fn what_was_closed_is_refused_by_every_call() {
     });
 }
 
-#[test]
 fn objects_of_one_kind_are_refused_as_another() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -140,7 +138,6 @@ fn objects_of_one_kind_are_refused_as_another() {
     });
 }
 
-#[test]
 fn bytes_outside_of_a_registered_buffer_are_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -169,7 +166,6 @@ fn bytes_outside_of_a_registered_buffer_are_refused() {
     });
 }
 
-#[test]
 fn sizes_and_groups_that_cannot_be_are_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -193,7 +189,6 @@ fn sizes_and_groups_that_cannot_be_are_refused() {
     });
 }
 
-#[test]
 fn a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -222,7 +217,6 @@ fn a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone() {
     });
 }
 
-#[test]
 fn a_peer_that_has_closed_is_an_error_to_whoever_still_wants_something() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -252,7 +246,6 @@ fn a_peer_that_has_closed_is_an_error_to_whoever_still_wants_something() {
     });
 }
 
-#[test]
 fn a_buffer_that_is_never_deregistered_harms_nobody() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -278,5 +271,18 @@ fn outside_of(start: usize, len: usize) -> [(usize, usize); 9] {
         (start + 1, usize::MAX - start),
         (usize::MAX, 8),
         (8, 8),
+    ]
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(a_request_that_is_finished_is_refused_however_often_its_place_is_used_again),
+        Test::new(what_was_closed_is_refused_by_every_call),
+        Test::new(objects_of_one_kind_are_refused_as_another),
+        Test::new(bytes_outside_of_a_registered_buffer_are_refused),
+        Test::new(sizes_and_groups_that_cannot_be_are_refused),
+        Test::new(a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone),
+        Test::new(a_peer_that_has_closed_is_an_error_to_whoever_still_wants_something),
+        Test::new(a_buffer_that_is_never_deregistered_harms_nobody),
     ]
 }

@@ -1,5 +1,6 @@
 //! Ends of things: bounded whoever does not answer, and nothing left open.
 
+use harness::Test;
 use std::time::{Duration, Instant};
 
 use net_abi::ResultCode;
@@ -91,17 +92,14 @@ fn closes(part: &Part, kill: bool) {
     wait("all descriptors to be closed", || descriptors() <= before);
 }
 
-#[test]
 fn closing_with_everything_in_flight_is_bounded_when_the_peer_is_silent() {
     play(SETTINGS, BOUND, |part| closes(part, false));
 }
 
-#[test]
 fn closing_with_everything_in_flight_is_bounded_when_the_peer_is_dead() {
     play(SETTINGS, BOUND, |part| closes(part, true));
 }
 
-#[test]
 fn finalize_frees_what_was_left_open() {
     play(SETTINGS, BOUND, |part| {
         let net = Net::open(&part.plugin());
@@ -121,7 +119,6 @@ fn finalize_frees_what_was_left_open() {
 }
 
 /// v8 knows no finalize: an endpoint ends with its last comm.
-#[test]
 fn the_last_close_of_v8_frees_the_endpoint() {
     play(SETTINGS, BOUND, |part| {
         let net = Net::open(&part.plugin());
@@ -140,7 +137,6 @@ fn the_last_close_of_v8_frees_the_endpoint() {
     });
 }
 
-#[test]
 fn a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint() {
     play(SETTINGS, BOUND, |part| {
         let net = Net::open(&part.plugin());
@@ -167,4 +163,14 @@ fn connect_v8(net: Net) -> (Object, Object) {
     });
     net.close_listen(listener).expect("close");
     (send.expect("connected"), receive.expect("accepted"))
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(closing_with_everything_in_flight_is_bounded_when_the_peer_is_silent),
+        Test::new(closing_with_everything_in_flight_is_bounded_when_the_peer_is_dead),
+        Test::new(finalize_frees_what_was_left_open),
+        Test::new(the_last_close_of_v8_frees_the_endpoint),
+        Test::new(a_listener_of_v8_that_was_asked_and_closed_frees_the_endpoint),
+    ]
 }

@@ -1,5 +1,6 @@
 //! Peers that are killed: whoever depends on them gets an error in time, and nobody else notices.
 
+use harness::Test;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use crate::bystander::{self, Bystander};
 use crate::support::calls::{Answer, Failure, Net, Object};
 use crate::support::link::{Link, SLOT, from_text, to_text, wait};
 use crate::support::say;
-use crate::support::stage::{Part, is_over_shm, play};
-use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open};
+use crate::support::stage::{Part, play};
+use crate::{BOUND, DEADLINE, SETTINGS, SLACK, not_over, open};
 
 /// What a part does that is to be killed: all but "bystander" go on until then.
 fn other_part(part: &Part) -> bool {
@@ -130,7 +131,6 @@ fn in_time<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-#[test]
 fn a_peer_that_dies_before_it_accepts_is_an_error_of_connect() {
     play(SETTINGS, BOUND, |part| {
         if other_part(part) {
@@ -160,7 +160,6 @@ fn a_peer_that_dies_before_it_accepts_is_an_error_of_connect() {
     });
 }
 
-#[test]
 fn a_peer_that_dies_after_it_asked_fails_the_accept_or_the_receives() {
     play(SETTINGS, BOUND, |part| {
         if other_part(part) {
@@ -212,40 +211,31 @@ fn dies(part: &Part, name: &str, body: impl FnOnce(Net, &Link) -> Failure) {
     let failure = in_time(|| body(net, &link));
     killer.join().expect("it kills");
     peer_is_gone(&failure);
-    if name == "receiver" && is_over_shm() {
-        // Its answers to long messages stand in one queue per endpoint, and the dead never give theirs.
-        return say("SKIPPED the bystander: shm's dead hold up the living");
-    }
     bystander.works();
     bystander.end(net, context);
 }
 
-#[test]
 fn a_sender_that_dies_in_the_middle_fails_the_receives() {
     play(SETTINGS, BOUND, |part| {
         dies(part, "sender", |net, link| names_the_rank(receive_for_ever(net, link)));
     });
 }
 
-#[test]
 fn a_receiver_that_dies_in_the_middle_fails_the_sends() {
     play(SETTINGS, BOUND, |part| dies(part, "receiver", send_for_ever));
 }
 
-#[test]
 fn a_peer_that_dies_in_silence_fails_receives_that_are_posted() {
     play(SETTINGS, BOUND, |part| {
         dies(part, "idle", |net, link| names_the_rank(receive_for_ever(net, link)));
     });
 }
 
-#[test]
 fn a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive() {
     play(SETTINGS, BOUND, |part| dies(part, "idle", send_for_ever));
 }
 
 /// rxm looks at the context of whatever fails, and an injected write over tcp has none: see `injects` in `src/plugin/probe.rs`.
-#[test]
 fn short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end() {
     let settings = [SETTINGS, &[("PROVIDER", "tcp;ofi_rxm")]].concat();
     play(&settings, BOUND, |part| {
@@ -282,4 +272,18 @@ fn short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end() {
         });
         peer_is_gone(&failure);
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(a_peer_that_dies_before_it_accepts_is_an_error_of_connect),
+        Test::new(a_peer_that_dies_after_it_asked_fails_the_accept_or_the_receives),
+        Test::new(a_sender_that_dies_in_the_middle_fails_the_receives),
+        // Its answers to long messages stand in one queue per endpoint, and the dead never give theirs.
+        Test::new(a_receiver_that_dies_in_the_middle_fails_the_sends)
+            .needs(not_over("shm", "shm's dead hold up the living")),
+        Test::new(a_peer_that_dies_in_silence_fails_receives_that_are_posted),
+        Test::new(a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive),
+        Test::new(short_messages_to_the_dead_are_an_error_over_rxm_and_not_the_end),
+    ]
 }

@@ -1,5 +1,6 @@
 //! Bytes that no plugin sends, on the endpoints that take anybody's: dropped and counted, and nobody else notices.
 
+use harness::Test;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::support::link::{Link, wait};
 use crate::support::say;
 use crate::support::stage::{is_over_shm, play};
 use crate::support::stranger::{CAPABILITIES, LONGEST, Stranger};
-use crate::{BOUND, counter, open, stats_file};
+use crate::{BOUND, counter, not_over, open, stats_file};
 
 /// A message that is neither taken nor refused by then is lost, which is its sender's trouble.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -96,7 +97,6 @@ fn reseal(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-#[test]
 fn random_bytes_on_a_control_endpoint_are_counted_and_dropped() {
     let stats = stats_file("random");
     let settings = [SETTINGS, &[("STATS_FILE", stats.to_str().expect("text"))]].concat();
@@ -124,12 +124,7 @@ fn random_bytes_on_a_control_endpoint_are_counted_and_dropped() {
     assert!(counter(&stats, "garbage_messages") >= 260);
 }
 
-#[test]
 fn messages_longer_than_any_are_dropped() {
-    if is_over_shm() {
-        // Libfabric 1.17 reads on and on where a message from memory to memory ends past its receive.
-        return say("SKIPPED: shm never ends a message longer than its receive");
-    }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -150,7 +145,6 @@ fn messages_longer_than_any_are_dropped() {
     });
 }
 
-#[test]
 fn a_request_with_any_byte_changed_harms_nobody() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -180,7 +174,6 @@ fn a_request_with_any_byte_changed_harms_nobody() {
     });
 }
 
-#[test]
 fn answers_that_nobody_asked_for_are_counted_and_dropped() {
     let stats = stats_file("answers");
     let settings = [SETTINGS, &[("STATS_FILE", stats.to_str().expect("text"))]].concat();
@@ -236,11 +229,7 @@ fn answers_that_nobody_asked_for_are_counted_and_dropped() {
     assert_eq!(counter(&stats, "late_messages"), 5 * (4 * 3 + 1));
 }
 
-#[test]
 fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_nobody() {
-    if is_over_shm() {
-        return say("SKIPPED: shm dies of a peer that was never there");
-    }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -328,11 +317,7 @@ fn port(handle: &Handle) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(ip), u16::from_be_bytes([bytes[2], bytes[3]]))
 }
 
-#[test]
 fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
-    if is_over_shm() {
-        return say("SKIPPED: shm has no port");
-    }
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -375,7 +360,6 @@ fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
 }
 
 /// A guard for the forgeries above: the listener takes one that is good.
-#[test]
 fn a_request_as_a_peer_would_write_it_is_taken() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -393,4 +377,23 @@ fn a_request_as_a_peer_would_write_it_is_taken() {
         });
         net.finalize(context).expect("finalize");
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(random_bytes_on_a_control_endpoint_are_counted_and_dropped),
+        Test::new(messages_longer_than_any_are_dropped).needs(not_over(
+            "shm",
+            "1.17 reads on and on where a message from memory to memory ends past its receive",
+        )),
+        Test::new(a_request_with_any_byte_changed_harms_nobody),
+        Test::new(answers_that_nobody_asked_for_are_counted_and_dropped),
+        Test::new(
+            a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_nobody,
+        )
+        .needs(not_over("shm", "shm dies of a peer that was never there")),
+        Test::new(raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody)
+            .needs(not_over("shm", "shm has no port")),
+        Test::new(a_request_as_a_peer_would_write_it_is_taken),
+    ]
 }

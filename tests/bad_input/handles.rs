@@ -1,5 +1,6 @@
 //! Handles that are damaged, of another version, job or process.
 
+use harness::Test;
 use std::time::Instant;
 
 use net_abi::ResultCode;
@@ -9,7 +10,6 @@ use crate::support::link::{Link, from_text, to_text, wait};
 use crate::support::stage::play;
 use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open, refused};
 
-#[test]
 fn a_handle_with_any_byte_changed_is_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -34,7 +34,6 @@ fn a_handle_with_any_byte_changed_is_refused() {
     });
 }
 
-#[test]
 fn a_handle_of_another_protocol_version_is_refused_by_that_name() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -70,7 +69,6 @@ fn fails_to_connect(net: Net, context: Object, handle: &mut Handle, listener: Ob
     }
 }
 
-#[test]
 fn a_handle_with_a_stale_nonce_is_refused_by_the_listener() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -86,7 +84,6 @@ fn a_handle_with_a_stale_nonce_is_refused_by_the_listener() {
     });
 }
 
-#[test]
 fn a_handle_of_another_job_is_refused_by_the_listener() {
     // Accept is asked until the stranger has come, which takes as long as a process takes to start.
     let settings = [SETTINGS, &[("CONNECT_TIMEOUT_MS", "60000")]].concat();
@@ -123,7 +120,6 @@ fn a_handle_of_another_job_is_refused_by_the_listener() {
     });
 }
 
-#[test]
 fn a_handle_with_garbage_for_scratch_is_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -158,7 +154,6 @@ fn a_handle_with_garbage_for_scratch_is_refused() {
     });
 }
 
-#[test]
 fn a_handle_with_the_scratch_of_another_process_is_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -187,4 +182,15 @@ fn a_handle_with_the_scratch_of_another_process_is_refused() {
         link.works();
         net.finalize(context).expect("finalize");
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(a_handle_with_any_byte_changed_is_refused),
+        Test::new(a_handle_of_another_protocol_version_is_refused_by_that_name),
+        Test::new(a_handle_with_a_stale_nonce_is_refused_by_the_listener),
+        Test::new(a_handle_of_another_job_is_refused_by_the_listener),
+        Test::new(a_handle_with_garbage_for_scratch_is_refused),
+        Test::new(a_handle_with_the_scratch_of_another_process_is_refused),
+    ]
 }

@@ -1,5 +1,6 @@
 //! Listeners that close too early, and listeners that more peers ask than may wait.
 
+use harness::Test;
 use std::time::Instant;
 
 use net_abi::ResultCode;
@@ -8,7 +9,6 @@ use crate::support::link::{Link, wait};
 use crate::support::stage::play;
 use crate::{BOUND, DEADLINE, SETTINGS, SLACK, counter, open, stats_file};
 
-#[test]
 fn a_listener_that_closes_before_it_is_asked_is_an_error_of_connect_and_a_counted_drop() {
     let stats = stats_file("closed");
     let settings = [SETTINGS, &[("STATS_FILE", stats.to_str().expect("text"))]].concat();
@@ -35,7 +35,6 @@ fn a_listener_that_closes_before_it_is_asked_is_an_error_of_connect_and_a_counte
     assert_eq!(dropped, 1 + again, "each request is asked again, and dropped");
 }
 
-#[test]
 fn a_listener_that_closes_in_the_middle_of_an_accept_leaves_nothing_behind() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -52,7 +51,6 @@ fn a_listener_that_closes_in_the_middle_of_an_accept_leaves_nothing_behind() {
     });
 }
 
-#[test]
 fn more_requests_than_may_wait_on_one_listener_are_deferred_and_served() {
     const CONNECTS: usize = 140;
     let settings =
@@ -82,4 +80,14 @@ fn more_requests_than_may_wait_on_one_listener_are_deferred_and_served() {
         net.close_listen(listener).expect("close");
         net.finalize(context).expect("finalize");
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(
+            a_listener_that_closes_before_it_is_asked_is_an_error_of_connect_and_a_counted_drop,
+        ),
+        Test::new(a_listener_that_closes_in_the_middle_of_an_accept_leaves_nothing_behind),
+        Test::new(more_requests_than_may_wait_on_one_listener_are_deferred_and_served),
+    ]
 }

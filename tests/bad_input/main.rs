@@ -18,11 +18,13 @@ mod too_long;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
+use harness::Need;
 use net_abi::ResultCode;
 use support::calls::{Answer, Net, Object};
-use support::stage::Part;
+use support::stage::{Part, is_over};
 
 /// Two rails of the loopback interface, and short deadlines.
 const SETTINGS: &[(&str, &str)] = &[
@@ -38,6 +40,28 @@ const CLOSE_BOUND: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(30);
 /// How long a play may take, deadlines and all.
 const BOUND: Duration = Duration::from_secs(240);
+
+fn main() -> ExitCode {
+    let tests = [
+        bundles::tests(),
+        calls::tests(),
+        closing::tests(),
+        deaths::tests(),
+        garbage::tests(),
+        handles::tests(),
+        listeners::tests(),
+        pauses::tests(),
+        settings::tests(),
+        stopped::tests(),
+        too_long::tests(),
+    ];
+    harness::run(tests.into_iter().flatten())
+}
+
+/// A test needs another provider than the one that IRONRAIL_PROVIDER asks for, if that is `provider`, because of `why`.
+fn not_over(provider: &str, why: &str) -> Need {
+    if is_over(provider) { Err(format!("another provider than {provider}: {why}")) } else { Ok(()) }
+}
 
 fn open(part: &Part) -> (Net, Object) {
     let net = Net::open(&part.plugin());

@@ -1,5 +1,6 @@
 //! A peer that is stopped in the middle takes no data, for however long, and is not given up for dead.
 
+use harness::Test;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,6 @@ impl Stream {
     }
 }
 
-#[test]
 fn a_peer_that_is_stopped_in_the_middle_is_waited_for() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -95,4 +95,8 @@ fn a_peer_that_is_stopped_in_the_middle_is_waited_for() {
         peer.resume();
         stream.until_done(done + 2 * OUTSTANDING);
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new(a_peer_that_is_stopped_in_the_middle_is_waited_for)]
 }

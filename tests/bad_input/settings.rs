@@ -1,5 +1,6 @@
 //! Settings that cannot be followed: init fails, with one sentence that says what to do.
 
+use harness::Test;
 use std::time::Instant;
 
 use crate::support::calls::{Net, warnings};
@@ -30,7 +31,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("LIBFABRIC", "libc.so.6", "IRONRAIL_LIBFABRIC"),
 ];
 
-#[test]
 fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
     for (name, value, words) in CASES {
         let test = [("TEST_NAME", *name), ("TEST_WORDS", *words)];
@@ -54,7 +54,6 @@ fn a_setting_that_cannot_be_followed_fails_init_with_one_sentence() {
     }
 }
 
-#[test]
 fn an_address_for_a_rail_of_shared_memory_fails_init() {
     let settings = [("PROVIDER", "shm"), ("RAILS", "127.0.0.1")];
     play(&settings, BOUND, |part| {
@@ -63,7 +62,6 @@ fn an_address_for_a_rail_of_shared_memory_fails_init() {
     });
 }
 
-#[test]
 fn a_setting_that_is_not_known_is_a_warning_that_names_the_nearest() {
     let settings = [("RAILS", "127.0.0.1"), ("MAX_RIALS", "2")];
     play(&settings, BOUND, |part| {
@@ -75,7 +73,6 @@ fn a_setting_that_is_not_known_is_a_warning_that_names_the_nearest() {
     });
 }
 
-#[test]
 fn settings_that_differ_are_one_warning_on_each_side_however_many_connections_there_are() {
     let settings = [("RAILS", "127.0.0.1"), ("STRIPE_MIN", "64K")];
     play(&settings, BOUND, |part| {
@@ -98,7 +95,6 @@ fn settings_that_differ_are_one_warning_on_each_side_however_many_connections_th
     });
 }
 
-#[test]
 fn a_traffic_class_is_taken_or_left_out_and_messages_move_all_the_same() {
     play(&[("RAILS", "127.0.0.1")], BOUND, |part| {
         let net = Net::open(&part.plugin());
@@ -108,4 +104,16 @@ fn a_traffic_class_is_taken_or_left_out_and_messages_move_all_the_same() {
         assert!(warnings().len() <= 1, "{:?}", warnings());
         net.finalize(context).expect("finalize");
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(a_setting_that_cannot_be_followed_fails_init_with_one_sentence),
+        Test::new(an_address_for_a_rail_of_shared_memory_fails_init),
+        Test::new(a_setting_that_is_not_known_is_a_warning_that_names_the_nearest),
+        Test::new(
+            settings_that_differ_are_one_warning_on_each_side_however_many_connections_there_are,
+        ),
+        Test::new(a_traffic_class_is_taken_or_left_out_and_messages_move_all_the_same),
+    ]
 }

@@ -1,5 +1,6 @@
 //! A peer that stops in the middle of a long message: deregMr says what is true of the memory, and says it in time.
 
+use harness::Test;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use crate::closing::stays;
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::link::{from_text, to_text, wait};
 use crate::support::say;
-use crate::support::stage::{Cast, Part, is_over, is_over_shm, play};
-use crate::{BOUND, SETTINGS, open};
+use crate::support::stage::{Cast, Part, play};
+use crate::{BOUND, SETTINGS, not_over, open};
 
 /// More than all sockets between two processes hold.
 const LONG: usize = 64 << 20;
@@ -115,20 +116,19 @@ fn is_other(part: &Part) -> bool {
     true
 }
 
+/// Why the tests of a stopped writer have nothing to show over shm.
+const READS_ITSELF: &str = "with shm the receiver reads the message itself";
+
 fn settings() -> Vec<(&'static str, &'static str)> {
     let mut settings = SETTINGS.to_vec();
     settings.push(("CLOSE_TIMEOUT_MS", WAIT));
     settings
 }
 
-#[test]
 fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
     play(&settings(), BOUND, |part| {
         if is_other(part) {
             return;
-        }
-        if is_over_shm() {
-            return say("SKIPPED: with shm the receiver reads the message itself");
         }
         let (net, context) = open(part);
         let mut bystander = Bystander::cast(part, net, context);
@@ -164,14 +164,10 @@ fn memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on() {
 }
 
 /// The dead write nothing more.
-#[test]
 fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
     play(&settings(), BOUND, |part| {
         if is_other(part) {
             return;
-        }
-        if is_over_shm() {
-            return say("SKIPPED: with shm the receiver reads the message itself");
         }
         let (net, context) = open(part);
         let mut bystander = Bystander::cast(part, net, context);
@@ -192,19 +188,10 @@ fn memory_that_a_dead_peer_wrote_to_is_free_in_time() {
 }
 
 /// The handle of a buffer that stays is good until the endpoint ends, and then its region is gone.
-#[test]
 fn finalize_frees_what_a_stopped_peer_may_write_to() {
     play(&settings(), BOUND, |part| {
         if is_other(part) {
             return;
-        }
-        if is_over_shm() {
-            return say("SKIPPED: with shm the receiver reads the message itself");
-        }
-        if is_over("tcp;ofi_rxm") {
-            return say(
-                "SKIPPED: rxm of 1.17 reads freed memory when half a message is there at its close",
-            );
         }
         let before = crate::support::link::descriptors();
         let (net, context) = open(part);
@@ -224,4 +211,19 @@ fn finalize_frees_what_a_stopped_peer_may_write_to() {
         drop(writer);
         wait("all descriptors to be closed", || crate::support::link::descriptors() <= before);
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(memory_that_a_stopped_peer_may_write_to_stays_until_it_goes_on)
+            .needs(not_over("shm", READS_ITSELF)),
+        Test::new(memory_that_a_dead_peer_wrote_to_is_free_in_time)
+            .needs(not_over("shm", READS_ITSELF)),
+        Test::new(finalize_frees_what_a_stopped_peer_may_write_to)
+            .needs(not_over("shm", READS_ITSELF))
+            .needs(not_over(
+                "tcp;ofi_rxm",
+                "rxm of 1.17 reads freed memory when half a message is there at its close",
+            )),
+    ]
 }

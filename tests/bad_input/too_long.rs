@@ -1,6 +1,7 @@
 //! Messages longer than their receives: an error that names both sizes at both ends since v9, cut with one warning up to v8, and
 //! never a byte past the receive.
 
+use harness::Test;
 use net_abi::ResultCode;
 
 use crate::support::calls::{Failure, Object, warnings};
@@ -11,7 +12,6 @@ use crate::{BOUND, SETTINGS, open};
 const SENT: usize = 40_000;
 const POSTED: usize = 1000;
 
-#[test]
 fn a_message_longer_than_its_receive_is_an_error_of_both_ends_that_names_both_sizes() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -49,7 +49,6 @@ fn names_both(failure: &Failure) {
     assert!(said.contains("40000") && said.contains("1000"), "{failure:?}");
 }
 
-#[test]
 fn a_message_longer_than_a_receive_of_v8_is_cut_with_one_warning() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
@@ -82,4 +81,11 @@ fn a_message_longer_than_a_receive_of_v8_is_cut_with_one_warning() {
         link.works();
         net.finalize(context).expect("finalize");
     });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(a_message_longer_than_its_receive_is_an_error_of_both_ends_that_names_both_sizes),
+        Test::new(a_message_longer_than_a_receive_of_v8_is_cut_with_one_warning),
+    ]
 }

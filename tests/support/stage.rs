@@ -8,7 +8,8 @@ use std::any::type_name;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{self, Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,7 +47,10 @@ fn perform(
         body(&part);
         part.end();
     }
-    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.{}", process::id()));
+    // A test may be played in two ways at once.
+    static PLAYS: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{test}.{}.{}", process::id(), PLAYS.fetch_add(1, Ordering::Relaxed));
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let output = File::create(&log).expect("the target folder takes a file");
     let mut main = command(test, "main", settings);
     main.env(PLUGIN, super::plugin()).stdin(Stdio::piped());
@@ -190,6 +194,18 @@ impl Cast {
         let line = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &line]).status().expect("there is a shell");
         assert!(status.success(), "{line}: {status}");
+    }
+
+    /// Waits for the part to end, however it does.
+    pub(crate) fn ended(mut self, bound: Duration) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                return status;
+            }
+            assert!(start.elapsed() < bound, "a part does not end");
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits for the part to end well.

@@ -3,14 +3,15 @@
 //! Two things make these tests mean something. A GPU's addresses are mapped to nothing here, so a plugin whose processor touches what is a
 //! GPU's dies. And what lands in a GPU's memory stays unseen until the NIC that brought it has read memory of that GPU.
 
+use std::cell::Cell;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::gpu::DeviceMemory;
+use harness::{Test, second_libfabric};
 use net_abi::{PTR_CUDA, PTR_DMABUF, PTR_HOST, ResultCode};
 
-use crate::support;
 use crate::support::calls::{self, Buffer, Net, Object};
 use crate::support::gpu::{Gpus, driver};
 use crate::support::stage::{Part, play_each};
@@ -27,13 +28,54 @@ const LONG_CASE: &str = "cxi 2 second";
 /// More tests of a request that is not done are a hang.
 const TESTS_MAX: u32 = 100_000;
 
-/// Of some cases, those that the libraries on this machine allow.
+thread_local! {
+    /// Whether the test that begins on this thread is about the second library.
+    static SECOND: Cell<bool> = const { Cell::new(false) };
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let tests = [
+        on_both(messages_go_between_host_and_gpu_memory_whichever_way),
+        vec![
+            Test::new(messages_of_gpus_as_told)
+                .ignored("it takes its case from GPU_CASE, as scripts/matrix vfabric gives it"),
+        ],
+        vec![Test::new(short_messages_in_bursts_reach_a_gpu)],
+        on_both(a_message_to_a_gpu_waits_for_its_receive),
+        on_both(one_flush_shows_what_a_group_brought_to_several_gpus),
+        vec![Test::new(each_of_several_flushes_shows_its_own_bytes)],
+        vec![Test::new(a_refused_read_of_a_gpu_is_neither_lost_nor_repeated)],
+        on_both(one_buffer_is_registered_once_however_it_is_named),
+        on_both(memory_that_is_allocated_anew_at_an_address_is_registered_anew),
+        on_both(what_is_no_gpu_memory_is_refused_by_name),
+        on_both(what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why),
+        on_both(an_abort_takes_gpu_memory_back),
+        vec![Test::new(memory_is_not_given_back_under_its_flush)],
+        vec![Test::new(a_dead_nic_fails_what_gpus_wait_for)],
+    ];
+    tests.into_iter().flatten().collect()
+}
+
+/// A test with its cases of libfabric 1.17, and one with those of the second library.
+fn on_both<F: Fn() + Copy + Send + 'static>(test: F) -> Vec<Test> {
+    let second = Test::variant(test, "with_the_second_library", move || {
+        SECOND.set(true);
+        test();
+    });
+    vec![Test::new(test), second.needs(second_libfabric().map(drop))]
+}
+
+/// Of some cases, those of the library that the test is about.
 fn with<'a>(cases: &[&'a str]) -> Vec<&'a str> {
-    let there = Path::new(crate::SECOND_LIBFABRIC).exists();
-    if !there {
-        support::say("not all is run: there is no libfabric 2.5.1; scripts/setup brings it");
-    }
-    cases.iter().copied().filter(|case| there || !case.ends_with(" second")).collect()
+    let second = SECOND.take();
+    let chosen = cases.iter().copied().filter(|case| case.ends_with(" second") == second);
+    let chosen: Vec<_> = chosen.collect();
+    assert!(!chosen.is_empty(), "there is no case of this library");
+    chosen
+}
+
+fn second() -> PathBuf {
+    second_libfabric().expect("the test runs only where it is")
 }
 
 /// Memory of the host's or of a GPU's.
@@ -110,7 +152,7 @@ impl Rig {
         let words: Vec<&str> = case.split(' ').collect();
         let [profile, rails, ..] = words[..] else { panic!("{case}: a profile and a number") };
         if words.len() > 2 {
-            set("IRONRAIL_LIBFABRIC", crate::SECOND_LIBFABRIC);
+            set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
         }
         Self::open_on(part, profile, rails.parse().expect("a number"), "", more)
     }
@@ -209,7 +251,6 @@ fn pattern(message: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ at >> 8 ^ at >> 16 ^ (message * 37)).to_le_bytes()[0] | 1).collect()
 }
 
-#[test]
 fn messages_go_between_host_and_gpu_memory_whichever_way() {
     play_each(&with(&CASES), &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -220,8 +261,6 @@ fn messages_go_between_host_and_gpu_memory_whichever_way() {
 }
 
 /// Settings of the fabric are the environment's (`scripts/matrix vfabric`).
-#[test]
-#[ignore = "it takes its case from GPU_CASE"]
 fn messages_of_gpus_as_told() {
     let case = std::env::var("GPU_CASE").expect("GPU_CASE names profile and rails");
     play_each(&[&case], &[provider(), driver()], 10 * BOUND, |part, case| {
@@ -273,7 +312,6 @@ fn every_way(rig: &Rig, sizes: &[usize]) {
 }
 
 /// Bursts of short messages: from and to a GPU they travel one by one, and nothing is copied.
-#[test]
 fn short_messages_in_bursts_reach_a_gpu() {
     const BURST: usize = 16;
     play_each(
@@ -313,7 +351,6 @@ fn short_messages_in_bursts_reach_a_gpu() {
 }
 
 /// No message is there before its receive: none is copied to a GPU later.
-#[test]
 fn a_message_to_a_gpu_waits_for_its_receive() {
     play_each(&with(&["cxi 1 second", "tcp 1"]), &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -338,7 +375,6 @@ fn a_message_to_a_gpu_waits_for_its_receive() {
 }
 
 /// Where regions are bound to endpoints, and where they are not. The sizes are NCCL's, which may be of other buffers.
-#[test]
 fn one_flush_shows_what_a_group_brought_to_several_gpus() {
     play_each(
         &with(&["cxi 2", "efa 2 second", "tcp 2"]),
@@ -395,7 +431,6 @@ fn one_flush_shows_what_a_group_brought_to_several_gpus() {
 }
 
 /// Receives are reported, and only then flushed, one by one: each flush waits for reads of its own, or of one that is not over.
-#[test]
 fn each_of_several_flushes_shows_its_own_bytes() {
     play_each(&["cxi 2", "efa 3"], &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -444,7 +479,6 @@ fn each_of_several_flushes_shows_its_own_bytes() {
     });
 }
 
-#[test]
 fn a_refused_read_of_a_gpu_is_neither_lost_nor_repeated() {
     play_each(&["cxi", "efa"], &[provider(), driver()], BOUND, |part, profile| {
         let rig = Rig::open(part, profile, 3);
@@ -475,7 +509,6 @@ fn a_refused_read_of_a_gpu_is_neither_lost_nor_repeated() {
 }
 
 /// NCCL registers one pool for every connection of a proxy, and parts of it: it is pinned once.
-#[test]
 fn one_buffer_is_registered_once_however_it_is_named() {
     play_each(
         &with(&["cxi 2 second", "efa 2", "tcp 2"]),
@@ -518,12 +551,11 @@ fn one_buffer_is_registered_once_however_it_is_named() {
 }
 
 /// Its old registration, which NCCL has not given back, would lead into memory that is nobody's.
-#[test]
 fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
     let cases = ["by address", "no-ids", "by descriptor second", "no-ids second"];
     play_each(&with(&cases), &[provider(), driver()], BOUND, |part, case| {
         if case.ends_with(" second") {
-            set("IRONRAIL_LIBFABRIC", crate::SECOND_LIBFABRIC);
+            set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
         }
         let words = if case.starts_with("no-ids") { "no-ids" } else { "" };
         let rig = Rig::open_with(part, "cxi", 1, words);
@@ -553,7 +585,6 @@ fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
     });
 }
 
-#[test]
 fn what_is_no_gpu_memory_is_refused_by_name() {
     play_each(&with(&["cxi 1 second", "tcp 1"]), &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -614,7 +645,6 @@ const OFFERS: [(&str, i32, &str); 11] = [
 ];
 
 /// The second library is one that knows the option by which software is told from NICs, and DMA-BUFs.
-#[test]
 fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
     let names = OFFERS.map(|(case, ..)| case);
     play_each(&with(&names), &[provider(), driver()], BOUND, |part, case| {
@@ -625,7 +655,7 @@ fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
         set("VFABRIC_HMEM", hmem);
         set("IRONRAIL_DEVICE_MEMORY", wanted);
         if case.ends_with(" second") {
-            set("IRONRAIL_LIBFABRIC", crate::SECOND_LIBFABRIC);
+            set("IRONRAIL_LIBFABRIC", second().to_str().expect("its path is text"));
         }
         let gpus = Gpus::try_load(Path::new(driver().1), driver_words);
         let World { nets: [net, _], fabric } = World::open_and_say(part, profile, [2, 2], "info");
@@ -661,7 +691,6 @@ fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
 }
 
 /// Receives into a GPU are posted when the caller gives up: its memory is its own again when deregMr says so.
-#[test]
 fn an_abort_takes_gpu_memory_back() {
     play_each(&with(&CASES), &[provider(), driver()], BOUND, |part, case| {
         // One thread has both ends: whoever waits for the other waits in vain, and comes again.
@@ -700,7 +729,6 @@ fn an_abort_takes_gpu_memory_back() {
 }
 
 /// What is read is a buffer of NCCL's: it stays registered as long.
-#[test]
 fn memory_is_not_given_back_under_its_flush() {
     play_each(&["cxi 1", "efa 2", "tcp 1"], &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
@@ -739,7 +767,6 @@ fn memory_is_not_given_back_under_its_flush() {
 }
 
 /// A NIC dies under messages between GPUs, and under their flush: errors, and nothing is touched.
-#[test]
 fn a_dead_nic_fails_what_gpus_wait_for() {
     play_each(&["cxi 2", "efa 2"], &[provider(), driver()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");

@@ -9,9 +9,9 @@ mod classes;
 mod closing;
 mod connecting;
 mod eager;
+mod fabric;
 mod flush;
 mod gone;
-mod gpu;
 mod lines;
 mod link;
 mod mixed;
@@ -24,142 +24,15 @@ mod support;
 mod vfabric;
 mod world;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::client;
+use fabric::Fabric;
 use support::stage::play;
 use world::{End, World, provider};
 
-/// libfabric 2.5.1, as scripts/setup brings it (the wheel mpich 5.0.2 carries it).
-const SECOND_LIBFABRIC: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1");
-
-const RAILS: &str = "vnic0,vnic1,vnic2,vnic3";
-
 /// Longer than any run takes on a machine that is busy with others.
 const HANG: Duration = Duration::from_secs(120);
-
-/// A run's settings, and the report it leaves.
-struct Fabric {
-    settings: Vec<(&'static str, String)>,
-    report: PathBuf,
-}
-
-/// What a run left behind.
-#[derive(Debug)]
-struct Report {
-    violations: Vec<String>,
-    numbers: BTreeMap<String, u64>,
-}
-
-impl Fabric {
-    fn new(profile: &str, more: &[(&'static str, &str)]) -> Self {
-        static RUNS: AtomicU32 = AtomicU32::new(0);
-        let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("vfabric-{}-{run}", std::process::id());
-        let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let folder = vfabric::file().parent().expect("a file lies in a folder").to_owned();
-        let text = |path: &Path| path.to_str().expect("the target folder is text").to_owned();
-        let mut settings = vec![
-            ("FI_PROVIDER_PATH", text(&folder)),
-            ("FI_PROVIDER", "vfabric".to_owned()),
-            ("IRONRAIL_RAILS", RAILS.to_owned()),
-            ("VFABRIC_PROFILE", profile.to_owned()),
-            ("VFABRIC_REPORT", text(&report)),
-        ];
-        settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
-        Self { settings, report }
-    }
-
-    /// The C client, with itself.
-    fn client(profile: &str, version: u32, more: &[(&'static str, &str)]) -> Report {
-        let fabric = Self::new(profile, more);
-        let settings: Vec<_> =
-            fabric.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        client::run(version, "self", &settings);
-        fabric.report()
-    }
-
-    /// An all-reduce of two threads, every byte checked.
-    fn all_reduce(profile: &str, more: &[(&'static str, &str)]) -> Report {
-        Self::two_threads("all_reduce", profile, more)
-    }
-
-    /// Some operation of two threads, every byte checked.
-    fn two_threads(operation: &str, profile: &str, more: &[(&'static str, &str)]) -> Report {
-        let fabric = Self::new(profile, more);
-        support::output_of(&mut fabric.perf(operation));
-        fabric.report()
-    }
-
-    /// Communicators of two threads each.
-    fn stress(profile: &str) -> Report {
-        let fabric = Self::new(profile, &[]);
-        let settings: Vec<_> =
-            fabric.settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        client::stress(8, 1, 24, &settings);
-        fabric.report()
-    }
-
-    fn perf(&self, operation: &str) -> Command {
-        let mut perf = Command::new(command());
-        perf.args(["perf", operation, "--ranks", "2", "--threads"]);
-        perf.args(["-b", "8", "-e", "1M", "-f", "8", "-n", "2", "-w", "1", "-c", "1"]);
-        perf.arg("--net").arg(support::plugin());
-        perf.envs(self.settings.iter().map(|(name, value)| (*name, value)));
-        perf
-    }
-
-    fn report(&self) -> Report {
-        let text = std::fs::read_to_string(&self.report).expect("the provider leaves a report");
-        std::fs::remove_file(&self.report).expect("the report is a file");
-        let mut report = Report { violations: Vec::new(), numbers: BTreeMap::new() };
-        for line in text.lines() {
-            if let Some(words) = line.strip_prefix("violation ") {
-                report.violations.push(words.to_owned());
-            } else if let Some((name, Ok(value))) =
-                line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse()))
-            {
-                report.numbers.insert(name, value);
-            }
-        }
-        report
-    }
-}
-
-impl Report {
-    fn number(&self, name: &str) -> u64 {
-        self.numbers.get(name).copied().unwrap_or(0)
-    }
-
-    /// Data moved on every NIC, no rule was broken, and nothing is left open.
-    #[track_caller]
-    fn is_clean(&self) {
-        assert_eq!(self.number("violations"), 0, "{:#?}", self.violations);
-        for kind in ["domains", "endpoints", "queues", "vectors", "regions", "peers", "operations"]
-        {
-            assert_eq!(self.number(&format!("open {kind}")), 0, "{kind} left open: {self:#?}");
-        }
-        for nic in 0..4 {
-            assert!(self.number(&format!("nic {nic} bytes")) > 0, "NIC {nic} has moved nothing");
-        }
-    }
-}
-
-/// The command, built by cargo once.
-fn command() -> &'static Path {
-    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    COMMAND.get_or_init(|| {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/cli/Cargo.toml");
-        let build = escargot::CargoBuild::new().manifest_path(manifest).bin("ironrail").run();
-        build.expect("the command builds").path().to_owned()
-    })
-}
 
 #[track_caller]
 fn moves_data(profile: &str) {
@@ -196,19 +69,6 @@ fn tcp_moves_data() {
 #[test]
 fn the_adversary_moves_data() {
     moves_data("adversary");
-}
-
-#[test]
-fn the_second_library_moves_data_alike() {
-    if !Path::new(SECOND_LIBFABRIC).exists() {
-        support::say("not run: there is no libfabric 2.5.1; scripts/setup brings it");
-        return;
-    }
-    for profile in ["cxi", "efa", "tcp", "adversary"] {
-        let second = ("IRONRAIL_LIBFABRIC", SECOND_LIBFABRIC);
-        Fabric::client(profile, 12, &[second]).is_clean();
-        Fabric::all_reduce(profile, &[second]).is_clean();
-    }
 }
 
 /// Immediates granted and refused, regions named by offsets and by addresses, on endpoints of their own.

@@ -1,61 +1,93 @@
-//! `ironrail perf raw` and `versus-raw`, and what the plugin counts, over the libfabric of this machine; skipped, with a line,
-//! where there is none.
+//! `ironrail perf raw` and `versus-raw`, and what the plugin counts, over the libfabric of this machine; ignored where that lacks
+//! the provider.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, ExitCode, Output};
 
-fn perf(arguments: &str) -> Option<(i32, String, String)> {
+use fabric::{Library, Query};
+use harness::{Need, Test};
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(bare_writes_move_over_net).needs(offers("net")),
+        Test::new(bare_writes_move_over_rxm).needs(offers("tcp;ofi_rxm")),
+        Test::new(bare_writes_move_over_sockets).needs(offers("sockets")),
+        Test::new(bare_writes_move_over_shm).needs(offers("shm")),
+        Test::new(a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank),
+        Test::new(each_way_of_bare_libfabric_takes_the_posts_that_it_says).needs(offers("net")),
+        Test::new(the_counters_of_all_ranks_are_summed).needs(offers("net")),
+        Test::new(the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs)
+            .needs(offers("net")),
+        Test::new(options_that_do_not_go_together_are_a_wrong_command_line),
+    ])
+}
+
+/// Whether this machine's libfabric has the provider.
+fn offers(provider: &str) -> Need {
+    let library =
+        Library::open(&["libfabric.so.1"]).map_err(|error| format!("libfabric ({error})"))?;
+    let query = Query { provider: Some(provider.to_owned()), ..Query::default() };
+    let found =
+        library.find(&query).map_err(|error| format!("libfabric that answers ({error})"))?;
+    if found.iter().any(|info| info.provider() == provider) {
+        return Ok(());
+    }
+    Err(format!("a libfabric {} with the provider {provider}", library.version()))
+}
+
+fn perf(arguments: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.arg("perf").args(arguments.split_whitespace());
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    let (code, table, errors) = (status.code().unwrap(), text(stdout), text(stderr));
-    if errors.contains("no libfabric") || errors.contains("has none of") {
-        let _ = write!(std::io::stderr(), "SKIPPED: {errors}");
-        return None;
-    }
-    Some((code, table, errors))
+    (status.code().unwrap(), text(stdout), text(stderr))
 }
 
 fn rows(table: &str) -> usize {
     table.lines().filter(|line| !line.starts_with('#')).count()
 }
 
-#[test]
-fn bare_writes_move_in_bulk_and_back_and_forth() {
-    for provider in
-        ["", "--provider tcp;ofi_rxm", "--provider sockets", "--provider shm --source none"]
-    {
-        for mode in [
-            "",
-            "--latency",
-            "--latency --no-inject",
-            "--latency --ahead 8",
-            "--window 32",
-            "--answered --window 3",
-            "--two-sided",
-            "--two-sided --unanswered --window 3",
-            "--two-sided --latency",
-            "--two-sided --latency --no-inject --ahead 8",
-            "--rendezvous",
-            "--rendezvous --window 32 --no-inject",
-            "--rendezvous --latency",
-            "--rendezvous --latency --no-inject --ahead 8",
-        ] {
-            let Some((code, table, errors)) =
-                perf(&format!("raw {provider} {mode} -b 8 -e 512K -f 16 -n 40"))
-            else {
-                continue;
-            };
-            assert_eq!(code, 0, "{provider} {mode}: {table}{errors}");
-            assert_eq!(rows(&table), 5, "{provider} {mode}: {table}");
-        }
+fn bare_writes_move_over_net() {
+    bare_writes_move_in_bulk_and_back_and_forth("--provider net");
+}
+
+fn bare_writes_move_over_rxm() {
+    bare_writes_move_in_bulk_and_back_and_forth("--provider tcp;ofi_rxm");
+}
+
+fn bare_writes_move_over_sockets() {
+    bare_writes_move_in_bulk_and_back_and_forth("--provider sockets");
+}
+
+fn bare_writes_move_over_shm() {
+    bare_writes_move_in_bulk_and_back_and_forth("--provider shm --source none");
+}
+
+fn bare_writes_move_in_bulk_and_back_and_forth(provider: &str) {
+    for mode in [
+        "",
+        "--latency",
+        "--latency --no-inject",
+        "--latency --ahead 8",
+        "--window 32",
+        "--answered --window 3",
+        "--two-sided",
+        "--two-sided --unanswered --window 3",
+        "--two-sided --latency",
+        "--two-sided --latency --no-inject --ahead 8",
+        "--rendezvous",
+        "--rendezvous --window 32 --no-inject",
+        "--rendezvous --latency",
+        "--rendezvous --latency --no-inject --ahead 8",
+    ] {
+        let (code, table, errors) =
+            perf(&format!("raw {provider} {mode} -b 8 -e 512K -f 16 -n 40"));
+        assert_eq!(code, 0, "{provider} {mode}: {table}{errors}");
+        assert_eq!(rows(&table), 5, "{provider} {mode}: {table}");
     }
 }
 
-#[test]
 fn a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank() {
     let output = Command::new(env!("CARGO_BIN_EXE_ironrail"))
         .args(["perf", "raw", "--libfabric", "/no/such/libfabric.so.1"])
@@ -70,7 +102,6 @@ fn a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank() {
 }
 
 /// The posts of 40 and 5 messages of each of two ranks, and as many warm-ups as were asked for.
-#[test]
 fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
     for (mode, messages, posts) in [
         ("--latency", 90, 90),
@@ -85,7 +116,7 @@ fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
     ] {
         for bytes in ["8", "64K"] {
             let arguments = format!("raw {mode} -b {bytes} -e {bytes} -n 40 -w 5 --writes --json");
-            let Some((code, text, errors)) = perf(&arguments) else { continue };
+            let (code, text, errors) = perf(&arguments);
             assert_eq!(code, 0, "{mode}: {text}{errors}");
             let json: serde_json::Value = serde_json::from_str(&text).unwrap();
             let writes = &json["writes"][0];
@@ -116,7 +147,6 @@ fn plugin() -> PathBuf {
 }
 
 /// Of both ranks: one has sent half of the messages of a ping-pong, and none of what only the other sends.
-#[test]
 fn the_counters_of_all_ranks_are_summed() {
     for (benchmark, messages) in [("pingpong", 90), ("sendrecv --one-way --window 5", 45)] {
         let arguments = format!(
@@ -140,7 +170,6 @@ fn the_counters_of_all_ranks_are_summed() {
     }
 }
 
-#[test]
 fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs() {
     let plugin = plugin();
     for mode in [
@@ -153,9 +182,7 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
     ] {
         let arguments =
             format!("versus-raw {mode} --runs 6 --precision 0.01 -b 64 -e 64 -n 50 --json --net");
-        let Some((code, text, errors)) = perf(&format!("{arguments} {}", plugin.display())) else {
-            continue;
-        };
+        let (code, text, errors) = perf(&format!("{arguments} {}", plugin.display()));
         assert_eq!(code, 0, "{mode}: {text}{errors}");
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let row = &json["results"][0];
@@ -171,13 +198,11 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
         assert!(row["verdict"].is_null() && why.contains("0.01 % is asked"), "{mode}: {text}");
     }
     let few = format!("versus-raw --latency --runs 3 -b 8 -e 8 -n 20 --net {}", plugin.display());
-    if let Some((code, table, errors)) = perf(&few) {
-        assert_eq!((code, rows(&table)), (0, 1), "{table}{errors}");
-        assert!(table.contains("# 8 bytes, no verdict: no interval of 95 %"), "{table}");
-    }
+    let (code, table, errors) = perf(&few);
+    assert_eq!((code, rows(&table)), (0, 1), "{table}{errors}");
+    assert!(table.contains("# 8 bytes, no verdict: no interval of 95 %"), "{table}");
 }
 
-#[test]
 fn options_that_do_not_go_together_are_a_wrong_command_line() {
     for wrong in [
         "raw --latency --window 8",
@@ -193,7 +218,7 @@ fn options_that_do_not_go_together_are_a_wrong_command_line() {
         "versus-raw --bound -1",
         "versus-raw --writes -b 8 -e 8",
     ] {
-        let (code, _, errors) = perf(wrong).unwrap();
+        let (code, _, errors) = perf(wrong);
         assert_eq!(code, 2, "{wrong}: {errors}");
     }
 }

@@ -6,41 +6,38 @@
 mod support;
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::process;
+use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
 
-use support::{Provider, Side, info, library, say};
+use harness::Test;
+use support::{Provider, Side, info, library, offers};
+
+fn main() -> ExitCode {
+    let folder = Path::new("/dev/shm").is_dir();
+    let folder = if folder { Ok(()) } else { Err("/dev/shm".to_owned()) };
+    let test = Test::new(an_endpoint_opens_over_what_a_killed_process_of_its_number_left);
+    harness::run([test.needs(offers(SHM, false)).needs(folder)])
+}
+
+const SHM: Provider = Provider { name: "shm", source: None };
 
 /// As shm names the memory of this process's first endpoints. A whole page, as it maps what it finds.
-fn leave(count: usize) -> Option<Vec<PathBuf>> {
+fn leave(count: usize) -> Vec<PathBuf> {
     let user = fs::metadata("/proc/self").unwrap().uid();
     let name = |index| PathBuf::from(format!("/dev/shm/{}:{user}:{index}", process::id()));
     let names: Vec<PathBuf> = (0..count).map(name).collect();
     for name in &names {
-        match fs::write(name, [0; 4096]) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => return None,
-            Err(error) => panic!("{}: {error}", name.display()),
-        }
+        fs::write(name, [0; 4096]).unwrap_or_else(|error| panic!("{}: {error}", name.display()));
     }
-    Some(names)
+    names
 }
 
 /// Alone in its file, since the names count this process's endpoints.
-#[test]
 fn an_endpoint_opens_over_what_a_killed_process_of_its_number_left() {
-    let provider = Provider { name: "shm", source: None };
-    let Some(library) = library() else { return };
-    let Some(info) = info(&library, provider, false) else {
-        say("SKIPPED: there is no shm");
-        return;
-    };
-    let Some(names) = leave(8) else {
-        say("SKIPPED: there is no /dev/shm");
-        return;
-    };
+    let library = library().unwrap();
+    let info = info(&library, SHM, false).unwrap();
+    let names = leave(8);
     drop(Side::open(&library, &info));
     // shm clears away what it meets.
     let met = names.iter().filter(|name| fs::remove_file(name).is_err()).count();

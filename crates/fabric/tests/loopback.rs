@@ -8,11 +8,13 @@
 mod measure;
 mod support;
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fabric::nic::{Delivery, Kept, Post, Region, Write};
 use fabric::{Control, Data, Pages};
+use harness::Test;
 use support::{BYTES, LOOPBACK, OPERATIONS, Pair, Provider, Side, Told, bytes_of, pattern};
 
 /// Posts a write of `len` bytes at `from` of the near side's data to the same place of the far side's.
@@ -29,7 +31,7 @@ fn write(
 }
 
 fn a_write_with_immediate_arrives_with_its_data_and_bytes(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     for (round, len) in [0, 1, 8, 4096, 65_537, BYTES].into_iter().enumerate() {
         let sent = pattern(round + 1, len);
         pair.near.data_pages.copy_in(0, &sent);
@@ -47,7 +49,7 @@ fn a_write_with_immediate_arrives_with_its_data_and_bytes(provider: Provider, ba
 }
 
 fn injected_writes_arrive(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let most = pair.near.nic.inject_bytes::<Data>();
     for (round, len) in [0, 1, 48, most].into_iter().enumerate() {
         let sent = pattern(round + 1, len);
@@ -75,7 +77,7 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
 }
 
 fn a_read_brings_the_peers_bytes(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     for (round, len) in [1, 4096, BYTES - 64].into_iter().enumerate() {
         let held = pattern(round + 9, len);
         pair.far.data_pages.copy_in(64, &held);
@@ -89,7 +91,7 @@ fn a_read_brings_the_peers_bytes(provider: Provider, basic: bool) {
 }
 
 fn a_read_from_oneself_works(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let name = pair.near.nic.data_name().to_vec();
     let oneself = pair.near.nic.join(&name).unwrap();
     let held = pattern(5, 64);
@@ -104,7 +106,7 @@ fn a_read_from_oneself_works(provider: Provider, basic: bool) {
 }
 
 fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let Pair { near, far, .. } = &mut pair;
     let from = near.data_region.memory().address();
     let too_many = near.nic.inject_bytes::<Data>() + 1;
@@ -116,7 +118,7 @@ fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool
 }
 
 fn an_injected_write_that_completes_is_told(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let sent = pattern(3, 40);
     pair.near.control_pages.copy_in(0, &sent);
     pair.post(|near, far| {
@@ -132,7 +134,7 @@ fn an_injected_write_that_completes_is_told(provider: Provider, basic: bool) {
 }
 
 fn a_few_bytes_are_copied_out_and_in_as_words(provider: Provider, basic: bool) {
-    let Some(pair) = Pair::open(provider, basic) else { return };
+    let pair = Pair::open(provider, basic);
     let (region, pages) = (&pair.near.data_region, &pair.near.data_pages);
     let base = region.memory().address();
     for len in 0..=48 {
@@ -164,7 +166,7 @@ fn a_few_bytes_are_copied_out_and_in_as_words(provider: Provider, basic: bool) {
 }
 
 fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     const LEN: usize = 256;
     for index in 0..4 {
         pair.post(|_, far| {
@@ -189,7 +191,7 @@ fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
 }
 
 fn a_delivery_complete_write_completes_with_its_bytes_there(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     for (round, len) in [8, 4096, BYTES].into_iter().enumerate() {
         let sent = pattern(round + 77, len);
         pair.near.data_pages.copy_in(0, &sent);
@@ -212,7 +214,7 @@ fn a_delivery_complete_write_completes_with_its_bytes_there(provider: Provider, 
 }
 
 fn a_cancelled_receive_ends(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     pair.post(|near, _| near.nic.receive(near.control_region.local(0, 64).unwrap(), 9));
     pair.near.nic.cancel(|token| token == 9);
     let start = Instant::now();
@@ -230,7 +232,7 @@ fn a_cancelled_receive_ends(provider: Provider, basic: bool) {
 }
 
 fn keys_are_unique_and_reused_only_after_a_close(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let pages = Arc::new(Pages::map(4096).unwrap());
     let mut keys = Vec::new();
     for _ in 0..100 {
@@ -253,7 +255,7 @@ fn keys_are_unique_and_reused_only_after_a_close(provider: Provider, basic: bool
 }
 
 fn a_peer_or_a_region_of_another_nic_is_refused(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let Pair { near, far, .. } = &mut pair;
     let (remote, delivery) = (far.data_at(0), Delivery::Default);
     let (ours, theirs) = (&near.data_region, &far.data_region);
@@ -280,7 +282,7 @@ fn info_of(provider: Provider, basic: bool) -> fabric::Info {
 }
 
 fn a_region_in_use_is_neither_given_back_nor_closed(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let pages = Arc::new(Pages::map(4096).unwrap());
     let region: Region<Control> = pair.near.nic.register(Arc::clone(&pages).into()).unwrap();
     pair.post(|near, _| near.nic.receive(region.local(0, 4096).unwrap(), 3));
@@ -303,7 +305,7 @@ fn a_region_in_use_is_neither_given_back_nor_closed(provider: Provider, basic: b
 }
 
 fn a_region_that_is_dropped_closes_once_nothing_touches_it(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let pages = Arc::new(Pages::map(4096).unwrap());
     let region: Region<Control> = pair.near.nic.register(Arc::clone(&pages).into()).unwrap();
     pair.post(|near, _| near.nic.receive(region.local(0, 4096).unwrap(), 3));
@@ -323,7 +325,7 @@ fn a_region_that_is_dropped_closes_once_nothing_touches_it(provider: Provider, b
 
 /// Until the provider refuses one, writes that the far side does not take are posted; those behind wait.
 fn a_refused_write_waits_in_order_and_is_posted_once(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     let count = u64::from(OPERATIONS) - 1;
     let mut queued = 0;
     while queued < count {
@@ -350,7 +352,7 @@ fn a_refused_write_waits_in_order_and_is_posted_once(provider: Provider, basic: 
 }
 
 fn a_full_table_refuses_and_blames_no_peer(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     for token in 0..OPERATIONS {
         pair.post(|near, _| {
             near.nic.receive(near.control_region.local(0, 64).unwrap(), token.into())
@@ -363,7 +365,7 @@ fn a_full_table_refuses_and_blames_no_peer(provider: Provider, basic: bool) {
 }
 
 fn a_fenced_rail_ends_its_operations_and_the_nic_lives_on(provider: Provider, basic: bool) {
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     pair.post(|near, _| near.nic.receive(near.control_region.local(0, 64).unwrap(), 3));
     pair.post(|near, far| write(near, far, (0, 65_536), None, 4));
     assert_eq!(pair.near.nic.fence::<Control>().unwrap(), [3]);
@@ -379,7 +381,7 @@ fn a_fenced_rail_ends_its_operations_and_the_nic_lives_on(provider: Provider, ba
 }
 
 fn everything_closes_in_whatever_order_it_is_dropped(provider: Provider, basic: bool) {
-    let Some(Pair { near, far, .. }) = Pair::open(provider, basic) else { return };
+    let Pair { near, far, .. } = Pair::open(provider, basic);
     let Side { nic, data_region, control_region, .. } = near;
     let failed = fabric::census().failed_closes;
     drop(control_region);
@@ -394,15 +396,26 @@ fn everything_closes_in_whatever_order_it_is_dropped(provider: Provider, basic: 
 
 macro_rules! laws {
     ($provider:expr, $basic:expr; $($law:ident)*) => {$(
-        #[test]
         fn $law() {
+            if let Some(library) = support::other_library($provider) {
+                return harness::again($law, &[(support::LIBRARY, library.as_os_str())]);
+            }
             super::$law($provider, $basic);
         }
-    )*};
+    )*
+        pub(super) fn tests() -> Vec<Test> {
+            let need = support::offers($provider, $basic);
+            vec![$(Test::new($law).needs(need.clone())),*]
+        }
+    };
 }
 
 macro_rules! providers {
-    ($($module:ident: $name:literal, $source:expr, $basic:literal;)*) => {$(
+    ($($module:ident: $name:literal, $source:expr, $basic:literal;)*) => {
+        fn main() -> ExitCode {
+            harness::run([$($module::tests()),*, measure::tests()].into_iter().flatten())
+        }
+        $(
         mod $module {
             use super::*;
             laws! {

@@ -8,10 +8,8 @@
 #[path = "support/provider.rs"]
 mod provider;
 
-use std::ffi::c_int;
-use std::io::Write;
-use std::path::Path;
-use std::process::Command;
+use std::ffi::{OsStr, OsString, c_int};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, ptr};
@@ -21,23 +19,30 @@ use fabric::{
     Endpoint, Fabric, FabricError, Info, Library, Pages, Post, Query, Region, RemoteBytes,
     UserMemory, Version,
 };
+use harness::{Test, second_libfabric};
 
-/// 1.17, and one that knows descriptors.
-const LIBRARIES: [&str; 2] = [
-    "libfabric.so.1",
-    concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1"
-    ),
-];
 /// Names the library in the process that a test starts for itself.
 const CHOSEN: &str = "DMABUF_TEST_LIBRARY";
 const PAGE: usize = 4096;
 const BYTES: usize = 2 * PAGE;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs `body` with each library, in a process of its own whose environment offers device memory.
-fn with_each(test: &str, body: fn(&Arc<Library>, &Info)) {
+fn main() -> ExitCode {
+    let second = second_libfabric().map(drop);
+    harness::run([
+        Test::new(a_region_outlives_its_descriptor_and_begins_where_the_offset_says),
+        Test::new(
+            a_region_outlives_its_descriptor_and_begins_where_the_offset_says_on_the_second_library,
+        )
+        .needs(second.clone()),
+        Test::new(a_descriptor_that_is_closed_or_too_short_is_refused),
+        Test::new(a_descriptor_that_is_closed_or_too_short_is_refused_on_the_second_library)
+            .needs(second),
+    ])
+}
+
+/// Runs `body` with this library, in a process of its own whose environment offers device memory.
+fn with(library: &OsStr, test: impl Fn() + 'static, body: fn(&Arc<Library>, &Info)) {
     if let Some(chosen) = env::var_os(CHOSEN) {
         let library = Library::open(&[chosen]).unwrap();
         let query =
@@ -46,23 +51,23 @@ fn with_each(test: &str, body: fn(&Arc<Library>, &Info)) {
         return body(&library, found.first().expect("vfabric has device memory"));
     }
     let provider = provider::file();
-    for library in LIBRARIES {
-        if library.starts_with('/') && !Path::new(library).exists() {
-            let line = format!("SKIPPED: there is no {library}: scripts/setup brings it\n");
-            drop(std::io::stderr().write_all(line.as_bytes()));
-            continue;
-        }
-        let output = Command::new(env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env(CHOSEN, library)
-            .env("FI_PROVIDER_PATH", provider.parent().unwrap())
-            .env("FI_PROVIDER", "vfabric")
-            .env("VFABRIC_HMEM", "1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{library}: {said}");
-    }
+    let settings = [
+        (CHOSEN, library),
+        ("FI_PROVIDER_PATH", provider.parent().unwrap().as_os_str()),
+        ("FI_PROVIDER", OsStr::new("vfabric")),
+        ("VFABRIC_HMEM", OsStr::new("1")),
+    ];
+    harness::again(test, &settings);
+}
+
+/// 1.17, which knows no descriptors.
+fn first() -> &'static OsStr {
+    OsStr::new("libfabric.so.1")
+}
+
+/// One that knows them.
+fn second() -> OsString {
+    second_libfabric().expect("the test runs only where it is").into_os_string()
 }
 
 /// A device's memory: a file without a name, mapped.
@@ -158,59 +163,78 @@ fn posted(mut post: impl FnMut() -> Result<Post, FabricError>) {
     }
 }
 
-#[test]
 fn a_region_outlives_its_descriptor_and_begins_where_the_offset_says() {
-    with_each(
-        "a_region_outlives_its_descriptor_and_begins_where_the_offset_says",
-        |library, info| {
-            let (near, far) = (Side::open(library, info), Side::open(library, info));
-            assert_eq!(far.domain.takes_dmabuf(), library.version() >= Version::new(1, 20));
-            let device = Device::new(3 * PAGE);
-            let region = far.register(device.memory()).unwrap();
-            device.close_descriptor();
-            let pages = Arc::new(Pages::map(PAGE).unwrap());
-            let sent: Vec<u8> = (0..200).collect();
-            pages.copy_in(0, &sent);
-            let source = Region::register_pages(&near.endpoint, pages).unwrap();
-            let peer = near.addresses.insert(&far.endpoint.name().unwrap()).unwrap();
-            let place = region.target_address(device.address + PAGE as u64 + 100).unwrap();
-            let target = RemoteBytes { address: place, key: region.key() };
-            posted(|| {
-                let bytes = source.local(0, sent.len()).unwrap();
-                near.endpoint.write(bytes, target, peer, Delivery::Complete, near.contexts.at(0))
-            });
-            near.complete(&far);
-            // As a flush does: the device shows what arrived after a read of its memory by the same NIC.
-            let landing = Arc::new(Pages::map(PAGE).unwrap());
-            let landing = Region::register_pages(&far.endpoint, landing).unwrap();
-            let myself = far.addresses.insert(&far.endpoint.name().unwrap()).unwrap();
-            posted(|| {
-                let bytes = landing.local(0, 8).unwrap();
-                far.endpoint.read(bytes, target, myself, far.contexts.at(0))
-            });
-            far.complete(&near);
-            assert_eq!(device.read(PAGE + 100, sent.len()), sent);
-            assert_eq!(device.read(PAGE, 100), [0; 100]);
-            region.close().unwrap();
-        },
+    with(
+        first(),
+        a_region_outlives_its_descriptor_and_begins_where_the_offset_says,
+        register_and_close,
     );
 }
 
-#[test]
-fn a_descriptor_that_is_closed_or_too_short_is_refused() {
-    with_each("a_descriptor_that_is_closed_or_too_short_is_refused", |library, info| {
-        let side = Side::open(library, info);
-        let short = Device::new(2 * PAGE);
-        let gone = Device::new(3 * PAGE);
-        gone.close_descriptor();
-        for (device, code) in [(short, libc::EINVAL), (gone, libc::EBADF)] {
-            let registered = side.register(device.memory());
-            if side.domain.takes_dmabuf() {
-                assert_eq!(registered.unwrap_err().code, -code);
-            } else {
-                // 1.17 has no such flag: the memory is registered by its address alone.
-                registered.unwrap().close().unwrap();
-            }
-        }
+fn a_region_outlives_its_descriptor_and_begins_where_the_offset_says_on_the_second_library() {
+    with(
+        &second(),
+        a_region_outlives_its_descriptor_and_begins_where_the_offset_says_on_the_second_library,
+        register_and_close,
+    );
+}
+
+fn register_and_close(library: &Arc<Library>, info: &Info) {
+    let (near, far) = (Side::open(library, info), Side::open(library, info));
+    assert_eq!(far.domain.takes_dmabuf(), library.version() >= Version::new(1, 20));
+    let device = Device::new(3 * PAGE);
+    let region = far.register(device.memory()).unwrap();
+    device.close_descriptor();
+    let pages = Arc::new(Pages::map(PAGE).unwrap());
+    let sent: Vec<u8> = (0..200).collect();
+    pages.copy_in(0, &sent);
+    let source = Region::register_pages(&near.endpoint, pages).unwrap();
+    let peer = near.addresses.insert(&far.endpoint.name().unwrap()).unwrap();
+    let place = region.target_address(device.address + PAGE as u64 + 100).unwrap();
+    let target = RemoteBytes { address: place, key: region.key() };
+    posted(|| {
+        let bytes = source.local(0, sent.len()).unwrap();
+        near.endpoint.write(bytes, target, peer, Delivery::Complete, near.contexts.at(0))
     });
+    near.complete(&far);
+    // As a flush does: the device shows what arrived after a read of its memory by the same NIC.
+    let landing = Arc::new(Pages::map(PAGE).unwrap());
+    let landing = Region::register_pages(&far.endpoint, landing).unwrap();
+    let myself = far.addresses.insert(&far.endpoint.name().unwrap()).unwrap();
+    posted(|| {
+        let bytes = landing.local(0, 8).unwrap();
+        far.endpoint.read(bytes, target, myself, far.contexts.at(0))
+    });
+    far.complete(&near);
+    assert_eq!(device.read(PAGE + 100, sent.len()), sent);
+    assert_eq!(device.read(PAGE, 100), [0; 100]);
+    region.close().unwrap();
+}
+
+fn a_descriptor_that_is_closed_or_too_short_is_refused() {
+    with(first(), a_descriptor_that_is_closed_or_too_short_is_refused, refuse_descriptors);
+}
+
+fn a_descriptor_that_is_closed_or_too_short_is_refused_on_the_second_library() {
+    with(
+        &second(),
+        a_descriptor_that_is_closed_or_too_short_is_refused_on_the_second_library,
+        refuse_descriptors,
+    );
+}
+
+fn refuse_descriptors(library: &Arc<Library>, info: &Info) {
+    let side = Side::open(library, info);
+    let short = Device::new(2 * PAGE);
+    let gone = Device::new(3 * PAGE);
+    gone.close_descriptor();
+    for (device, code) in [(short, libc::EINVAL), (gone, libc::EBADF)] {
+        let registered = side.register(device.memory());
+        if side.domain.takes_dmabuf() {
+            assert_eq!(registered.unwrap_err().code, -code);
+        } else {
+            // 1.17 has no such flag: the memory is registered by its address alone.
+            registered.unwrap().close().unwrap();
+        }
+    }
 }

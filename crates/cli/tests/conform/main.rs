@@ -7,7 +7,7 @@ mod built;
 #[path = "../../../gpu/tests/support/mod.rs"]
 mod cuda;
 mod faults;
-mod ours;
+pub(crate) mod ours;
 #[path = "../../../group/tests/support/mod.rs"]
 mod support;
 

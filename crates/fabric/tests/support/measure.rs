@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 use fabric::nic::{Delivery, Write};
 use fabric::{Data, error_text};
 
+use harness::Test;
+
 use crate::support::{LOOPBACK, Pair, Provider, bytes_of, info, library, pattern, say};
 
-#[test]
-#[ignore = "tells facts, asserts nothing"]
+pub(crate) fn tests() -> Vec<Test> {
+    vec![Test::new(what_providers_do).ignored("prints facts, asserts nothing")]
+}
+
 fn what_providers_do() {
     for (name, source) in [
         ("net", LOOPBACK),
@@ -26,7 +30,7 @@ fn what_providers_do() {
 }
 
 fn tell(provider: Provider, basic: bool) {
-    let Some(library) = library() else { return };
+    let library = library().unwrap();
     let asked = if basic { "FI_MR_BASIC" } else { "all modes" };
     let heading = format!(
         "libfabric {} api {} {} ({asked})",
@@ -52,7 +56,7 @@ fn tell(provider: Provider, basic: bool) {
         found.address_format(),
         found.nic(),
     ));
-    let Some(mut pair) = Pair::open(provider, basic) else { return };
+    let mut pair = Pair::open(provider, basic);
     say(&format!("  name is {} bytes", pair.near.nic.data_name().len()));
     if !warm_up(&mut pair) {
         say("  first write: no completion");

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use fabric::nic::{
     CompletionError, Event, Nic, NicOptions, PeerAddress, Post, Region, RemoteBytes,
 };
 use fabric::{Control, Data, FabricError, Info, Library, Pages, Query};
+use harness::{Need, second_libfabric};
 
 /// A provider as the tests ask for it.
 #[derive(Clone, Copy, Debug)]
@@ -23,19 +25,37 @@ pub(crate) const LOOPBACK: Option<&str> = Some("127.0.0.1");
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const BYTES: usize = 1 << 20;
 
-/// The library under test: FABRIC_TEST_LIBRARY, else the system's. Without one, the test says so and passes.
-pub(crate) fn library() -> Option<Arc<Library>> {
-    let named = env::var_os("FABRIC_TEST_LIBRARY");
-    match Library::open(&[named.unwrap_or_else(|| "libfabric.so.1".into())]) {
-        Ok(library) => Some(library),
-        Err(error) => {
-            say(&format!("SKIPPED: {error}"));
-            None
+/// Names the library under test, where that is not the system's.
+pub(crate) const LIBRARY: &str = "FABRIC_TEST_LIBRARY";
+
+/// The library under test.
+pub(crate) fn library() -> Result<Arc<Library>, String> {
+    let named = env::var_os(LIBRARY);
+    Library::open(&[named.unwrap_or_else(|| "libfabric.so.1".into())])
+        .map_err(|error| format!("libfabric ({error})"))
+}
+
+/// Whether a test over this provider can run: in this process, or in one with [`other_library`].
+pub(crate) fn offers(provider: Provider, basic_regions: bool) -> Need {
+    if other_library(provider).is_some() {
+        return Ok(());
+    }
+    let library = library()?;
+    match info(&library, provider, basic_regions) {
+        Some(_) => Ok(()),
+        None => {
+            Err(format!("a libfabric {} with the provider {}", library.version(), provider.name))
         }
     }
 }
 
-/// Writes past the test runner's capture: what was skipped or measured must be seen.
+/// The second library, for native tcp, which 1.17 calls `net`: unless a library is named.
+pub(crate) fn other_library(provider: Provider) -> Option<PathBuf> {
+    let elsewhere = provider.name == "tcp" && env::var_os(LIBRARY).is_none();
+    elsewhere.then(second_libfabric)?.ok()
+}
+
+/// Writes what was measured to where it is seen.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -156,22 +176,15 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// None, with a line that says what was missing, where the provider is not to be had.
-    pub(crate) fn open(provider: Provider, basic_regions: bool) -> Option<Self> {
-        let library = library()?;
-        let Some(info) = info(&library, provider, basic_regions) else {
-            say(&format!(
-                "SKIPPED: libfabric {} has no provider {}",
-                library.version(),
-                provider.name
-            ));
-            return None;
-        };
+    pub(crate) fn open(provider: Provider, basic_regions: bool) -> Self {
+        let library = library().expect("the test runs only where there is one");
+        let info = info(&library, provider, basic_regions);
+        let info = info.expect("the test runs only where the provider is");
         let mut near = Side::open(&library, &info);
         let mut far = Side::open(&library, &info);
         near.meet(&far);
         far.meet(&near);
-        Some(Self { near, far, near_told: Vec::new(), far_told: Vec::new() })
+        Self { near, far, near_told: Vec::new(), far_told: Vec::new() }
     }
 
     pub(crate) fn progress(&mut self) {

@@ -1,0 +1,163 @@
+//! Runs the tests of one target, and reports those that cannot run on this machine as ignored, with what they lack.
+//!
+//! cargo's own harness has `#[ignore]`, which is settled when a test is compiled: a test that looks for a second libfabric, or
+//! for a provider, could only pass without having run. A target with `harness = false` lists its tests instead:
+//!
+//! ```no_run
+//! # fn rxm_moves_data() {}
+//! # fn tcp_of_the_second_library_moves_data() {}
+//! use harness::{Test, second_libfabric};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     harness::run([
+//!         Test::new(rxm_moves_data),
+//!         Test::new(tcp_of_the_second_library_moves_data).needs(second_libfabric().map(drop)),
+//!     ])
+//! }
+//! ```
+//!
+//! A function that is not listed is dead code, which the lints refuse. With IRONRAIL_TEST_WHOLE=1, as scripts/test sets it, a
+//! machine is meant to have everything: what lacks something fails.
+
+use std::any::type_name;
+use std::env;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+
+/// What a test needs of the machine: there, or what is lacking, as in "libfabric 2.5.1".
+pub type Need = Result<(), String>;
+
+/// A test, by the name that its function has in its target.
+pub struct Test {
+    name: String,
+    body: Box<dyn Fn() + Send>,
+    lacks: Option<String>,
+    ignored: Option<&'static str>,
+}
+
+impl Test {
+    /// A test that runs everywhere. `body` is a function by its name, which the test gets.
+    pub fn new<F: Fn() + Send + 'static>(body: F) -> Self {
+        Self { name: name_of::<F>(), body: Box::new(body), lacks: None, ignored: None }
+    }
+
+    /// The test `of`, run by `body` under other conditions, which `name` adds to its name.
+    pub fn variant<F: Fn() + 'static>(
+        _of: F,
+        name: &str,
+        body: impl Fn() + Send + 'static,
+    ) -> Self {
+        let name = format!("{}::{name}", name_of::<F>());
+        Self { name, body: Box::new(body), lacks: None, ignored: None }
+    }
+
+    /// It is ignored where `need` is not met.
+    #[must_use]
+    pub fn needs(mut self, need: Need) -> Self {
+        self.lacks = self.lacks.or_else(|| need.err());
+        self
+    }
+
+    /// It is ignored everywhere, as with `#[ignore]`: it shows a fault that is known, or is run by hand. docs/testing.md lists it.
+    #[must_use]
+    pub fn ignored(mut self, reason: &'static str) -> Self {
+        self.ignored = Some(reason);
+        self
+    }
+
+    fn into_trial(self, whole: bool) -> Trial {
+        let Self { name, body, lacks, ignored } = self;
+        if let Some(reason) = ignored {
+            return trial(name, body).with_ignored_flag(true).with_kind(reason);
+        }
+        match lacks {
+            None => trial(name, body),
+            Some(what) if whole => Trial::test(name, move || {
+                Err(format!(
+                    "it lacks {what}, and IRONRAIL_TEST_WHOLE says that nothing is lacking"
+                )
+                .into())
+            }),
+            Some(what) => {
+                let unmet = format!("it lacks {what}");
+                Trial::test(name, move || Err(unmet.into()))
+                    .with_ignored_flag(true)
+                    .with_kind(format!("lacks {what}"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, lacks, ignored, .. } = self;
+        f.debug_struct("Test")
+            .field("name", name)
+            .field("lacks", lacks)
+            .field("ignored", ignored)
+            .finish_non_exhaustive()
+    }
+}
+
+fn trial(name: String, body: Box<dyn Fn() + Send>) -> Trial {
+    Trial::test(name, move || {
+        body();
+        Ok(())
+    })
+}
+
+/// Runs the tests that the command line asks for, and reports as cargo's own harness does.
+pub fn run(tests: impl IntoIterator<Item = Test>) -> ExitCode {
+    let whole = env::var_os("IRONRAIL_TEST_WHOLE").is_some_and(|value| value == "1");
+    let trials = tests.into_iter().map(|test| test.into_trial(whole)).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// libfabric 2.5.1, as scripts/setup brings it (the wheel mpich 5.0.2 carries it), or where IRONRAIL_TEST_SECOND_LIBFABRIC says.
+///
+/// # Errors
+///
+/// It is not there.
+pub fn second_libfabric() -> Result<PathBuf, String> {
+    let file = match env::var_os("IRONRAIL_TEST_SECOND_LIBFABRIC") {
+        Some(file) => PathBuf::from(file),
+        None => PathBuf::from(SECOND_LIBFABRIC),
+    };
+    if file.is_file() {
+        Ok(file)
+    } else {
+        Err("libfabric 2.5.1 (scripts/setup brings it)".to_owned())
+    }
+}
+
+/// Runs the calling test again, alone in a process of its own, with these settings. It has to pass there.
+///
+/// # Panics
+///
+/// When it does not.
+pub fn again<F: Fn() + 'static>(_test: F, settings: &[(&str, &std::ffi::OsStr)]) {
+    let name = name_of::<F>();
+    let program = env::current_exe().expect("this program has a name");
+    let mut command = Command::new(program);
+    command.args(["--exact", &name, "--include-ignored", "--test-threads=1"]);
+    command.envs(settings.iter().copied());
+    let output = command.output().expect("this program starts again");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    let ran = said.contains("1 passed");
+    assert!(output.status.success() && ran, "{name}: {}\n{said}{errors}", output.status);
+}
+
+/// A function's path in its crate: the name of a test, also for cargo's own harness.
+fn name_of<F>() -> String {
+    let path = type_name::<F>();
+    path.split_once("::").map_or(path, |(_, rest)| rest).to_owned()
+}
+
+const SECOND_LIBFABRIC: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1"
+);

@@ -1,0 +1,215 @@
+//! Faults that NCCL's own proxies met over the plugin, each by the smallest play that shows it. FAULT_RUNS says how often those run
+//! that show a fault now and then (100 for a count to trust); each prints how many of its runs it was.
+
+mod support;
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use harness::{Test, second_libfabric};
+use support::calls::{Net, Object};
+use support::link::{self, Link, SLOT, from_text, to_text};
+use support::say;
+use support::stage::{Part, play};
+
+fn main() -> ExitCode {
+    let second = || second_libfabric().map(drop);
+    harness::run([
+        Test::new(finalize_after_an_aborted_connect_over_shm)
+            .ignored("shm of 1.17 crashes when a process that has asked is gone"),
+        Test::new(buffers_are_given_back_after_a_death_over_shm)
+            .ignored("over shm writes to the dead never end"),
+        Test::new(groups_are_received_over_rxd),
+        Test::new(a_killed_peer_is_noticed_within_a_second)
+            .ignored("a death is noticed by what the provider says, or by the keepalive"),
+        Test::new(a_survivor_under_load_lives_over_rxm_of_the_second_library)
+            .ignored("rxm of 2.5.1 crashes now and then")
+            .needs(second()),
+    ])
+}
+
+const BOUND: Duration = Duration::from_secs(240);
+/// Longer than any death takes to be noticed that is noticed at all.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Requests that are outstanding when the peer dies.
+const OUTSTANDING: usize = 8;
+/// Begins the line with the figures.
+const REPORT: &str = "faults: ";
+
+fn open(part: &Part) -> (Net, Object) {
+    let net = Net::open(&part.plugin());
+    (net, net.init().expect("init"))
+}
+
+/// One run, or as many as FAULT_RUNS says.
+fn runs(usual: usize) -> usize {
+    std::env::var("FAULT_RUNS").map_or(usual, |text| text.parse().expect("FAULT_RUNS is a number"))
+}
+
+fn report(said: &str) {
+    said.lines().filter(|line| line.contains(REPORT)).for_each(say);
+}
+
+/// Messages both ways, many at once, until a call fails: how long after `start` that was.
+fn exchange_until_it_fails(net: Net, link: &Link, start: Instant) -> Duration {
+    let Link { send, receive, out, input, .. } = link;
+    let (mut sends, mut receives) = (VecDeque::new(), VecDeque::new());
+    loop {
+        if receives.len() < OUTSTANDING {
+            match net.irecv(*receive, input.slot(receives.len()), SLOT, 0, input.region) {
+                Ok(request) => receives.extend(request),
+                Err(_) => return start.elapsed(),
+            }
+        }
+        if sends.len() < OUTSTANDING {
+            match net.isend(*send, out.slot(sends.len()), SLOT, 0, out.region) {
+                Ok(request) => sends.extend(request),
+                Err(_) => return start.elapsed(),
+            }
+        }
+        for requests in [&mut sends, &mut receives] {
+            match requests.front().map(|oldest| net.test(*oldest)) {
+                Some(Ok(Some(_))) => drop(requests.pop_front()),
+                Some(Err(_)) => return start.elapsed(),
+                Some(Ok(None)) | None => {}
+            }
+        }
+        assert!(start.elapsed() < DEADLINE, "not noticed within {DEADLINE:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// A peer that is killed under load.
+fn victim(part: &Part) {
+    let (net, context) = open(part);
+    let link = Link::to_peer(net, context, &mut { part });
+    part.say("ready");
+    exchange_until_it_fails(net, &link, Instant::now());
+}
+
+/// A link to a peer that is killed under load, and how long until a call said so.
+fn with_a_victim(part: &Part, net: Net, context: Object) -> (Link, Duration) {
+    let mut victim = part.cast("victim", &[]);
+    let link = Link::to_peer(net, context, &mut victim);
+    assert_eq!(victim.hear(), "ready");
+    let killer = std::thread::spawn(move || {
+        // It is to die in the middle of its messages, whenever.
+        std::thread::sleep(Duration::from_millis(50));
+        victim.kill();
+        Instant::now()
+    });
+    let start = Instant::now();
+    let failed = start + exchange_until_it_fails(net, &link, start);
+    let killed = killer.join().expect("it kills");
+    (link, failed.saturating_duration_since(killed))
+}
+
+/// NCCL gives up a connection that it has asked for, and finalizes.
+fn finalize_after_an_aborted_connect_over_shm() {
+    let settings = [("PROVIDER", "shm"), ("CLOSE_TIMEOUT_MS", "500")];
+    play(&settings, BOUND, |part| {
+        let (net, context) = open(part);
+        if part.name == "listener" {
+            let (handle, listener) = net.listen(context, 0).expect("listen");
+            part.say(&to_text(&handle));
+            part.hear();
+            net.close_listen(listener).expect("closeListen");
+            return net.finalize(context).expect("finalize");
+        }
+        let mut listener = part.cast("listener", &[]);
+        let mut handle = from_text(&listener.hear());
+        for _ in 0..100 {
+            assert_eq!(net.connect(context, 0, &mut handle).expect("connect"), None);
+        }
+        net.finalize(context).expect("finalize");
+        listener.say("end");
+        listener.finish();
+    });
+}
+
+/// NCCL frees nothing more after the first error.
+fn buffers_are_given_back_after_a_death_over_shm() {
+    let settings = [("PROVIDER", "shm"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "500")];
+    play(&settings, BOUND, |part| {
+        if part.name == "victim" {
+            return victim(part);
+        }
+        let (net, context) = open(part);
+        let (link, _) = with_a_victim(part, net, context);
+        net.deregister(link.send, link.out.region).expect("deregMr of what is sent");
+        net.deregister(link.receive, link.input.region).expect("deregMr of what is received");
+        net.close_send(link.send).expect("closeSend");
+        net.close_recv(link.receive).expect("closeRecv");
+        net.finalize(context).expect("finalize");
+    });
+}
+
+/// A message of a group, between two ends of one process.
+fn groups_are_received_over_rxd() {
+    let settings = [("PROVIDER", "udp;ofi_rxd"), ("RAILS", "127.0.0.1")];
+    play(&settings, BOUND, |part| {
+        let (net, context) = open(part);
+        let link = Link::to_self(net, context);
+        let Link { send, receive, out, input, .. } = &link;
+        let into = [0, 1].map(|slot| (input.slot(slot), SLOT, 7));
+        let mut group = None;
+        link::wait("irecv", || {
+            group = net.irecv_each(*receive, &into, input.region).expect("irecv");
+            group.is_some()
+        });
+        for slot in [0, 1] {
+            let mut request = None;
+            link::wait("isend", || {
+                request = net.isend(*send, out.slot(slot), SLOT, 7, out.region).expect("isend");
+                request.is_some()
+            });
+        }
+        let group = group.expect("posted");
+        link::wait("the group", || net.test_each(group, 2).expect("test").is_some());
+    });
+}
+
+fn a_killed_peer_is_noticed_within_a_second() {
+    let settings = [("PROVIDER", "net"), ("RAILS", "127.0.0.1")];
+    let said = play(&settings, 10 * BOUND, |part| {
+        if part.name == "victim" {
+            return victim(part);
+        }
+        let (net, context) = open(part);
+        let mut slow = 0;
+        for _ in 0..runs(5) {
+            let (_, took) = with_a_victim(part, net, context);
+            say(&format!("{REPORT}noticed after {took:?}"));
+            slow += usize::from(took > Duration::from_secs(1));
+        }
+        say(&format!("{REPORT}{slow} of {} took longer than a second", runs(5)));
+        assert!(slow == 0 || part.name != "main", "{slow} were slow");
+    });
+    report(&said);
+}
+
+fn a_survivor_under_load_lives_over_rxm_of_the_second_library() {
+    let library = second_libfabric().expect("the test runs only where it is");
+    let library = library.to_str().expect("its path is text");
+    let settings = [
+        ("PROVIDER", "tcp;ofi_rxm"),
+        ("LIBFABRIC", library),
+        ("RAILS", "127.0.0.1"),
+        ("PEER_TIMEOUT_MS", "2000"),
+    ];
+    let said = play(&settings, 10 * BOUND, |part| match part.name.as_str() {
+        "victim" => victim(part),
+        "survivor" => {
+            let (net, context) = open(part);
+            with_a_victim(part, net, context);
+        }
+        _ => {
+            let lived = || part.cast("survivor", &[]).ended(DEADLINE).success();
+            let died = (0..runs(5)).filter(|_| !lived()).count();
+            say(&format!("{REPORT}{died} of {} survivors died", runs(5)));
+            assert_eq!(died, 0);
+        }
+    });
+    report(&said);
+}
