@@ -39,7 +39,7 @@ impl Handle {
         slot: u16,
         line: u16,
     ) -> Self {
-        debug_assert!(endpoint < 1 << 12, "the table of endpoints has 4096 places");
+        assert!(endpoint < 1 << 12, "the table of endpoints has 4096 places");
         let bits = (kind as u64) << KIND_SHIFT
             | u64::from(endpoint) << ENDPOINT_SHIFT
             | u64::from(generation) << 32

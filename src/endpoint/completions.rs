@@ -239,7 +239,7 @@ impl Endpoint {
                     self.message_written(sender, line);
                 }
             }
-            _ => debug_assert!(false, "a slot is kept while its operations are in flight"),
+            _ => unreachable!("a slot is kept while its operations are in flight"),
         }
     }
 

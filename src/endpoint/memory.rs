@@ -316,7 +316,7 @@ impl<const WORDS: usize> LineSink for Places<WORDS> {
 
     #[inline(always)]
     fn writer(&mut self, line: Line, places: u32) -> impl FnMut(usize, u64) {
-        debug_assert!(self.0.places() == places, "the ring of these lines");
+        assert!(self.0.places() == places, "the ring of these lines");
         let words = self.0.place(line.number());
         move |index, word| words.store(index, word)
     }
@@ -336,7 +336,7 @@ impl Unit {
 
     /// The unit, cut anew into lines of `line_words` words: no longer ones than it was taken for.
     pub(crate) fn with_lines_of(self, line_words: usize) -> Self {
-        debug_assert!(line_words <= self.line_words, "the unit holds as many lines as before");
+        assert!(line_words <= self.line_words, "the unit holds as many lines as before");
         Self { line_words, ..self }
     }
 

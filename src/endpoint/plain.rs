@@ -232,7 +232,7 @@ impl Endpoint {
         let receiver = &mut **self.receivers.of_mut(comm)?;
         let region = &**self.regions.of(receive.region)?;
         let (outstanding, requests) = (&mut self.outstanding, receiver.requests);
-        debug_assert!(requests == comm.request(0), "a comm is told its name");
+        assert!(requests == comm.request(0), "a comm is told its name");
         let told = move |line: Line| {
             posted(requests.ending_in(sender::low16(line.number())));
             *outstanding += 1;

@@ -208,7 +208,7 @@ impl Receiver {
         if let Some(failure) = &mut self.failure {
             return Err(repeated(failure));
         }
-        debug_assert!(group.iter().all(|one| self.can_fill(one.region)), "{NO_COPY}");
+        assert!(group.iter().all(|one| self.can_fill(one.region)), "{NO_COPY}");
         let posted = if let ([only], true) = (group, self.lanes_in_order) {
             let receive = described(only, only.region.keys(self.lanes.len()));
             self.flow.post(&mut self.shadow, &[receive], cut)

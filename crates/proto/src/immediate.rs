@@ -16,7 +16,7 @@ impl Immediate {
     /// `length` is the message's, for connections whose immediates carry 8 bytes, and messages that are not whole; else 0.
     #[inline]
     pub fn new(comm: CommId, line: Line, part: u32, last: bool, whole: bool, length: u32) -> Self {
-        debug_assert!(part < MAX_PARTS, "the cut of a message with immediates is bounded");
+        assert!(part < MAX_PARTS, "the cut of a message with immediates is bounded");
         Self(
             u64::from(comm.get())
                 | u64::from(line.residue()) << LINE_SHIFT

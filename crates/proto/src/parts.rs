@@ -90,7 +90,7 @@ pub fn cut<'a>(len: u64, plan: &'a RailPlan, largest_write: u64, turn: &mut u32)
     let shares = len.div_ceil(longest).saturating_add(u64::from(plan.rails) - 1);
     if shares > u64::from(MAX_PARTS) {
         let even = len.div_ceil(u64::from(MAX_PARTS)).next_multiple_of(PART_ALIGN);
-        debug_assert!(even <= longest, "a message that 64 parts cannot hold takes the fin path");
+        assert!(even <= longest, "a message that 64 parts cannot hold takes the fin path");
         return Cut::dealt(plan, len, even, plan.in_turn(turn));
     }
     Cut::shared(plan, len, longest)

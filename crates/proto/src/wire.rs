@@ -86,10 +86,7 @@ impl Form {
     /// An advert's, still without its done.
     #[inline]
     pub fn advert(index: usize, count: usize, cut: bool, tag: i32) -> Self {
-        debug_assert!(
-            index < count && count <= MAX_GROUP,
-            "the group is checked when it is posted"
-        );
+        assert!(index < count && count <= MAX_GROUP, "the group is checked when it is posted");
         Self(
             (index as u64) << INDEX_SHIFT
                 | (count as u64 - 1) << COUNT_SHIFT

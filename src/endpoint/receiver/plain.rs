@@ -22,7 +22,7 @@ impl Receiver {
         if !region.holds_some(address, len) {
             return false;
         }
-        debug_assert!(self.can_fill(region), "{NO_COPY}");
+        assert!(self.can_fill(region), "{NO_COPY}");
         let [first, second] = region.first_keys();
         let words = [region.target(address), len as u64, first, second & self.second_lane];
         self.flow.post_shortly(&mut self.places, words, tag, cut, posted)
@@ -41,7 +41,7 @@ impl Receiver {
         if !region.holds_some(address, len) {
             return false;
         }
-        debug_assert!(self.can_fill(region), "{NO_COPY}");
+        assert!(self.can_fill(region), "{NO_COPY}");
         let (address, len) = (region.target(address), len as u64);
         let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
         if self.wide {

@@ -75,7 +75,7 @@ impl ReceiveFlow {
         if !has_room || !self.slot(line).is_free() {
             return false;
         }
-        debug_assert!(words[1] != 0, "an empty receive is no common case");
+        assert!(words[1] != 0, "an empty receive is no common case");
         posted(line);
         self.post_words(sink, Form::advert(0, 1, cut, tag), words[1], words, FRESH);
         true
@@ -165,7 +165,7 @@ impl ReceiveFlow {
     /// The same for a line that was seen incomplete, and can have been reported to nobody since.
     #[inline(always)]
     pub fn look_again(&mut self, request: u16) -> PlainLook {
-        debug_assert!(self.window_holds(request), "what is incomplete stays in the window");
+        assert!(self.window_holds(request), "what is incomplete stays in the window");
         self.look_in_window(request)
     }
 

@@ -46,7 +46,7 @@ impl Slot {
     /// The line is posted, still without its check so far. It was free, so it has no parts.
     #[inline(always)]
     pub(super) fn post(&mut self, form: Form, len: u64, stage: u8) {
-        debug_assert!(self.is_free() && self.parts == 0, "a line is posted once");
+        assert!(self.is_free() && self.parts == 0, "a line is posted once");
         (self.len, self.tag, self.carried) = (len, form.tag(), 0);
         self.group = low8(form.place().into());
         self.stage = stage;

@@ -123,7 +123,7 @@ impl SendFlow {
         len: u64,
         rail: &u32,
     ) -> Option<PlainMessage> {
-        debug_assert!(self.is_short(len) || self.is_long(len), "asked before");
+        assert!(self.is_short(len) || self.is_long(len), "asked before");
         self.match_head::<S, 6, false>(mailbox, tag, len, rail)
     }
 
@@ -261,7 +261,7 @@ impl SendFlow {
     #[inline(always)]
     pub fn whole_written(&mut self, line: Line) {
         let slot = self.slot_mut(line);
-        debug_assert_eq!(slot.state, State::Whole, "a line is kept while its write is in flight");
+        assert_eq!(slot.state, State::Whole, "a line is kept while its write is in flight");
         slot.state = State::Written;
     }
 
