@@ -57,7 +57,8 @@ fn a_message_longer_than_a_receive_of_v8_is_cut_with_one_warning() {
         for round in 0..5_u8 {
             out.buffer.write(0, &[round; SENT]);
             input.buffer.write(0, &[0x5a; SENT]);
-            let (posted, len) = (i32::try_from(POSTED).unwrap(), i32::try_from(SENT).unwrap());
+            let (posted, len) =
+                (i32::try_from(POSTED).expect("few"), i32::try_from(SENT).expect("short"));
             let receive = net.irecv_v8(link.receive, input.slot(0), posted, input.region);
             let received = receive.expect("irecv").expect("a request");
             let mut sent: Option<Object> = None;

@@ -255,6 +255,9 @@ static void *load(void)
     REQUIRE(word != NULL, "NCCL_NET_PLUGIN is not set");
     void *library = dlopen(word, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL && strchr(word, '/') == NULL) {
+        // The word alone leads to no file: NCCL would log whatever else is wrong with one, such as the command of that name.
+        const char *why = dlerror();
+        REQUIRE(strstr(why, "No such file") != NULL, "%s", why);
         char file[256];
         snprintf(file, sizeof file, "libnccl-net-%s.so", word);
         library = dlopen(file, RTLD_NOW | RTLD_LOCAL);

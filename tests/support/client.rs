@@ -48,8 +48,10 @@ pub(crate) fn stress(
 fn as_nccl(client: &mut Command, settings: &[(&str, &str)]) {
     let folder = super::plugin().parent().expect("a file lies in a folder").to_owned();
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders =
-        std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&inherited)));
+    // cargo adds the folder where the command `ironrail` lies, which NCCL would find by the plugin's word.
+    let built = folder.parent().expect("the folder lies in cargo's").to_owned();
+    let inherited = std::env::split_paths(&inherited).filter(|folder| !folder.starts_with(&built));
+    let folders = std::env::join_paths(std::iter::once(folder).chain(inherited));
     client.env("NCCL_NET_PLUGIN", "ironrail");
     client.env("LD_LIBRARY_PATH", folders.expect("no folder has a colon"));
     if std::env::var_os("IRONRAIL_RAILS").is_none() {

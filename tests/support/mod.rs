@@ -67,12 +67,15 @@ fn build(optimised: bool) -> PathBuf {
     found.expect("cargo says where it left the plugin")
 }
 
-/// A link beside the file, under NCCL's name. Test binaries may race here, so it is made aside and moved.
+/// A link under NCCL's name, in a folder that the command `ironrail` is not in, as scripts/build leaves it. Test binaries may
+/// race here, so it is made aside and moved.
 fn named(built: &Path) -> PathBuf {
-    let link = built.with_file_name(PLUGIN_FILE);
-    let aside = built.with_file_name(format!("{PLUGIN_FILE}.{}", std::process::id()));
-    std::os::unix::fs::symlink(built.file_name().expect("a file"), &aside)
-        .expect("the target folder takes a link");
+    let folder = built.with_file_name("plugin");
+    fs::create_dir_all(&folder).expect("the target folder takes a folder");
+    let link = folder.join(PLUGIN_FILE);
+    let aside = folder.join(format!("{PLUGIN_FILE}.{}", std::process::id()));
+    let file = Path::new("..").join(built.file_name().expect("a file"));
+    std::os::unix::fs::symlink(file, &aside).expect("the target folder takes a link");
     fs::rename(&aside, &link).expect("the target folder takes a link");
     link
 }
