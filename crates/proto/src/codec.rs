@@ -118,13 +118,18 @@ impl Writer {
 
     /// Puts the envelope around the fields.
     pub(crate) fn seal(self, kind: u16) -> Result<Vec<u8>, HandshakeError> {
+        self.seal_as(VERSION, kind)
+    }
+
+    /// Puts the envelope of a version around the fields.
+    pub(crate) fn seal_as(self, version: u16, kind: u16) -> Result<Vec<u8>, HandshakeError> {
         let len = ENVELOPE_BYTES + self.bytes.len();
         if len > MAX_MESSAGE_BYTES {
             return Err(HandshakeError::TooLong { len });
         }
         let mut message = Vec::with_capacity(len);
         message.extend_from_slice(&MAGIC.to_le_bytes());
-        message.extend_from_slice(&VERSION.to_le_bytes());
+        message.extend_from_slice(&version.to_le_bytes());
         message.extend_from_slice(&kind.to_le_bytes());
         message.extend_from_slice(&crate::bits::count32(len).to_le_bytes());
         message.extend_from_slice(&[0; 4]);

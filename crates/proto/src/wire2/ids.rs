@@ -51,6 +51,14 @@ pub struct Name {
     pub generation: Generation,
 }
 
+impl Name {
+    /// As an immediate carries it: the slot, and the low two bits of the generation.
+    #[inline]
+    pub const fn in_immediate(self) -> u16 {
+        self.slot.0 | (self.generation.0 as u16 & 3) << 14
+    }
+}
+
 /// The number of a listener within its endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub u32);

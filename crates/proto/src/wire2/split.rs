@@ -7,7 +7,7 @@
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
 
 /// Parts of one message on one rail, unless the largest write asks for more.
-pub const PARTS_PER_RAIL: u64 = 4;
+pub const PARTS_PER_RAIL: usize = 4;
 /// A rail's share of a message is cut again only into parts of at least so many bytes.
 pub const PART_BYTES_MIN: u64 = 256 << 10;
 
@@ -61,7 +61,7 @@ impl Cutting {
         let rails = if len < self.shared_from { 1 } else { u64::from(self.rails) };
         let shares = match rails {
             1 => 1,
-            _ => rails * (len / (rails * PART_BYTES_MIN)).clamp(1, PARTS_PER_RAIL),
+            _ => rails * (len / (rails * PART_BYTES_MIN)).clamp(1, PARTS_PER_RAIL as u64),
         };
         let mut step = aligned_up(len.div_ceil(shares)).min(self.longest);
         if len.div_ceil(step) > u64::from(MAX_PARTS) && len <= self.immediates_end() {
@@ -131,14 +131,18 @@ impl Loads {
         rail
     }
 
-    /// The rail that is expected to finish a part of `len` bytes first; the lowest of equal ones.
-    pub fn soonest(&self, len: u64) -> u8 {
-        let mut best = 0;
-        for rail in 1..usize::from(self.rails) {
-            if self.finishes_before(rail, best, len) {
-                best = rail;
-            }
-        }
+    /// The rail that is expected to finish a part of `len` bytes first, of those that `may` take one; the lowest of equal
+    /// ones, and rail 0 if none may.
+    pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
+        let mut rails = (0..usize::from(self.rails)).filter(|rail| may(*rail));
+        let first = rails.next().unwrap_or(0);
+        let best =
+            rails.fold(
+                first,
+                |best, rail| {
+                    if self.finishes_before(rail, best, len) { rail } else { best }
+                },
+            );
         crate::bits::low8(best as u64)
     }
 
@@ -203,7 +207,7 @@ mod tests {
                         if len <= cutting.immediates_end() {
                             assert!(split.parts <= u64::from(MAX_PARTS), "{len} {cutting:?}");
                         }
-                        let bound = (rails as u64 * PARTS_PER_RAIL).max(len.div_ceil(128));
+                        let bound = ((rails * PARTS_PER_RAIL) as u64).max(len.div_ceil(128));
                         assert!(split.parts <= bound.max(1));
                     }
                 }
@@ -217,7 +221,7 @@ mod tests {
             let cutting = Cutting::new(rails, 64 * KIB, 1 << 40).unwrap();
             for len in [0, 1, 64 * KIB, 1 << 20, 1 << 24, 1 << 30, (1 << 34) + 3] {
                 let parts = cutting.split(len).parts;
-                assert!(parts <= PARTS_PER_RAIL * rails as u64);
+                assert!(parts <= (PARTS_PER_RAIL * rails) as u64);
                 if rails > 1 && len >= 64 * KIB {
                     assert!(parts >= rails as u64 - 1, "every rail has work, but for rounding");
                 } else {
@@ -270,12 +274,12 @@ mod tests {
     fn a_part_takes_the_rail_that_finishes_it_first() {
         let mut loads = Loads::equal(3);
         for expected in [0, 1, 2, 0, 1, 2] {
-            let rail = loads.soonest(100);
+            let rail = loads.soonest(100, |_| true);
             assert_eq!(rail, expected);
             loads.posted(rail, 100);
         }
         loads.ended(1, 100);
-        assert_eq!((loads.soonest(8), loads.queued(1)), (1, 100));
+        assert_eq!((loads.soonest(8, |_| true), loads.queued(1)), (1, 100));
     }
 
     #[test]
@@ -284,7 +288,7 @@ mod tests {
         loads.set_speed(0, 3);
         loads.set_speed(9, 0);
         for _ in 0..400 {
-            let rail = loads.soonest(1000);
+            let rail = loads.soonest(1000, |_| true);
             loads.posted(rail, 1000);
         }
         assert_eq!((loads.queued(0), loads.queued(1)), (300_000, 100_000));
@@ -307,7 +311,7 @@ mod tests {
                     // Common multiple of the speeds: 6.
                     ([a, b, c][rail] + 1) * u64::from(6 / speed[rail])
                 };
-                let best = loads.soonest(1);
+                let best = loads.soonest(1, |_| true);
                 assert!((0..3).all(|rail| finish(best) <= finish(rail)));
             }
         }

@@ -14,6 +14,14 @@ pub struct InlineLimits {
     pub host: u16,
 }
 
+impl InlineLimits {
+    /// Whether a message fits a limit; 0 admits none, not even an empty one.
+    #[inline]
+    pub(crate) const fn admit(limit: u16, len: u64) -> bool {
+        limit > 0 && len <= limit as u64
+    }
+}
+
 /// The terms of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -65,5 +73,18 @@ impl Terms {
     /// A send waits for DONE: with several rails a completed part may have to be written again on another one.
     pub const fn needs_done(&self) -> bool {
         self.cutting.rails > 1 && !self.proves_arrival
+    }
+
+    /// The length from which on a message cannot take immediates. `whole`: it fills its receive.
+    pub(crate) const fn immediates_end(&self, whole: bool) -> u64 {
+        let held = self.cutting.immediates_end().saturating_add(1);
+        match self.immediates {
+            ImmediateWidth::None => 0,
+            _ if whole => held,
+            ImmediateWidth::Eight if held > 1 << u32::BITS => 1 << u32::BITS,
+            ImmediateWidth::Eight => held,
+            ImmediateWidth::Four if self.true_lengths => held,
+            ImmediateWidth::Four => 0,
+        }
     }
 }

@@ -1,0 +1,197 @@
+//! A connection as its channel sees it: the sender's or the receiver's flow behind one interface.
+//!
+//! The channel pulls frames, hands frames in, and asks for actions; whoever performs them answers with `acted` and, later, with
+//! an event. Calls that only one direction has (`post`, `poll`, `close`) are made on the flow itself.
+
+use super::account::Account;
+use super::connection::{Connection, Owes, Submit, Which};
+use super::fault::{Breach, Fault};
+use super::frame::Frame;
+use super::ids::{Moment, Name};
+use super::immediate::Immediate;
+use super::message::MessageId;
+use super::receive::{Copy, Place, ReceiveFlow};
+use super::send::{Outgoing, PartWrite, SendFlow};
+
+/// One connection.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "both live in a table, and a box would cost a load")]
+pub enum Flow {
+    Send(SendFlow),
+    Receive(ReceiveFlow),
+}
+
+/// What is to be done outside of the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Post a write on a data rail. It may be refused, and is then named again.
+    Write(PartWrite),
+    /// Copy a parked message into its receive. It is never refused.
+    Copy(Copy),
+}
+
+/// What happened outside of the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A posted part has completed.
+    Written { message: MessageId, part: u8 },
+    /// A posted part has failed; the code is the caller's own.
+    WriteFailed { message: MessageId, part: u8, code: i32 },
+    /// A part has come for this connection. `len` is what the completion says.
+    Arrived { rail: u8, immediate: Immediate, len: u64 },
+}
+
+impl Flow {
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Send(flow) => flow.fault(),
+            Self::Receive(flow) => flow.fault(),
+        }
+    }
+
+    /// Whether both sides have closed and nothing of this connection can come or end any more: its slot is free.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Send(flow) => flow.is_over(),
+            Self::Receive(flow) => flow.is_over(),
+        }
+    }
+
+    /// This side closes.
+    pub fn close(&mut self, account: &mut Account) {
+        match self {
+            Self::Send(flow) => flow.close(),
+            Self::Receive(flow) => flow.close(account),
+        }
+    }
+}
+
+impl Connection for Flow {
+    type Message = Outgoing;
+    type Place = Place;
+    type Action = Action;
+    type Event = Event;
+    type Fault = Fault;
+    type Error = Breach;
+
+    #[inline]
+    fn owes(&self, account: &Account, now: Moment) -> Owes {
+        match self {
+            Self::Send(flow) => flow.owes(),
+            Self::Receive(flow) => flow.owes(account, now),
+        }
+    }
+
+    #[inline]
+    fn next_frame(
+        &mut self,
+        which: Which,
+        words: usize,
+        account: &mut Account,
+        now: Moment,
+    ) -> Option<Frame> {
+        match self {
+            Self::Send(flow) => flow.next_frame(which, words),
+            Self::Receive(flow) => flow.next_frame(which, words, account, now),
+        }
+    }
+
+    #[inline]
+    fn submit(
+        &mut self,
+        message: &Outgoing,
+        words: usize,
+        account: &mut Account,
+        _: Moment,
+    ) -> Result<Submit, Fault> {
+        match self {
+            Self::Send(flow) => flow.submit(message, words, account),
+            Self::Receive(_) => Err(Fault::Misuse("a receiving connection was asked to send")),
+        }
+    }
+
+    #[inline]
+    fn received(
+        &mut self,
+        frame: &Frame,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<Option<Place>, Breach> {
+        match self {
+            Self::Send(flow) => flow.received(frame, account).map(|()| None),
+            Self::Receive(flow) => flow.received(frame, account, now),
+        }
+    }
+
+    #[inline]
+    fn copied(&mut self, place: Place, account: &mut Account, now: Moment) {
+        if let Self::Receive(flow) = self {
+            flow.copied(place, account, now);
+        }
+    }
+
+    #[inline]
+    fn inline_left(&mut self, message: MessageId) {
+        if let Self::Send(flow) = self {
+            flow.inline_left(message);
+        }
+    }
+
+    #[inline]
+    fn next_action(&mut self, account: &mut Account, _: Moment) -> Option<Action> {
+        match self {
+            Self::Send(flow) => flow.next_part().map(Action::Write),
+            Self::Receive(flow) => flow.next_copy(&account.parking).map(Action::Copy),
+        }
+    }
+
+    #[inline]
+    fn acted(&mut self, action: &Action, posted: bool, account: &mut Account, now: Moment) {
+        match (self, action) {
+            (Self::Send(flow), Action::Write(write)) if posted => flow.posted(write, account),
+            (Self::Receive(flow), Action::Copy(copy)) if posted => {
+                flow.unparked(*copy, account, now);
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn happened(&mut self, event: Event, account: &mut Account, now: Moment) -> Result<(), Breach> {
+        match (self, event) {
+            (Self::Send(flow), Event::Written { message, part }) => {
+                flow.written(message, part, account);
+            }
+            (Self::Send(flow), Event::WriteFailed { message, part, code }) => {
+                flow.write_failed(message, part, code, account);
+            }
+            (Self::Receive(flow), Event::Arrived { rail, immediate, len }) => {
+                flow.arrived(rail, immediate, len, account, now);
+            }
+            // An immediate that names a sender's slot, or a completion that names a receiver's: dropped.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn waits(&self) -> bool {
+        match self {
+            Self::Send(flow) => flow.waits(),
+            Self::Receive(flow) => flow.waits(),
+        }
+    }
+
+    fn ended(&mut self, failed: bool, _: Moment) {
+        match self {
+            Self::Send(flow) => flow.ended(),
+            Self::Receive(flow) => flow.ended(!failed),
+        }
+    }
+
+    fn peer(&self) -> Option<Name> {
+        match self {
+            Self::Send(flow) => Some(flow.peer()),
+            Self::Receive(flow) => Some(flow.peer()),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The receiver's flow: receives become adverts, messages arrive in packets and in parts, and DONE gives credit back.
+//!
+//! ```text
+//!  post ──▶ advert (urgent, lazy, or never needed) ──▶ parts, FIN or INLINE ──▶ complete ──▶ poll: Done
+//!    └────▶ a parked message is for it ──▶ copied ────────────────────────────────┘
+//! ```
+//!
+//! Laws: at most [`WINDOW`] lines lie between the oldest incomplete one and the newest. Parts outside of what is advertised,
+//! and parts that were there, are dropped and counted. An inline message is copied once. No advert leaves twice, and none
+//! for a line that the sender knows to be filled. The first cause of failure sticks.
+
+mod adverts;
+mod arrivals;
+mod ending;
+mod inline;
+mod posting;
+mod slot;
+
+use crate::ids::Line;
+
+use self::ending::{Ending, Exposed};
+use self::slot::{Slot, State};
+use super::account::Account;
+use super::connection::{Owes, Which};
+use super::counts::Counts;
+use super::fault::{Breach, Fault, Violation};
+use super::frame::Frame;
+use super::ids::{Moment, Name};
+use super::parking::ParkedList;
+use super::terms::Terms;
+use super::window::{WINDOW, place};
+
+pub use arrivals::Arrival;
+pub use inline::{Arrived, Copy, Place};
+pub use slot::Target;
+
+/// A receive to post. `keys` has one for each data rail.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive<'a> {
+    pub target: Target,
+    /// The address, or the offset in its region, as the peer is to name the buffer.
+    pub address: u64,
+    pub len: u64,
+    pub tag: i32,
+    pub keys: &'a [u64],
+    /// It lies in host memory.
+    pub host: bool,
+}
+
+/// How receives are posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posting {
+    /// Longer messages are cut.
+    pub cut: bool,
+    /// The caller sees the bytes come by itself: the receive may be reported early.
+    pub optional: bool,
+}
+
+/// The answer to [`ReceiveFlow::poll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivePoll {
+    Pending,
+    /// Said once. The sizes can be read until the next post.
+    Done {
+        count: u32,
+    },
+    Failed(Fault),
+}
+
+/// What was dropped, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Parts for lines that are not advertised, or complete and gone.
+    pub late: u64,
+    /// Parts of a line that were there already.
+    pub duplicates: u64,
+    /// Parts that cannot be.
+    pub violations: u64,
+}
+
+/// One direction of one connection, at the side that called accept.
+#[derive(Debug)]
+pub struct ReceiveFlow {
+    terms: Terms,
+    /// Lines before this one are complete.
+    done: Line,
+    /// Lines before this one were advertised, or need no advert.
+    advertised: Line,
+    /// The line that the next receive takes.
+    next: Line,
+    /// What the newest DONE said.
+    reported: Line,
+    /// Adverts before this one leave without asking again whether it is time.
+    flush_to: Line,
+    /// Lines before this one are not lazy.
+    prompt_to: Line,
+    /// Lines before this one that no advert was sent for are known to the sender only by DONE.
+    omitted_to: Line,
+    /// The newest line that a message without an advert has filled.
+    newest_unadvertised: Line,
+    /// The wait of lazy adverts began.
+    lazy_from: Moment,
+    /// A line became complete that DONE has not covered.
+    unreported_since: Moment,
+    /// Of messages without an advert that are complete: their count and cost, and the part of it that lies before done.
+    unreported: u32,
+    unreported_messages: u32,
+    passed: u32,
+    passed_messages: u32,
+    /// A bit per class of lengths: the last message into such a receive came inline.
+    inline_classes: u64,
+    /// The size of the newest message, and what keeps the rails busy for the time of an advert.
+    recent: u64,
+    busy_bytes: u64,
+    parked: ParkedList,
+    /// Lines whose messages are to be copied from where they were parked.
+    copies: u32,
+    fault: Option<Fault>,
+    ending: Ending,
+    exposed: Exposed,
+    /// Parts that came for this connection, per rail; and what the sender said at its close.
+    seen: Counts,
+    sent: Option<Counts>,
+    dropped: Dropped,
+    slots: Box<[Slot; WINDOW as usize]>,
+    keys: Box<[u64]>,
+}
+
+impl ReceiveFlow {
+    pub fn new(terms: Terms) -> Self {
+        Self::starting_at(terms, Line::FIRST)
+    }
+
+    /// A flow whose first line is another: for tests near a wrap.
+    pub fn starting_at(terms: Terms, first: Line) -> Self {
+        Self {
+            terms,
+            done: first,
+            advertised: first,
+            next: first,
+            reported: first,
+            flush_to: first,
+            prompt_to: first,
+            omitted_to: first,
+            newest_unadvertised: first.plus(u32::MAX),
+            lazy_from: Moment::default(),
+            unreported_since: Moment::default(),
+            unreported: 0,
+            unreported_messages: 0,
+            passed: 0,
+            passed_messages: 0,
+            inline_classes: 0,
+            recent: 0,
+            busy_bytes: u64::MAX,
+            parked: ParkedList::default(),
+            copies: 0,
+            fault: None,
+            ending: Ending::default(),
+            exposed: Exposed::default(),
+            seen: Counts::default(),
+            sent: None,
+            dropped: Dropped::default(),
+            slots: Box::new([Slot::FREE; WINDOW as usize]),
+            keys: vec![0; WINDOW as usize * usize::from(terms.cutting.rails)].into_boxed_slice(),
+        }
+    }
+
+    /// So many bytes keep the rails busy for longer than an advert takes: then adverts wait for more of them to come together.
+    pub fn set_busy_bytes(&mut self, bytes: u64) {
+        self.busy_bytes = bytes;
+    }
+
+    /// Asks for the receive, or group, that began with `first`; done is said once.
+    #[inline]
+    pub fn poll(&mut self, first: Line) -> ReceivePoll {
+        let count = u32::from(self.slot(first).count);
+        let complete = |line| matches!(self.slot(line).state, State::Complete { .. });
+        if count > 0 && (0..count).all(|index| complete(first.plus(index))) {
+            for index in 0..count {
+                let slot = &mut self.slots[place(first.plus(index))];
+                if let State::Complete { size, carried } = slot.state {
+                    (slot.len, slot.carried) = (size, carried);
+                }
+                slot.state = State::Free;
+            }
+            return ReceivePoll::Done { count };
+        }
+        if let Some(fault) = self.fault {
+            return ReceivePoll::Failed(fault);
+        }
+        if self.nothing_comes() && self.copies == 0 {
+            return ReceivePoll::Failed(Fault::Closed);
+        }
+        ReceivePoll::Pending
+    }
+
+    /// How many bytes a line received that was reported done.
+    #[inline]
+    pub fn size(&self, line: Line) -> u64 {
+        self.slot(line).len
+    }
+
+    /// The rails that brought its bytes, one bit each: what a flush reads.
+    #[inline]
+    pub fn carried(&self, line: Line) -> u16 {
+        self.slot(line).carried
+    }
+
+    /// A frame of the sender's. Of an INLINE it answers where the payload goes: copy it there, then call
+    /// [`copied`](Self::copied). None: it is dropped.
+    #[inline]
+    pub fn received(
+        &mut self,
+        frame: &Frame,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<Option<Place>, Breach> {
+        let heard = match frame {
+            Frame::Inline(inline) => {
+                return self.inline(inline, account).map_err(|v| self.breach(v));
+            }
+            Frame::Fin(fin) => self.fin(fin, account, now),
+            Frame::Withdrawn(lines) => self.withdrawn(lines),
+            Frame::Close(close) => self.peer_closed(close),
+            _ => Err(Violation::Direction),
+        };
+        heard.map(|()| None).map_err(|violation| self.breach(violation))
+    }
+
+    #[cold]
+    fn breach(&mut self, violation: Violation) -> Breach {
+        self.stick(Fault::Violation(violation));
+        Breach(violation)
+    }
+
+    /// What it owes the sender, and how urgently.
+    #[inline]
+    pub fn owes(&self, account: &Account, now: Moment) -> Owes {
+        if self.fault.is_some() || self.ending != Ending::Open {
+            return self.owes_an_end();
+        }
+        more_urgent(self.owes_adverts(account, now), self.owes_done(account, now))
+    }
+
+    /// The next frame, if it has at most `words` words.
+    #[inline]
+    pub fn next_frame(
+        &mut self,
+        which: Which,
+        words: usize,
+        account: &mut Account,
+        now: Moment,
+    ) -> Option<Frame> {
+        match which {
+            Which::Adverts => self.next_advert(words, account, now),
+            Which::Others if words == 0 => None,
+            Which::Others => self.next_end(words).or_else(|| self.next_done(account)),
+        }
+    }
+
+    /// Fails the flow from outside. The first cause stays.
+    #[cold]
+    fn stick(&mut self, cause: Fault) -> Fault {
+        // No advert leaves any more.
+        self.flush_to = self.advertised;
+        *self.fault.get_or_insert(cause)
+    }
+
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// What the sender calls this connection.
+    pub fn peer(&self) -> Name {
+        self.terms.peer
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// Lines before this one are complete.
+    pub fn done(&self) -> Line {
+        self.done
+    }
+
+    /// The line that the next receive takes.
+    pub fn next(&self) -> Line {
+        self.next
+    }
+
+    /// Whether a receive is posted whose bytes have not all come.
+    pub fn waits(&self) -> bool {
+        self.done != self.next
+    }
+
+    /// The tag of the oldest receive whose bytes have not all come: with NCCL, the rank that is waited for.
+    pub fn awaited_tag(&self) -> Option<i32> {
+        self.waits().then(|| self.slot(self.done).tag)
+    }
+
+    /// The memory of the flow, all in all.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.slots) + size_of_val(&*self.keys)
+    }
+
+    /// The oldest line whose place is in use: it is not complete, or its advert has not left.
+    #[inline]
+    fn oldest(&self) -> Line {
+        if self.done.is_after(self.advertised) { self.advertised } else { self.done }
+    }
+
+    #[inline]
+    fn slot(&self, line: Line) -> &Slot {
+        &self.slots[place(line)]
+    }
+}
+
+/// The more urgent of two; of two lazy ones the earlier.
+#[inline]
+fn more_urgent(one: Owes, other: Owes) -> Owes {
+    match (one, other) {
+        (Owes::Waited, _) | (_, Owes::Waited) => Owes::Waited,
+        (Owes::Urgent, _) | (_, Owes::Urgent) => Owes::Urgent,
+        (Owes::Lazy { until: one }, Owes::Lazy { until: other }) => {
+            Owes::Lazy { until: one.min(other) }
+        }
+        (lazy @ Owes::Lazy { .. }, Owes::Nothing) | (Owes::Nothing, lazy) => lazy,
+    }
+}

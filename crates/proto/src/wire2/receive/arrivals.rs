@@ -1,0 +1,184 @@
+//! What arrives beside the channel: parts with their immediates. And how a line becomes complete, once, whatever filled it.
+
+use super::ReceiveFlow;
+use super::slot::{NO_LAST, State, class_of};
+use crate::bits::low8;
+use crate::capabilities::ImmediateWidth;
+use crate::ids::Line;
+use crate::wire2::account::Account;
+use crate::wire2::budget;
+use crate::wire2::fault::{Fault, Violation};
+use crate::wire2::frame::{Fin, FinStatus};
+use crate::wire2::ids::Moment;
+use crate::wire2::immediate::Immediate;
+use crate::wire2::window::{place, within};
+
+/// What a part was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    Progress,
+    Complete(Line),
+    /// For a line that is not advertised or not open: dropped.
+    Late,
+    /// There already: dropped.
+    Duplicate,
+    /// It cannot be: dropped.
+    Violation,
+}
+
+impl ReceiveFlow {
+    /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
+    #[inline]
+    pub fn arrived(
+        &mut self,
+        rail: u8,
+        immediate: Immediate,
+        completion_len: u64,
+        account: &mut Account,
+        now: Moment,
+    ) -> Arrival {
+        self.seen.add(rail);
+        account.counts.seen.add(rail);
+        let Some(line) = immediate.line(self.done, self.open_lines()) else {
+            self.dropped.late += 1;
+            return Arrival::Late;
+        };
+        let slot = &mut self.slots[place(line)];
+        let (parts, sum, last) = match slot.state {
+            State::Posted => (0, 0, NO_LAST),
+            State::Filling { parts, sum, last } => (parts, sum, last),
+            State::Free | State::Copying(_) | State::Complete { .. } => {
+                self.dropped.duplicates += 1;
+                return Arrival::Duplicate;
+            }
+        };
+        let part = low8(immediate.part().into());
+        let bit = 1_u64 << part;
+        if parts & bit != 0 {
+            self.dropped.duplicates += 1;
+            return Arrival::Duplicate;
+        }
+        let last = match immediate.is_last() {
+            true if last != NO_LAST || parts >> part != 0 => return self.violation(),
+            true => part,
+            false if part >= last => return self.violation(),
+            false => last,
+        };
+        let parts = parts | bit;
+        let sum = sum.saturating_add(completion_len);
+        let rails = self.carry(line, rail);
+        if last == NO_LAST || parts != u64::MAX >> (63 - last) {
+            self.slots[place(line)].state = State::Filling { parts, sum, last };
+            return Arrival::Progress;
+        }
+        let posted = self.slot(line).len;
+        let size = self.size_said(immediate, posted, sum);
+        if size > posted {
+            let violation = Violation::Size { said: size, posted };
+            self.stick(Fault::Violation(violation));
+            return self.violation();
+        }
+        self.inline_classes &= !class_of(posted);
+        self.complete(line, size, if size == 0 { 0 } else { rails }, account, now);
+        Arrival::Complete(line)
+    }
+
+    /// Notes the rail of a part of a line, and answers all of them.
+    #[inline]
+    fn carry(&mut self, line: Line, rail: u8) -> u16 {
+        let slot = &mut self.slots[place(line)];
+        slot.carried |= 1 << (rail % 16);
+        slot.carried
+    }
+
+    /// The size of a message: its whole receive, what the immediate says, or the bytes of its parts.
+    #[inline]
+    fn size_said(&self, immediate: Immediate, posted: u64, sum: u64) -> u64 {
+        match self.terms.immediates {
+            _ if immediate.is_whole() => posted,
+            ImmediateWidth::Eight => immediate.length().into(),
+            ImmediateWidth::Four if self.terms.true_lengths => sum,
+            // Nothing tells it: more than any receive has room for.
+            _ => u64::MAX,
+        }
+    }
+
+    #[cold]
+    fn violation(&mut self) -> Arrival {
+        self.dropped.violations += 1;
+        Arrival::Violation
+    }
+
+    /// All bytes of a line are there.
+    #[inline]
+    pub(super) fn complete(
+        &mut self,
+        line: Line,
+        size: u64,
+        carried: u16,
+        account: &mut Account,
+        now: Moment,
+    ) {
+        let cutting = self.terms.cutting;
+        let slot = &mut self.slots[place(line)];
+        account.entries_freed += budget::entries(&cutting, slot.len);
+        slot.state = if slot.early { State::Free } else { State::Complete { size, carried } };
+        self.recent = size;
+        if line == self.done {
+            if self.reported == self.done {
+                self.unreported_since = now;
+            }
+            self.advance();
+        }
+    }
+
+    /// Takes done past all lines that are complete.
+    #[inline]
+    fn advance(&mut self) {
+        while self.done != self.next {
+            let slot = &mut self.slots[place(self.done)];
+            if slot.is_open() {
+                break;
+            }
+            if slot.cost != 0 {
+                self.passed += u32::from(slot.cost);
+                self.passed_messages += 1;
+                slot.cost = 0;
+            }
+            self.done = self.done.plus(1);
+        }
+    }
+
+    /// A message without immediates has been delivered, or its sender gave it up.
+    pub(super) fn fin(
+        &mut self,
+        fin: &Fin,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<(), Violation> {
+        if !within(fin.line, self.done, self.open_lines()) {
+            return Err(Violation::Fin);
+        }
+        let slot = self.slot(fin.line);
+        let (posted, state) = (slot.len, slot.state);
+        if state != State::Posted {
+            return Err(Violation::Fin);
+        }
+        match fin.status {
+            FinStatus::Delivered if fin.len > posted => {
+                return Err(Violation::Size { said: fin.len, posted });
+            }
+            FinStatus::Delivered => {
+                self.inline_classes &= !class_of(posted);
+                self.complete(fin.line, fin.len, fin.rails, account, now);
+            }
+            FinStatus::TooLong => {
+                self.stick(Fault::TooLong { line: fin.line, sent: fin.len, posted });
+            }
+            FinStatus::Failed => {
+                self.stick(Fault::PeerFailed { line: fin.line });
+            }
+        }
+        Ok(())
+    }
+}

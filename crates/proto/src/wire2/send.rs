@@ -1,0 +1,341 @@
+//! The sender's flow: a message finds its line or goes without one, travels in a packet or in parts, and is done when its
+//! buffer is needed no more.
+//!
+//! ```text
+//!  submit ─┬─ advert known, short, host ──▶ INLINE by line ───────────┐
+//!          ├─ advert known ──▶ parts ──▶ (FIN) ───────────────────────┼──▶ poll: Done
+//!          └─ no advert, short, credit ──▶ INLINE by tag and base ────┘
+//! ```
+//!
+//! Laws: messages meet receives in posting order; tags choose only inside the first unfinished group. Without an advert a
+//! message leaves only if that group is unadvertised and unbegun, and within the credit. A DONE counts only as far as
+//! messages were sent. The first cause of failure sticks; what was begun before it goes on being written.
+
+mod adverts;
+mod ending;
+mod matching;
+mod parts;
+mod record;
+mod submit;
+
+use crate::capabilities::ImmediateWidth;
+use crate::ids::Line;
+use crate::limits::MAX_GROUP;
+
+use self::adverts::Adverts;
+use self::ending::Ending;
+use self::record::{Record, State};
+use super::account::Account;
+use super::connection::{Owes, Which};
+use super::counts::Counts;
+use super::fault::{Breach, Fault, Violation};
+use super::frame::{Fin, FinStatus, Frame, Lines};
+use super::ids::Name;
+use super::message::{MessageId, Source};
+use super::terms::Terms;
+use super::unadvertised::Unadvertised;
+use super::window::RECORDS;
+
+pub use parts::PartWrite;
+
+/// A message as the caller gives it to `isend`.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    pub tag: i32,
+    pub len: u64,
+    pub source: Source,
+    /// It lies in host memory, so that it can be copied into a packet.
+    pub host: bool,
+}
+
+/// The answer to [`SendFlow::poll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendPoll {
+    Pending,
+    /// Said once: its record is free again.
+    Done {
+        len: u64,
+    },
+    Failed(Fault),
+}
+
+/// One direction of one connection, at the side that called connect.
+#[derive(Debug)]
+pub struct SendFlow {
+    terms: Terms,
+    /// The first line of the first unfinished group; with single receives the line of the next message.
+    first: Line,
+    /// Lines before this one are complete at the receiver, as far as it said.
+    peer_done: Line,
+    group: Group,
+    /// Messages that fill their receives take immediates below this length; others below the second.
+    whole_end: u64,
+    short_end: u64,
+    /// A bit per free record, per record with parts to post, per record whose FIN is owed.
+    free: u64,
+    posting: u64,
+    fins: u64,
+    fault: Option<Fault>,
+    /// A message that was too long for its receive: the receiver is to learn of it.
+    refused: Option<Refused>,
+    ending: Ending,
+    /// The answer to a WITHDRAW, until it leaves.
+    answer: Option<Lines>,
+    /// Parts with immediates that were posted, per rail.
+    parts: Counts,
+    in_flight: u32,
+    adverts: Adverts,
+    unadvertised: Unadvertised,
+    records: Box<[Record; RECORDS]>,
+    /// Four bits per part: its rail. Empty where there is only one.
+    rails: Box<[u64]>,
+}
+
+/// The first unfinished group once all of its adverts are there; a count of 0: they are not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    count: u8,
+    /// A bit per line that a message has taken.
+    taken: u8,
+}
+
+/// A line whose message was not sent.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    line: Line,
+    len: u64,
+    /// The FIN that says so has not left.
+    owed: bool,
+}
+
+const ALL_FREE: u64 = u64::MAX >> (64 - RECORDS);
+const _: () = assert!(MAX_GROUP <= u8::BITS as usize, "a bit per line of a group");
+
+impl SendFlow {
+    pub fn new(terms: Terms) -> Self {
+        Self::starting_at(terms, Line::FIRST)
+    }
+
+    /// A flow whose first line is another: for tests near a wrap.
+    pub fn starting_at(terms: Terms, first: Line) -> Self {
+        let rails = usize::from(terms.cutting.rails);
+        Self {
+            first,
+            peer_done: first,
+            group: Group::default(),
+            whole_end: terms.immediates_end(true),
+            short_end: terms.immediates_end(false),
+            free: ALL_FREE,
+            posting: 0,
+            fins: 0,
+            fault: None,
+            refused: None,
+            ending: Ending::default(),
+            answer: None,
+            parts: Counts::default(),
+            in_flight: 0,
+            adverts: Adverts::new(rails),
+            unadvertised: Unadvertised::default(),
+            records: Box::new([Record::FREE; RECORDS]),
+            rails: vec![0; RECORDS * parts::rail_words(rails)].into_boxed_slice(),
+            terms,
+        }
+    }
+
+    /// The packet of this inline message needs no help any more: it has left, or is acknowledged.
+    #[inline]
+    pub fn inline_left(&mut self, message: MessageId) {
+        let record = &mut self.records[message.index() % RECORDS];
+        if record.state == State::Inline {
+            record.state = State::Left;
+        }
+    }
+
+    /// Asks for a message; done is said once.
+    #[inline]
+    pub fn poll(&mut self, message: MessageId) -> SendPoll {
+        let record = &mut self.records[message.index() % RECORDS];
+        let done = match record.state {
+            State::Left | State::Landed { fin: true } => true,
+            State::Landed { fin: false } => {
+                !self.terms.needs_done() || self.peer_done.is_after(record.line)
+            }
+            State::Free | State::Inline | State::Writing(_) | State::FinOwed => false,
+        };
+        if done {
+            record.state = State::Free;
+            self.free |= bit_of(message);
+            return SendPoll::Done { len: record.len };
+        }
+        match self.fault {
+            Some(fault) if !self.goes_on(message, fault) => {
+                // Its buffer is the caller's again, but for what is in flight.
+                self.posting &= !bit_of(message);
+                if let State::Writing(writing) = &mut self.records[message.index() % RECORDS].state
+                {
+                    writing.failed = true;
+                }
+                SendPoll::Failed(fault)
+            }
+            _ => SendPoll::Pending,
+        }
+    }
+
+    /// Whether a message that has begun ends well all the same: where another one was too long, or nothing more may begin.
+    #[cold]
+    fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
+        let begun = match self.records[message.index() % RECORDS].state {
+            State::Writing(writing) => !writing.failed,
+            State::FinOwed => true,
+            _ => false,
+        };
+        let others = matches!(
+            fault,
+            Fault::TooLong { .. } | Fault::Unsendable { .. } | Fault::Withdrawn | Fault::Closed
+        );
+        begun && others && self.may_post()
+    }
+
+    /// A frame of the receiver's.
+    pub fn received(&mut self, frame: &Frame, account: &mut Account) -> Result<(), Breach> {
+        let heard = match frame {
+            Frame::Advert(advert) => self.advertised(advert, account),
+            Frame::Done { lines, .. } => self.peer_has(*lines, account),
+            Frame::Withdraw(lines) => self.withdrawn(lines),
+            Frame::Close(close) => self.peer_closed(close, account),
+            _ => Err(Violation::Direction),
+        };
+        heard.map_err(|violation| {
+            self.stick(Fault::Violation(violation));
+            Breach(violation)
+        })
+    }
+
+    /// What it owes the receiver. All of it is waited for: nothing comes again without a caller.
+    #[inline]
+    pub fn owes(&self) -> Owes {
+        let refused = self.refused.is_some_and(|refused| refused.owed);
+        if self.fins == 0 && !refused && !self.owes_an_end() {
+            return Owes::Nothing;
+        }
+        Owes::Waited
+    }
+
+    /// The next frame, if it has at most `words` words.
+    pub fn next_frame(&mut self, which: Which, words: usize) -> Option<Frame> {
+        if which == Which::Adverts {
+            return None;
+        }
+        let frame = self.frame()?;
+        if frame.words() > words {
+            return None;
+        }
+        self.frame_left(&frame);
+        Some(frame)
+    }
+
+    fn frame(&self) -> Option<Frame> {
+        if let Some(refused) = self.refused.filter(|refused| refused.owed) {
+            let status = match self.fault {
+                Some(Fault::TooLong { .. }) => FinStatus::TooLong,
+                _ => FinStatus::Failed,
+            };
+            let Refused { line, len, .. } = refused;
+            return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails: 0, status }));
+        }
+        if self.fins != 0 {
+            let at = self.fins.trailing_zeros() as usize % RECORDS;
+            let Record { line, len, .. } = self.records[at];
+            let rails = if len == 0 { 0 } else { self.rails_of(at, len) };
+            let status = FinStatus::Delivered;
+            return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails, status }));
+        }
+        self.end_frame()
+    }
+
+    fn frame_left(&mut self, frame: &Frame) {
+        match frame {
+            Frame::Fin(_) if self.refused.is_some_and(|refused| refused.owed) => {
+                self.refused = self.refused.map(|refused| Refused { owed: false, ..refused });
+            }
+            Frame::Fin(_) => {
+                let at = self.fins.trailing_zeros() as usize % RECORDS;
+                self.fins &= self.fins - 1;
+                self.records[at].state = State::Landed { fin: true };
+            }
+            _ => self.end_left(frame),
+        }
+    }
+
+    #[cold]
+    fn stick(&mut self, cause: Fault) -> Fault {
+        *self.fault.get_or_insert(cause)
+    }
+
+    /// The channel has failed, or the peer has ended it.
+    #[cold]
+    pub fn ended(&mut self) {
+        self.stick(Fault::Ended);
+        self.posting = 0;
+        self.ending = Ending::Over;
+        (self.refused, self.answer) = (None, None);
+        self.fins = 0;
+    }
+
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// What the receiver calls this connection.
+    pub fn peer(&self) -> Name {
+        self.terms.peer
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Writes that were posted and have not completed: until then the buffers of their messages are in use.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Whether a message waits for something that the receiver is to do: an advert, which only the caller knows of, or a DONE.
+    pub fn waits(&self) -> bool {
+        let waits = |record: &Record| match record.state {
+            State::Landed { fin: false } => {
+                self.terms.needs_done() && !self.peer_done.is_after(record.line)
+            }
+            _ => false,
+        };
+        !self.unadvertised.is_empty() || self.records.iter().any(waits)
+    }
+
+    /// The memory of the flow, all in all.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of_val(&*self.records)
+            + size_of_val(&*self.rails)
+            + self.adverts.memory_bytes()
+    }
+
+    /// What an immediate says beside its length's place.
+    #[inline]
+    const fn tells_length(&self) -> bool {
+        matches!(self.terms.immediates, ImmediateWidth::Eight)
+    }
+}
+
+/// Where a message can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Line(Line),
+    /// Its receive is not known.
+    Unadvertised,
+    Nothing,
+}
+
+#[inline]
+const fn bit_of(message: MessageId) -> u64 {
+    1 << (message.index() % RECORDS)
+}

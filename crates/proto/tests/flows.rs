@@ -1,0 +1,304 @@
+//! Two flows against each other: every message once, in order, whatever the world does with frames, parts and time.
+
+#![allow(clippy::print_stderr, reason = "a seed that fails has to be seen")]
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "flows/closing.rs"]
+mod closing;
+#[path = "flows/hostile.rs"]
+mod hostile;
+#[path = "flows/pair.rs"]
+mod pair;
+#[path = "flows/program.rs"]
+mod program;
+#[path = "flows/random.rs"]
+mod random;
+
+use std::time::Duration;
+
+use closing::End;
+use pair::{Counters, Pair, Receiving, Sending};
+use program::{Item, Program, terms};
+use proto::capabilities::ImmediateWidth;
+use proto::wire2::ids::Moment;
+use proto::wire2::split::Cutting;
+use proto::wire2::{Fault, InlineLimits, Terms};
+use random::Random;
+
+/// Prints the seed if the test ends early.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}", self.0);
+        }
+    }
+}
+
+fn first_line(random: &mut Random) -> u32 {
+    random.of(&[0, 0, 60, 250, u32::MAX - 30])
+}
+
+fn pair_of(seed: u64) -> Pair {
+    let mut random = Random::new(seed);
+    let program = Program::random(&mut random);
+    let first = first_line(&mut random);
+    Pair::new(program, random, first)
+}
+
+#[test]
+fn every_message_arrives_once_in_order() {
+    let mut all = Counters::default();
+    for seed in 0..600 {
+        let _seed = Seed(seed);
+        let mut pair = pair_of(seed);
+        let steps = pair.random.below(2000);
+        (0..steps).for_each(|_| pair.step());
+        assert!(pair.run_to_rest(), "it comes to rest: {:?} {:?}", pair.sender, pair.receiver);
+        assert_eq!(pair.fault(), None);
+        assert!(pair.sends.iter().all(|send| send.state == Sending::Done));
+        for receive in &pair.receives {
+            assert!(matches!(receive.state, Receiving::Done(_) | Receiving::Early));
+        }
+        assert_eq!(pair.accounts[1].parking.cost(), 0);
+        assert_eq!(pair.accounts[1].entries_freed, pair.charged);
+        assert_eq!(pair.accounts[0].counts.completed, pair.accounts[1].counts.seen);
+        assert_eq!(pair.receiver.entries_held(), 0);
+        assert_eq!(pair.receiver.dropped(), proto::wire2::receive::Dropped::default());
+        assert!(close_after(&mut pair), "{:?} {:?}", pair.sender, pair.receiver);
+        add(&mut all, pair.counts);
+    }
+    for (name, count) in [
+        ("adverts", all.advert_frames),
+        ("dones", all.done_frames),
+        ("fins", all.fin_frames),
+        ("inline by line", all.inline_named),
+        ("inline without an advert", all.inline_free),
+        ("parked", all.parked),
+        ("early", all.early),
+        ("refused posts", all.refused),
+        ("parts", all.parts),
+    ] {
+        assert!(count > 100, "{name}: {count}");
+    }
+}
+
+fn close_after(pair: &mut Pair) -> bool {
+    let rest = pair.close_to_rest();
+    pair.check_ended();
+    rest
+}
+
+#[test]
+fn an_end_at_any_time_leaves_nothing_behind_and_nothing_lands_late() {
+    let ends =
+        [End::SenderCloses, End::ReceiverCloses, End::BothClose, End::Withdraw, End::WriteFails];
+    for seed in 0..1000 {
+        let _seed = Seed(seed);
+        let mut pair = pair_of(seed);
+        let steps = pair.random.below(700);
+        (0..steps).for_each(|_| pair.step());
+        let how = pair.random.of(&ends);
+        pair.end(how);
+        for _ in 0..pair.random.below(300) {
+            pair.guard();
+            pair.step();
+        }
+        assert!(close_after(&mut pair), "{how:?} {:?} {:?}", pair.sender, pair.receiver);
+    }
+}
+
+/// A message of which the sender does not know that it is too long, or does.
+#[test]
+fn a_message_that_is_too_long_is_an_error_on_both_ends() {
+    for seed in 0..600 {
+        let _seed = Seed(seed);
+        let mut pair = pair_of(seed);
+        if pair.program.cut {
+            continue;
+        }
+        let at = pair.random.index(pair.sends.len());
+        pair.sends[at].item.len += 1 + pair.receives[at].item.room;
+        let steps = pair.random.below(1500);
+        (0..steps).for_each(|_| pair.step());
+        let mut rounds = 0;
+        while pair.sender.fault().is_none() || pair.receiver.fault().is_none() {
+            pair.step();
+            rounds += 1;
+            assert!(rounds < 200_000, "{:?} {:?}", pair.sender, pair.receiver);
+        }
+        for fault in [pair.sender.fault(), pair.receiver.fault()] {
+            let Some(Fault::TooLong { sent, posted, .. }) = fault else { panic!("{fault:?}") };
+            assert_eq!(sent, pair.sends[at].item.len);
+            assert_eq!(posted, pair.receives[at].item.room);
+        }
+    }
+}
+
+fn add(all: &mut Counters, one: Counters) {
+    all.advert_frames += one.advert_frames;
+    all.done_frames += one.done_frames;
+    all.fin_frames += one.fin_frames;
+    all.inline_named += one.inline_named;
+    all.inline_free += one.inline_free;
+    all.parked += one.parked;
+    all.early += one.early;
+    all.refused += one.refused;
+    all.parts += one.parts;
+}
+
+fn program(terms: Terms, count: usize, item: Item) -> Program {
+    let groups = vec![vec![item]; count];
+    Program { terms, groups, cut: false, optional: false, source_host: true }
+}
+
+const SHORT: Item = Item { tag: 0, room: 64, len: 8, host: true };
+const LONG: Item = Item { tag: 0, room: 65_536, len: 65_536, host: true };
+
+/// The room in the packet differs from try to try.
+fn send(pair: &mut Pair, index: usize) {
+    for _ in 0..100 {
+        if pair.sends[index].state == Sending::Waiting {
+            pair.submit();
+        }
+    }
+    assert_ne!(pair.sends[index].state, Sending::Waiting, "{:?}", pair.sender);
+}
+
+fn settle(pair: &mut Pair) {
+    for _ in 0..3 {
+        pair.pull_sender();
+        pair.pull_urgent();
+        while !(pair.frames[0].is_empty() && pair.frames[1].is_empty()) {
+            pair.deliver(0);
+            pair.deliver(1);
+        }
+    }
+}
+
+#[test]
+fn a_ping_that_is_received_inline_needs_neither_advert_nor_done() {
+    for grouped in [false, true] {
+        let mut pair =
+            Pair::new(program(Terms { grouped, ..terms() }, 20, SHORT), Random::new(1), 0);
+        for round in 0..20 {
+            pair.now = pair.now.plus(Duration::from_micros(5));
+            pair.post();
+            send(&mut pair, round);
+            settle(&mut pair);
+            pair.packet_left();
+            pair.poll();
+            assert_eq!(pair.receives[round].state, Receiving::Done(8));
+            assert_eq!(pair.sends[round].state, Sending::Done);
+        }
+        // The first receive cannot know that its message comes inline.
+        assert!(pair.counts.advert_frames <= 1, "{:?}", pair.counts);
+        assert_eq!(pair.counts.done_frames, 0);
+    }
+}
+
+#[test]
+fn a_stream_of_short_messages_needs_a_done_for_half_of_the_credit() {
+    let mut pair = Pair::new(program(terms(), 320, SHORT), Random::new(1), 0);
+    for round in 0..320 {
+        pair.now = pair.now.plus(Duration::from_micros(1));
+        pair.post();
+        send(&mut pair, round);
+        settle(&mut pair);
+        pair.packet_left();
+        pair.poll();
+    }
+    let dones = pair.counts.done_frames;
+    assert!((8..=11).contains(&dones), "{:?}", pair.counts);
+}
+
+#[test]
+fn adverts_of_long_messages_travel_by_halves() {
+    let mut pair = Pair::new(program(terms(), 80, LONG), Random::new(1), 0);
+    let mut packets = 0;
+    let mut before = 0;
+    while !pair.is_at_rest() {
+        while pair.next_group < 80 && pair.posted.len() < 8 {
+            pair.post();
+        }
+        pair.pull_urgent();
+        packets += u64::from(pair.counts.advert_frames > before);
+        before = pair.counts.advert_frames;
+        pair.deliver(1);
+        (0..8).for_each(|_| pair.submit());
+        pair.post_part();
+        pair.land();
+        pair.complete();
+        pair.poll();
+    }
+    assert_eq!(pair.counts.advert_frames, 80);
+    assert!(packets <= 40, "{packets} packets for 80 adverts");
+}
+
+#[test]
+fn a_lazy_advert_leaves_after_its_wait_and_not_before() {
+    let mut pair = Pair::new(program(terms(), 4, SHORT), Random::new(1), 0);
+    pair.post();
+    send(&mut pair, 0);
+    settle(&mut pair);
+    let sent = pair.counts.advert_frames;
+    pair.accounts[1].set_round_trip(Duration::from_micros(25));
+    pair.post();
+    let until = pair.now.plus(Duration::from_micros(100));
+    let owes = |pair: &Pair, now: Moment| pair.receiver.owes(&pair.accounts[1], now);
+    assert_eq!(owes(&pair, pair.now), proto::wire2::Owes::Lazy { until });
+    pair.now = pair.now.plus(Duration::from_nanos(99_999));
+    settle(&mut pair);
+    assert_eq!(pair.counts.advert_frames, sent);
+    pair.now = until;
+    assert_eq!(owes(&pair, until), proto::wire2::Owes::Urgent);
+    settle(&mut pair);
+    assert_eq!(pair.counts.advert_frames, sent + 1);
+}
+
+#[test]
+fn messages_that_64_parts_cannot_hold_are_delivered_in_rounds() {
+    for rails in [1, 3] {
+        let cutting = Cutting::new(rails, 512, 256).unwrap();
+        let inline = InlineLimits { unadvertised: 0, host: 0 };
+        let terms = Terms { cutting, inline, ..terms() };
+        for len in [64 * 256, 64 * 256 + 1, 128 * 256, 200 * 256 + 77] {
+            let item = Item { tag: 0, room: len + 5, len, host: true };
+            let mut pair = Pair::new(program(terms, 2, item), Random::new(len), 7);
+            assert!(pair.run_to_rest());
+            assert_eq!(pair.fault(), None);
+            let parts = 2 * len.div_ceil(256);
+            assert_eq!(pair.counts.parts, parts);
+            assert_eq!(pair.counts.fin_frames, if len > 64 * 256 { 2 } else { 0 });
+        }
+    }
+}
+
+#[test]
+fn a_size_that_nothing_tells_takes_the_path_of_fin() {
+    let eight = |immediates, true_lengths| {
+        let inline = InlineLimits { unadvertised: 0, host: 0 };
+        let terms = Terms { immediates, true_lengths, inline, ..terms() };
+        let part = Item { tag: 0, room: 1000, len: 900, host: true };
+        let whole = Item { len: 1000, ..part };
+        [part, whole].map(|item| {
+            let mut pair = Pair::new(program(terms, 1, item), Random::new(3), 0);
+            assert!(pair.run_to_rest());
+            pair.counts.fin_frames
+        })
+    };
+    assert_eq!(eight(ImmediateWidth::Eight, false), [0, 0]);
+    assert_eq!(eight(ImmediateWidth::Four, true), [0, 0]);
+    assert_eq!(eight(ImmediateWidth::Four, false), [1, 0]);
+    assert_eq!(eight(ImmediateWidth::None, true), [1, 1]);
+}
+
+#[test]
+fn a_connection_costs_at_most_six_kib_on_either_side() {
+    let (sender, receiver) = (
+        proto::wire2::SendFlow::new(terms()).memory_bytes(),
+        proto::wire2::ReceiveFlow::new(terms()).memory_bytes(),
+    );
+    assert!(sender <= 6 << 10 && receiver <= 6 << 10, "{sender} {receiver}");
+}

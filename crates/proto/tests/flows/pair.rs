@@ -1,0 +1,539 @@
+//! Two flows and a world between them: frames in order, parts in any order, everything as late as a seed wants it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proto::Line;
+use proto::wire2::connection::{Owes, Submit, Which};
+use proto::wire2::credit::CHANNEL_BYTES;
+use proto::wire2::ids::Moment;
+use proto::wire2::parking::Parking;
+use proto::wire2::receive::{Arrived, Copy, Place};
+use proto::wire2::send::{Outgoing, PartWrite};
+use proto::wire2::window::WINDOW;
+use proto::wire2::{
+    Account, Fault, Frame, MessageId, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
+    SendPoll, Source, Target, Terms,
+};
+
+use crate::program::{Item, Program};
+use crate::random::Random;
+
+pub(crate) struct Pair {
+    pub(crate) program: Program,
+    pub(crate) random: Random,
+    pub(crate) now: Moment,
+    pub(crate) sender: SendFlow,
+    pub(crate) receiver: ReceiveFlow,
+    pub(crate) accounts: [Account; 2],
+    /// To the receiver, and to the sender.
+    pub(crate) frames: [VecDeque<(Frame, Vec<u64>)>; 2],
+    pub(crate) wire: Vec<Flying>,
+    pub(crate) left: Vec<MessageId>,
+    /// What the sender sent, in program order by tag; the receives by line.
+    pub(crate) sends: Vec<Send>,
+    pub(crate) receives: Vec<Buffer>,
+    pub(crate) posted: Vec<(Line, usize, usize)>,
+    pub(crate) next_group: usize,
+    pub(crate) charged: u32,
+    pub(crate) newest_advert: Line,
+    pub(crate) counts: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) advert_frames: u64,
+    pub(crate) done_frames: u64,
+    pub(crate) fin_frames: u64,
+    pub(crate) inline_named: u64,
+    pub(crate) inline_free: u64,
+    pub(crate) parked: u64,
+    pub(crate) early: u64,
+    pub(crate) refused: u64,
+    pub(crate) parts: u64,
+}
+
+/// A part between its post and its completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flying {
+    pub(crate) write: PartWrite,
+    pub(crate) landed: bool,
+    pub(crate) completed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Send {
+    pub(crate) item: Item,
+    pub(crate) state: Sending,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    Waiting,
+    Under(MessageId),
+    Done,
+    Failed,
+}
+
+/// The memory of one receive.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) item: Item,
+    pub(crate) bytes: Vec<u8>,
+    /// How often each byte was written.
+    pub(crate) writes: Vec<u8>,
+    /// Nothing may land any more.
+    pub(crate) closed: bool,
+    pub(crate) state: Receiving,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    Waiting,
+    Early,
+    Done(u64),
+    Failed,
+}
+
+const REGION: u64 = 1 << 40;
+
+/// The bytes of message `index`.
+fn byte(index: usize, at: u64) -> u8 {
+    (index as u64).wrapping_mul(31).wrapping_add(at.wrapping_mul(7) ^ at >> 8).to_le_bytes()[0]
+}
+
+impl Pair {
+    pub(crate) fn new(program: Program, random: Random, first: u32) -> Self {
+        let rails = program.terms.cutting.rails;
+        let first = Line::new(first);
+        let sends = program.items().map(|item| Send { item, state: Sending::Waiting });
+        let receives = program.items().map(|item| Buffer {
+            item,
+            bytes: vec![0; usize::try_from(item.room).unwrap()],
+            writes: vec![0; usize::try_from(item.room).unwrap()],
+            closed: false,
+            state: Receiving::Waiting,
+        });
+        let (sends, receives) = (sends.collect(), receives.collect());
+        Self {
+            sender: SendFlow::starting_at(program.terms, first),
+            receiver: ReceiveFlow::starting_at(program.terms, first),
+            program,
+            random,
+            now: Moment::from_nanos(1),
+            accounts: [Account::new(rails), Account::new(rails)],
+            frames: [VecDeque::new(), VecDeque::new()],
+            wire: Vec::new(),
+            left: Vec::new(),
+            sends,
+            receives,
+            posted: Vec::new(),
+            next_group: 0,
+            charged: 0,
+            newest_advert: first.plus(u32::MAX),
+            counts: Counters::default(),
+        }
+    }
+
+    /// One thing happens, whichever the seed says.
+    pub(crate) fn step(&mut self) {
+        self.now = self.now.plus(Duration::from_nanos(self.random.below(3000)));
+        match self.random.below(14) {
+            0 | 1 => self.post(),
+            2 | 3 => self.submit(),
+            4 => self.pull_sender(),
+            5 => self.pull_receiver(),
+            6 | 7 => self.deliver(0),
+            8 => self.deliver(1),
+            9 => self.post_part(),
+            10 => self.land(),
+            11 => self.complete(),
+            12 => self.packet_left(),
+            _ => self.poll(),
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        let [sender, receiver] = &self.accounts;
+        assert!(sender.sent <= CHANNEL_BYTES && receiver.parking.cost() <= CHANNEL_BYTES);
+        assert!(self.receiver.next().distance(self.receiver.done()) <= WINDOW);
+    }
+
+    pub(crate) fn post(&mut self) {
+        let Some(group) = self.program.groups.get(self.next_group) else { return };
+        let start: usize = self.program.groups[..self.next_group].iter().map(Vec::len).sum();
+        let rails = usize::from(self.program.terms.cutting.rails);
+        let keys: Vec<Vec<u64>> = (0..group.len())
+            .map(|at| (0..rails).map(|rail| key(start + at, rail)).collect())
+            .collect();
+        let receives: Vec<_> = group
+            .iter()
+            .enumerate()
+            .map(|(at, item)| Receive {
+                target: Target { address: 0, region: u32::try_from(start + at).unwrap() },
+                address: (start + at) as u64 * REGION,
+                len: item.room,
+                tag: item.tag,
+                keys: &keys[at],
+                host: item.host,
+            })
+            .collect();
+        let how = Posting { cut: self.program.cut, optional: self.program.optional };
+        match self.receiver.post(&receives, how, &self.accounts[1], self.now) {
+            Ok(Some(line)) => {
+                self.posted.push((line, start, group.len()));
+                self.next_group += 1;
+                self.charged +=
+                    group.iter().map(|item| self.receiver.entries(item.room)).sum::<u32>();
+            }
+            Ok(None) => {}
+            Err(_) => {}
+        }
+        self.copy_parked();
+    }
+
+    fn copy_parked(&mut self) {
+        while let Some(copy) = self.receiver.next_copy(&self.accounts[1].parking) {
+            let mut words = Vec::new();
+            let Copy { from, .. } = copy;
+            self.accounts[1].parking.read(from, |_, word| words.push(word));
+            self.fill(copy.target, copy.len, &words);
+            self.receiver.unparked(copy, &mut self.accounts[1], self.now);
+        }
+    }
+
+    fn fill(&mut self, target: Target, len: u16, words: &[u64]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write(target.region as usize, 0, &bytes[..usize::from(len)]);
+    }
+
+    fn write(&mut self, region: usize, offset: u64, bytes: &[u8]) {
+        let buffer = &mut self.receives[region];
+        assert!(!buffer.closed, "something lands in memory that was given back");
+        let start = usize::try_from(offset).unwrap();
+        for (index, value) in bytes.iter().enumerate() {
+            buffer.bytes[start + index] = *value;
+            buffer.writes[start + index] += 1;
+            assert_eq!(buffer.writes[start + index], 1, "a byte is written once");
+        }
+    }
+
+    pub(crate) fn submit(&mut self) {
+        let waiting = |send: &&Send| send.state == Sending::Waiting;
+        let index = if self.program.terms.grouped {
+            let tags: Vec<i32> =
+                self.sends.iter().filter(waiting).map(|send| send.item.tag).collect();
+            if tags.is_empty() {
+                return;
+            }
+            let tag = self.random.of(&tags);
+            let of_tag = |send: &Send| send.state == Sending::Waiting && send.item.tag == tag;
+            self.sends.iter().position(of_tag)
+        } else {
+            self.sends.iter().position(|send| send.state == Sending::Waiting)
+        };
+        let Some(index) = index else { return };
+        let Item { tag, len, .. } = self.sends[index].item;
+        let source = Source { address: 0, region: u32::try_from(index).unwrap() };
+        let message = Outgoing { tag, len, source, host: self.program.source_host };
+        let words = self.random.of(&[2, 20, 100, 600]);
+        match self.sender.submit(&message, words, &mut self.accounts[0]) {
+            Ok(Submit::NotNow) => {}
+            Ok(Submit::Inline { message, frame }) => {
+                self.sends[index].state = Sending::Under(message);
+                let bytes: Vec<u8> = (0..u64::from(frame.len)).map(|at| byte(index, at)).collect();
+                let payload = bytes.chunks(8).map(|chunk| {
+                    let mut word = [0; 8];
+                    word[..chunk.len()].copy_from_slice(chunk);
+                    u64::from_le_bytes(word)
+                });
+                assert!(3 + frame.payload_words() <= words);
+                assert!(self.program.source_host);
+                if frame.advertised {
+                    self.counts.inline_named += 1;
+                } else {
+                    self.counts.inline_free += 1;
+                }
+                self.frames[0].push_back((Frame::Inline(frame), payload.collect()));
+                self.left.push(message);
+            }
+            Ok(Submit::Parts { message }) => self.sends[index].state = Sending::Under(message),
+            Err(_) => self.sends[index].state = Sending::Failed,
+        }
+    }
+
+    pub(crate) fn pull_sender(&mut self) {
+        if self.sender.owes() == Owes::Nothing {
+            return;
+        }
+        let words = self.random.of(&[3, 8, 40]);
+        assert_eq!(self.sender.next_frame(Which::Adverts, words), None);
+        while let Some(frame) = self.sender.next_frame(Which::Others, words) {
+            self.counts.fin_frames += u64::from(matches!(frame, Frame::Fin(_)));
+            self.frames[0].push_back((frame, Vec::new()));
+        }
+    }
+
+    /// A packet of the receiver's leaves: because something is urgent, or for another reason.
+    pub(crate) fn pull_receiver(&mut self) {
+        let owes = self.receiver.owes(&self.accounts[1], self.now);
+        let leaves = match owes {
+            Owes::Nothing => return,
+            Owes::Lazy { until } => {
+                assert!(until > self.now);
+                self.random.one_in(6)
+            }
+            Owes::Urgent | Owes::Waited => true,
+        };
+        if leaves {
+            self.packet(owes);
+        }
+    }
+
+    /// A packet of the receiver's leaves only if it must.
+    pub(crate) fn pull_urgent(&mut self) {
+        let owes = self.receiver.owes(&self.accounts[1], self.now);
+        if matches!(owes, Owes::Urgent | Owes::Waited) {
+            self.packet(owes);
+        }
+    }
+
+    fn packet(&mut self, owes: Owes) {
+        let room = self.random.of(&[24, 40, 200]);
+        let mut words = room;
+        for which in [Which::Adverts, Which::Others] {
+            while let Some(frame) =
+                self.receiver.next_frame(which, words, &mut self.accounts[1], self.now)
+            {
+                words -= frame.words();
+                if let Frame::Advert(advert) = &frame {
+                    self.counts.advert_frames += 1;
+                    assert!(advert.line.is_after(self.newest_advert), "no advert leaves twice");
+                    self.newest_advert = advert.line;
+                }
+                self.counts.done_frames += u64::from(matches!(frame, Frame::Done { .. }));
+                self.frames[1].push_back((frame, Vec::new()));
+            }
+        }
+        if matches!(owes, Owes::Urgent | Owes::Waited) {
+            assert!(
+                words < room,
+                "something urgent leaves in a packet of its own: {:?}",
+                self.receiver
+            );
+        }
+    }
+
+    pub(crate) fn deliver(&mut self, to: usize) {
+        let Some((frame, payload)) = self.frames[to].pop_front() else { return };
+        if to == 1 {
+            self.sender
+                .received(&frame, &mut self.accounts[0])
+                .expect("the receiver keeps to its bounds");
+            return;
+        }
+        let place = self
+            .receiver
+            .received(&frame, &mut self.accounts[1], self.now)
+            .expect("the sender keeps to its bounds");
+        match place {
+            None => return,
+            Some(Place::Receive(Arrived { target, len, .. })) => {
+                let state = self.receives[target.region as usize].state;
+                assert_ne!(state, Receiving::Early, "what was reported early needs no call");
+                self.fill(target, len, &payload);
+            }
+            Some(Place::Parked(parked)) => {
+                self.counts.parked += 1;
+                let parking: &mut Parking = &mut self.accounts[1].parking;
+                parking.fill(parked, |word| payload[word]);
+            }
+        }
+        if let Some(place) = place {
+            self.receiver.copied(place, &mut self.accounts[1], self.now);
+        }
+        self.copy_parked();
+    }
+
+    pub(crate) fn post_part(&mut self) {
+        let Some(write) = self.sender.next_part() else { return };
+        assert_eq!(self.sender.next_part(), Some(write), "it is named until it is posted");
+        if self.random.one_in(5) {
+            self.counts.refused += 1;
+            return;
+        }
+        let index = write.source.region as usize;
+        assert!(matches!(self.sends[index].state, Sending::Under(_)), "its buffer is still ours");
+        self.counts.parts += 1;
+        self.sender.posted(&write, &mut self.accounts[0]);
+        self.wire.push(Flying { write, landed: false, completed: false });
+    }
+
+    /// Some part lands, and the receiver hears of it.
+    pub(crate) fn land(&mut self) {
+        let open: Vec<usize> = (0..self.wire.len()).filter(|at| !self.wire[*at].landed).collect();
+        if open.is_empty() {
+            return;
+        }
+        let at = self.random.of(&open);
+        self.wire[at].landed = true;
+        let write = self.wire[at].write;
+        let region = usize::try_from(write.target / REGION).unwrap();
+        assert_eq!(write.key, key(region, usize::from(write.rail)), "the key is the rail's own");
+        let (index, from) = (write.source.region as usize, write.source.address);
+        let bytes: Vec<u8> = (from..from + write.len).map(|offset| byte(index, offset)).collect();
+        self.write(region, write.target % REGION, &bytes);
+        if let Some(immediate) = write.immediate {
+            assert_eq!(immediate.connection(), self.program.terms.peer.in_immediate());
+            let len = if self.program.terms.true_lengths { write.len } else { 0 };
+            self.receiver.arrived(write.rail, immediate, len, &mut self.accounts[1], self.now);
+        }
+        self.forget_ended();
+    }
+
+    /// Some part completes at the sender.
+    pub(crate) fn complete(&mut self) {
+        let proves = self.program.terms.proves_arrival;
+        let may = |part: &Flying| {
+            !part.completed && (part.landed || !proves && part.write.immediate.is_some())
+        };
+        let open: Vec<usize> = (0..self.wire.len()).filter(|at| may(&self.wire[*at])).collect();
+        if open.is_empty() {
+            return;
+        }
+        let at = self.random.of(&open);
+        self.wire[at].completed = true;
+        let write = self.wire[at].write;
+        self.sender.written(write.message, write.part, &mut self.accounts[0]);
+        self.forget_ended();
+    }
+
+    pub(crate) fn forget_ended(&mut self) {
+        self.wire.retain(|part| !part.landed || !part.completed);
+    }
+
+    pub(crate) fn packet_left(&mut self) {
+        if !self.left.is_empty() {
+            let at = self.random.index(self.left.len());
+            let message = self.left.remove(at);
+            self.sender.inline_left(message);
+        }
+    }
+
+    pub(crate) fn poll(&mut self) {
+        for at in 0..self.sends.len() {
+            let Sending::Under(message) = self.sends[at].state else { continue };
+            let item = self.sends[at].item;
+            match self.sender.poll(message) {
+                SendPoll::Pending => {}
+                SendPoll::Done { len } => {
+                    assert!(len == item.len || self.program.cut && len < item.len);
+                    self.sends[at].state = Sending::Done;
+                    let mine = |part: &&Flying| part.write.source.region as usize == at;
+                    assert!(self.wire.iter().filter(mine).all(|part| part.completed));
+                    let Terms { cutting, proves_arrival, .. } = self.program.terms;
+                    if cutting.rails > 1 || proves_arrival {
+                        let all = self.wire.iter().filter(mine).all(|part| part.landed);
+                        assert!(
+                            all,
+                            "where parts could be sent again, done means that they are there"
+                        );
+                    }
+                }
+                SendPoll::Failed(_) => self.sends[at].state = Sending::Failed,
+            }
+        }
+        let mut posted = std::mem::take(&mut self.posted);
+        posted.retain(|(line, start, count)| self.poll_receive(*line, *start, *count));
+        self.posted = posted;
+    }
+
+    /// False: it is over.
+    fn poll_receive(&mut self, line: Line, start: usize, count: usize) -> bool {
+        if self.program.optional
+            && count == 1
+            && self.receives[start].state == Receiving::Waiting
+            && self.receiver.poll_early(line)
+        {
+            self.counts.early += 1;
+            assert!(!line.is_after(self.newest_advert), "its advert has left");
+            self.receives[start].state = Receiving::Early;
+            return false;
+        }
+        match self.receiver.poll(line) {
+            ReceivePoll::Pending => true,
+            ReceivePoll::Done { count: said } => {
+                assert_eq!(said as usize, count);
+                for (index, at) in (0..).zip(start..start + count) {
+                    let size = self.receiver.size(line.plus(index));
+                    let carried = self.receiver.carried(line.plus(index));
+                    self.receives[at].state = Receiving::Done(size);
+                    self.check_received(at, size, carried);
+                }
+                false
+            }
+            ReceivePoll::Failed(_) => {
+                (start..start + count).for_each(|at| self.receives[at].state = Receiving::Failed);
+                false
+            }
+        }
+    }
+
+    fn check_received(&self, at: usize, size: u64, carried: u16) {
+        let Item { room, len, .. } = self.receives[at].item;
+        let expected = if self.program.cut { len.min(room) } else { len };
+        assert_eq!(size, expected, "receive {at} has the message of its place in the order");
+        for offset in 0..size {
+            let index = usize::try_from(offset).unwrap();
+            assert_eq!(self.receives[at].bytes[index], byte(at, offset), "message {at}");
+        }
+        assert!(u32::from(carried) < 1 << self.program.terms.cutting.rails);
+    }
+
+    /// Everything happens soon: to an end, if there is one.
+    pub(crate) fn run_to_rest(&mut self) -> bool {
+        for _ in 0..4000 {
+            self.now = self.now.plus(Duration::from_micros(100));
+            (0..4).for_each(|_| self.post());
+            (0..40).for_each(|_| self.submit());
+            while self.sender.next_part().is_some() {
+                self.post_part();
+            }
+            while !self.wire.is_empty() {
+                self.land();
+                self.complete();
+            }
+            self.pull_sender();
+            self.pull_receiver();
+            while !(self.frames[0].is_empty() && self.frames[1].is_empty() && self.left.is_empty())
+            {
+                self.deliver(0);
+                self.deliver(1);
+                self.packet_left();
+            }
+            self.poll();
+            self.check();
+            if self.is_at_rest() {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let over = |buffer: &Buffer| buffer.state != Receiving::Waiting;
+        self.posted.is_empty()
+            && self.next_group == self.program.groups.len()
+            && self.receives.iter().all(over)
+            && self.sends.iter().all(|send| matches!(send.state, Sending::Done | Sending::Failed))
+    }
+
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.sender.fault().or_else(|| self.receiver.fault())
+    }
+}
+
+fn key(region: usize, rail: usize) -> u64 {
+    region as u64 * 16 + rail as u64
+}
