@@ -23,10 +23,15 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("frame", channel::frame),
     ("packet", channel::packet),
     ("channel", channel::channel),
+    ("handle2", connection::handle),
+    ("hello", connection::hello),
+    ("connection", connection::connection),
 ];
 
 #[path = "channel.rs"]
 mod channel;
+#[path = "connection.rs"]
+mod connection;
 
 /// What listen wrote and NCCL's bootstrap carried. One byte says whether the check is made to fit.
 fn handle(input: &[u8]) {
