@@ -1,12 +1,13 @@
 //! Measures what it costs to register 64 MiB: the first time, and again while the registration is held, which is what NCCL
-//! does once per connection.
+//! does once per connection; and to deregister a buffer on an endpoint with many connections.
 //!
-//! `cargo bench --bench registration [-- --check]`: `--check` fails above the bound.
+//! `cargo bench --bench registration [-- WORDS]`: `--check` fails above the bound; a path names another plugin to measure.
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ const OTHER_BYTES: usize = 4096;
 const RUNS: usize = 101;
 /// Registrations of the held buffer that are timed as one.
 const BATCH: usize = 1000;
+/// Connections of the endpoint to itself while a buffer is deregistered: each has both of its ends there.
+const CONNECTIONS: [usize; 2] = [1, 1000];
 /// Again, while it is held.
 const BOUND: Duration = Duration::from_micros(1);
 const SECONDS_MOST: u32 = 120;
@@ -31,7 +34,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if words.iter().any(|word| word == INSIDE) {
         net::give_up_after(SECONDS_MOST);
-        return measure(words.iter().any(|word| word == "--check"));
+        let other = words.iter().find(|word| !word.starts_with("--")).map(PathBuf::from);
+        return measure(words.iter().any(|word| word == "--check"), other);
     }
     // A process of its own has the settings from its start.
     let mut inside = Command::new(std::env::current_exe().expect("this bench has a name"));
@@ -45,8 +49,8 @@ fn main() -> ExitCode {
     if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn measure(check: bool) -> ExitCode {
-    let plugin = support::optimised_plugin();
+fn measure(check: bool, other: Option<PathBuf>) -> ExitCode {
+    let plugin = other.unwrap_or_else(support::optimised_plugin);
     let net = Net::open(&plugin);
     let memory = Memory::new(BYTES + OTHER_BYTES * 2 * OTHERS[OTHERS.len() - 1]);
     let [send, receive] = traffic::to_itself(&net, &memory.part(0, 64), &memory.part(64, 64));
@@ -74,6 +78,20 @@ fn measure(check: bool) -> ExitCode {
             first.as_secs_f64() / again.as_secs_f64()
         );
     }
+    println!("deregMr of {OTHER_BYTES} bytes that nothing touches, median of {RUNS}");
+    println!("{:>12} | {:>10}", "connections", "took (us)");
+    let mut more = Vec::new();
+    for connections in CONNECTIONS {
+        while more.len() + 1 < connections {
+            more.push(traffic::to_itself(&net, &memory.part(0, 64), &memory.part(64, 64)));
+        }
+        let took = median(|| deregister(&net, &send.comm, &memory.part(BYTES, OTHER_BYTES)));
+        println!("{connections:>13} | {:>10.2}", microseconds(took));
+    }
+    for [send, receive] in more {
+        net.close_send(send.comm);
+        net.close_receive(receive.comm);
+    }
     net.close_send(send.comm);
     net.close_receive(receive.comm);
     net.finalize();
@@ -86,6 +104,13 @@ fn first(net: &Net, comm: &Comm, buffer: &Memory) -> Duration {
     let took = start.elapsed();
     net.deregister(comm, region);
     took
+}
+
+fn deregister(net: &Net, comm: &Comm, buffer: &Memory) -> Duration {
+    let region = net.register(comm, buffer);
+    let start = Instant::now();
+    net.deregister(comm, region);
+    start.elapsed()
 }
 
 /// One of a batch: a clock takes too long to be read around each.

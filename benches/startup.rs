@@ -14,12 +14,11 @@ mod support;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{
-    AddressVector, Batch, CompletionQueue, Contexts, CqPoll, Data, Delivery, Domain, Endpoint,
-    Fabric, Library, Pages, Post, Query, Region, RemoteBytes, RemoteKey,
+    Data, Delivery, Event, Library, Nic, NicOptions, Pages, Post, Query, Region, RemoteBytes,
+    RemoteKey, Write as DataWrite,
 };
 use support::net::{self, Handle, Memory, Net};
 use support::traffic::End;
@@ -220,16 +219,14 @@ fn raw_side(place: Place, is_first: bool) -> Report {
     let info = info.expect("libfabric has the provider");
     let before_kib = resident_kib();
     let start = Instant::now();
-    let fabric = Fabric::open(&library, &info).expect("fi_fabric");
-    let domain = Domain::open(&fabric, &info).expect("fi_domain");
-    let queue = CompletionQueue::open(&domain, RAW_QUEUE_ENTRIES).expect("fi_cq_open");
-    let addresses = AddressVector::open(&domain).expect("fi_av_open");
-    let endpoint = Endpoint::<Data>::open(&domain, &info, &queue, &addresses).expect("fi_endpoint");
+    let entries = RAW_QUEUE_ENTRIES;
+    let options =
+        NicOptions { data: Some(&[]), control: None, entries, one_queue: false, operations: 1 };
+    let mut nic = Nic::open(&library, &info, &options).expect("a NIC");
     let listen_ms = milliseconds(start.elapsed());
     let pages = Pages::map(2 * MESSAGE_BYTES).expect("memory");
-    let region = Region::register_pages(&endpoint, Arc::new(pages)).expect("fi_mr_reg");
-    let contexts = Contexts::new(1);
-    let name = endpoint.name().expect("fi_getname");
+    let region: Region<Data> = nic.register(pages.into()).expect("fi_mr_reg");
+    let name = nic.data_name().to_vec();
     let mut card = region.remote_base().to_le_bytes().to_vec();
     card.extend(region.key().to_wire().to_le_bytes());
     card.push(u8::try_from(name.len()).expect("a short name"));
@@ -239,36 +236,36 @@ fn raw_side(place: Place, is_first: bool) -> Report {
         u64::from_le_bytes(card[index * 8..index * 8 + 8].try_into().expect("eight bytes"))
     };
     let len = usize::from(card[16]);
-    let peer = addresses.insert(&card[17..17 + len]).expect("fi_av_insert");
+    let peer = nic.join(&card[17..17 + len]).expect("fi_av_insert");
     let remote = RemoteBytes::<Data> {
         address: word(0) + MESSAGE_BYTES as u64,
         key: RemoteKey::from_wire(word(1)),
     };
-    let (mut batch, mut ended, mut arrived) = (Batch::new(), false, false);
-    let mut poll = |ended: &mut bool, arrived: &mut bool| match queue.read(&mut batch) {
-        CqPoll::Empty => {}
-        CqPoll::Completions(completions) => {
-            for completion in completions {
-                *(if completion.is_remote_write() { &mut *arrived } else { &mut *ended }) = true;
+    let (mut ended, mut arrived) = (false, false);
+    let poll = |nic: &mut Nic, ended: &mut bool, arrived: &mut bool| {
+        if nic.poll_data().is_empty() {
+            return;
+        }
+        while let Some(event) = nic.next_data() {
+            match event {
+                Event::Arrived { .. } => *arrived = true,
+                Event::Ended { .. } => *ended = true,
+                event => panic!("{event:?}"),
             }
         }
-        CqPoll::Failed(error) => panic!("{error}"),
-        CqPoll::Broken(error) => panic!("{error}"),
     };
     if !is_first {
         while !arrived {
-            poll(&mut ended, &mut arrived);
+            poll(&mut nic, &mut ended, &mut arrived);
         }
     }
-    let local = || region.local(0, MESSAGE_BYTES).expect("the region holds it");
-    let context = contexts.at(0);
-    let write =
-        || endpoint.write_with_immediate(local(), remote, peer, 1, Delivery::Default, context);
-    while write().expect("fi_writedata") == Post::Again {
-        poll(&mut ended, &mut arrived);
+    let local = region.local(0, MESSAGE_BYTES).expect("the region holds it");
+    let write = DataWrite { local, remote, peer, delivery: Delivery::Default };
+    while nic.write(&write, Some(1), 0).expect("fi_writedata") != Post::Accepted {
+        poll(&mut nic, &mut ended, &mut arrived);
     }
     while !(ended && arrived) {
-        poll(&mut ended, &mut arrived);
+        poll(&mut nic, &mut ended, &mut arrived);
     }
     let report = Report {
         listen_ms,
@@ -277,7 +274,7 @@ fn raw_side(place: Place, is_first: bool) -> Report {
     };
     // What a provider still holds of the last write leaves by later polls.
     for _ in 0..1000 {
-        poll(&mut ended, &mut arrived);
+        poll(&mut nic, &mut ended, &mut arrived);
     }
     report
 }

@@ -6,7 +6,8 @@
 
 use std::fmt;
 
-use fabric::{CompletionError, FabricError, error_text};
+pub(crate) use fabric::FabricError;
+use fabric::{CompletionError, error_text};
 use proto::handshake::{HandshakeError, RefusalReason};
 use proto::{ProtocolError, Refusal, Violation};
 
@@ -130,13 +131,6 @@ pub(crate) enum By {
     GpuDmabuf { gpu: i16 },
 }
 
-/// What libfabric answered: a call and its code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
-    call: Label,
-    code: i32,
-}
-
 /// What libfabric said of an operation that has ended badly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
@@ -202,17 +196,17 @@ pub(crate) enum Cause {
     CannotOpen {
         device: Label,
         interface: Label,
-        fault: Fault,
+        fault: FabricError,
     },
     CannotUse {
         device: Label,
         interface: Label,
-        fault: Fault,
+        fault: FabricError,
     },
-    NoLandingPage(Fault),
+    NoLandingPage(FabricError),
     NoControlMemory {
         device: Label,
-        fault: Fault,
+        fault: FabricError,
     },
     AddressTooLong {
         len: usize,
@@ -229,7 +223,7 @@ pub(crate) enum Cause {
         device: Label,
         len: usize,
         by: By,
-        fault: Fault,
+        fault: FabricError,
     },
     NoGpuDriver {
         len: usize,
@@ -247,6 +241,12 @@ pub(crate) enum Cause {
         first: i16,
         last: i16,
     },
+    /// libfabric refused to close it.
+    NotClosed {
+        device: Label,
+        len: usize,
+        fault: FabricError,
+    },
     NoFlush {
         device: Label,
     },
@@ -255,11 +255,11 @@ pub(crate) enum Cause {
     },
     FlushNotPosted {
         rail: u8,
-        fault: Fault,
+        fault: FabricError,
     },
     QueueBroken {
         rail: Label,
-        fault: Fault,
+        fault: FabricError,
     },
     StaysRegistered {
         device: Label,
@@ -280,17 +280,17 @@ pub(crate) enum Cause {
     AcceptUnreachable {
         device: Label,
     },
-    Unreachable(Fault),
+    Unreachable(FabricError),
     CannotReach {
         rail: Label,
-        fault: Fault,
+        fault: FabricError,
     },
     Nonsense(Nonsense),
-    NotPosted(Fault),
+    NotPosted(FabricError),
     /// After it was refused for a while.
     NeverPosted {
         rail: Label,
-        fault: Fault,
+        fault: FabricError,
     },
     NotAccepted {
         rail: Label,
@@ -351,7 +351,7 @@ impl Cause {
 
     /// An endpoint could not be opened because there may be no more of what it needs: process ids of a NIC (cxi), open files, ports,
     /// memory. The device, and the answer.
-    pub(crate) fn want_of_room(self) -> Option<(Label, Fault)> {
+    pub(crate) fn want_of_room(self) -> Option<(Label, FabricError)> {
         const ENOMEM: i32 = 12;
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;
@@ -363,7 +363,7 @@ impl Cause {
             return None;
         };
         let full =
-            matches!(-fault.code, ENOMEM | ENFILE | EMFILE | ENOSPC | EADDRINUSE | EADDRNOTAVAIL);
+            matches!(fault.errno(), ENOMEM | ENFILE | EMFILE | ENOSPC | EADDRINUSE | EADDRNOTAVAIL);
         full.then_some((device, fault))
     }
 
@@ -411,6 +411,7 @@ impl Cause {
             | Self::AddressTooLong { .. }
             | Self::NoFrontDoorName
             | Self::NotRegistered { .. }
+            | Self::NotClosed { .. }
             | Self::NoFlush { .. }
             | Self::FlushFailed { .. }
             | Self::FlushNotPosted { .. }
@@ -484,18 +485,6 @@ impl From<ProtocolError> for Cause {
     }
 }
 
-impl From<FabricError> for Fault {
-    fn from(error: FabricError) -> Self {
-        Self { call: Label::of(error.call), code: error.code }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        FabricError { call: self.call.text(), code: self.code }.fmt(f)
-    }
-}
-
 impl From<&CompletionError> for Failed {
     fn from(error: &CompletionError) -> Self {
         let CompletionError { errno, provider_errno, text, .. } = error;
@@ -560,12 +549,6 @@ mod tests {
 
     use super::*;
 
-    impl Fault {
-        pub(crate) fn example(call: &'static str, code: i32) -> Self {
-            FabricError { call, code }.into()
-        }
-    }
-
     impl Failed {
         pub(crate) fn example(errno: i32, provider_errno: i32, text: &str) -> Self {
             Self { errno, provider_errno, text: Label::of(text) }
@@ -591,15 +574,8 @@ mod tests {
 
     #[test]
     fn what_libfabric_says_is_said_in_its_own_words() {
-        let error = FabricError { call: "fi_writedata", code: -104 };
-        assert_eq!(Fault::from(error).to_string(), error.to_string());
-        let error = CompletionError {
-            context: 1,
-            flags: 2,
-            errno: 5,
-            provider_errno: 104,
-            text: "reset by \"peer\"".into(),
-        };
+        let error =
+            CompletionError { errno: 5, provider_errno: 104, text: "reset by \"peer\"".into() };
         assert_eq!(Failed::from(&error).to_string(), error.to_string());
     }
 

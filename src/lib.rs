@@ -3,10 +3,10 @@
 //! ```text
 //! NCCL ──C ABI──▶ abi ──▶ plugin ──▶ endpoint ──▶ comm ──▶ proto      pure: events in, actions out
 //!                                       │
-//!                                       └────▶ rail ──▶ fabric ──▶ libfabric-sys ──▶ libfabric.so
+//!                                       └────▶ fabric (Nic, Region) ──▶ libfabric-sys ──▶ libfabric.so
 //! ```
 //!
-//! Arrows only point right; `tests/tidy.rs` holds them. Unsafe code lives in `abi`, and in the crates `fabric` and
+//! Arrows only point right; `tests/tidy.rs` holds them. What all of them share lies below: `types`, `error`, `handle`, `label`. Unsafe code lives in `abi`, and in the crates `fabric` and
 //! `libfabric-sys`; `plugin::environment` has the one `set_var`.
 
 mod abi;
@@ -25,4 +25,4 @@ mod label;
 #[deny(unsafe_code)]
 mod plugin;
 #[forbid(unsafe_code)]
-mod rail;
+mod types;

@@ -8,7 +8,8 @@ use net_abi::CommConfig;
 use crate::abi::object;
 use crate::error::{Cause, List, Result};
 use crate::handle::Name;
-use crate::plugin::{HANDLE_BYTES, Plain, TrafficClass};
+use crate::plugin::{Plain, TrafficClass};
+use crate::types::HANDLE_BYTES;
 
 /// Largest group of receives in any version.
 pub(super) const GROUP_MAX: usize = 8;

@@ -145,6 +145,10 @@ impl Display for Cause {
                 f,
                 "{len} bytes at {address:#x} begin in memory of GPU {first} and end in memory of GPU {last}: a region lies on one"
             ),
+            Self::NotClosed { device, len, fault } => write!(
+                f,
+                "{len} bytes stay registered on device {device}: {fault}; keep the memory until the communicator is finalized"
+            ),
             Self::NoFlush { device } => write!(
                 f,
                 "GPU memory cannot be flushed on device {device}: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0"

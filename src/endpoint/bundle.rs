@@ -3,7 +3,7 @@
 //!
 //! The first message since a turn goes at once, as ever: one alone gains nothing by waiting.
 
-use fabric::{HostBytes, Post, RemoteBytes, RemoteKey};
+use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey, Write};
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::handshake::Ring;
 use proto::{BundleWrite, Bundled, Line, PlainMessage};
@@ -11,10 +11,10 @@ use proto::{BundleWrite, Bundled, Line, PlainMessage};
 use super::copies::{Copied, PAYLOAD_WORDS};
 use super::lanes::ControlLane;
 use super::memory::{Places, Short, Unit};
+use super::operation::Purpose;
 use super::receiver::{Receiver, note};
 use super::sender::{self, Sender, rail_failed};
 use super::{Endpoint, SenderState, remember};
-use crate::rail::Purpose;
 
 /// The ring of one connection, at either end.
 pub(super) const RING_BYTES: usize = BUNDLE_PLACES as usize * BUNDLE_PLACE_WORDS * 8;
@@ -62,7 +62,7 @@ impl Endpoint {
 
     /// What bundles of a new connection are written from, if there may be any.
     pub(super) fn bundler(&mut self, target: u64, key: u64) -> Option<Bundler> {
-        let staging = self.slabs.take_short(Short::Bundles, BUNDLE_PLACE_WORDS)?;
+        let staging = self.slabs.take_short(&mut self.nics, Short::Bundles, BUNDLE_PLACE_WORDS)?;
         let inject_words = self.capabilities.rma_inject_bytes as usize / 8;
         let places = staging.places(BUNDLE_PLACES);
         Some(Bundler { staging, places, target, key, inject_words, listed: false })
@@ -71,11 +71,11 @@ impl Endpoint {
     /// A ring for the bundles of a new connection, and how its sender names it. None where there are none.
     pub(super) fn lend_bundle_ring(&mut self, bundle_bytes: u32) -> Option<(Unit, Ring)> {
         // A copy into GPU memory is not ours to make.
-        let copies = !self.device.plan.gpu_memory.is_direct();
+        let copies = !self.device.gpu_access.is_direct();
         if bundle_bytes == 0 || self.settings.bundle_bytes_max == 0 || !copies {
             return None;
         }
-        let unit = self.slabs.take_short(Short::Bundles, BUNDLE_PLACE_WORDS)?;
+        let unit = self.slabs.take_short(&mut self.nics, Short::Bundles, BUNDLE_PLACE_WORDS)?;
         let ring = Ring { address: self.slabs.target(&unit), keys: self.slabs.keys(&unit) };
         Some((unit, ring))
     }
@@ -167,21 +167,20 @@ impl Sender {
         let ControlLane { nic, peer, .. } = self.control;
         let address = bundler.target + u64::from(write.place) * (BUNDLE_PLACE_WORDS as u64 * 8);
         let remote = RemoteBytes { address, key: RemoteKey::from_wire(bundler.key) };
-        let rail = &mut means.nics[nic];
+        let rail = &mut means.nics[nic].nic;
         let completes = write.words > bundler.inject_words;
         let posted = if completes {
             let local = means.slabs.local_words(nic, &bundler.staging, write.place, write.words);
             let Some(local) = local else { return false };
             let purpose = Purpose::Bundle { sender: means.slot };
-            let posted = rail.write_control(purpose, local, remote, peer);
-            let Some(posted) = posted else { return false };
+            let write = Write { local, remote, peer, delivery: Delivery::Default };
+            let posted = rail.write_control(&write, purpose.token());
             self.in_flight.begin(u32::from(matches!(posted, Ok(Post::Accepted))));
             posted
         } else {
             let local = means.slabs.host_words(&bundler.staging, write.place, write.words);
             let Some(local) = local else { return false };
-            let control = rail.control().expect("control lanes lie on control rails");
-            control.inject_write(local, remote, peer)
+            rail.inject_control(local, remote, peer)
         };
         note(&mut self.pulse, &posted);
         match posted {
@@ -189,7 +188,7 @@ impl Sender {
                 self.flow.bundle_posted(write, completes);
                 true
             }
-            Ok(Post::Again) => false,
+            Ok(Post::Again | Post::Full) => false,
             Err(error) => {
                 self.flow.drop_held();
                 self.fail(rail_failed(&self.peer, error));

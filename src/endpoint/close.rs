@@ -5,14 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::Posts;
+use fabric::{Carried, Posts};
 use proto::eager::FIRST_EAGER;
 use proto::handshake::Side;
 use proto::{Begun, Bye, CommId, ConnectionId, Line};
 
 use super::counters::Counters;
 use super::lanes::{ControlLane, Lane};
-use super::nics::Nic;
+use super::nics::Port;
+use super::operation::Purpose;
 use super::setup::{id, parts};
 use super::{Endpoint, SenderState, open_sender, receiver};
 use crate::error::{Cause, Noun, Result};
@@ -129,8 +130,7 @@ impl Endpoint {
         while start.elapsed() < bound {
             self.progress();
             self.release_all();
-            let quiet =
-                self.nics.iter().all(|nic| nic.operations.in_flight() == 0 && nic.data.is_clear());
+            let quiet = self.nics.iter().all(|port| port.in_flight() == 0);
             let awaits_bye = !(self.senders.is_empty() && self.receivers.is_empty())
                 && start.elapsed() < bye_wait;
             let fenced = !self.receivers.keys().iter().any(|(slot, _)| self.awaits_fence(*slot));
@@ -142,7 +142,7 @@ impl Endpoint {
         self.give_up_unsent();
         self.cancel_inboxes();
         self.make_last_turns();
-        let in_flight: usize = self.nics.iter().map(|nic| nic.operations.in_flight()).sum();
+        let in_flight: usize = self.nics.iter().map(Port::in_flight).sum();
         if in_flight > 0 {
             log::warn!(
                 "device {} closes with {in_flight} operations in flight after {} ms: their peers do not answer",
@@ -158,7 +158,7 @@ impl Endpoint {
 
     /// Whether others of this process may still reach what it has drained: it goes with [`Endpoint::release`] once none is open.
     pub(crate) fn is_mapped_by_peers(&self) -> bool {
-        self.device.plan.is_mapped_by_peers()
+        self.device.is_mapped_by_peers
     }
 
     /// What NCCL left open: an abort, or a finalize that frees what is left.
@@ -269,9 +269,9 @@ impl Endpoint {
     /// One user less of the peer's addresses.
     pub(super) fn leave(&mut self, lanes: &[Lane], control: ControlLane) {
         for lane in lanes {
-            self.nics[lane.nic].peers.leave(lane.peer);
+            self.nics[lane.nic].nic.leave(lane.peer);
         }
-        self.nics[control.nic].peers.leave(control.peer);
+        self.nics[control.nic].nic.leave(control.peer);
     }
 
     /// The peer has closed its end.
@@ -335,23 +335,19 @@ impl Endpoint {
 
     fn cancel_inboxes(&mut self) {
         self.owed_inboxes.clear();
-        for nic in &mut self.nics {
-            let Some(control) = &nic.control else { continue };
-            for context in nic.operations.inboxes() {
-                if let Err(error) = control.endpoint.cancel(context) {
-                    log::debug!("{}: cancelling a receive: {error}", nic.label);
-                }
-            }
-        }
+        let is_inbox = |token| matches!(Purpose::of(token), Some(Purpose::Inbox { .. }));
+        self.nics.iter_mut().for_each(|port| port.nic.cancel(is_inbox));
         // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
-        let bound = self.nics.iter().any(Nic::binds_regions);
+        let bound = self.nics.iter().any(Port::binds_regions);
         let most = match bound {
             true if self.is_impatient() => BYE_WAIT,
             true => self.settings.close_timeout.max(BYE_WAIT),
             false => BYE_WAIT / 5,
         };
         let start = Instant::now();
-        while self.nics.iter().any(|nic| nic.operations.has_inboxes()) && start.elapsed() < most {
+        while self.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
+            && start.elapsed() < most
+        {
             self.progress();
         }
     }
@@ -359,7 +355,7 @@ impl Endpoint {
     /// Receives that were cancelled end, and what was sent to nobody fails.
     fn make_last_turns(&mut self) {
         for _ in 0..LAST_TURNS {
-            if self.nics.iter().all(|nic| nic.operations.is_empty()) {
+            if self.nics.iter().all(|port| port.nic.in_flight() == 0) {
                 break;
             }
             self.progress();
@@ -367,13 +363,10 @@ impl Endpoint {
     }
 
     fn report(&self) -> Report {
-        let rail = |nic: &Nic| RailReport {
-            label: nic.label.clone(),
-            bytes: nic.data.bytes,
-            writes: nic.data.writes,
-            refused: nic.data.refused,
-            data: nic.data.endpoint().posts(),
-            control: nic.control().map_or(Posts::NONE, |control| control.posts()),
+        let rail = |port: &Port| {
+            let Carried { bytes, writes, refused } = port.nic.carried();
+            let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
+            RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
         };
         Report { rails: self.nics.iter().map(rail).collect(), counters: self.counters }
     }

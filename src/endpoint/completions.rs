@@ -1,11 +1,10 @@
 //! Completions: to whom each is told, in straight code where it is plain.
 
-use std::slice;
-
-use fabric::{Batch, Completion, CompletionError, CqPoll, FabricError, Polled};
+use fabric::{Event, FabricError, Failed, Nic, Polled};
 use proto::{Arrival, Immediate, Line};
 
-use super::nics::Nic;
+use super::nics::Port;
+use super::operation::Purpose;
 use super::receiver::Receiver;
 use super::slots::Slots;
 use super::working::Working;
@@ -13,24 +12,23 @@ use super::{Endpoint, SenderState, enqueue, enqueue_late, remember, sender};
 use crate::error::{Cause, Operation};
 use crate::fault;
 use crate::label::Label;
-use crate::rail::Purpose;
 
-/// Full batches read from one queue in one turn: a flood of completions must not hold the lock for ever.
+/// Looks into one queue in one turn, while each brings as much as it can: a flood of completions must not hold the lock for ever.
 const BATCHES_PER_TURN: usize = 4;
 
 /// What is left to do for a completion that is no plain case.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Rare {
     /// All.
-    Other(Completion),
+    Other(Event),
     /// It was the last part of a message of the sender in this slot.
     Written(u16, Line),
 }
 
 /// What plain completions of a data queue change.
 pub(super) struct Taking<'endpoint> {
-    pub(super) nic: usize,
-    pub(super) rail: &'endpoint mut Nic,
+    pub(super) index: usize,
+    pub(super) nic: &'endpoint mut Nic,
     pub(super) senders: &'endpoint mut Slots<Box<SenderState>>,
     pub(super) receivers: &'endpoint mut Slots<Box<Receiver>>,
     pub(super) working: &'endpoint mut Working,
@@ -40,198 +38,181 @@ impl Taking<'_> {
     /// Takes what is plain, up to what is not: that. Straight code over what it borrows, so that all of that stays in registers,
     /// and nothing in it can panic.
     #[inline(always)]
-    pub(super) fn take(&mut self, rest: &mut slice::Iter<'_, Completion>) -> Option<Rare> {
-        let Self { nic, rail, senders, receivers, working } = self;
-        for completion in rest.by_ref() {
-            // Only this flag tells an arrival: sockets sets FI_REMOTE_CQ_DATA on our own completions too.
-            if completion.is_remote_write() {
-                let immediate = Immediate::from_bits(completion.immediate());
-                let slot = immediate.comm().get();
-                if let Some(receiver) = receivers.at_mut(slot).map(|receiver| &mut **receiver)
-                    && let Some(due) = receiver.arrived_plainly(*nic, immediate)
-                {
-                    if !receiver.queued {
-                        enqueue_late(receiver, working, slot);
-                    } else if due {
-                        working.wake();
+    pub(super) fn take(&mut self) -> Option<Rare> {
+        let Self { index, nic, senders, receivers, working } = self;
+        while let Some(event) = nic.next_data() {
+            match event {
+                Event::Arrived { immediate, .. } => {
+                    let immediate = Immediate::from_bits(immediate);
+                    let slot = immediate.comm().get();
+                    if let Some(receiver) = receivers.at_mut(slot).map(|receiver| &mut **receiver)
+                        && let Some(due) = receiver.arrived_plainly(*index, immediate)
+                    {
+                        if !receiver.queued {
+                            enqueue_late(receiver, working, slot);
+                        } else if due {
+                            working.wake();
+                        }
+                        continue;
                     }
-                    continue;
                 }
-            } else if let Some(part) = rail.operations.end_whole(completion.context()) {
-                rail.data.ended(part.bytes);
-                if let Some(state) = senders.at_mut(part.sender)
-                    && let SenderState::Connected(sender) = &mut **state
-                {
-                    sender.whole_written(part.line);
-                    continue;
-                }
-                return Some(Rare::Written(part.sender, part.line));
-            } else if let Some(part) = rail.operations.end_part(completion.context()) {
-                rail.data.ended(part.bytes);
-                if let Some(state) = senders.at_mut(part.sender)
-                    && let SenderState::Connected(sender) = &mut **state
-                    && !sender.part_written(part.line)
-                {
-                    continue;
-                }
-                return Some(Rare::Written(part.sender, part.line));
+                Event::Ended { token, .. } => match Purpose::of(token) {
+                    Some(Purpose::Whole { sender, line }) => {
+                        if let Some(state) = senders.at_mut(sender)
+                            && let SenderState::Connected(sender) = &mut **state
+                        {
+                            sender.whole_written(line);
+                            continue;
+                        }
+                        return Some(Rare::Written(sender, line));
+                    }
+                    Some(Purpose::Part { sender, line }) => {
+                        if let Some(state) = senders.at_mut(sender)
+                            && let SenderState::Connected(sender) = &mut **state
+                            && !sender.part_written(line)
+                        {
+                            continue;
+                        }
+                        return Some(Rare::Written(sender, line));
+                    }
+                    _ => {}
+                },
+                Event::Failed(_) | Event::Broken(_) => {}
             }
-            return Some(Rare::Other(*completion));
+            return Some(Rare::Other(event));
         }
         None
     }
 }
 
 impl Endpoint {
-    /// The batch holds what a poll of a control queue has found: mostly that one write of ours has ended.
+    /// There is something in a control queue: mostly that one write of ours has ended.
     #[inline(never)]
-    pub(super) fn polled_control(&mut self, nic: usize, polled: Polled) {
-        if polled.count() != Some(1) || self.take_control_plainly(nic).is_none() {
-            self.polled(nic, true, polled);
+    pub(super) fn polled_control(&mut self, nic: usize, mut polled: Polled) {
+        for more in (0..BATCHES_PER_TURN).rev() {
+            while let Some(event) = self.take_control_plainly(nic) {
+                self.happened(nic, event);
+            }
+            let Some(port) = self.nics.get_mut(nic).filter(|_| more > 0 && polled.is_full()) else {
+                return;
+            };
+            polled = port.nic.poll_control();
         }
     }
 
-    /// Takes the only completion of the batch, if it ends a control write of a connection that goes on. None: nothing has changed.
+    /// Takes the ends of control writes of connections that go on, up to what is none.
     #[inline(always)]
-    fn take_control_plainly(&mut self, nic: usize) -> Option<()> {
-        let Self { nics, senders, receivers, batch, .. } = self;
-        let completion = batch.as_ref()?.first(1).first()?;
-        if completion.is_remote_write() {
-            return None;
-        }
-        let Nic { operations, lone_dones, .. } = nics.get_mut(nic)?;
-        operations.end_if(completion.context(), |purpose| match *purpose {
-            Purpose::Advert { receiver, generation } => {
-                receivers.get_mut(receiver, generation)?.goes_on()?.advert_written();
-                Some(())
-            }
-            Purpose::LoneDone { receiver, generation } => {
-                receivers.get_mut(receiver, generation)?.goes_on()?.lone_done_written();
-                *lone_dones -= 1;
-                Some(())
-            }
-            Purpose::Bundle { sender } => match &mut **senders.at_mut(sender)? {
-                SenderState::Connected(sender) if !sender.ending.closing => {
-                    sender.bundle_written();
-                    Some(())
+    fn take_control_plainly(&mut self, nic: usize) -> Option<Event> {
+        let Self { nics, senders, receivers, .. } = self;
+        let Port { nic, lone_dones, .. } = nics.get_mut(nic)?;
+        while let Some(event) = nic.next_control() {
+            let Event::Ended { token, .. } = event else { return Some(event) };
+            let plain = match Purpose::of(token) {
+                Some(Purpose::Advert { receiver, generation }) => {
+                    let receiver = receivers.get_mut(receiver, generation);
+                    receiver.and_then(|it| it.goes_on()).map(Receiver::advert_written)
+                }
+                Some(Purpose::LoneDone { receiver, generation }) => {
+                    let receiver = receivers.get_mut(receiver, generation);
+                    receiver.and_then(|it| it.goes_on()).map(|receiver| {
+                        receiver.lone_done_written();
+                        *lone_dones -= 1;
+                    })
+                }
+                Some(Purpose::Bundle { sender }) => {
+                    match senders.at_mut(sender).map(|state| &mut **state) {
+                        Some(SenderState::Connected(sender)) if !sender.ending.closing => {
+                            sender.bundle_written();
+                            Some(())
+                        }
+                        _ => None,
+                    }
                 }
                 _ => None,
-            },
-            _ => None,
-        })
+            };
+            if plain.is_none() {
+                return Some(event);
+            }
+        }
+        None
     }
 
-    /// The batch holds what a poll of a data queue has found: mostly a few arrivals, and parts that have ended.
+    /// There is something in a data queue: mostly a few arrivals, and parts that have ended.
     #[inline(never)]
     pub(super) fn polled_data(&mut self, nic: usize, polled: Polled) {
         fault::point("completion");
-        let Some(count) = polled.count() else { return self.polled(nic, false, polled) };
-        if let Some((taken, rare)) = self.take_plainly(nic, count, 0) {
-            self.take_rest(nic, count, taken, rare);
+        if let Some(rare) = self.take_plainly(nic) {
+            self.take_rest(nic, rare);
         }
-        if count == Batch::CAPACITY {
+        if polled.is_full() {
             self.poll_more(nic);
         }
     }
 
-    /// A batch was full: more may wait.
+    /// A look has brought as much as it can: more may wait.
     #[inline(never)]
-    fn poll_more(&mut self, nic: usize) {
-        let Self { batch: Some(batch), nics, .. } = self else { return };
-        let polled = nics[nic].queue.poll(batch);
-        if !polled.is_empty() {
-            self.polled(nic, false, polled);
+    pub(super) fn poll_more(&mut self, nic: usize) {
+        for _ in 1..BATCHES_PER_TURN {
+            let Some(port) = self.nics.get_mut(nic) else { return };
+            let polled = port.nic.poll_data();
+            if let Some(rare) = self.take_plainly(nic) {
+                self.take_rest(nic, rare);
+            }
+            if !polled.is_full() {
+                return;
+            }
         }
     }
 
-    /// What is behind the first that is not plain, and that. The batch is away meanwhile.
+    /// What is behind the first that is not plain, and that.
     #[inline(never)]
-    pub(super) fn take_rest(&mut self, nic: usize, count: usize, mut taken: usize, mut rare: Rare) {
+    pub(super) fn take_rest(&mut self, nic: usize, mut rare: Rare) {
         loop {
-            let Some(batch) = self.batch.take() else { return };
             match rare {
                 Rare::Written(sender, line) => self.message_written(sender, line),
-                Rare::Other(completion) => self.completed(nic, &completion),
+                Rare::Other(event) => self.happened(nic, event),
             }
-            self.batch = Some(batch);
-            match self.take_plainly(nic, count, taken) {
-                Some(more) => (taken, rare) = more,
+            match self.take_plainly(nic) {
+                Some(more) => rare = more,
                 None => return,
             }
         }
     }
 
-    /// Takes what is plain, behind the first `from`, up to what is not: that, and how many are taken with it.
+    /// Takes what is plain, up to what is not: that.
     #[inline(always)]
-    fn take_plainly(&mut self, nic: usize, count: usize, from: usize) -> Option<(usize, Rare)> {
-        let Self { nics, senders, receivers, working, batch: Some(batch), .. } = self else {
-            return None;
-        };
-        let rail = nics.get_mut(nic)?;
-        let mut rest = batch.first(count).get(from..)?.iter();
-        let rare = Taking { nic, rail, senders, receivers, working }.take(&mut rest)?;
-        Some((count - rest.len(), rare))
+    fn take_plainly(&mut self, nic: usize) -> Option<Rare> {
+        let Self { nics, senders, receivers, working, .. } = self;
+        let Port { nic: of, .. } = nics.get_mut(nic)?;
+        Taking { index: nic, nic: of, senders, receivers, working }.take()
     }
 
-    /// The batch holds what a poll has found. Others follow as long as they fill it.
+    /// What is no plain case.
     #[inline(never)]
-    fn polled(&mut self, nic: usize, control: bool, mut polled: Polled) {
-        let Some(mut batch) = self.batch.take() else { return };
-        for more in (0..BATCHES_PER_TURN).rev() {
-            let Some(queue) = self.nics[nic].queue(control) else { break };
-            match queue.told(polled, &batch) {
-                CqPoll::Empty => break,
-                CqPoll::Completions(completions) => {
-                    for completion in completions {
-                        self.completed(nic, completion);
-                    }
-                    if completions.len() < Batch::CAPACITY {
-                        break;
-                    }
-                }
-                CqPoll::Failed(error) => self.failed(nic, &error),
-                CqPoll::Broken(error) => {
-                    self.queue_broken(nic, error);
-                    break;
-                }
-            }
-            match self.nics[nic].queue(control) {
-                Some(queue) if more > 0 => polled = queue.poll(&mut batch),
-                _ => break,
-            }
+    fn happened(&mut self, nic: usize, event: Event) {
+        match event {
+            Event::Arrived { immediate, len } => self.arrived(nic, immediate, len as u64),
+            Event::Ended { token, len } => self.ended(nic, token, len),
+            Event::Failed(failed) => self.failed(nic, &failed),
+            Event::Broken(error) => self.queue_broken(nic, error),
         }
-        self.batch = Some(batch);
     }
 
     #[cold]
     #[inline(never)]
     fn queue_broken(&mut self, nic: usize, error: FabricError) {
         let rail = Label::of(&self.nics[nic].label);
-        self.fail_all(Cause::QueueBroken { rail, fault: error.into() }.into());
-    }
-
-    /// What is no plain case of a data queue, or comes from a control queue.
-    #[inline(never)]
-    fn completed(&mut self, nic: usize, completion: &Completion) {
-        if completion.is_remote_write() {
-            self.arrived(nic, completion);
-        } else {
-            self.ended(nic, completion);
-        }
+        self.fail_all(Cause::QueueBroken { rail, fault: error }.into());
     }
 
     /// An operation of ours has ended well.
-    fn ended(&mut self, nic: usize, completion: &Completion) {
-        let Some(rail) = self.nics.get_mut(nic) else { return };
-        let Some(purpose) = rail.operations.end(completion.context()) else {
-            return self.completed_nothing(nic);
+    fn ended(&mut self, nic: usize, token: u64, len: usize) {
+        let (sender, line, whole) = match Purpose::of(token) {
+            Some(Purpose::Part { sender, line }) => (sender, line, false),
+            Some(Purpose::Whole { sender, line }) => (sender, line, true),
+            Some(other) => return self.completed_control(nic, other, len),
+            None => return debug_assert!(false, "a token of no purpose"),
         };
-        let (sender, line, bytes, whole) = match purpose {
-            Purpose::Part { sender, line, bytes, .. } => (sender, line, bytes, false),
-            Purpose::Whole { sender, line, bytes, .. } => (sender, line, bytes, true),
-            other => return self.completed_control(nic, other, completion.len()),
-        };
-        rail.data.ended(bytes);
         match self.senders.at_mut(sender).map(|state| &mut **state) {
             Some(SenderState::Connected(connected)) if whole => connected.whole_written(line),
             Some(SenderState::Connected(connected)) => {
@@ -258,12 +239,6 @@ impl Endpoint {
         if sender.ending.closing {
             self.try_release_sender(slot);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn completed_nothing(&self, nic: usize) {
-        log::debug!("{}: a completion of nothing in flight", self.nics[nic].label);
     }
 
     /// Apart from parts, so that those take few instructions.
@@ -318,7 +293,7 @@ impl Endpoint {
     #[inline(never)]
     fn completed_rarely(&mut self, nic: usize, purpose: Purpose, len: usize) {
         match purpose {
-            Purpose::Flush { flush, .. } => {
+            Purpose::Flush { flush } => {
                 if let Some(flush) = self.flushes.at_mut(flush) {
                     flush.completed(true);
                 }
@@ -337,15 +312,10 @@ impl Endpoint {
                     self.try_release_receiver(receiver);
                 }
             }
-            Purpose::Message { buffer, peer, letter } => {
-                self.letter_ended(nic, peer, letter, true);
-                self.message_ended(nic, buffer, peer);
-            }
+            Purpose::Message { buffer } => self.message_ended(nic, buffer, true),
             Purpose::Inbox { buffer } => {
-                let bytes = self.nics[nic]
-                    .control
-                    .as_ref()
-                    .map(|control| control.messages.arrived(buffer, len));
+                let messages = self.nics[nic].messages.as_ref();
+                let bytes = messages.map(|messages| messages.arrived(buffer, len));
                 self.post_inbox(nic, buffer);
                 self.heard(nic, &bytes.unwrap_or_default());
             }
@@ -362,19 +332,17 @@ impl Endpoint {
 
     /// A part has arrived.
     #[inline(never)]
-    pub(super) fn arrived(&mut self, nic: usize, completion: &Completion) {
-        let immediate = Immediate::from_bits(completion.immediate());
+    fn arrived(&mut self, nic: usize, immediate: u64, len: u64) {
+        let immediate = Immediate::from_bits(immediate);
         let slot = immediate.comm().get();
         let Self { receivers, working, .. } = self;
         match receivers.at_mut(slot) {
             Some(receiver) if !receiver.ending.closing => {
-                if let Arrival::Complete(_) =
-                    receiver.arrived(nic, immediate, completion.len() as u64)
-                {
+                if let Arrival::Complete(_) = receiver.arrived(nic, immediate, len) {
                     enqueue(receiver, working, slot);
                 }
             }
-            _ => self.arrived_late(nic, immediate, completion.len() as u64),
+            _ => self.arrived_late(nic, immediate, len),
         }
     }
 
@@ -397,9 +365,9 @@ impl Endpoint {
     /// An operation has completed with an error.
     #[cold]
     #[inline(never)]
-    pub(super) fn failed(&mut self, nic: usize, error: &CompletionError) {
-        let label = self.nics[nic].label.clone();
-        let Some(purpose) = self.nics[nic].operations.end(error.context) else {
+    fn failed(&mut self, nic: usize, failed: &Failed) {
+        let (label, error) = (self.nics[nic].label.clone(), &failed.error);
+        let Some(purpose) = failed.token.and_then(Purpose::of) else {
             log::debug!("{label}: an error of nothing in flight: {error}");
             return;
         };
@@ -437,7 +405,7 @@ impl Endpoint {
                     self.try_release_receiver(receiver);
                 }
             }
-            Purpose::Flush { flush, .. } => {
+            Purpose::Flush { flush } => {
                 log::warn!("{label}: a flush failed: {error}");
                 if let Some(flush) = self.flushes.at_mut(flush) {
                     flush.completed(false);
@@ -447,11 +415,9 @@ impl Endpoint {
                 log::debug!("{label}: {attempt:?}, an attempt of the probe, failed: {error}");
                 self.probe_ended(attempt, false);
             }
-            Purpose::Message { buffer, peer, letter } => {
+            Purpose::Message { buffer } => {
                 log::debug!("{label}: a message was not delivered: {error}");
-                self.undelivered(nic, peer);
-                self.letter_ended(nic, peer, letter, false);
-                self.message_ended(nic, buffer, peer);
+                self.message_ended(nic, buffer, false);
             }
             Purpose::Inbox { buffer } => {
                 if error.is_cancelled() {

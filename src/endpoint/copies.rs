@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use proto::bundle::PAYLOAD_WORDS as BUNDLE_WORDS;
 use proto::eager::{EAGER_PLACE_WORDS, FIRST_PAYLOAD};
-use proto::wire::{FIN_PLACE_BYTES, FIRST_KEY};
-use proto::{Line, LineSource, ProtocolError};
+use proto::{Line, ProtocolError};
 
 use super::fence::Leaving;
-use super::receiver::Receiver;
+use super::receiver::{LentBuffer, Receiver};
+use super::region::UserRegion;
 use super::slots::Slots;
 use super::{Endpoint, Look, enqueue};
 use crate::error::Cause;
-use crate::rail::UserRegion;
 
 /// Words of a message, at most.
 pub(super) const PAYLOAD_WORDS: usize = EAGER_PLACE_WORDS - FIRST_PAYLOAD;
@@ -110,16 +109,11 @@ impl Receiver {
         let Some((ring, _)) = &self.bundles else { return 0 };
         let last = regions.get(self.last_region, regions.generation(self.last_region));
         let (Some(region), Some(lane)) = (last, self.lanes.first()) else { return 0 };
-        let (window, key) = (self.flow.parameters().window, region.key(lane.nic));
-        if self.flow.parameters().format().bytes() != FIN_PLACE_BYTES {
-            return 0;
-        }
-        let shadow = &self.places;
+        let (lent, key) = (&self.lent, region.key(lane.nic));
         let taken = self.flow.take_bundled(ring, |line, len, [first, second]| {
-            let place = window.place(line);
             let bytes = usize::try_from(len).unwrap_or(usize::MAX);
-            let word = shadow.reader(place);
-            word(FIRST_KEY) == key && region.store(word(FIRST_KEY - 2), [first, second], bytes)
+            let buffer = lent.of(line);
+            buffer.key == key && region.store(buffer.target, [first, second], bytes)
         });
         if taken > 0 {
             self.attention = COPIES_ATTENTION;
@@ -130,9 +124,7 @@ impl Receiver {
     /// A message for a receive that is posted.
     pub(super) fn copied(&mut self, line: Line, len: u64, payload: [u64; PAYLOAD_WORDS]) -> Copied {
         self.attention = COPIES_ATTENTION;
-        // The advert of a line stays in the shadow as long as the line is there.
-        let place = self.flow.parameters().window.place(line);
-        let [_, _, target, _, key] = self.shadow.words::<{ FIRST_KEY + 1 }>(place);
+        let LentBuffer { target, key } = self.lent.of(line);
         let nic = self.lanes.first().map_or(0, |lane| lane.nic);
         Copied { line, len, payload, target, key, nic }
     }

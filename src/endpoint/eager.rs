@@ -6,7 +6,7 @@
 
 use std::array;
 
-use fabric::{HostBytes, Post, RemoteBytes, RemoteKey};
+use fabric::{Delivery, HostBytes, Post, RemoteBytes, RemoteKey, Write};
 use proto::eager::{EAGER_BYTES_MAX, EAGER_PLACE_WORDS, FIRST_PAYLOAD, words_of as eager_words};
 use proto::handshake::Ring;
 use proto::{Cease, Ceased, CommId, EagerWrite, LineSource, SendPoll};
@@ -14,14 +14,14 @@ use proto::{Cease, Ceased, CommId, EagerWrite, LineSource, SendPoll};
 use super::copies::{Copied, PAYLOAD_WORDS};
 use super::lanes::ControlLane;
 use super::memory::{Short, Unit};
+use super::operation::Purpose;
 use super::receiver::Receiver;
 use super::sender::{self, Sender, rail_failed, repeated};
 use super::setup::parts;
 use super::{Endpoint, Look, SenderState, open_sender, pick};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind};
-use crate::plugin::{Poll, Receive};
-use crate::rail::Purpose;
+use crate::types::{Poll, Receive};
 
 /// The longest message, as a place of the ring has room for it.
 const BYTES_MAX: usize = (EAGER_PLACE_WORDS - FIRST_PAYLOAD) * 8;
@@ -151,20 +151,21 @@ impl Endpoint {
     pub(super) fn eager_outlet(&mut self, target: u64, key: u64) -> Option<Outlet> {
         let inject_bytes = self.capabilities.rma_inject_bytes as usize;
         if self.eager_scratch.is_none() {
-            self.eager_scratch = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS);
+            self.eager_scratch =
+                self.slabs.take_short(&mut self.nics, Short::Eager, EAGER_PLACE_WORDS);
         }
-        let staging = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS)?;
+        let staging = self.slabs.take_short(&mut self.nics, Short::Eager, EAGER_PLACE_WORDS)?;
         Some(Outlet { staging, target, key, inject_bytes })
     }
 
     /// A ring for the eager messages of a new connection, and how its sender names it. None where there are none.
     pub(super) fn lend_eager_ring(&mut self, eager_bytes: u32) -> Option<(Unit, Ring)> {
         // Which receive such a message is for is known when it is there, and no copy of ours reaches a GPU.
-        let copies = !self.device.plan.gpu_memory.is_direct();
+        let copies = !self.device.gpu_access.is_direct();
         if eager_bytes == 0 || self.settings.eager_bytes_max == 0 || !copies {
             return None;
         }
-        let unit = self.slabs.take_short(Short::Eager, EAGER_PLACE_WORDS)?;
+        let unit = self.slabs.take_short(&mut self.nics, Short::Eager, EAGER_PLACE_WORDS)?;
         let ring = Ring { address: self.slabs.target(&unit), keys: self.slabs.keys(&unit) };
         Some((unit, ring))
     }
@@ -223,18 +224,17 @@ impl Sender {
         let ControlLane { nic, peer, .. } = self.control;
         let address = outlet.target + u64::from(write.place) * (EAGER_PLACE_WORDS as u64 * 8);
         let remote = RemoteBytes { address, key: RemoteKey::from_wire(outlet.key) };
-        let rail = &mut means.nics[nic];
+        let rail = &mut means.nics[nic].nic;
         let (posted, completes) = if let Some(scratch) = scratch {
             let local = means.slabs.host_words(scratch, write.place, write.words);
             let Some(local) = local else { return Ok(None) };
-            let control = rail.control().expect("control lanes lie on control rails");
-            (control.inject_write(local, remote, peer), false)
+            (rail.inject_control(local, remote, peer), false)
         } else {
             let local = means.slabs.local_words(nic, &outlet.staging, write.place, write.words);
             let Some(local) = local else { return Ok(None) };
             let purpose = Purpose::Eager { sender: means.slot, number: write.number };
-            let posted = rail.write_control(purpose, local, remote, peer);
-            let Some(posted) = posted else { return Ok(None) };
+            let write = Write { local, remote, peer, delivery: Delivery::Default };
+            let posted = rail.write_control(&write, purpose.token());
             self.in_flight.begin(u32::from(matches!(posted, Ok(Post::Accepted))));
             (posted, true)
         };
@@ -244,7 +244,7 @@ impl Sender {
                 Ok(Some(completes))
             }
             // No sign of anything: it is not tried again, and nothing waits for it.
-            Ok(Post::Again) => Ok(None),
+            Ok(Post::Again | Post::Full) => Ok(None),
             Err(error) => Err(rail_failed(&self.peer, error)),
         }
     }

@@ -4,7 +4,7 @@
 use super::{Endpoint, Look, enqueue, open_receiver};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind};
-use crate::plugin::Poll;
+use crate::types::Poll;
 
 impl Endpoint {
     /// The request under which a receive may end early, where that is possible; else the same. It is possible where nobody

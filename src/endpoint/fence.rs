@@ -22,8 +22,10 @@ use proto::eager::FIRST_EAGER;
 use proto::{Begun, CommId, Withdraw, Withdrawn};
 
 use super::lanes::{ControlLane, Lane};
-use super::nics::Nic;
+use super::nics::Port;
+use super::operation::Purpose;
 use super::receiver::Receiver;
+use super::region::UserRegion;
 use super::sender::repeated;
 use super::setup::parts;
 use super::{Endpoint, Look, SenderState, enqueue, pulse, receiver};
@@ -31,7 +33,6 @@ use crate::comm::peer::Peer;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 use crate::label::Label;
-use crate::rail::{Purpose, UserRegion};
 
 /// How far a receiver is with taking its receives back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,10 +71,6 @@ impl Leaving {
     /// The region, while whoever gave it back waits for what touches it.
     pub(super) fn awaited(&self) -> Option<&UserRegion> {
         self.awaited.then_some(&*self.region)
-    }
-
-    pub(super) fn into_region(self) -> Arc<UserRegion> {
-        self.region
     }
 }
 
@@ -125,8 +122,8 @@ impl Endpoint {
         self.tenants.closed(handle);
         // What is in flight may be of another handle of the same registration, which stays.
         if self.cache.is_shared(&region) || !self.still_touches(&region) {
-            self.cache.release(region);
-            return Ok(true);
+            let last = self.cache.release(region);
+            return last.map_or(Ok(true), |region| self.close_region(region));
         }
         // What peers may still touch is not given out again.
         self.cache.forget(&region);
@@ -135,6 +132,7 @@ impl Endpoint {
         let leaving = Arc::clone(&region);
         self.leaving.push(Leaving { handle, region: leaving, until, awaited: true, failure: None });
         self.withdraw_from(&region, until);
+        drop(region);
         self.has_left(handle)
     }
 
@@ -146,7 +144,23 @@ impl Endpoint {
         if self.leaving[index].failure.is_some() && self.still_touches(&region) {
             self.leaving[index].until = self.until(&region);
         }
+        drop(region);
         self.has_left(self.leaving[index].handle)
+    }
+
+    /// Nothing touches the region any more.
+    fn close_region(&mut self, region: UserRegion) -> Result<bool> {
+        let len = region.memory().len();
+        let closed = region.deregister(&mut self.nics);
+        let device = self.label();
+        Ok(closed.map(|()| true).map_err(|fault| Cause::NotClosed { device, len, fault })?)
+    }
+
+    /// The same for one that was waited for.
+    fn close_leaving(&mut self, index: usize) -> Result<bool> {
+        let region = Arc::into_inner(self.leaving.swap_remove(index).region);
+        debug_assert!(region.is_some(), "a share of what has left stays behind");
+        region.map_or(Ok(true), |region| self.close_region(region))
     }
 
     fn leaving_at(&self, handle: Handle) -> Option<usize> {
@@ -163,9 +177,9 @@ impl Endpoint {
         let Some(index) = self.leaving_at(handle) else { return Ok(true) };
         let region = Arc::clone(&self.leaving[index].region);
         if !self.touches(&region) {
-            drop(self.leaving.swap_remove(index));
+            drop(region);
             self.patience = self.settings.close_timeout;
-            return Ok(true);
+            return self.close_leaving(index);
         }
         if Instant::now() < self.leaving[index].until {
             return Ok(false);
@@ -179,8 +193,8 @@ impl Endpoint {
         let peers: Vec<Lane> = touching.iter().map(|touch| touch.lane).collect();
         self.waited_in_vain(&peers, gone);
         if gone {
-            drop(self.leaving.swap_remove(index));
-            return Ok(true);
+            drop(region);
+            return self.close_leaving(index);
         }
         Err(self.stays(index, &region))
     }
@@ -224,25 +238,33 @@ impl Endpoint {
         self.touches(region)
     }
 
-    /// Whether a post of ours reads the region, or a peer may write to it.
-    fn touches(&self, region: &Arc<UserRegion>) -> bool {
-        !self.touching(region).is_empty() || self.is_read(region)
+    /// Whether a post of ours touches the region, or a peer may write to it.
+    fn touches(&self, region: &UserRegion) -> bool {
+        let feeds = |state: &SenderState| match state {
+            SenderState::Connected(sender) => sender.feeds_from(region),
+            SenderState::Asking { .. } => false,
+        };
+        self.is_read(region)
+            || self.senders.iter().any(|state| feeds(state))
+            || self.receivers.iter().any(|receiver| receiver.exposes(region))
     }
 
-    /// Whether an operation of ours names the region: it may not close before that has ended, whoever has posted it.
+    /// Whether an operation of ours touches the region: it may not close before that has ended, whatever has posted it.
     fn is_read(&self, region: &UserRegion) -> bool {
-        self.nics.iter().any(|nic| nic.operations.reads(region.id()))
+        region.is_used(&self.nics) || self.flushes.iter().any(|flush| flush.reads_from(region))
     }
 
     /// By which connections that is.
-    fn touching(&self, region: &Arc<UserRegion>) -> Vec<Touch<'_>> {
-        let posted =
-            |slot: u16| self.nics.iter().any(|nic| nic.operations.reads_for(slot, region.id()));
+    fn touching(&self, region: &UserRegion) -> Vec<Touch<'_>> {
+        let tokens =
+            region.rails().zip(&self.nics).flat_map(|(region, port)| port.nic.tokens_on(region));
+        let mut posted: Vec<u16> =
+            tokens.filter_map(|token| Purpose::of(token)?.sender_of_data()).collect();
+        posted.sort_unstable();
         let mut found = Vec::new();
-        for (slot, generation) in self.senders.keys() {
-            if let Some(SenderState::Connected(sender)) =
-                self.senders.get(slot, generation).map(|state| &**state)
-                && (sender.feeds_from(region) || posted(slot))
+        for (slot, _, state) in self.senders.slots() {
+            if let SenderState::Connected(sender) = &**state
+                && (sender.feeds_from(region) || posted.binary_search(&slot).is_ok())
             {
                 let lane = sender.lanes().first();
                 found.extend(lane.map(|lane| Touch {
@@ -501,15 +523,11 @@ impl Endpoint {
     }
 
     /// What was to be sent from there and is not posted yet fails its connection. That is our doing: it tells nothing of the peer.
-    fn give_up_sending_from(&mut self, region: &Arc<UserRegion>) {
+    fn give_up_sending_from(&mut self, region: &UserRegion) {
         let mut unposted = Vec::new();
-        for Nic { data, operations, .. } in &mut self.nics {
-            let ended =
-                data.give_up(region).into_iter().map(|write| operations.end_at(write.operation));
-            unposted.extend(ended.filter_map(|purpose| match purpose {
-                Some(Purpose::Part { sender, .. }) => Some(sender),
-                _ => None,
-            }));
+        for (region, Port { nic, .. }) in region.rails().zip(&mut self.nics) {
+            let ended = nic.give_up_region(region).into_iter();
+            unposted.extend(ended.filter_map(|token| Purpose::of(token)?.sender_of_data()));
         }
         for (slot, _, state) in self.senders.iter_mut() {
             let SenderState::Connected(sender) = &mut **state else { continue };

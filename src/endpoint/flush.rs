@@ -11,14 +11,15 @@ use std::sync::Arc;
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
 use super::in_flight::InFlight;
-use super::nics::Nic;
+use super::nics::Port;
+use super::operation::Purpose;
 use super::plain::Plain;
+use super::region::UserRegion;
 use super::slots::Slots;
 use super::{Endpoint, Receiver, open_receiver, setup};
 use crate::error::{Bug, Cause, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind, Name};
-use crate::plugin::Poll;
-use crate::rail::{Purpose, UserRegion};
+use crate::types::Poll;
 
 /// What one read takes, or what is left of the buffer: a cache line.
 const READ_BYTES: usize = 64;
@@ -51,6 +52,8 @@ struct Read {
     place: Place,
     /// The slot and generation of the buffer's registration, and where the buffer begins; none for the page of our own.
     buffer: Option<(u16, u16, u64)>,
+    /// The registration's key for the first rail, which no other has that is open.
+    key: Option<u64>,
     /// NICs whose read was refused so far, as bits.
     unposted: u32,
 }
@@ -60,6 +63,12 @@ impl Flush {
         let counted = self.in_flight.end(1);
         debug_assert!(counted, "more reads have ended than were posted");
         self.failed |= !(well && counted);
+    }
+
+    /// Whether a read of this registration is under way.
+    pub(super) fn reads_from(&self, region: &UserRegion) -> bool {
+        let key = Some(region.key(0));
+        !self.in_flight.is_none() && self.reads.iter().flatten().any(|read| read.key == key)
     }
 
     /// Whether all that was posted has ended. One that is miscounted has failed, and is waited for no more.
@@ -175,16 +184,17 @@ fn reads_of(
     let mut reads = [None; READS_MAX];
     for buffer in buffers {
         let receive = buffer.checked()?;
-        let (place, buffer) = match receive.region {
-            None => (Place::Host, None),
+        let (place, buffer, key) = match receive.region {
+            None => (Place::Host, None, None),
             Some(handle) => {
                 let (slot, generation) = (handle.slot(), handle.generation());
                 let region =
                     regions.get(slot, generation).ok_or(Cause::Stale(Noun::MemoryHandle))?;
                 match region.memory().kind() {
-                    MemoryKind::Host => (Place::Host, None),
+                    MemoryKind::Host => (Place::Host, None, None),
                     MemoryKind::Cuda { device } if region.holds(receive.address, 1) => {
-                        (Place::Gpu(device), Some((slot, generation, receive.address)))
+                        let buffer = Some((slot, generation, receive.address));
+                        (Place::Gpu(device), buffer, Some(region.key(0)))
                     }
                     MemoryKind::Cuda { .. } => {
                         let address = receive.address;
@@ -195,7 +205,7 @@ fn reads_of(
         };
         let known = |read: &&mut Option<Read>| read.is_none_or(|read| read.place == place);
         if let Some(free @ None) = reads.iter_mut().find(known) {
-            *free = Some(Read { place, buffer, unposted: 0 });
+            *free = Some(Read { place, buffer, key, unposted: 0 });
         }
     }
     Ok(reads)
@@ -203,7 +213,7 @@ fn reads_of(
 
 /// Posts the read of one NIC, numbered `index`, from where a buffer begins into our own page.
 fn post(
-    nic: &mut Nic,
+    port: &mut Port,
     index: usize,
     flush: u16,
     landing: &UserRegion,
@@ -211,21 +221,14 @@ fn post(
 ) -> Result<Post> {
     let failed = |error: FabricError| {
         let rail = u8::try_from(index).unwrap_or(u8::MAX);
-        Cause::FlushNotPosted { rail, fault: error.into() }
+        Cause::FlushNotPosted { rail, fault: error }
     };
-    let myself = nic.myself().map_err(failed)?;
+    let myself = port.myself().map_err(failed)?;
+    let nic = &mut port.nic;
     let len = region.bytes_from(address).min(READ_BYTES);
     let local = landing.local(index, landing.address() + READ_BYTES as u64, len);
     let local = local.ok_or(Cause::Bug(Bug::LandingPageTooSmall))?;
     let key = RemoteKey::from_wire(region.key(index));
     let remote = RemoteBytes { address: region.target(address), key };
-    let purpose = Purpose::Flush { flush, region: region.id() };
-    let Some((operation, context)) = nic.operations.begin(purpose) else {
-        return Ok(Post::Again);
-    };
-    let posted = nic.data.endpoint().read(local, remote, myself, context);
-    if !matches!(posted, Ok(Post::Accepted)) {
-        nic.operations.end_at(operation);
-    }
-    Ok(posted.map_err(failed)?)
+    Ok(nic.read(local, remote, myself, Purpose::Flush { flush }.token()).map_err(failed)?)
 }

@@ -3,8 +3,9 @@
 use fabric::{FabricError, PeerAddress, Post};
 
 use super::Endpoint;
-use super::messages::INBOX_BUFFERS;
-use crate::rail::{Letter, Purpose};
+use super::messages::{INBOX_BUFFERS, Letter};
+use super::nics::Port;
+use super::operation::Purpose;
 
 impl Endpoint {
     /// Posts what waits to be said.
@@ -14,8 +15,8 @@ impl Endpoint {
         let mut notices = std::mem::take(&mut self.notices);
         notices.flush(|notice| {
             let posted = self.post_message(notice.nic, notice.peer, &notice.bytes, notice.letter);
-            if !matches!(posted, Ok(Post::Again)) {
-                self.nics[notice.nic].peers.leave(notice.peer);
+            if !matches!(posted, Ok(Post::Again | Post::Full)) {
+                self.nics[notice.nic].nic.leave(notice.peer);
                 self.posted_to(notice.nic, notice.peer, posted.is_ok());
             }
             posted
@@ -23,13 +24,17 @@ impl Endpoint {
         self.notices = notices;
     }
 
-    /// A two-sided message is through, or will never be.
-    pub(super) fn message_ended(&mut self, nic: usize, buffer: u16, peer: PeerAddress) {
-        let nic = &mut self.nics[nic];
-        if let Some(control) = &mut nic.control {
-            control.messages.release(buffer);
+    /// A two-sided message is through, well or not.
+    pub(super) fn message_ended(&mut self, nic: usize, buffer: u16, well: bool) {
+        let messages = self.nics[nic].messages.as_mut();
+        let Some((peer, letter)) = messages.and_then(|messages| messages.release(buffer)) else {
+            return;
+        };
+        if !well {
+            self.undelivered(nic, peer);
         }
-        nic.peers.leave(peer);
+        self.letter_ended(nic, peer, letter, well);
+        self.nics[nic].nic.leave(peer);
     }
 
     /// Posts a two-sided message on the control rail of `nic`. One that is under way is a user of the peer's address.
@@ -40,26 +45,16 @@ impl Endpoint {
         bytes: &[u8],
         letter: Letter,
     ) -> Result<Post, FabricError> {
-        let rail = &mut self.nics[nic];
-        let Some(control) = &mut rail.control else {
-            return Err(FabricError { call: "a message on a NIC without control rail", code: -22 });
+        let Port { nic, messages, .. } = &mut self.nics[nic];
+        let Some(messages) = messages else { return Err(FabricError::NO_RAIL) };
+        let Some(buffer) = messages.write(bytes, peer, letter) else { return Ok(Post::Full) };
+        let posted = match messages.outbox(buffer, bytes.len()) {
+            Some(local) => nic.send(local, peer, Purpose::Message { buffer }.token()),
+            None => Err(FabricError::OUTSIDE),
         };
-        let Some(buffer) = control.messages.write(bytes) else { return Ok(Post::Again) };
-        let Some((operation, context)) =
-            rail.operations.begin(Purpose::Message { buffer, peer, letter })
-        else {
-            control.messages.release(buffer);
-            return Ok(Post::Again);
-        };
-        let posted = match control.messages.outbox(buffer, bytes.len()) {
-            Some(local) => control.endpoint.send(local, peer, context),
-            None => Err(FabricError { call: "a message outside of its buffer", code: -22 }),
-        };
-        if !matches!(posted, Ok(Post::Accepted)) {
-            rail.operations.end_at(operation);
-            control.messages.release(buffer);
-        } else {
-            rail.peers.hold(peer);
+        match posted {
+            Ok(Post::Accepted) => nic.hold(peer),
+            _ => drop(messages.release(buffer)),
         }
         posted
     }
@@ -82,21 +77,14 @@ impl Endpoint {
     }
 
     pub(super) fn post_inbox(&mut self, nic: usize, buffer: u16) {
-        let rail = &mut self.nics[nic];
-        let Some(control) = &mut rail.control else { return };
-        let Some((operation, context)) = rail.operations.begin(Purpose::Inbox { buffer }) else {
-            self.owed_inboxes.push((nic, buffer));
+        let Port { nic: rail, messages: Some(messages), label, .. } = &mut self.nics[nic] else {
             return;
         };
-        let posted =
-            control.messages.inbox(buffer).map(|local| control.endpoint.receive(local, context));
-        match posted {
-            Some(Ok(Post::Accepted)) => return,
-            Some(Ok(Post::Again)) => self.owed_inboxes.push((nic, buffer)),
-            refused => {
-                log::warn!("{}: a receive for messages was refused: {refused:?}", rail.label);
-            }
+        let Some(local) = messages.inbox(buffer) else { return };
+        match rail.receive(local, Purpose::Inbox { buffer }.token()) {
+            Ok(Post::Accepted) => {}
+            Ok(Post::Again | Post::Full) => self.owed_inboxes.push((nic, buffer)),
+            refused => log::warn!("{label}: a receive for messages was refused: {refused:?}"),
         }
-        rail.operations.end_at(operation);
     }
 }

@@ -5,13 +5,12 @@
 //! Units are handed on from connection to connection: lines of an earlier tenant do not validate against the next
 //! one's nonce (docs/protocol.md §2).
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use fabric::{
-    CACHE_LINE_WORDS, Control, Endpoint, FabricError, HostBytes, LocalBytes, Pages, Region, Ring,
-};
+use fabric::{CACHE_LINE_WORDS, Control, FabricError, HostBytes, LocalBytes, Pages, Region, Ring};
 use proto::{Line, LineSink, LineSource};
+
+use super::nics::Port;
 
 /// Units of one slab: what one registration serves. A word has a bit for each.
 const UNITS_PER_SLAB: u32 = u64::BITS;
@@ -20,7 +19,6 @@ const UNITS_PER_SLAB: u32 = u64::BITS;
 #[derive(Debug)]
 pub(crate) struct Slabs {
     slabs: Vec<Slab>,
-    rails: Vec<Arc<Endpoint<Control>>>,
     sizes: Sizes,
 }
 
@@ -75,31 +73,44 @@ pub(crate) struct Unit {
 }
 
 impl Slabs {
-    pub(crate) fn new(rails: Vec<Arc<Endpoint<Control>>>, sizes: Sizes) -> Self {
-        Self { slabs: Vec::new(), rails, sizes }
+    pub(crate) fn new(sizes: Sizes) -> Self {
+        Self { slabs: Vec::new(), sizes }
     }
 
     /// A unit for a ring of lines of `line_words` 64-bit words.
-    pub(crate) fn take(&mut self, line_words: usize) -> Result<Unit, FabricError> {
-        self.take_by(line_words, u64::trailing_zeros)
+    pub(super) fn take(
+        &mut self,
+        nics: &mut [Port],
+        line_words: usize,
+    ) -> Result<Unit, FabricError> {
+        self.take_by(nics, line_words, u64::trailing_zeros)
     }
 
     /// The same for a ring that is hardly ever written. These lie side by side at the other end of a slab, where their
     /// pages stay untouched: a page of memory less for each connection.
-    pub(crate) fn take_quiet(&mut self, line_words: usize) -> Result<Unit, FabricError> {
-        self.take_by(line_words, |free| free.ilog2())
+    pub(super) fn take_quiet(
+        &mut self,
+        nics: &mut [Port],
+        line_words: usize,
+    ) -> Result<Unit, FabricError> {
+        self.take_by(nics, line_words, |free| free.ilog2())
     }
 
     /// A unit for a ring of short messages, with places of `line_words`. They lie side by side, and most stay untouched.
     /// None where this endpoint has none, or there is no memory.
-    pub(crate) fn take_short(&mut self, short: Short, line_words: usize) -> Option<Unit> {
+    pub(super) fn take_short(
+        &mut self,
+        nics: &mut [Port],
+        short: Short,
+        line_words: usize,
+    ) -> Option<Unit> {
         let (size, first) = self.sizes.of(short);
         let kind = short as usize;
         if size == 0 {
             return None;
         }
         if self.slabs.iter().all(|slab| slab.free_short[kind] == 0) {
-            self.grow().ok()?;
+            self.grow(nics).ok()?;
         }
         let has_room = |(_, slab): &(usize, &mut Slab)| slab.free_short[kind] != 0;
         let (number, slab) =
@@ -118,11 +129,12 @@ impl Slabs {
 
     fn take_by(
         &mut self,
+        nics: &mut [Port],
         line_words: usize,
         choose: impl FnOnce(u64) -> u32,
     ) -> Result<Unit, FabricError> {
         if self.slabs.iter().all(|slab| slab.free == 0) {
-            self.grow()?;
+            self.grow(nics)?;
         }
         let (number, slab) = self
             .slabs
@@ -231,27 +243,13 @@ impl Slabs {
         regions.unwrap_or_default().iter().map(|region| region.key().to_wire()).collect()
     }
 
-    /// Lets the rails close before what is registered for them, where regions belong to the domain.
-    pub(super) fn let_rails_go(&mut self) {
-        self.rails.clear();
-    }
-
-    /// Closes the regions, but for those of the rails for which `leaks` says so: these stay, with their memory.
-    pub(super) fn release_except(self, leaks: impl Fn(usize) -> bool) {
-        for slab in self.slabs {
-            for (rail, region) in slab.regions.into_iter().enumerate() {
-                if leaks(rail) {
-                    let _leaked = ManuallyDrop::new(region);
-                }
-            }
-        }
-    }
-
-    fn grow(&mut self) -> Result<(), FabricError> {
+    /// A NIC that refuses undoes the ones before it.
+    fn grow(&mut self, nics: &mut [Port]) -> Result<(), FabricError> {
         let Sizes { lines, eager, bundles } = self.sizes;
-        let pages = Arc::new(pages(UNITS_PER_SLAB as usize * (lines + eager + bundles))?);
-        let register = |rail| Region::register_pages(rail, Arc::clone(&pages));
-        let regions = self.rails.iter().map(register).collect::<Result<_, _>>()?;
+        let pages = Arc::new(Pages::map(UNITS_PER_SLAB as usize * (lines + eager + bundles))?);
+        let controls = nics.iter_mut().filter(|port| port.nic.has_control());
+        let register = |port: &mut Port| port.nic.register(Arc::clone(&pages).into());
+        let regions = controls.map(register).collect::<Result<_, _>>()?;
         self.slabs.push(Slab { regions, pages, free: u64::MAX, free_short: [u64::MAX; 2] });
         Ok(())
     }
@@ -345,10 +343,4 @@ impl Unit {
     fn at(&self, place: u32, index: usize) -> usize {
         self.first_word + place as usize * self.line_words + index
     }
-}
-
-/// Pages of our own, with the error as libfabric's callers expect it.
-pub(super) fn pages(len: usize) -> Result<Pages, FabricError> {
-    let code = |error: std::io::Error| -error.raw_os_error().unwrap_or(12);
-    Pages::map(len).map_err(|error| FabricError { call: "mmap", code: code(error) })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fabric::{Control, Endpoint, FabricError, LocalBytes, Pages, Region};
+use fabric::{Control, FabricError, LocalBytes, Nic, Pages, PeerAddress, Region};
 use proto::limits::MAX_MESSAGE_BYTES;
 
 /// Receives kept posted. A storm of connects waits in the provider, not in us.
@@ -10,22 +10,36 @@ pub(crate) const INBOX_BUFFERS: u16 = 32;
 /// Messages under way at once; past that a set-up call answers "not yet".
 const OUTBOX_BUFFERS: u16 = 32;
 
+/// Whom the end of a two-sided message is told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Letter {
+    /// The connect in this slot: it is its request.
+    Request { sender: u16, generation: u16 },
+    /// The receiver in this slot: it is its reply.
+    Reply { receiver: u16, generation: u16 },
+    /// Nothing.
+    Notice,
+}
+
 /// One registration, cut into buffers: first the inbox, then the outbox.
 #[derive(Debug)]
 pub(crate) struct Messages {
     region: Region<Control>,
     pages: Arc<Pages>,
     free: Vec<u16>,
+    /// What each outbox buffer is about, while it is under way.
+    letters: Box<[Option<(PeerAddress, Letter)>]>,
 }
 
 impl Messages {
-    pub(crate) fn new(rail: &Arc<Endpoint<Control>>) -> Result<Self, FabricError> {
+    pub(crate) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
         let buffers = INBOX_BUFFERS + OUTBOX_BUFFERS;
-        let pages = Arc::new(super::memory::pages(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
+        let pages = Arc::new(Pages::map(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
         // A NIC's driver would bring them in now; elsewhere the first storm of connects would, and look like memory of theirs.
         pages.fill(0, pages.len(), 0);
-        let region = Region::register_pages(rail, Arc::clone(&pages))?;
-        Ok(Self { region, pages, free: (INBOX_BUFFERS..buffers).rev().collect() })
+        let region = nic.register(Arc::clone(&pages).into())?;
+        let free = (INBOX_BUFFERS..buffers).rev().collect();
+        Ok(Self { region, pages, free, letters: vec![None; usize::from(buffers)].into() })
     }
 
     /// The whole of inbox buffer `index`, to post.
@@ -46,9 +60,15 @@ impl Messages {
     }
 
     /// Puts `message` into an outbox buffer; `None` while all are under way.
-    pub(crate) fn write(&mut self, message: &[u8]) -> Option<u16> {
+    pub(super) fn write(
+        &mut self,
+        message: &[u8],
+        peer: PeerAddress,
+        letter: Letter,
+    ) -> Option<u16> {
         let len = message.len().min(MAX_MESSAGE_BYTES);
         let buffer = self.free.pop()?;
+        self.letters[usize::from(buffer)] = Some((peer, letter));
         self.pages.copy_in(usize::from(buffer) * MAX_MESSAGE_BYTES, &message[..len]);
         Some(buffer)
     }
@@ -58,8 +78,12 @@ impl Messages {
         self.region.local(usize::from(buffer) * MAX_MESSAGE_BYTES, len.min(MAX_MESSAGE_BYTES))
     }
 
-    /// Takes an outbox buffer back, after its completion or a refused post.
-    pub(crate) fn release(&mut self, buffer: u16) {
-        self.free.push(buffer);
+    /// Takes an outbox buffer back, after its completion or a refused post: what it was about.
+    pub(super) fn release(&mut self, buffer: u16) -> Option<(PeerAddress, Letter)> {
+        let letter = self.letters.get_mut(usize::from(buffer))?.take();
+        if letter.is_some() {
+            self.free.push(buffer);
+        }
+        letter
     }
 }

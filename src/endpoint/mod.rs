@@ -6,6 +6,7 @@
 
 pub(crate) mod broken;
 mod bundle;
+mod cache;
 pub(crate) mod close;
 mod completions;
 mod copies;
@@ -21,11 +22,14 @@ mod memory;
 mod messages;
 mod nics;
 mod notices;
+mod operation;
 pub(crate) mod plain;
+mod probe;
 mod probing;
 mod progress;
 mod pulse;
 mod receiver;
+mod region;
 mod regions;
 mod release;
 mod rests;
@@ -43,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use fabric::Pages;
 use proto::{Answered, Capabilities, CommId, LineFormat};
 
 use crate::comm::listener::Listener;
@@ -51,17 +56,19 @@ use crate::comm::setup::Asking;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind, Name};
 use crate::label::Label;
-use crate::plugin::device::Device;
-use crate::plugin::{Config, Poll, Probe, Receive, TrafficClass};
-use crate::rail::{RegionCache, UserRegion};
+use crate::types::{Device, Poll, Receive, Settings};
+use cache::RegionCache;
 use counters::Counters;
 use fence::Leaving;
 use flush::Flush;
 use memory::{Sizes, Slabs, Unit};
-use nics::Nic;
+use nics::Port;
+pub(crate) use nics::{OPERATIONS, Opened};
 use notices::Notices;
 use plain::{Plain, Tested};
+use probe::Probe;
 use receiver::{Incoming, Receiver};
+use region::UserRegion;
 use sender::{Outgoing, Sender};
 use slots::Slots;
 use tenants::Tenants;
@@ -75,8 +82,8 @@ pub(crate) struct Endpoint {
     number: u16,
     /// Tells our own handles and connection ids from another process's.
     nonce: u64,
-    settings: Arc<Config>,
-    device: &'static Device,
+    settings: Settings,
+    device: Device,
     capabilities: Capabilities,
     /// Whether these are what the probe has found; no connection is made before.
     settled: bool,
@@ -119,8 +126,7 @@ pub(crate) struct Endpoint {
     left: bool,
     /// How long peers that do not answer may hold up those who end something.
     patience: Duration,
-    nics: Vec<Nic>,
-    batch: Option<Box<fabric::Batch>>,
+    nics: Vec<Port>,
     watch: Watch,
     failure: Option<Error>,
     /// A panic has left it as it is: see `broken`.
@@ -167,13 +173,14 @@ struct Ending {
 impl Endpoint {
     pub(crate) fn open(
         number: u16,
-        device: &'static Device,
-        class: Option<TrafficClass>,
+        device: Device,
+        settings: Settings,
+        opened: Vec<Opened>,
+        capabilities: Capabilities,
     ) -> Result<Self> {
-        let settings = Arc::clone(&device.settings);
-        let (nics, capabilities) = nics::open_in_class(device, class)?;
-        let controls: Vec<_> =
-            nics.iter().filter_map(|nic| nic.control().map(Arc::clone)).collect();
+        let nics = opened.into_iter().map(Port::new).collect::<std::result::Result<Vec<_>, _>>();
+        let no_memory = |fault| Cause::NoControlMemory { device: device.label, fault };
+        let mut nics = nics.map_err(no_memory)?;
         let line_bytes = LineFormat::for_rails(nics.len()).bytes();
         let sizes = Sizes {
             lines: setup::LENT.places() as usize * line_bytes,
@@ -181,11 +188,9 @@ impl Endpoint {
             // Where completions prove arrival, nobody waits for done, and writes of a NIC are cheap.
             bundles: if capabilities.proves_arrival { 0 } else { bundle::RING_BYTES },
         };
-        let landing = memory::pages(fabric::page_bytes()).map(Arc::new).and_then(|pages| {
-            UserRegion::register_pages(nics.iter().map(|nic| nic.data.endpoint()), &pages)
-                .map(Arc::new)
-        });
-        let landing = landing.map_err(|error| Cause::NoLandingPage(error.into()))?;
+        let landing = Pages::map(fabric::page_bytes())
+            .and_then(|pages| UserRegion::register_pages(&mut nics, Arc::new(pages)));
+        let landing = landing.map(Arc::new).map_err(Cause::NoLandingPage)?;
         let working = Working::new(settings.lone_done_turns);
         let first = first_generation();
         let mut endpoint = Self {
@@ -218,14 +223,13 @@ impl Endpoint {
             counters: Counters::default(),
             acquaintances: Acquaintances::default(),
             landing,
-            slabs: Slabs::new(controls, sizes),
+            slabs: Slabs::new(sizes),
             eager_scratch: None,
             cache: RegionCache::default(),
             leaving: Vec::new(),
             unheard: Unheard::default(),
             left: false,
             nics,
-            batch: Some(Box::default()),
             watch: Watch::default(),
             failure: None,
             broken: false,
@@ -465,7 +469,7 @@ impl Endpoint {
 
     /// The name by which peers and logs know the device.
     fn label(&self) -> Label {
-        self.device.label()
+        self.device.label
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use fabric::{FabricError, PeerAddress, Post};
+use fabric::{Backlog, FabricError, PeerAddress, Post};
 
+use super::messages::Letter;
 use super::rests::Rests;
-use crate::rail::{Backlog, Letter};
 
 /// Notices that may wait. Past that a refusal is not sent: the peer's own deadline tells it.
 const WAITING_MAX: usize = 1024;

@@ -15,7 +15,7 @@ use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, Name};
-use crate::plugin::Receive;
+use crate::types::Receive;
 
 /// One buffer, as NCCL named it.
 #[derive(Clone, Copy, Debug)]

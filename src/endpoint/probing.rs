@@ -1,4 +1,4 @@
-//! The probe of a device (`plugin::probe`), carried out on its first endpoint: posted there, polled with everything else, and
+//! The probe of a device (`endpoint::probe`), carried out on its first endpoint: posted there, polled with everything else, and
 //! ended like every operation. So its contexts and its memory live as long as any of ours, should the provider be late.
 //!
 //! Connections wait for what it finds. One endpoint of a device probes, whichever is first; the others wait for it, and its
@@ -7,14 +7,13 @@
 
 use std::time::Instant;
 
-use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey};
+use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 
 use super::Endpoint;
-use super::nics::refused;
-use crate::error::Result;
-use crate::plugin::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, ProbeStep};
-use crate::rail::{Attempt, Purpose};
+use super::operation::{Attempt, Purpose};
+use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
+use crate::error::{Cause, Result};
 
 /// Where the endpoint's own page is read and written: flushes use its beginning.
 const SOURCE: u64 = 1024;
@@ -34,11 +33,12 @@ impl Endpoint {
 
     #[cold]
     pub(super) fn settle(&mut self) {
-        if self.device.capabilities().is_none() && self.device.take_probe(self.number) {
+        if self.device.probed.capabilities().is_none() && self.device.probed.take_probe(self.number)
+        {
             self.probe = Some(Probe::new(Instant::now()));
         }
         self.drive_probe();
-        if let Some(known) = self.device.capabilities() {
+        if let Some(known) = self.device.probed.capabilities() {
             self.adopt(known);
             self.settled = true;
         }
@@ -49,7 +49,7 @@ impl Endpoint {
         if self.settled {
             None
         } else {
-            self.device.prober().filter(|number| *number != self.number)
+            self.device.probed.prober().filter(|number| *number != self.number)
         }
     }
 
@@ -64,33 +64,31 @@ impl Endpoint {
     /// Whoever needs the probe may begin anew.
     pub(super) fn leave_probe(&mut self) {
         if self.probe.take().is_some() {
-            self.device.leave_probe(self.number);
+            self.device.probed.leave_probe(self.number);
         }
     }
 
     fn drive_probe(&mut self) {
         while let Some(probe) = &mut self.probe {
             match probe.step(Instant::now()) {
-                ProbeStep::Wait => return,
-                ProbeStep::Post(attempt) => {
+                Step::Wait => return,
+                Step::Post(attempt) => {
                     let posted = self.attempt(attempt);
                     let Some(probe) = &mut self.probe else { return };
                     match posted {
                         Ok(Post::Accepted) => probe.posted(),
-                        Ok(Post::Again) => return,
+                        Ok(Post::Again | Post::Full) => return,
                         Err(error) => probe.refused(error),
                     }
                 }
-                ProbeStep::Over(Ok(found)) => {
+                Step::Over(Ok(found)) => {
                     self.probe = None;
-                    self.device.learned(self.number, found.with(self.capabilities));
+                    self.device.probed.learned(self.number, found.with(self.capabilities));
                 }
-                ProbeStep::Over(Err(error)) => {
+                Step::Over(Err(error)) => {
                     self.leave_probe();
-                    let interface = self.device.plan.rails.get(PROBED);
-                    let interface = interface.map_or("", |rail| rail.interface.as_str());
-                    let error = refused(self.device, interface, error);
-                    self.fail_all(error);
+                    let (device, interface) = (self.device.label, self.device.interface);
+                    self.fail_all(Cause::CannotUse { device, interface, fault: error }.into());
                 }
             }
         }
@@ -98,37 +96,25 @@ impl Endpoint {
 
     fn attempt(&mut self, attempt: Attempt) -> std::result::Result<Post, FabricError> {
         let Self { nics, landing, .. } = self;
-        let absent = FabricError { call: "a probe without a rail", code: -22 };
-        let nic = nics.get_mut(PROBED).ok_or(absent)?;
-        let myself = nic.myself()?;
-        let local = landing.local(PROBED, landing.address() + SOURCE, PROBE_BYTES).ok_or(absent)?;
+        let port = nics.get_mut(PROBED).ok_or(FabricError::NO_RAIL)?;
+        let peer = port.myself()?;
+        let local = landing.local(PROBED, landing.address() + SOURCE, PROBE_BYTES);
+        let local = local.ok_or(FabricError::OUTSIDE)?;
         let remote = RemoteBytes {
             address: landing.target(landing.address() + TARGET),
             key: RemoteKey::from_wire(landing.key(PROBED)),
         };
-        let Some((operation, context)) = nic.operations.begin(Purpose::Probe { attempt }) else {
-            return Ok(Post::Again);
-        };
-        let rail = nic.data.endpoint();
-        let posted = match attempt {
-            Attempt::Write => rail.write(local, remote, myself, Delivery::Default, context),
-            Attempt::WriteWithImmediate => rail.write_with_immediate(
-                local,
-                remote,
-                myself,
-                PROBE_IMMEDIATE,
-                Delivery::Default,
-                context,
-            ),
-            Attempt::Read => rail.read(local, remote, myself, context),
+        let token = Purpose::Probe { attempt }.token();
+        let write = Write { local, remote, peer, delivery: Delivery::Default };
+        match attempt {
+            Attempt::Write => port.nic.write(&write, None, token),
+            Attempt::WriteWithImmediate => port.nic.write(&write, Some(PROBE_IMMEDIATE), token),
+            Attempt::Read => port.nic.read(local, remote, peer, token),
             Attempt::WriteToTheEnd => {
-                rail.write(local, remote, myself, Delivery::Complete, context)
+                let write = Write { delivery: Delivery::Complete, ..write };
+                port.nic.write(&write, None, token)
             }
-        };
-        if !matches!(posted, Ok(Post::Accepted)) {
-            nic.operations.end_at(operation);
         }
-        posted
     }
 
     /// An operation of the probe has ended.

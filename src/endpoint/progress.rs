@@ -2,15 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::Polled;
+use fabric::{FabricError, Polled};
 
 use super::completions::Taking;
-use super::nics::Nic;
+use super::operation::Purpose;
 use super::working::Stay;
 use super::{Endpoint, SenderState, pulse, receiver, sender};
 use crate::error::{Cause, Error};
 use crate::label::Label;
-use crate::rail::{PartWrite, Purpose};
 
 /// So many times longer than control may data be refused: a process that is stopped takes none, and lives.
 const DATA_STALL: u32 = 30;
@@ -29,7 +28,7 @@ impl Endpoint {
         for nic in 0..self.nics.len() {
             self.poll(nic, false);
             self.poll(nic, true);
-            if !self.nics[nic].data.is_clear() {
+            if !self.nics[nic].nic.is_clear() {
                 self.flush(nic);
             }
         }
@@ -57,15 +56,13 @@ impl Endpoint {
             self.write_bundles();
         }
         let (mut busy, mut nic) = (false, 0);
-        while let Self { batch: Some(batch), nics, .. } = self
-            && let Some(rail) = nics.get(nic)
-        {
-            let polled = rail.queue.poll(batch);
+        while let Some(port) = self.nics.get_mut(nic) {
+            let polled = port.nic.poll_data();
             if !polled.is_empty() {
                 self.polled_data(nic, polled);
                 busy = true;
             }
-            if self.nics.get(nic).is_some_and(|rail| !rail.data.is_clear()) {
+            if self.nics.get(nic).is_some_and(|port| !port.nic.is_clear()) {
                 self.flush(nic);
                 busy = true;
             }
@@ -87,18 +84,17 @@ impl Endpoint {
         if self.is_due_in_full() || !self.holding.is_empty() {
             return self.progress_for_data();
         }
-        let Self { nics, senders, receivers, working, batch: Some(batch), .. } = self else {
-            return self.progress_for_data();
-        };
-        let [rail] = &mut nics[..] else { return self.progress_for_data() };
-        let polled = rail.queue.poll(batch);
-        let Some(count) = polled.few() else { return self.turn_otherwise(polled) };
-        let mut rest = batch.first(count).iter();
-        let rare = Taking { nic: 0, rail, senders, receivers, working }.take(&mut rest);
-        let is_clear = rail.data.is_clear();
+        let Self { nics, senders, receivers, working, .. } = self;
+        let [port] = &mut nics[..] else { return self.progress_for_data() };
+        let nic = &mut port.nic;
+        let polled = nic.poll_data();
+        if polled.is_empty() || polled.is_full() {
+            return self.turn_otherwise(polled);
+        }
+        let rare = Taking { index: 0, nic, senders, receivers, working }.take();
+        let is_clear = nic.is_clear();
         if let Some(rare) = rare {
-            let taken = count - rest.len();
-            self.take_rest(0, count, taken, rare);
+            self.take_rest(0, rare);
         }
         if !is_clear {
             self.flush(0);
@@ -115,7 +111,7 @@ impl Endpoint {
         if busy {
             self.polled_data(0, polled);
         }
-        if !self.nics[0].data.is_clear() {
+        if !self.nics[0].nic.is_clear() {
             self.flush(0);
             busy = true;
         }
@@ -188,9 +184,8 @@ impl Endpoint {
     /// Mostly a queue is empty, and that is all there is to a poll.
     #[inline(always)]
     pub(super) fn poll(&mut self, nic: usize, control: bool) {
-        let Self { batch: Some(batch), nics, .. } = self else { return };
-        let Some(queue) = nics[nic].queue(control) else { return };
-        let polled = queue.poll(batch);
+        let rail = &mut self.nics[nic].nic;
+        let polled = if control { rail.poll_control() } else { rail.poll_data() };
         if polled.is_empty() {
             return;
         }
@@ -246,21 +241,18 @@ impl Endpoint {
     /// Tries the posts that a data rail refused.
     #[cold]
     #[inline(never)]
-    pub(super) fn flush(&mut self, nic: usize) {
-        let mut failures = Vec::new();
-        let rail = &mut self.nics[nic];
-        rail.data.flush(nic, |write, error| failures.push((write, error)));
-        for (write, error) in failures {
+    fn flush(&mut self, nic: usize) {
+        let mut failures: Vec<(u64, FabricError)> = Vec::new();
+        self.nics[nic].nic.flush(|token, error| failures.push((token, error)));
+        for (token, fault) in failures {
             let rail = Label::of(&self.nics[nic].label);
-            self.part_given_up(nic, &write, Cause::NeverPosted { rail, fault: error.into() });
+            self.part_given_up(token, Cause::NeverPosted { rail, fault });
         }
     }
 
     /// A part that was never posted, and will not be.
-    fn part_given_up(&mut self, nic: usize, write: &PartWrite, cause: Cause) {
-        if let Some(Purpose::Part { sender, .. }) =
-            self.nics[nic].operations.end_at(write.operation)
-        {
+    fn part_given_up(&mut self, token: u64, cause: Cause) {
+        if let Some(sender) = Purpose::of(token).and_then(Purpose::sender_of_data) {
             self.counters.unsent_parts += 1;
             self.sender_failed(sender, cause);
         }
@@ -272,10 +264,10 @@ impl Endpoint {
         let bound = self.settings.peer_timeout;
         let data_bound = bound.saturating_mul(DATA_STALL);
         for nic in 0..self.nics.len() {
-            for write in self.nics[nic].data.tick(elapsed, data_bound) {
+            for token in self.nics[nic].nic.tick(elapsed, data_bound) {
                 let rail = Label::of(&self.nics[nic].label);
                 let bound_ms = pulse::milliseconds(data_bound);
-                self.part_given_up(nic, &write, Cause::NotAccepted { rail, bound_ms });
+                self.part_given_up(token, Cause::NotAccepted { rail, bound_ms });
             }
         }
         let Self { senders, receivers, nics, slabs, .. } = self;
@@ -298,7 +290,7 @@ impl Endpoint {
         }
         for notice in self.notices.sweep(elapsed, bound) {
             self.counters.unsent_notices += 1;
-            self.nics[notice.nic].peers.leave(notice.peer);
+            self.nics[notice.nic].nic.leave(notice.peer);
         }
         for slot in failed {
             self.give_up_parts_of(slot);
@@ -308,18 +300,13 @@ impl Endpoint {
     /// Takes out the data that a connection which has failed still waits to post: it would be tried in every turn, for as long as
     /// its peer refuses. What other connections post to the same peer is theirs to give up.
     pub(super) fn give_up_parts_of(&mut self, slot: u16) {
-        let mut count = 0;
-        for Nic { data, operations, .. } in &mut self.nics {
-            for write in data.give_up_sender(operations, slot) {
-                operations.end_at(write.operation);
-                count += 1;
-            }
-        }
-        self.counters.unsent_parts += u64::from(count);
+        let given_up = self.nics.iter_mut().map(|port| port.give_up_parts_of(slot));
+        let count: usize = given_up.sum();
+        self.counters.unsent_parts += count as u64;
         if let Some(SenderState::Connected(sender)) =
             self.senders.at_mut(slot).map(|state| &mut **state)
         {
-            sender.never_posted(count);
+            sender.never_posted(u32::try_from(count).unwrap_or(u32::MAX));
         }
         self.try_release_sender(slot);
     }

@@ -6,13 +6,12 @@ use std::array;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::{FabricError, LocalBytes, MemoryKind, Post, RemoteBytes, RemoteKey};
+use fabric::{Delivery, FabricError, LocalBytes, MemoryKind, Post, RemoteBytes, RemoteKey, Write};
 use proto::bundle::{BUNDLE_PLACE_WORDS, BUNDLE_PLACES};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_RING};
-use proto::wire::FIRST_KEY;
 use proto::{
-    AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineFormat, LineSink, LineSource,
-    ProtocolError, ReceiveFlow, ReceivePoll, Request, RequestMark,
+    AdvertWrite, Arrival, Begun, ConnectionId, Immediate, Line, LineFormat, LineSink,
+    ProtocolError, ReceiveFlow, ReceivePoll, Request, RequestMark, Window,
 };
 
 use super::eager::Inlet;
@@ -21,15 +20,16 @@ use super::flush::Place;
 use super::in_flight::InFlight;
 use super::lanes::{self, ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
-use super::nics::Nic;
+use super::nics::Port;
+use super::operation::Purpose;
 use super::pulse::{self, Pulse, Verdict};
+use super::region::UserRegion;
 use super::sender::repeated;
 use super::working::Stay;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::handle::Name;
-use crate::rail::{Purpose, UserRegion};
 
 /// One direction of one connection, at the side that called accept.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub(super) struct Receiver {
     pub(super) shadow: Unit,
     /// The same for the plain form.
     pub(super) places: Places,
+    /// What each place of these advertises, kept where peers do not write: it says which memory is exposed, and where copies go.
+    pub(super) lent: Lent,
     /// Where fins land, when the connection has any.
     fins: Option<Unit>,
     /// Where eager messages land, where there may be any.
@@ -104,6 +106,39 @@ struct Flushing {
     last: Option<Place>,
 }
 
+/// The memory that each line in the window lends to the sender.
+#[derive(Debug)]
+pub(super) struct Lent {
+    window: Window,
+    buffers: Box<[LentBuffer]>,
+}
+
+/// Where a receive begins, as it was advertised, and the key of its registration for the first lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LentBuffer {
+    pub(super) target: u64,
+    pub(super) key: u64,
+}
+
+impl Lent {
+    fn new(window: Window) -> Self {
+        Self { window, buffers: vec![LentBuffer::default(); window.lines() as usize].into() }
+    }
+
+    /// The buffer of a line that is in the window.
+    #[inline(always)]
+    pub(super) fn of(&self, line: Line) -> LentBuffer {
+        self.buffers.get(self.window.place(line) as usize).copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn lend(&mut self, line: Line, target: u64, key: u64) {
+        if let Some(place) = self.buffers.get_mut(self.window.place(line) as usize) {
+            *place = LentBuffer { target, key };
+        }
+    }
+}
+
 /// One receive, checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Incoming<'a> {
@@ -132,7 +167,7 @@ pub(super) struct Rings {
 /// What the endpoint lends a receiver for the length of one call.
 #[derive(Debug)]
 pub(super) struct Means<'a> {
-    pub(super) nics: &'a mut [Nic],
+    pub(super) nics: &'a mut [Port],
     pub(super) slabs: &'a Slabs,
     /// The receiver's own slot and generation, which its operations name.
     pub(super) slot: u16,
@@ -157,6 +192,7 @@ impl Receiver {
         let Rings { shadow, fins, inlet, bundles, control, inject_bytes } = rings;
         Self {
             places: shadow.places(flow.parameters().window.lines()),
+            lent: Lent::new(flow.parameters().window),
             flow,
             shadow,
             fins,
@@ -219,10 +255,23 @@ impl Receiver {
             Ok(line) => line,
             Err(cause) => return Err(self.sticky(cause)),
         };
-        if line.is_some() && self.flow.is_urgent() {
-            self.write_adverts(means);
+        if let Some(line) = line {
+            self.lend(line, group);
+            if self.flow.is_urgent() {
+                self.write_adverts(means);
+            }
         }
         Ok(line)
+    }
+
+    /// Notes what the lines from `first` on lend.
+    #[inline(always)]
+    fn lend(&mut self, first: Line, group: &[Incoming<'_>]) {
+        let Some(lane) = self.lanes.first() else { return };
+        for (index, one) in (0..).zip(group) {
+            let (target, key) = (one.region.target(one.address), one.region.key(lane.nic));
+            self.lent.lend(first.plus(index), target, key);
+        }
     }
 
     /// Whether whatever may come for a receive can be put there: a copy of ours reaches no GPU, and where there may be receives of
@@ -276,7 +325,7 @@ impl Receiver {
         while let Some(write) = self.flow.next_write(&mut self.shadow) {
             match self.write_advert(means, write) {
                 Ok(Post::Accepted) => self.flow.wrote(write),
-                Ok(Post::Again) => break,
+                Ok(Post::Again | Post::Full) => break,
                 Err(error) => {
                     self.post_failed(error);
                     break;
@@ -291,21 +340,18 @@ impl Receiver {
         means: &mut Means<'_>,
         write: AdvertWrite,
     ) -> std::result::Result<Post, FabricError> {
-        const OUTSIDE: FabricError =
-            FabricError { call: "an advert outside of its slab", code: -22 };
         let remote = self.remote(write.place);
         if write.count <= self.inject_lines {
             let local = means.slabs.host_bytes(&self.shadow, write.place, write.count);
-            let local = local.ok_or(OUTSIDE)?;
-            let control = means.nics[self.control.nic].control();
-            let control = control.expect("control lanes lie on control rails");
-            let posted = control.inject_write(local, remote, self.control.peer);
+            let local = local.ok_or(FabricError::OUTSIDE)?;
+            let nic = &mut means.nics[self.control.nic].nic;
+            let posted = nic.inject_control(local, remote, self.control.peer);
             note(&mut self.pulse, &posted);
             return posted;
         }
         let local = means.slabs.local(self.control.nic, &self.shadow, write.place, write.count);
         let purpose = Purpose::Advert { receiver: means.slot, generation: means.generation };
-        self.write_completing(means, local.ok_or(OUTSIDE)?, remote, purpose)
+        self.write_completing(means, local.ok_or(FabricError::OUTSIDE)?, remote, purpose)
     }
 
     /// Writes the done that no advert carries, if it is owed and due. False: it is owed, and could not be written.
@@ -330,7 +376,7 @@ impl Receiver {
                 means.nics[self.control.nic].lone_dones += 1;
                 true
             }
-            Ok(Post::Again) => false,
+            Ok(Post::Again | Post::Full) => false,
             Err(error) => {
                 self.post_failed(error);
                 true
@@ -346,9 +392,8 @@ impl Receiver {
         remote: RemoteBytes<fabric::Control>,
         purpose: Purpose,
     ) -> std::result::Result<Post, FabricError> {
-        let nic = &mut means.nics[self.control.nic];
-        let posted = nic.write_control(purpose, local, remote, self.control.peer);
-        let Some(posted) = posted else { return Ok(Post::Again) };
+        let write = Write { local, remote, peer: self.control.peer, delivery: Delivery::Default };
+        let posted = means.nics[self.control.nic].nic.write_control(&write, purpose.token());
         note(&mut self.pulse, &posted);
         self.in_flight.begin(u32::from(matches!(posted, Ok(Post::Accepted))));
         posted
@@ -450,7 +495,7 @@ impl Receiver {
         let purpose = Purpose::ReceiverPulse { receiver: means.slot, generation: means.generation };
         match self.write_completing(means, local, remote, purpose) {
             Ok(Post::Accepted) => self.pulse.beat(),
-            Ok(Post::Again) => {}
+            Ok(Post::Again | Post::Full) => {}
             Err(error) => self.post_failed(error),
         }
     }
@@ -460,7 +505,7 @@ impl Receiver {
     #[inline(never)]
     fn post_failed(&mut self, error: FabricError) {
         self.learn_rank();
-        self.fail(Cause::NotPosted(error.into()).receiving(self.peer.label()));
+        self.fail(Cause::NotPosted(error).receiving(self.peer.label()));
     }
 
     /// An operation of this connection has failed.
@@ -626,10 +671,10 @@ impl Receiver {
 
     /// Whether the sender may still write to receives that were posted with this registration.
     pub(super) fn exposes(&self, region: &UserRegion) -> bool {
-        // Every registration has a key of its own, and the advert of a line stays in the shadow as long as the line is there.
-        let key = self.lanes.first().map(|lane| region.key(lane.nic));
-        let advert = |line| self.shadow.word(self.flow.parameters().window.place(line), FIRST_KEY);
-        self.flow.exposed().any(|line| Some(advert(line)) == key)
+        // Every registration that is open has a key of its own.
+        let Some(lane) = self.lanes.first() else { return false };
+        let key = region.key(lane.nic);
+        self.flow.exposed().any(|line| self.lent.of(line).key == key)
     }
 
     /// Whether the sender may still write to any memory of ours.
@@ -751,6 +796,7 @@ pub(super) fn note(pulse: &mut Pulse, posted: &std::result::Result<Post, FabricE
     match posted {
         Ok(Post::Accepted) => pulse.accepted(),
         Ok(Post::Again) => pulse.refused(),
-        Err(_) => {}
+        // No room of ours says nothing of the peer.
+        Ok(Post::Full) | Err(_) => {}
     }
 }

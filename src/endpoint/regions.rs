@@ -3,16 +3,14 @@
 //! All of it happens under the endpoint's lock, as every post and every reading of a queue: providers keep a domain's keys
 //! where an arriving write looks them up, and at FI_THREAD_DOMAIN nothing else keeps the two apart.
 
-use fabric::{FabricError, MemoryKind, UserMemory};
+use fabric::{FabricError, Memory, MemoryKind, UserMemory};
 
 use super::Endpoint;
+use super::region::UserRegion;
 use crate::error::{Bug, By, Cause, Error, Result, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::label::Label;
-use crate::plugin::device::Device;
-use crate::plugin::gpu::gpu_number;
-use crate::plugin::plan::GpuMemory;
-use crate::rail::UserRegion;
+use crate::types::{GpuAccess, gpu_number};
 
 /// Regions of one endpoint: NCCL registers each buffer once per connection.
 pub(super) const REGIONS_MAX: u16 = u16::MAX;
@@ -20,11 +18,10 @@ pub(super) const REGIONS_MAX: u16 = u16::MAX;
 impl Endpoint {
     /// Refuses what the device's properties do not offer.
     pub(crate) fn takes_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
-        match &self.device.plan.gpu_memory {
-            GpuMemory::Direct { dmabuf } if *dmabuf || !by_dmabuf => Ok(()),
-            GpuMemory::Direct { .. } => Err(Cause::NoDmabufHere { device: self.label() }.into()),
-            GpuMemory::ByHost(obstacle) => {
-                let because = Label::of(&obstacle.phrase());
+        match self.device.gpu_access {
+            GpuAccess::Direct { dmabuf } if dmabuf || !by_dmabuf => Ok(()),
+            GpuAccess::Direct { .. } => Err(Cause::NoDmabufHere { device: self.label() }.into()),
+            GpuAccess::ByHost { because } => {
                 Err(Cause::HostMemoryOnly { device: self.label(), because }.into())
             }
         }
@@ -39,9 +36,9 @@ impl Endpoint {
             let table = Table::Regions { device: self.label() };
             return Err(Cause::Full { table, count: REGIONS_MAX.into() }.into());
         }
-        let rails = self.nics.iter().map(|nic| nic.data.endpoint());
-        let region = self.cache.find_or(memory, || UserRegion::register(rails, memory));
-        let region = region.map_err(|error| refused(self.device, &memory, error))?;
+        let (memory, nics) = (Memory::from(memory), &mut self.nics);
+        let region = self.cache.find_or(&memory, || UserRegion::register(nics, &memory));
+        let region = region.map_err(|error| refused(self.device.label, &memory, error))?;
         let mut generation = 0;
         let slot = self.regions.insert_with(|_, current| {
             generation = current;
@@ -52,12 +49,12 @@ impl Endpoint {
     }
 }
 
-fn refused(device: &Device, memory: &UserMemory, error: FabricError) -> Error {
+fn refused(device: Label, memory: &Memory, fault: FabricError) -> Error {
     let by = match (memory.kind(), memory.dmabuf()) {
         (MemoryKind::Host, _) => By::Host,
         (MemoryKind::Cuda { device }, None) => By::GpuAddress { gpu: gpu_number(device) },
         (MemoryKind::Cuda { device }, Some(_)) => By::GpuDmabuf { gpu: gpu_number(device) },
     };
-    let (device, len, fault) = (device.label(), memory.len(), error.into());
+    let len = memory.len();
     Cause::NotRegistered { device, len, by, fault }.into()
 }

@@ -50,6 +50,8 @@ impl<P: PartialEq> Rests<P> {
         match (&posted, known) {
             (Ok(Post::Again), Some(known)) => self.peers[known].refused(),
             (Ok(Post::Again), None) => self.peers.push(Rest { peer, refusals: 1, turns: 0 }),
+            // That says nothing of the peer.
+            (Ok(Post::Full), _) => {}
             (_, Some(known)) => drop(self.peers.swap_remove(known)),
             (_, None) => {}
         }

@@ -4,10 +4,11 @@ mod fins;
 mod plain;
 
 use std::collections::VecDeque;
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::{Data, FabricError, Post, RemoteBytes, RemoteKey};
+use fabric::{Data, Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
 use proto::limits::{MAX_DATA_RAILS, MAX_GROUP, MAX_PARTS};
 use proto::parts::DetachedCut;
 use proto::parts::{cut, cut_unbounded, uncut};
@@ -21,13 +22,14 @@ use super::eager::Outlet;
 use super::in_flight::InFlight;
 use super::lanes::{ControlLane, Lane};
 use super::memory::{Places, Slabs, Unit};
-use super::nics::Nic;
+use super::nics::Port;
+use super::operation::Purpose;
 use super::pulse::{self, Pulse, Verdict};
 use super::receiver::note;
+use super::region::UserRegion;
 use super::{Ending, Look};
 use crate::comm::peer::Peer;
 use crate::error::{Bug, Cause, Error, Result};
-use crate::rail::{PartWrite, Purpose, UserRegion};
 
 /// One direction of one connection, at the side that called connect.
 #[derive(Debug)]
@@ -112,7 +114,7 @@ pub(super) struct Outgoing<'a> {
 /// What the endpoint lends a sender for the length of one call.
 #[derive(Debug)]
 pub(super) struct Means<'a> {
-    pub(super) nics: &'a mut [Nic],
+    pub(super) nics: &'a mut [Port],
     pub(super) slabs: &'a mut Slabs,
     /// The sender's own slot, which its operations name.
     pub(super) slot: u16,
@@ -188,7 +190,7 @@ impl Sender {
         if let Some(failure) = &mut self.failure {
             return Err(repeated(failure));
         }
-        let has_room = |lane: &Lane| means.nics[lane.nic].operations.room() >= MAX_PARTS as usize;
+        let has_room = |lane: &Lane| means.nics[lane.nic].nic.room() >= MAX_PARTS as usize;
         if !self.lanes.iter().all(has_room) {
             return Ok(None);
         }
@@ -258,10 +260,9 @@ impl Sender {
                 )
             };
         flow.posted(line, operations, carried);
-        self.in_flight.begin(operations);
+        // The part that failed is not in flight, and the parts after it were not tried.
+        self.in_flight.begin(operations - u32::from(outcome.is_err()));
         if let Err(error) = outcome {
-            // The part that failed is not in flight, and the parts after it were not tried.
-            self.operations_ended(1);
             self.fail(rail_failed(&self.peer, error));
         }
         Ok(Some(line))
@@ -303,8 +304,8 @@ impl Sender {
                 continue;
             };
             let lane = self.lanes[part.rail as usize];
-            let nic = &means.nics[lane.nic];
-            if nic.operations.room() == 0 || !nic.data.is_clear_to(lane.peer) {
+            let nic = &means.nics[lane.nic].nic;
+            if nic.room() == 0 || !nic.is_clear_to(lane.peer) {
                 break;
             }
             feed.parts.next();
@@ -347,8 +348,8 @@ impl Sender {
     }
 
     /// Counts what this sender, of this slot, has in flight and has not counted.
-    pub(super) fn count_in_flight(&mut self, nics: &mut [Nic], slot: u16) {
-        let uncounted = nics.iter_mut().map(|nic| nic.operations.count_wholes(slot));
+    pub(super) fn count_in_flight(&mut self, nics: &mut [Port], slot: u16) {
+        let uncounted = nics.iter_mut().map(|port| port.count_wholes(slot));
         self.in_flight.begin(uncounted.sum());
     }
 
@@ -475,16 +476,16 @@ impl Sender {
         let Some(local) = means.slabs.last_word(nic, &self.mailbox, place) else { return };
         let address = target + u64::from(place + 1) * FIN_BYTES - 8;
         let remote = RemoteBytes { address, key: RemoteKey::from_wire(key) };
-        let rail = &mut means.nics[nic];
         let purpose = Purpose::SenderPulse { sender: means.slot };
-        let Some(posted) = rail.write_control(purpose, local, remote, peer) else { return };
+        let write = Write { local, remote, peer, delivery: Delivery::Default };
+        let posted = means.nics[nic].nic.write_control(&write, purpose.token());
         note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => {
                 self.in_flight.begin(1);
                 self.pulse.beat();
             }
-            Ok(Post::Again) => {}
+            Ok(Post::Again | Post::Full) => {}
             Err(error) => {
                 self.fail(rail_failed(&self.peer, error));
             }
@@ -554,8 +555,8 @@ impl Sender {
     }
 
     /// Whether parts that read the region are yet to be posted.
-    pub(super) fn feeds_from(&self, region: &Arc<UserRegion>) -> bool {
-        self.feeds.iter().any(|feed| Arc::ptr_eq(&feed.region, region))
+    pub(super) fn feeds_from(&self, region: &UserRegion) -> bool {
+        self.feeds.iter().any(|feed| ptr::eq(&*feed.region, region))
     }
 
     /// The receiver has closed its end: what is not known to have arrived never will be, and nothing more can be sent.
@@ -636,7 +637,8 @@ fn inject_part(
 ) -> bool {
     let Ok(len) = usize::try_from(part.len) else { return false };
     let Some(local) = source.region.host_bytes(source.address, len) else { return false };
-    means.nics[lane.nic].data.inject(local, remote, lane.peer, immediate.bits())
+    let posted = means.nics[lane.nic].nic.inject(local, remote, lane.peer, immediate.bits());
+    matches!(posted, Ok(Post::Accepted))
 }
 
 /// Posts the parts of a message that is cut: how many, on which rails as bits, and how it went.
@@ -673,29 +675,19 @@ fn write_part(
     remote: RemoteBytes<Data>,
     immediate: Option<Immediate>,
 ) -> std::result::Result<(), FabricError> {
-    const OUT_OF_BOUNDS: FabricError =
-        FabricError { call: "a part outside of its region", code: -22 };
-    let len = usize::try_from(part.len).map_err(|_| OUT_OF_BOUNDS)?;
+    let len = usize::try_from(part.len).map_err(|_| FabricError::OUTSIDE)?;
     let address = source.address + part.offset;
-    let Some(local) = source.region.local(lane.nic, address, len) else {
-        return Err(OUT_OF_BOUNDS);
-    };
-    let nic = &mut means.nics[lane.nic];
-    let region = source.region.id();
-    let purpose = Purpose::Part { sender: means.slot, line, bytes: part.len, region };
-    let (operation, context) = nic.operations.begin(purpose).expect("room was made sure of");
-    let immediate = immediate.map(Immediate::bits);
-    let write = PartWrite { operation, context, address, len, remote, peer: lane.peer, immediate };
-    let posted = nic.data.post(&write, local, source.region);
-    if posted.is_err() {
-        nic.operations.end_at(operation);
-    }
-    posted
+    let local = source.region.local(lane.nic, address, len).ok_or(FabricError::OUTSIDE)?;
+    // Without an immediate, a fin follows once all parts are there.
+    let delivery = if immediate.is_some() { Delivery::Default } else { Delivery::Complete };
+    let write = Write { local, remote, peer: lane.peer, delivery };
+    let token = Purpose::Part { sender: means.slot, line }.token();
+    means.nics[lane.nic].nic.write_in_order(&write, immediate.map(Immediate::bits), token)
 }
 
 #[cold]
 pub(super) fn rail_failed(peer: &Peer, error: FabricError) -> Error {
-    Cause::NotPosted(error.into()).sending(peer.label())
+    Cause::NotPosted(error).sending(peer.label())
 }
 
 /// The first cause again: it is logged the first time only.

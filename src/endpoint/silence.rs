@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::{Endpoint, Look, enqueue, open_receiver, receiver};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::Handle;
-use crate::plugin::Poll;
+use crate::types::Poll;
 
 impl Endpoint {
     /// Asks for the endpoint's only outstanding receive.

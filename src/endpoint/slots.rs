@@ -164,6 +164,12 @@ impl<T> Slots<T> {
     }
 
     /// Slot, generation and value of each.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u16, u16, &T)> {
+        let numbered = (0..=u16::MAX).zip(&self.entries);
+        numbered.filter_map(|(slot, entry)| Some((slot, entry.generation(), entry.value.as_ref()?)))
+    }
+
+    /// The same, to change them.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u16, u16, &mut T)> {
         let numbered = (0..=u16::MAX).zip(&mut self.entries);
         numbered.filter_map(|(slot, entry)| Some((slot, entry.generation(), entry.value.as_mut()?)))

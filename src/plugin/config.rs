@@ -15,6 +15,7 @@ use log::{Level, LevelFilter};
 use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use super::failure::StartError;
+use crate::types::Settings;
 use takes::Value;
 pub(crate) use takes::{DeviceMemory, Takes, Zero};
 
@@ -226,12 +227,27 @@ impl Config {
         Some(pattern.replace("%p", &process.to_string()).replace("%h", host).into())
     }
 
-    /// A byte for each setting that peers should share, in the order of the table: see [`differing`]. Every connection
-    /// asks for it.
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+    /// What endpoints obey.
+    pub(crate) fn of_endpoints(&self) -> Settings {
+        Settings {
+            force_fin: self.force_fin,
+            largest_write: self.largest_write,
+            stripe_bytes_min: self.stripe_bytes_min,
+            connect_timeout: self.connect_timeout,
+            connect_warn: self.connect_warn,
+            peer_timeout: self.peer_timeout,
+            close_timeout: self.close_timeout,
+            lone_done_turns: self.lone_done_turns,
+            advert_batching: self.advert_batching,
+            eager_bytes_max: self.eager_bytes_max,
+            bundle_bytes_max: self.bundle_bytes_max,
+            job: self.job.clone(),
+            fingerprint: self.fingerprint,
+            shared: shared().map(|setting| format!("{PREFIX}{}", setting.name)).collect(),
+        }
     }
 
+    /// A byte for each setting that peers should share, in the order of the table.
     fn print(&self) -> Fingerprint {
         let mut print = [0; FINGERPRINT_BYTES];
         for (byte, setting) in print.iter_mut().zip(shared()) {
@@ -250,17 +266,7 @@ impl Default for Config {
     }
 }
 
-/// See [`Config::fingerprint`].
-pub(crate) type Fingerprint = [u8; FINGERPRINT_BYTES];
-
-/// The full names of the settings in which two fingerprints of one version differ. One in 256 differences goes unseen.
-pub(crate) fn differing(ours: &Fingerprint, theirs: &Fingerprint) -> Vec<String> {
-    let bytes = shared().zip(ours.iter().zip(theirs));
-    bytes
-        .filter(|(_, (ours, theirs))| ours != theirs)
-        .map(|(setting, _)| format!("{PREFIX}{}", setting.name))
-        .collect()
-}
+type Fingerprint = [u8; FINGERPRINT_BYTES];
 
 fn shared() -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().filter(|setting| setting.shared)

@@ -57,7 +57,7 @@ mod tests {
             candidate: "libfabric.so.1".into(),
             reason: reason.to_owned(),
         };
-        let fault = FabricError { call: "fi_getinfo", code: -12 };
+        let fault = FabricError::SELF_WRITE_FAILED;
         for (error, kind, sentence) in [
             (
                 StartError::Setting { setting: setting("MAX_RAILS"), given: "77".to_owned() },
@@ -88,7 +88,7 @@ mod tests {
             (
                 StartError::NoAnswer { version, fault },
                 Kind::System,
-                "libfabric 1.17 cannot say what it offers (fi_getinfo: Cannot allocate memory (-12)): run fi_info to see why",
+                "libfabric 1.17 cannot say what it offers (fi_write to itself: Input/output error (-5)): run fi_info to see why",
             ),
             (
                 StartError::NoSuchProvider {

@@ -14,6 +14,7 @@ use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
 use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, opens_with};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
+use crate::types::gpu_number;
 
 /// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
 pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [DevicePlan]) {
@@ -142,11 +143,6 @@ pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
     }
     let buffer = if first.buffer == end.buffer { first.buffer } else { 0 };
     Ok(Owner { buffer, ..first })
-}
-
-/// The number of a GPU, for a sentence.
-pub(crate) fn gpu_number(device: i32) -> i16 {
-    i16::try_from(device).unwrap_or(i16::MAX)
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! What the plugin does for NCCL, in our own types. `abi` is the only caller.
 
+mod assumed;
 mod config;
-pub(crate) mod device;
+mod device;
 mod discovery;
 mod environment;
 mod failure;
-pub(crate) mod gpu;
+mod gpu;
 mod interfaces;
-pub(crate) mod order;
-pub(crate) mod plan;
-mod probe;
+mod opening;
+mod order;
+mod plan;
 mod properties;
 mod provider;
 mod registry;
@@ -27,14 +28,11 @@ pub(crate) use crate::endpoint::plain::{Plain, Tested};
 use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
 use crate::handle::{Handle, Name};
+use crate::types::{HANDLE_BYTES, UserMemory};
 
-pub(crate) use config::{Config, PREFIX, differing};
+pub(crate) use config::{Config, PREFIX};
 use device::Device;
 pub(crate) use failure::StartError;
-pub(crate) use probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step as ProbeStep, assumed};
-
-/// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
-pub(crate) const HANDLE_BYTES: usize = 128;
 
 /// What `getProperties` reports of a device, in the newest form. Strings live as long as the library.
 #[derive(Clone, Debug)]
@@ -77,26 +75,6 @@ impl TrafficClass {
 pub(crate) enum Owner {
     Context(Handle),
     Thread,
-}
-
-/// One receive of a group.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
-    pub(crate) address: u64,
-    pub(crate) len: usize,
-    pub(crate) tag: i32,
-    /// `None` where NCCL gave null.
-    pub(crate) region: Option<Handle>,
-}
-
-/// A request's state after a turn of progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Poll {
-    Pending,
-    /// `sizes` of them were written to the slice the caller gave.
-    Done {
-        sizes: u32,
-    },
 }
 
 /// What a process has once: settings, libfabric, devices.
@@ -187,7 +165,7 @@ fn push_probe(waits_for: Option<u16>) {
     }
 }
 
-pub(crate) fn register(comm: Handle, memory: fabric::UserMemory) -> Result<Handle> {
+pub(crate) fn register(comm: Handle, memory: UserMemory) -> Result<Handle> {
     started()?;
     let register = |endpoint: &mut Endpoint| {
         fault::point("regMr locked");
@@ -354,7 +332,9 @@ fn on_device<R, E: From<Error>>(
     let open = |number, class| {
         let open = || {
             fault::point("open");
-            Endpoint::open(number, known, class).map(Box::new)
+            let (nics, capabilities) = opening::open_in_class(known, class)?;
+            let (facts, settings) = (known.facts(), known.settings.of_endpoints());
+            Endpoint::open(number, facts, settings, nics, capabilities).map(Box::new)
         };
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
             // Nothing was opened, and nothing is probed there.

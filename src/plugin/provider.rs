@@ -1,11 +1,6 @@
 //! What several parts ask of a provider: its core, its wire, and whether an endpoint of it opens with an option.
 
-use std::sync::Arc;
-
-use fabric::{
-    AddressVector, CompletionQueue, Data, Domain, Endpoint, EndpointOption, Fabric, FabricError,
-    Info, Library,
-};
+use fabric::{EndpointOption, FabricError, Info, Library, Nic, NicOptions};
 
 /// The provider below what is layered on it: `verbs` of `verbs;ofi_rxm`.
 pub(super) fn core(provider: &str) -> &str {
@@ -14,14 +9,18 @@ pub(super) fn core(provider: &str) -> &str {
 
 /// Opens an endpoint with these options, and closes it: only the provider knows whether it grants them.
 pub(super) fn opens_with(
-    library: &Arc<Library>,
+    library: &Library,
     info: &Info,
     options: &[EndpointOption],
 ) -> Result<(), FabricError> {
-    let domain = Domain::open(&Fabric::open(library, info)?, info)?;
-    let queue = CompletionQueue::open(&domain, ENTRIES)?;
-    let addresses = AddressVector::open(&domain)?;
-    Endpoint::<Data>::open_with(&domain, info, &queue, &addresses, options).map(drop)
+    let options = NicOptions {
+        data: Some(options),
+        control: None,
+        entries: ENTRIES,
+        one_queue: false,
+        operations: 0,
+    };
+    Nic::open(library, info, &options).map(drop)
 }
 
 const ENTRIES: usize = 64;

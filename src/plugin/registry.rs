@@ -15,7 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::broken::PANICKED;
 use crate::endpoint::slots::Slots;
 use crate::endpoint::tenants::Tenant;
-use crate::error::{Cause, Error, Fault, Noun, Result, Table};
+use crate::error::{Cause, Error, FabricError, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind, Name};
 use crate::label::Label;
 
@@ -215,7 +215,7 @@ fn open_or_share(
     Ok((shared, false))
 }
 
-fn warn_of_sharing(device: Label, fault: Fault) {
+fn warn_of_sharing(device: Label, fault: FabricError) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
         log::warn!(

@@ -7,7 +7,7 @@ use proto::wire::seal_line;
 use proto::{Reply, Request};
 
 use crate::garbage::{Door, PATIENCE, SETTINGS};
-use crate::support::calls::Object;
+use crate::support::calls::{Net, Object};
 use crate::support::link::{Link, Memory, wait};
 use crate::support::stage::play;
 use crate::{BOUND, not_over, open};
@@ -38,29 +38,34 @@ impl Lent {
     }
 }
 
+/// The stranger's connection to the door, as both ends know it.
+pub(crate) fn connected(net: Net, door: &Door) -> (Object, Request, Reply) {
+    door.stranger.listen();
+    let (address, key) = door.stranger.mailbox();
+    let request = Request { mailbox: Ring { address, keys: vec![key; 2] }, ..door.request() };
+    let mut accepted: Option<Object> = None;
+    let mut accept = || accepted = accepted.or_else(|| net.accept(door.listener).expect("accept"));
+    let bytes = request.encode().expect("it fits");
+    assert!(door.stranger.send(door.peer, &bytes, PATIENCE, &mut accept));
+    let mut heard = None;
+    wait("a reply", || {
+        accept();
+        heard = door.stranger.heard();
+        heard.is_some()
+    });
+    let comm = accepted.expect("it has answered");
+    let Ok(Message::Reply(reply)) = Message::decode(&heard.expect("just heard")) else {
+        panic!("no reply");
+    };
+    (comm, request, *reply)
+}
+
 fn what_no_peer_would_write_into_the_ring_of_bundles_is_dropped_or_fails_its_connection() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let door = Door::open(net, context);
-        door.stranger.listen();
-        let (address, key) = door.stranger.mailbox();
-        let request = Request { mailbox: Ring { address, keys: vec![key; 2] }, ..door.request() };
-        let mut accepted: Option<Object> = None;
-        let mut accept =
-            || accepted = accepted.or_else(|| net.accept(door.listener).expect("accept"));
-        let bytes = request.encode().expect("it fits");
-        assert!(door.stranger.send(door.peer, &bytes, PATIENCE, &mut accept));
-        let mut heard = None;
-        wait("a reply", || {
-            accept();
-            heard = door.stranger.heard();
-            heard.is_some()
-        });
-        let comm = accepted.expect("it has answered");
-        let Ok(Message::Reply(reply)) = Message::decode(&heard.expect("just heard")) else {
-            panic!("no reply");
-        };
+        let (comm, request, reply) = connected(net, &door);
         let lent = Lent::of(&request, &reply);
 
         let memory = Memory::new(net, comm);

@@ -8,6 +8,7 @@ mod closing;
 mod deaths;
 mod garbage;
 mod handles;
+mod lent;
 mod listeners;
 mod pauses;
 mod settings;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         deaths::tests(),
         garbage::tests(),
         handles::tests(),
+        lent::tests(),
         listeners::tests(),
         pauses::tests(),
         settings::tests(),

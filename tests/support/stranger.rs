@@ -1,12 +1,13 @@
 //! Somebody who speaks libfabric to a plugin's control endpoint without being a plugin.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::{
-    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Delivery, Domain, Endpoint,
-    Fabric, Info, Library, Pages, PeerAddress, Post, Query, Region, RemoteBytes, RemoteKey,
+    Control, Delivery, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post, Query,
+    Region, RemoteBytes, RemoteKey, Write,
 };
 use proto::codec::{Address, Name};
 use proto::handshake::{Identity, Ring};
@@ -17,13 +18,9 @@ use super::calls::Handle;
 
 /// A control endpoint of its own.
 pub(crate) struct Stranger {
-    // Closed before what it was made from, which ownership in `fabric` sees to.
     region: Region<Control>,
     pages: Arc<Pages>,
-    contexts: Contexts,
-    endpoint: Arc<Endpoint<Control>>,
-    addresses: Arc<AddressVector>,
-    queue: Arc<CompletionQueue>,
+    nic: RefCell<Nic>,
 }
 
 /// What it says of its provider.
@@ -45,6 +42,8 @@ const HEARD: usize = 32 << 10;
 const MAILBOX: usize = 48 << 10;
 /// How often it tries at the least.
 const TURNS: usize = 1000;
+/// What it may have in flight: what is sent to the dead never ends.
+const OPERATIONS: u16 = 1024;
 
 impl Stranger {
     /// With the library and the provider that the plugin takes.
@@ -76,20 +75,22 @@ impl Stranger {
     }
 
     fn over(library: &Arc<Library>, info: &Info) -> Self {
-        let fabric = Fabric::open(library, info).expect("a fabric");
-        let domain = Domain::open(&fabric, info).expect("a domain");
-        let queue = CompletionQueue::open(&domain, 1024).expect("a queue");
-        let addresses = AddressVector::open(&domain).expect("an address vector");
-        let endpoint = Endpoint::<Control>::open(&domain, info, &queue, &addresses);
-        let endpoint = endpoint.expect("an endpoint");
+        let options = NicOptions {
+            data: None,
+            control: Some(&[]),
+            entries: 1024,
+            one_queue: false,
+            operations: OPERATIONS,
+        };
+        let mut nic = Nic::open(library, info, &options).expect("a NIC");
         let pages = Arc::new(Pages::map(LONGEST).expect("pages"));
-        let region = Region::register_pages(&endpoint, Arc::clone(&pages)).expect("a region");
-        Self { region, pages, contexts: Contexts::new(2), endpoint, addresses, queue }
+        let region = nic.register(Arc::clone(&pages).into()).expect("a region");
+        Self { region, pages, nic: RefCell::new(nic) }
     }
 
     /// Where an answer reaches it.
     pub(crate) fn name(&self) -> Vec<u8> {
-        self.endpoint.name().expect("an open endpoint has one")
+        self.nic.borrow().control_name().to_vec()
     }
 
     /// The same as requests say it.
@@ -123,7 +124,7 @@ impl Stranger {
     }
 
     pub(crate) fn meet(&self, address: &[u8]) -> PeerAddress {
-        self.addresses.insert(address).expect("a valid address")
+        self.nic.borrow_mut().join(address).expect("a valid address")
     }
 
     /// Sends `bytes`, while `meanwhile` drives whoever is to hear it. What becomes of them is not known: false if not even
@@ -143,9 +144,10 @@ impl Stranger {
             turns += 1;
             if !posted {
                 let local = self.region.local(0, bytes.len()).expect("within the pages");
-                match self.endpoint.send(local, to, self.contexts.at(0)) {
+                let sent = self.nic.borrow_mut().send(local, to, 0);
+                match sent {
                     Ok(Post::Accepted) => posted = true,
-                    Ok(Post::Again) => {}
+                    Ok(Post::Again | Post::Full) => {}
                     Err(_) => return false,
                 }
             }
@@ -160,7 +162,7 @@ impl Stranger {
     /// Makes room for an answer.
     pub(crate) fn listen(&self) {
         let local = self.region.local(HEARD, MAILBOX - HEARD).expect("within the pages");
-        let posted = self.endpoint.receive(local, self.contexts.at(1)).expect("fi_recv");
+        let posted = self.nic.borrow_mut().receive(local, 1).expect("fi_recv");
         assert_eq!(posted, Post::Accepted);
     }
 
@@ -188,8 +190,8 @@ impl Stranger {
             assert!(start.elapsed() < Duration::from_secs(60), "a write has no end");
             if !posted {
                 let local = self.region.local(0, bytes.len()).expect("within the pages");
-                let context = self.contexts.at(0);
-                let answer = self.endpoint.write(local, remote, to, Delivery::Default, context);
+                let write = Write { local, remote, peer: to, delivery: Delivery::Default };
+                let answer = self.nic.borrow_mut().write_control(&write, 0);
                 posted = answer.expect("fi_write") == Post::Accepted;
             }
             if self.poll() && posted {
@@ -200,11 +202,17 @@ impl Stranger {
 
     /// Whether an operation of ours has ended, well or not.
     pub(crate) fn poll(&self) -> bool {
-        let mut batch = Batch::new();
-        match self.queue.read(&mut batch) {
-            CqPoll::Empty => false,
-            CqPoll::Completions(_) | CqPoll::Failed(_) => true,
-            CqPoll::Broken(error) => panic!("the stranger's queue: {error}"),
+        let mut nic = self.nic.borrow_mut();
+        if nic.poll_control().is_empty() {
+            return false;
         }
+        let mut ended = false;
+        while let Some(event) = nic.next_control() {
+            match event {
+                Event::Broken(error) => panic!("the stranger's queue: {error}"),
+                _ => ended = true,
+            }
+        }
+        ended
     }
 }

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use libfabric_sys as sys;
 
 use crate::census::{self, Class};
-use crate::error::{FabricError, check};
+use crate::error::{Call, FabricError, check};
 
 /// Owns one object, and closes it on drop.
 ///
@@ -22,7 +22,7 @@ impl<T: Closable> Handle<T> {
     ///
     /// When `call` returns 0, the place must hold an object that nobody else closes.
     pub(crate) unsafe fn open(
-        name: &'static str,
+        name: Call,
         call: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Self, FabricError> {
         let mut object = ptr::null_mut();
@@ -53,7 +53,7 @@ impl<T: Closable> Handle<T> {
         let Some(object) = self.0.take() else { return Ok(()) };
         // SAFETY: `T: Closable` starts with a `fid`, and `open` gave us the only right to close it.
         let code = unsafe { sys::fi_close(object.as_ptr().cast()) };
-        let closed = check("fi_close", code);
+        let closed = check(Call::fi_close, code);
         match &closed {
             Ok(()) => T::CLASS.closed(),
             Err(_) => census::close_failed(),
@@ -70,13 +70,6 @@ impl<T: Closable> Drop for Handle<T> {
         }
     }
 }
-
-// SAFETY: every domain is asked for with FI_THREAD_DOMAIN (fi_domain(3)): objects may be used by any thread, while calls on one
-// domain and on what was opened on it are serialised. That serialisation is the plugin's endpoint lock, which is held for each
-// post, poll, bind and close (DESIGN: one lock per endpoint, which shares its domains with no other); this crate holds none.
-unsafe impl<T: Closable> Send for Handle<T> {}
-// SAFETY: as above.
-unsafe impl<T: Closable> Sync for Handle<T> {}
 
 /// An object that `fi_close` accepts.
 ///

@@ -7,7 +7,7 @@ use std::slice;
 
 use libfabric_sys as sys;
 
-use crate::error::FabricError;
+use crate::error::{Call, FabricError};
 use crate::library::Library;
 use crate::text::{c_string, duplicate};
 
@@ -205,9 +205,9 @@ impl Info {
     pub(crate) fn empty(library: &Library) -> Result<Self, FabricError> {
         // SAFETY: of null, fi_dupinfo makes an empty one.
         let raw = unsafe { (library.symbols().fi_dupinfo)(ptr::null()) };
-        let raw = NonNull::new(raw).ok_or(FabricError::new("fi_dupinfo", sys::FI_ENOMEM))?;
+        let raw = NonNull::new(raw).ok_or(FabricError::new(Call::fi_dupinfo, sys::FI_ENOMEM))?;
         // SAFETY: fi_dupinfo made it for us.
-        unsafe { Self::own(library, raw) }.ok_or(FabricError::new("fi_dupinfo", sys::FI_EOTHER))
+        unsafe { Self::own(library, raw) }.ok_or(FabricError::new(Call::fi_dupinfo, sys::FI_EOTHER))
     }
 
     /// Wraps one entry, if it is whole: every attribute is there. An incomplete one is freed.

@@ -1,29 +1,45 @@
 //! Safe, owning objects over libfabric. Every `unsafe` call into it, every close and every volatile read is in this crate.
 //!
+//! It is sound: safe code can neither have libfabric touch memory that is gone, nor use an object from two threads at once.
+//!
 //! ```text
 //! Library ── find ──▶ Info
-//!    ▲
-//! Fabric ◀── Domain ◀─┬─ CompletionQueue ◀─┐
-//!                     ├─ AddressVector   ◀─┼─ Endpoint<K> ◀─ Region<K> (where regions are bound, else ◀─ Domain)
-//!                     └────────────────────┘
+//!                      │ open
+//!                      ▼
+//! Nic: domain ◀─┬─ data rail: endpoint, queue ◀────┐
+//!               ├─ control rail: endpoint, queue ◀─┼─ registrations (where regions are bound, else ◀─ domain) ◀─ share of Memory
+//!               ├─ peers (address vector)          │        ▲ counted by
+//!               └─ contexts ◀───────────────── operation table, backlog
+//!
+//! Region<K> ── names ──▶ registration;  PeerAddress ── names ──▶ peer
 //! ```
 //!
-//! An arrow is a share of a parent: a child closes first, in whatever order the owners let go.
+//! A [`Nic`] owns all that libfabric may touch, and lends none of it out. Whatever calls libfabric takes `&mut Nic`, so that its calls
+//! never run at the same time, which is what FI_THREAD_DOMAIN asks for; a NIC may change its thread. What users hold are names: a [`Region`] of a registration, a [`PeerAddress`] of a peer, a token of an operation. A post looks
+//! its names up, and one of another NIC is refused.
 //!
-//! # What callers owe
+//! **Operations are plain data.** A post takes operands and a token of the caller's, 64 bits that libfabric never sees, and the token
+//! comes back once: in an [`Event`], or from [`Nic::give_up`], [`Nic::tick`], [`Nic::flush`] or [`Nic::fence`] for what was never
+//! posted or has no completion. Injected writes and sends have none. [`Nic::tokens_mut`] and [`Nic::tokens_on`] say what is in flight.
 //!
-//! Domains ask for FI_THREAD_DOMAIN, so calls on a domain and on what was opened on it must not run at the same time: the plugin's
-//! endpoint lock sees to that. Opening a fabric or a domain, `Library::find` and everything on [`Pages`] may run in any thread. Until an operation has completed, or its endpoint has closed, the caller keeps its [`Region`] and its
-//! [`Contexts`]: the operation table holds a share. Nothing in this crate waits, retries or allocates in a post or an
-//! eventless poll.
+//! **Memory stays.** The operation table names the registration that an operation touches, and the registration counts such
+//! operations, in one entry per region of the NIC's own; so "is it in use" ([`Nic::uses_of`]) is one look, and a post costs no atomic
+//! step. A registration holds a share of its [`Memory`]: [`Pages`] of ours, or a [`UserMemory`] whose maker has promised that it stays
+//! as long as the value. [`Nic::deregister`] refuses while operations touch it; a region that is dropped is closed by the next user of
+//! its NIC, once none does. Pages outlive their region until the rail closes, since what peers began before may still land there.
+//!
+//! **Refusals.** -FI_EAGAIN is [`Post::Again`], and the caller's to repeat; [`Nic::write_in_order`] keeps a refused write of data in
+//! the backlog, in order for each peer, and nothing to that peer overtakes it.
+//!
+//! **The end.** [`Nic::fence`] closes one rail while the NIC lives on: what was in flight there is over. Dropped, a NIC closes
+//! everything in the order that its regions ask for; what libfabric could still touch leaks instead.
+//!
+//! Control memory is read and written in [`Pages`] and [`Ring`]s, by words and in order: peers change it at any time. Nothing here
+//! waits, retries or allocates in a post or an eventless poll.
 
-mod address;
 mod census;
 mod context;
-mod domain;
-mod endpoint;
 mod error;
-mod fabric;
 mod handle;
 mod info;
 mod keys;
@@ -32,14 +48,11 @@ mod library;
 mod lock;
 mod lockless;
 mod memory;
-pub mod nic;
+mod nic;
 mod options;
 mod pages;
-mod post;
 mod posts;
 mod query;
-mod queue;
-mod region;
 mod ring;
 mod scope;
 mod text;
@@ -49,24 +62,20 @@ mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
-pub use address::{AddressVector, PeerAddress};
 pub use census::{Census, census};
-pub use context::{Context, Contexts};
-pub use domain::Domain;
-pub use endpoint::Endpoint;
-pub use error::{FabricError, error_text};
-pub use fabric::Fabric;
+pub use error::{FabricError, What, error_text};
 pub use info::{Info, NicInfo, PciAddress, RegionMode};
 pub use kind::{Control, Data, RailKind};
 pub use libfabric_sys::{Attempt, LoadError};
 pub use library::{Library, Version};
 pub use lock::{Guard, Lock};
 pub use memory::{Dmabuf, Memory, MemoryKind, UserMemory};
+pub use nic::{
+    Backlog, Carried, CompletionError, Delivery, Event, Failed, HostBytes, Kept, Leaked,
+    LocalBytes, Nic, NicOptions, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey, Write,
+};
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, page_bytes};
-pub use post::{Delivery, Post};
 pub use posts::Posts;
 pub use query::Query;
-pub use queue::{Batch, Completion, CompletionError, CompletionQueue, CqPoll, Polled};
-pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
 pub use ring::{CACHE_LINE_WORDS, Place, Ring};

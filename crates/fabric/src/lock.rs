@@ -6,35 +6,66 @@
 //! So scripts/races builds with that switch, and has them look at the same program over pthread's.
 
 #[cfg(not(races))]
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::{
+    RawRwLock,
+    lock_api::{Mutex, MutexGuard, RawMutex, RawRwLock as _},
+};
 
 /// A value that one thread at a time may use. A panic under the lock does not close it: what is inside says whether it is
 /// broken.
 #[cfg(not(races))]
 #[derive(Debug)]
-pub struct Lock<T>(RwLock<T>);
+pub struct Lock<T>(Mutex<Writers, T>);
 
 /// The value, as long as this lives.
 #[cfg(not(races))]
-pub type Guard<'a, T> = RwLockWriteGuard<'a, T>;
+pub type Guard<'a, T> = MutexGuard<'a, Writers, T>;
+
+/// A lock with readers, of which there are none.
+#[cfg(not(races))]
+#[expect(missing_debug_implementations, reason = "it is inside of a `Lock`, which has one")]
+pub struct Writers(RawRwLock);
+
+// SAFETY: a writer of a lock with readers is alone.
+#[cfg(not(races))]
+unsafe impl RawMutex for Writers {
+    const INIT: Self = Self(RawRwLock::INIT);
+    type GuardMarker = <RawRwLock as parking_lot::lock_api::RawRwLock>::GuardMarker;
+
+    #[inline(always)]
+    fn lock(&self) {
+        self.0.lock_exclusive();
+    }
+
+    #[inline(always)]
+    fn try_lock(&self) -> bool {
+        self.0.try_lock_exclusive()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller has locked it.
+        unsafe { self.0.unlock_exclusive() };
+    }
+}
 
 #[cfg(not(races))]
 impl<T> Lock<T> {
     /// An open lock.
     pub const fn new(value: T) -> Self {
-        Self(RwLock::new(value))
+        Self(Mutex::from_raw(Writers::INIT, value))
     }
 
-    /// Waits until nobody else has the value.
+    /// Waits until the value is free.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        self.0.write()
+        self.0.lock()
     }
 
-    /// The value, unless somebody else has it.
+    /// The value, unless it is in use.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.0.try_write()
+        self.0.try_lock()
     }
 }
 

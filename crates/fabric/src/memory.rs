@@ -16,7 +16,7 @@ pub enum Memory {
 }
 
 /// Memory to register: an address and a length, with the promise of [`UserMemory::host`] behind them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct UserMemory {
     address: u64,
     len: usize,
@@ -51,8 +51,8 @@ impl UserMemory {
     ///
     /// # Safety
     ///
-    /// The bytes stay mapped, readable and writable, until the value is dropped; peers, the provider and the value's users may read
-    /// and write them meanwhile, and the owner expects that.
+    /// The bytes stay mapped, readable and writable, until the value is dropped, and until what peers began before its regions closed
+    /// has ended (fi_mr(3)); peers, the provider and the value's users may read and write them meanwhile, and the owner expects that.
     pub const unsafe fn host(address: u64, len: usize) -> Self {
         Self { address, len, kind: MemoryKind::Host, buffer: 0, dmabuf: None }
     }
@@ -73,8 +73,9 @@ impl UserMemory {
 
     /// The same, in the buffer of this number (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no other buffer of the process ever has: what is
     /// freed and allocated anew at an address is told apart by it. 0: nobody knows.
-    pub const fn in_buffer(self, buffer: u64) -> Self {
-        Self { buffer, ..self }
+    pub const fn in_buffer(mut self, buffer: u64) -> Self {
+        self.buffer = buffer;
+        self
     }
 
     /// The first byte's address.

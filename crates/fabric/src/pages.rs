@@ -8,8 +8,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use libc::c_void;
+use libfabric_sys as sys;
 
 use crate::census::Class;
+use crate::error::{Call, FabricError};
 use crate::lockless::{load_words, store_words};
 
 /// Zeroed pages, mapped until the last owner drops them, and not mapped in a forked child.
@@ -31,18 +33,20 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// What mmap(2) or madvise(2) returned; `InvalidInput` for a length beyond the address space.
-    pub fn map(len: usize) -> io::Result<Self> {
+    /// What mmap(2) or madvise(2) returned; -FI_EINVAL for a length beyond the address space.
+    pub fn map(len: usize) -> Result<Self, FabricError> {
         let page = page_bytes();
-        let len = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
+        let beyond = FabricError::new(Call::mmap, sys::FI_EINVAL);
+        let len = len.max(1).checked_next_multiple_of(page).ok_or(beyond)?;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+            return Err(refused(Call::mmap));
         }
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let no_memory = FabricError::new(Call::mmap, sys::FI_ENOMEM);
+        let base = NonNull::new(base.cast::<u8>()).ok_or(no_memory)?;
         Class::Pages.opened();
         let pages = Self { base, len, words: len / WORD };
         // After a fork, copy-on-write would part our page from the one that the NIC writes.
@@ -50,7 +54,7 @@ impl Pages {
         if unsafe { libc::madvise(pages.base.as_ptr().cast::<c_void>(), len, libc::MADV_DONTFORK) }
             != 0
         {
-            return Err(io::Error::last_os_error());
+            return Err(refused(Call::madvise));
         }
         Ok(pages)
     }
@@ -233,6 +237,10 @@ impl Pages {
 #[inline(never)]
 fn beyond(count: usize, first: usize, words: usize) -> ! {
     panic!("{count} words at {first} of {words}");
+}
+
+fn refused(call: Call) -> FabricError {
+    FabricError::new(call, io::Error::last_os_error().raw_os_error().unwrap_or(sys::FI_EOTHER))
 }
 
 impl Drop for Pages {

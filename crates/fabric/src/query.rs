@@ -9,7 +9,7 @@ use std::ptr;
 
 use libfabric_sys as sys;
 
-use crate::error::{FabricError, check};
+use crate::error::{Call, FabricError, check};
 use crate::info::Info;
 use crate::library::Library;
 use crate::text::c_string;
@@ -73,7 +73,7 @@ impl Library {
         if code == -sys::FI_ENODATA {
             return Ok(Vec::new());
         }
-        check("fi_getinfo", code)?;
+        check(Call::fi_getinfo, code)?;
         // SAFETY: fi_getinfo gave us this list to free.
         Ok(unsafe { Info::take_list(self, list) })
     }

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabric::nic::{Delivery, Kept, Post, Region, Write};
 use fabric::{Control, Data, Pages};
+use fabric::{Delivery, Kept, Post, Region, Write};
 use harness::Test;
 use support::{BYTES, LOOPBACK, OPERATIONS, Pair, Provider, Side, Told, bytes_of, pattern};
 
@@ -251,6 +251,7 @@ fn keys_are_unique_and_reused_only_after_a_close(provider: Provider, basic: bool
         }
     }
     assert!(keys.iter().all(|key| *key != u64::MAX));
+    pair.near.nic.fence::<Data>().unwrap();
     assert_eq!(Arc::strong_count(&pages), 1, "a share stays behind");
 }
 
@@ -301,6 +302,8 @@ fn a_region_in_use_is_neither_given_back_nor_closed(provider: Provider, basic: b
     pair.wait_near(3);
     assert_eq!(bytes_of(&pages, 0, 12), b"it is filled");
     pair.near.nic.deregister(region).unwrap();
+    assert_eq!(Arc::strong_count(&pages), 2, "a peer may be writing there");
+    pair.near.nic.fence::<Control>().unwrap();
     assert_eq!(Arc::strong_count(&pages), 1);
 }
 
@@ -320,6 +323,8 @@ fn a_region_that_is_dropped_closes_once_nothing_touches_it(provider: Provider, b
         assert!(start.elapsed() < support::PATIENCE, "a cancelled receive does not end");
     }
     pair.near.nic.close_dropped();
+    // Its registration, and then what a peer may have begun.
+    pair.near.nic.fence::<Control>().unwrap();
     assert_eq!(Arc::strong_count(&pages), 1);
 }
 
@@ -333,7 +338,7 @@ fn a_refused_write_waits_in_order_and_is_posted_once(provider: Provider, basic: 
         let local = near.data_region.local(0, 65_536).unwrap();
         let (remote, peer) = (far.data_at(0), near.data_peer.unwrap());
         let write = Write { local, remote, peer, delivery: Delivery::Default };
-        assert!(near.nic.write_in_order(&write, Some(queued), queued).unwrap());
+        near.nic.write_in_order(&write, Some(queued), queued).unwrap();
         queued += 1;
     }
     let uses = pair.near.nic.uses_of(&pair.near.data_region);

@@ -13,7 +13,8 @@ use crate::abi::guard::{guard, guard_comm, guard_setup};
 use crate::abi::object;
 use crate::abi::place::place;
 use crate::error::{Noun, Result, SetupError};
-use crate::plugin::{self, HANDLE_BYTES, Owner};
+use crate::plugin::{self, Owner};
+use crate::types::HANDLE_BYTES;
 
 pub(in crate::abi) unsafe extern "C" fn listen(
     context: *mut c_void,

@@ -9,7 +9,6 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use fabric::{Dmabuf, UserMemory};
 use net_abi::{PTR_CUDA, PTR_HOST, ResultCode};
 
 use crate::abi::guard::guard_comm;
@@ -17,6 +16,7 @@ use crate::abi::place::place;
 use crate::abi::{argument, object};
 use crate::error::{Cause, Noun, Result};
 use crate::plugin;
+use crate::types::{Dmabuf, UserMemory};
 
 pub(in crate::abi) unsafe extern "C" fn reg_mr(
     comm: *mut c_void,

@@ -1,14 +1,14 @@
 //! Every cause has its sentence here, as users read it.
 
 use super::*;
-use crate::error::{Failed, Fault, Kind};
+use crate::error::{FabricError, Failed, Kind};
 use crate::label::Label;
 
 /// One of each cause and of each thing in it; with its code's kind, and its sentence.
 fn examples() -> Vec<(Error, Kind, &'static str)> {
     let (eth0, rail) = (Label::of("eth0"), Label::of("net eth0"));
     let (device, interface, peers) = (eth0, eth0, Label::of("rank 3, process 7 on here"));
-    let fault = Fault::example("fi_write", -5);
+    let fault = FabricError::SELF_WRITE_FAILED;
     let failed = Failed::example(5, 104, "reset by peer");
     let (address, len) = (0x1000, 64);
     let called = |cause: Cause, kind, sentence| (cause.into(), kind, sentence);
@@ -85,22 +85,22 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::CannotOpen { device, interface, fault },
             Kind::System,
-            "device eth0 cannot open eth0: fi_write: Input/output error (-5); check that the interface is up, or leave it out by IRONRAIL_RAILS",
+            "device eth0 cannot open eth0: fi_write to itself: Input/output error (-5); check that the interface is up, or leave it out by IRONRAIL_RAILS",
         ),
         called(
             Cause::CannotUse { device, interface, fault },
             Kind::System,
-            "device eth0 cannot use eth0: fi_write: Input/output error (-5); name working interfaces by IRONRAIL_RAILS, or another provider by IRONRAIL_PROVIDER",
+            "device eth0 cannot use eth0: fi_write to itself: Input/output error (-5); name working interfaces by IRONRAIL_RAILS, or another provider by IRONRAIL_PROVIDER",
         ),
         called(
             Cause::NoLandingPage(fault),
             Kind::System,
-            "no landing page: fi_write: Input/output error (-5)",
+            "no landing page: fi_write to itself: Input/output error (-5)",
         ),
         called(
             Cause::NoControlMemory { device, fault },
             Kind::System,
-            "no control memory for a connection on device eth0: fi_write: Input/output error (-5)",
+            "no control memory for a connection on device eth0: fi_write to itself: Input/output error (-5)",
         ),
         called(
             Cause::AddressTooLong { len: 99 },
@@ -125,17 +125,17 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::NotRegistered { device, len, by: By::Host, fault },
             Kind::System,
-            "registering 64 bytes on device eth0: fi_write: Input/output error (-5)",
+            "registering 64 bytes on device eth0: fi_write to itself: Input/output error (-5)",
         ),
         called(
             Cause::NotRegistered { device, len, by: By::GpuAddress { gpu: 2 }, fault },
             Kind::System,
-            "registering 64 bytes of GPU 2 by their address on device eth0: fi_write: Input/output error (-5); check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0",
+            "registering 64 bytes of GPU 2 by their address on device eth0: fi_write to itself: Input/output error (-5); check that nvidia-peermem is loaded, or set IRONRAIL_DEVICE_MEMORY=0",
         ),
         called(
             Cause::NotRegistered { device, len, by: By::GpuDmabuf { gpu: 2 }, fault },
             Kind::System,
-            "registering 64 bytes of GPU 2 by a DMA-BUF on device eth0: fi_write: Input/output error (-5); set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0",
+            "registering 64 bytes of GPU 2 by a DMA-BUF on device eth0: fi_write to itself: Input/output error (-5); set NCCL_DMABUF_ENABLE=0 for another way, or IRONRAIL_DEVICE_MEMORY=0",
         ),
         called(
             Cause::NoGpuDriver { len, because: Label::of("no CUDA driver") },
@@ -158,6 +158,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "64 bytes at 0x1000 begin in memory of GPU 0 and end in memory of GPU 1: a region lies on one",
         ),
         called(
+            Cause::NotClosed { device, len, fault },
+            Kind::System,
+            "64 bytes stay registered on device eth0: fi_write to itself: Input/output error (-5); keep the memory until the communicator is finalized",
+        ),
+        called(
             Cause::NoFlush { device },
             Kind::System,
             "GPU memory cannot be flushed on device eth0: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0",
@@ -166,12 +171,12 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::FlushNotPosted { rail: 1, fault },
             Kind::System,
-            "a flush on rail 1: fi_write: Input/output error (-5)",
+            "a flush on rail 1: fi_write to itself: Input/output error (-5)",
         ),
         called(
             Cause::QueueBroken { rail, fault },
             Kind::System,
-            "the completion queue of net eth0 is broken: fi_write: Input/output error (-5); restart the job",
+            "the completion queue of net eth0 is broken: fi_write to itself: Input/output error (-5); restart the job",
         ),
         called(
             Cause::StaysRegistered { device, peers, address, len },
@@ -196,27 +201,27 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::Unreachable(fault),
             Kind::Remote,
-            "the peer cannot be reached: fi_write: Input/output error (-5); check that its interfaces and ours reach each other",
+            "the peer cannot be reached: fi_write to itself: Input/output error (-5); check that its interfaces and ours reach each other",
         ),
         called(
             Cause::CannotReach { rail, fault },
             Kind::Remote,
-            "net eth0 cannot use the peer's address: fi_write: Input/output error (-5)",
+            "net eth0 cannot use the peer's address: fi_write to itself: Input/output error (-5)",
         ),
         sending(
             Cause::NotPosted(fault),
             Kind::Remote,
-            "sending to rank 3, process 7 on here: fi_write: Input/output error (-5)",
+            "sending to rank 3, process 7 on here: fi_write to itself: Input/output error (-5)",
         ),
         receiving(
             Cause::NotPosted(fault),
             Kind::Remote,
-            "receiving from rank 3, process 7 on here: fi_write: Input/output error (-5)",
+            "receiving from rank 3, process 7 on here: fi_write to itself: Input/output error (-5)",
         ),
         sending(
             Cause::NeverPosted { rail, fault },
             Kind::Remote,
-            "sending to rank 3, process 7 on here: net eth0: fi_write: Input/output error (-5); the peer is gone or unreachable",
+            "sending to rank 3, process 7 on here: net eth0: fi_write to itself: Input/output error (-5); the peer is gone or unreachable",
         ),
         sending(
             Cause::NotAccepted { rail, bound_ms: 450_000 },

@@ -5,7 +5,7 @@ use proto::{Immediate, Line, PlainLook, PlainReceive};
 
 use super::{NO_COPY, Receiver};
 use crate::endpoint::plain::{Looked, Plain};
-use crate::rail::UserRegion;
+use crate::endpoint::region::UserRegion;
 
 impl Receiver {
     /// [`Receiver::receive`], where the case is the common one, and lanes are our first NICs in order and not more than two; no
@@ -24,8 +24,14 @@ impl Receiver {
         }
         assert!(self.can_fill(region), "{NO_COPY}");
         let [first, second] = region.first_keys();
-        let words = [region.target(address), len as u64, first, second & self.second_lane];
-        self.flow.post_shortly(&mut self.places, words, tag, cut, posted)
+        let target = region.target(address);
+        let words = [target, len as u64, first, second & self.second_lane];
+        let lent = &mut self.lent;
+        let told = |line| {
+            lent.lend(line, target, first);
+            posted(line);
+        };
+        self.flow.post_shortly(&mut self.places, words, tag, cut, told)
     }
 
     /// The same for other lanes.
@@ -44,6 +50,11 @@ impl Receiver {
         assert!(self.can_fill(region), "{NO_COPY}");
         let (address, len) = (region.target(address), len as u64);
         let [first, second, third, fourth] = self.plain_nics.map(|nic| region.key(nic));
+        let lent = &mut self.lent;
+        let posted = |line| {
+            lent.lend(line, address, first);
+            posted(line);
+        };
         if self.wide {
             let words = [address, len, first, second, third, fourth];
             return self.flow.post_plainly(&mut self.places, words, tag, cut, posted);

@@ -1,12 +1,12 @@
 //! The fins that stand in for immediates: written once the parts of their messages have completed.
 
-use fabric::{Post, RemoteBytes, RemoteKey};
+use fabric::{Delivery, Post, RemoteBytes, RemoteKey, Write};
 use proto::{Line, LineSink};
 
 use super::{FIN_BYTES, FIN_WORDS, Means, Sender, rail_failed};
 use crate::endpoint::lanes::ControlLane;
+use crate::endpoint::operation::Purpose;
 use crate::endpoint::receiver::note;
-use crate::rail::Purpose;
 
 impl Sender {
     /// The fin of `line` has completed.
@@ -41,7 +41,7 @@ impl Sender {
     ) -> bool {
         let ControlLane { nic, peer, target, key } = self.control;
         if self.fin_lines.is_none() {
-            match means.slabs.take(FIN_WORDS) {
+            match means.slabs.take(means.nics, FIN_WORDS) {
                 Ok(unit) => self.fin_lines = Some(unit),
                 Err(error) => {
                     self.fail(rail_failed(&self.peer, error));
@@ -58,16 +58,16 @@ impl Sender {
             address: target + u64::from(place) * FIN_BYTES,
             key: RemoteKey::from_wire(key),
         };
-        let rail = &mut means.nics[nic];
         let purpose = Purpose::Fin { sender: means.slot, line };
-        let Some(posted) = rail.write_control(purpose, local, remote, peer) else { return false };
+        let write = Write { local, remote, peer, delivery: Delivery::Default };
+        let posted = means.nics[nic].nic.write_control(&write, purpose.token());
         note(&mut self.pulse, &posted);
         match posted {
             Ok(Post::Accepted) => {
                 self.in_flight.begin(1);
                 true
             }
-            Ok(Post::Again) => false,
+            Ok(Post::Again | Post::Full) => false,
             Err(error) => {
                 self.fail(rail_failed(&self.peer, error));
                 true

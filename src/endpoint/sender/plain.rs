@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use fabric::{Data, HostBytes, LocalBytes, RemoteBytes, RemoteKey};
+use fabric::{Data, Delivery, HostBytes, LocalBytes, Nic, Post, RemoteBytes, RemoteKey, Write};
 use proto::{Line, PlainMessage};
 
 use super::Sender;
 use crate::endpoint::bundle::Turn;
-use crate::endpoint::nics::Nic;
+use crate::endpoint::nics::Port;
+use crate::endpoint::operation::Purpose;
 use crate::endpoint::plain::Plain;
-use crate::rail::{DataRail, Purpose, UserRegion};
+use crate::endpoint::region::UserRegion;
 
 impl Sender {
     /// The bytes of a message, if it is short and they are the host's.
@@ -28,13 +29,13 @@ impl Sender {
     #[inline(always)]
     pub(in crate::endpoint) fn send_shortly(
         &mut self,
-        nics: &mut [Nic],
+        nics: &mut [Port],
         bytes: HostBytes<'_>,
         tag: i32,
         turn: u32,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
-        let rail = &mut nics.get_mut(self.plain_lane.nic)?.data;
+        let rail = &mut nics.get_mut(self.plain_lane.nic)?.nic;
         if !rail.is_clear_to(self.plain_lane.peer) {
             return Some(false);
         }
@@ -48,7 +49,7 @@ impl Sender {
     #[inline(always)]
     fn inject_plainly(
         &mut self,
-        rail: &mut DataRail,
+        rail: &mut Nic,
         local: HostBytes<'_>,
         message: &PlainMessage,
         told: impl FnOnce(Line),
@@ -61,7 +62,8 @@ impl Sender {
         if self.several {
             self.take_next_lane();
         }
-        let posted = rail.inject_now(local, remote, peer, message.immediate.bits());
+        let posted = rail.inject(local, remote, peer, message.immediate.bits());
+        let posted = matches!(posted, Ok(Post::Accepted));
         if !posted {
             self.flow.take_back();
         }
@@ -72,7 +74,7 @@ impl Sender {
     #[inline(always)]
     pub(in crate::endpoint) fn send_long(
         &mut self,
-        nics: &mut [Nic],
+        nics: &mut [Port],
         slot: u16,
         region: &UserRegion,
         outgoing: Plain,
@@ -88,16 +90,16 @@ impl Sender {
         // On one that NCCL may not use no message is plain.
         let (places, lane) = (&self.places, &self.plain_rail);
         let message = self.flow.match_filling(places, outgoing.tag, len, lane)?;
-        let rail = nics.get_mut(self.plain_lane.nic)?;
+        let rail = &mut nics.get_mut(self.plain_lane.nic)?.nic;
         let local = region.local(self.plain_lane.nic, outgoing.address, outgoing.len)?;
-        Some(self.write_plainly(rail, slot, region, local, &message, told))
+        Some(self.write_plainly(rail, slot, local, &message, told))
     }
 
     /// The same for messages that are neither, that go where adverts are long, or that are shorter than their receives.
     #[inline(always)]
     pub(in crate::endpoint) fn send_plainly(
         &mut self,
-        nics: &mut [Nic],
+        nics: &mut [Port],
         slot: u16,
         region: &Arc<UserRegion>,
         outgoing: Plain,
@@ -118,7 +120,7 @@ impl Sender {
         } else {
             flow.match_plainly::<_, 6>(places, tag, len as u64, rail)?
         };
-        let rail = nics.get_mut(self.plain_lane.nic)?;
+        let rail = &mut nics.get_mut(self.plain_lane.nic)?.nic;
         if let Some(local) = &local
             && follows
             && message.copies
@@ -128,16 +130,16 @@ impl Sender {
             return Some(true);
         }
         match local.filter(|_| injects) {
-            Some(_) if !rail.data.is_clear_to(self.plain_lane.peer) => Some(false),
+            Some(_) if !rail.is_clear_to(self.plain_lane.peer) => Some(false),
             Some(local) => {
                 self.sent_in = turn.number;
-                Some(self.inject_plainly(&mut rail.data, local, &message, told))
+                Some(self.inject_plainly(rail, local, &message, told))
             }
             None if len as u64 > self.largest_plain => None,
             None => {
                 let local = region.local(self.plain_lane.nic, address, len)?;
                 self.sent_in = turn.number;
-                Some(self.write_plainly(rail, slot, region, local, &message, told))
+                Some(self.write_plainly(rail, slot, local, &message, told))
             }
         }
     }
@@ -158,25 +160,26 @@ impl Sender {
         &mut self,
         rail: &mut Nic,
         slot: u16,
-        region: &UserRegion,
         local: LocalBytes<'_, Data>,
         message: &PlainMessage,
         told: impl FnOnce(Line),
     ) -> bool {
-        let (line, bytes, peer) = (message.line, message.len, self.plain_lane.peer);
+        let (line, peer) = (message.line, self.plain_lane.peer);
         let remote =
             RemoteBytes { address: message.address, key: RemoteKey::from_wire(message.key) };
-        let purpose = Purpose::Whole { sender: slot, line, bytes, region: region.id() };
-        let Some((operation, context)) = rail.operations.begin(purpose) else { return false };
+        if rail.room() == 0 {
+            return false;
+        }
         self.flow.posted_plainly(message);
         told(line);
         let immediate = message.immediate.bits();
         if self.several {
             self.take_next_lane();
         }
-        let posted = rail.data.write_first(local, remote, peer, immediate, context);
+        let write = Write { local, remote, peer, delivery: Delivery::Default };
+        let token = Purpose::Whole { sender: slot, line }.token();
+        let posted = matches!(rail.write(&write, Some(immediate), token), Ok(Post::Accepted));
         if !posted {
-            rail.operations.end_at(operation);
             self.flow.take_back();
         }
         posted

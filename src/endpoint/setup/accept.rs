@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fabric::{FabricError, PeerAddress, Post};
+use fabric::{PeerAddress, Post};
 use proto::handshake::{RefusalReason, Ring};
 use proto::rails::Pairing;
 use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request, Window};
@@ -13,12 +13,12 @@ use crate::comm::peer::Peer;
 use crate::comm::setup;
 use crate::endpoint::broken::PANICKED;
 use crate::endpoint::eager::Inlet;
+use crate::endpoint::messages::Letter;
 use crate::endpoint::receiver::{Receiver, Rings};
 use crate::endpoint::{Endpoint, random};
 use crate::error::{Cause, Error, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind};
-use crate::plugin::HANDLE_BYTES;
-use crate::rail::Letter;
+use crate::types::HANDLE_BYTES;
 
 /// An accept that has begun: the connection is whole but for its reply, which is yet to be posted.
 #[derive(Debug)]
@@ -52,8 +52,7 @@ impl Endpoint {
     ) -> Result<Handle> {
         let nonce = random();
         let control = self.front_door_name()?;
-        let address_format =
-            self.device.plan.rails.first().map_or(0, |rail| rail.info.address_format());
+        let address_format = self.device.address_format;
         let mut generation = 0;
         let slot = self.listeners.insert_with(|_, current| {
             generation = current;
@@ -120,37 +119,34 @@ impl Endpoint {
             Ok(Post::Accepted) => {
                 // Nobody may call again for a while, and the peer waits.
                 self.part();
-                self.nics[FRONT_DOOR].peers.leave(peer);
+                self.nics[FRONT_DOOR].nic.leave(peer);
                 if let Some(place) = self.listeners.get_mut(slot, generation) {
                     place.waiting_since = None;
                 }
                 Ok(Some(Handle::new(HandleKind::Receiver, self.number, of_comm, comm, 0)))
             }
-            Ok(Post::Again) if accepting.since.elapsed() <= self.settings.connect_timeout => {
+            Ok(Post::Again | Post::Full)
+                if accepting.since.elapsed() <= self.settings.connect_timeout =>
+            {
                 if let Some(place) = self.listeners.get_mut(slot, generation) {
                     place.accepting = Some(accepting);
                 }
                 Ok(None)
             }
-            Ok(Post::Again) => {
+            Ok(Post::Again | Post::Full) => {
                 self.forget(&accepting);
                 Err(Cause::AcceptUnreachable { device: self.label() }.into())
             }
             Err(error) => {
                 self.forget(&accepting);
-                Err(Cause::Unreachable(error.into()).into())
+                Err(error)
             }
         }
     }
 
-    fn post_reply(
-        &mut self,
-        slot: u16,
-        generation: u16,
-        peer: PeerAddress,
-    ) -> std::result::Result<Post, FabricError> {
+    fn post_reply(&mut self, slot: u16, generation: u16, peer: PeerAddress) -> Result<Post> {
         let Some(receiver) = self.receivers.get_mut(slot, generation) else {
-            return Err(FabricError { call: "a reply of no connection", code: -22 });
+            return Err(Cause::Stale(Noun::Connection).into());
         };
         let (mark, reply) = (receiver.mark, std::mem::take(&mut receiver.reply));
         let letter = Letter::Reply { receiver: slot, generation };
@@ -161,7 +157,7 @@ impl Endpoint {
         if let (Ok(Post::Accepted), Some(comm)) = (&posted, CommId::new(slot)) {
             self.answered.open(mark, comm);
         }
-        posted
+        Ok(posted.map_err(Cause::Unreachable)?)
     }
 
     /// Makes the receiving side of the connection that `request` asks for, and its reply.
@@ -235,14 +231,14 @@ impl Endpoint {
         let mut flow = ReceiveFlow::new(parameters).map_err(Cause::from)?;
         flow.set_pace(proto::receive::Pace {
             adverts_wait: self.settings.advert_batching,
-            busy_bytes: u64::from(self.device.plan.speed_mbps()) / 8 * BUSY_US,
+            busy_bytes: u64::from(self.device.speed_mbps) / 8 * BUSY_US,
             lone_done_turns: self.settings.lone_done_turns,
         });
         let shadow = self
             .slabs
-            .take(parameters.format().bytes() / 8)
+            .take(&mut self.nics, parameters.format().bytes() / 8)
             .map_err(|error| self.no_memory(error))?;
-        let fins = match self.slabs.take_quiet(proto::wire::FIN_PLACE_BYTES / 8) {
+        let fins = match self.slabs.take_quiet(&mut self.nics, proto::wire::FIN_PLACE_BYTES / 8) {
             Ok(fins) => fins,
             Err(error) => {
                 self.slabs.release(&shadow);
@@ -282,7 +278,7 @@ impl Endpoint {
 
     /// An accept that could not be committed, or whose listener closed before: nobody knows of it.
     pub(in crate::endpoint) fn forget(&mut self, accepting: &Accepting) {
-        self.nics[FRONT_DOOR].peers.leave(accepting.peer);
+        self.nics[FRONT_DOOR].nic.leave(accepting.peer);
         self.discard_receiver(accepting.slot, accepting.generation);
     }
 

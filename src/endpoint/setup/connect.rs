@@ -10,12 +10,12 @@ use proto::{Begun, Bye, Ceased, CommId, ConnectionId, Line, RailPlan, Reply, Req
 use super::{FRONT_DOOR, LENT, MAX_GROUP, control_pair, id, parts, ring_of};
 use crate::comm::setup;
 use crate::comm::setup::{Asking, Step};
+use crate::endpoint::messages::Letter;
 use crate::endpoint::sender::Sender;
 use crate::endpoint::{Endpoint, SenderState, random};
 use crate::error::{Bug, Cause, Nonsense, Noun, Result, SetupError, Table};
 use crate::handle::{Handle, HandleKind};
-use crate::plugin::HANDLE_BYTES;
-use crate::rail::Letter;
+use crate::types::HANDLE_BYTES;
 
 impl Endpoint {
     /// Begins a connection, or goes on with the one that the handle remembers.
@@ -54,8 +54,8 @@ impl Endpoint {
         let target = proto::Handle::decode(handle).map_err(SetupError::Handle)?;
         let control = self.join(FRONT_DOOR, target.control.as_bytes())?;
         let format = proto::LineFormat::for_rails(self.nics.len());
-        let mailbox = self.slabs.take(format.bytes() / 8).map_err(|error| {
-            self.nics[FRONT_DOOR].peers.leave(control);
+        let mailbox = self.slabs.take(&mut self.nics, format.bytes() / 8).map_err(|error| {
+            self.nics[FRONT_DOOR].nic.leave(control);
             self.no_memory(error)
         })?;
         let full = Cause::Full { table: Table::Connections, count: u16::MAX.into() };
@@ -105,8 +105,8 @@ impl Endpoint {
                         let again = asking.posted();
                         self.counters.repeated_requests += u64::from(again);
                     }
-                    Ok(Post::Again) => {}
-                    Err(error) => return Err(Cause::Unreachable(error.into()).into()),
+                    Ok(Post::Again | Post::Full) => {}
+                    Err(error) => return Err(Cause::Unreachable(error).into()),
                 }
             }
         }
@@ -219,7 +219,7 @@ impl Endpoint {
             let connection = ConnectionId(id(slot, generation));
             self.say_ceased(control, &Ceased { connection, comm, nonce, eager_end });
         }
-        self.nics[FRONT_DOOR].peers.leave(front_door);
+        self.nics[FRONT_DOOR].nic.leave(front_door);
         Ok(self.sender_handle((slot, generation)))
     }
 
@@ -238,7 +238,7 @@ impl Endpoint {
         self.tenants.closed(self.sender_handle((slot, generation)));
         // The peer may have been given the mailbox, and write there: its memory is not handed on.
         self.senders.remove(slot, generation);
-        self.nics[FRONT_DOOR].peers.leave(control);
+        self.nics[FRONT_DOOR].nic.leave(control);
     }
 
     /// Tells a receiver, at the front door of its endpoint, that nothing was begun, and nothing will be, on a connection that

@@ -7,9 +7,9 @@ use proto::{Bye, ConnectionId, Refusal, Request, Standing};
 
 use super::{FAILED_REPLIES_MAX, FRONT_DOOR, REFUSED_PEERS_MAX, parts};
 use crate::endpoint::lanes::ControlLane;
+use crate::endpoint::messages::Letter;
 use crate::endpoint::notices::Notice;
 use crate::endpoint::{Endpoint, SenderState};
-use crate::rail::Letter;
 
 impl Endpoint {
     /// A message has arrived on a control rail: bytes of anybody's.
@@ -129,7 +129,7 @@ impl Endpoint {
 
     /// Sends a message to whoever asked, at the address that came with the question.
     pub(in crate::endpoint) fn answer(&mut self, to: &Address, bytes: Vec<u8>) {
-        let (known, is_known) = self.nics[FRONT_DOOR].peers.knows(to.as_bytes());
+        let (known, is_known) = self.nics[FRONT_DOOR].nic.knows(to.as_bytes());
         if !is_known && known >= REFUSED_PEERS_MAX {
             self.counters.late_messages += 1;
             return;
@@ -137,7 +137,7 @@ impl Endpoint {
         let Ok(peer) = self.join(FRONT_DOOR, to.as_bytes()) else { return };
         let letter = Letter::Notice;
         if !self.notices.push(Notice { nic: FRONT_DOOR, peer, bytes, letter }) {
-            self.nics[FRONT_DOOR].peers.leave(peer);
+            self.nics[FRONT_DOOR].nic.leave(peer);
             self.counters.late_messages += 1;
         }
     }
@@ -150,7 +150,7 @@ impl Endpoint {
     /// The same, to whom this address of a NIC's names.
     fn say_to(&mut self, nic: usize, peer: PeerAddress, bytes: Vec<u8>, letter: Letter) {
         if self.notices.push(Notice { nic, peer, bytes, letter }) {
-            self.nics[nic].peers.hold(peer);
+            self.nics[nic].nic.hold(peer);
         }
     }
 

@@ -20,7 +20,6 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::lanes::{ControlLane, Lane};
 use crate::error::{Cause, Nonsense, Result};
 use crate::label::Label;
-use crate::plugin::differing;
 
 /// The control rail that takes requests and replies. Byes travel on the connection's own.
 const FRONT_DOOR: usize = 0;
@@ -45,7 +44,7 @@ impl Endpoint {
     pub(super) fn compare(&self, peer: &Peer, theirs: &Identity) {
         let ours = self.identity();
         let mut found = differences(&ours, theirs);
-        let names = differing(&ours.settings, &theirs.settings);
+        let names = self.settings.differing(&theirs.settings);
         if !names.is_empty() {
             found.push(format!("other values than we have for {}", names.join(", ")));
         }
@@ -59,11 +58,12 @@ impl Endpoint {
         let address =
             |name: &[u8]| Address::new(name).ok_or(Cause::AddressTooLong { len: name.len() });
         let rails = (0..).zip(&self.nics).map(|(index, nic)| {
-            let control = nic.control.as_ref().map(|control| address(&control.name)).transpose()?;
+            let control = nic.nic.has_control();
+            let control = control.then(|| address(nic.nic.control_name())).transpose()?;
             Ok(Rail {
                 fabric: Name::cut(&nic.fabric_name),
                 nic: index,
-                data: address(&nic.data_name)?,
+                data: address(nic.nic.data_name())?,
                 control,
             })
         });
@@ -71,11 +71,8 @@ impl Endpoint {
     }
 
     pub(in crate::endpoint) fn front_door_name(&self) -> Result<Address> {
-        let name = self
-            .nics
-            .first()
-            .and_then(|nic| nic.control.as_ref())
-            .map(|control| control.name.as_slice());
+        let front_door = self.nics.first().filter(|port| port.nic.has_control());
+        let name = front_door.map(|port| port.nic.control_name());
         let address = name.and_then(Address::new);
         Ok(address.ok_or(Cause::NoFrontDoorName)?)
     }
@@ -112,30 +109,29 @@ impl Endpoint {
         match control {
             Ok(control) => Ok((lanes.into(), control)),
             Err(error) => {
-                lanes.iter().for_each(|lane| self.nics[lane.nic].peers.leave(lane.peer));
+                lanes.iter().for_each(|lane| self.nics[lane.nic].nic.leave(lane.peer));
                 Err(error)
             }
         }
     }
 
     pub(super) fn join(&mut self, nic: usize, name: &[u8]) -> Result<PeerAddress> {
-        let rail = self.nics.get_mut(nic).ok_or(Cause::Nonsense(Nonsense::Rail))?;
-        rail.peers.join(name).map_err(|error| {
-            Cause::CannotReach { rail: Label::of(&rail.label), fault: error.into() }.into()
-        })
+        let port = self.nics.get_mut(nic).ok_or(Cause::Nonsense(Nonsense::Rail))?;
+        port.nic
+            .join(name)
+            .map_err(|fault| Cause::CannotReach { rail: Label::of(&port.label), fault }.into())
     }
 
     pub(super) fn identity(&self) -> Identity {
-        let info = self.device.plan.rails.first().map(|rail| &rail.info);
         let packed =
             |version: fabric::Version| u32::from(version.major) << 16 | u32::from(version.minor);
         Identity {
-            host: Name::cut(self.device.host()),
+            host: Name::cut(&self.device.host),
             process: std::process::id(),
-            provider: Name::cut(info.map_or("", |info| info.provider())),
-            provider_version: info.map_or(0, |info| packed(info.provider_version())),
-            libfabric_version: packed(self.device.libfabric_version()),
-            settings: self.settings.fingerprint(),
+            provider: Name::cut(&self.device.provider),
+            provider_version: packed(self.device.provider_version),
+            libfabric_version: packed(self.device.libfabric_version),
+            settings: self.settings.fingerprint,
         }
     }
 
@@ -155,7 +151,7 @@ impl Endpoint {
     }
 
     pub(super) fn no_memory(&self, error: FabricError) -> Cause {
-        Cause::NoControlMemory { device: self.label(), fault: error.into() }
+        Cause::NoControlMemory { device: self.label(), fault: error }
     }
 }
 

@@ -139,6 +139,7 @@ const PEERS_USUAL: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Call;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -173,7 +174,7 @@ mod tests {
         backlog.flush(
             |item| {
                 if *item == 1 {
-                    return Err(FabricError::new("fi_write", 5));
+                    return Err(FabricError::new(Call::fi_write, 5));
                 }
                 posted.push(*item);
                 Ok(Post::Accepted)

@@ -4,7 +4,7 @@ use std::ptr;
 
 use libfabric_sys as sys;
 
-use crate::error::FabricError;
+use crate::error::{Call, FabricError};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::library::{Library, Version};
@@ -25,13 +25,13 @@ impl Domain {
             unsafe { (library.symbols().fi_fabric)(info.fabric_ptr(), out, ptr::null_mut()) }
         };
         // SAFETY: fi_fabric gives us a fabric of our own.
-        let fabric = unsafe { Handle::open("fi_fabric", open) }?;
+        let fabric = unsafe { Handle::open(Call::fi_fabric, open) }?;
         let open = |out| {
             // SAFETY: the fabric is open, the library only reads `info`, and `out` is a valid place.
             unsafe { sys::fi_domain(fabric.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
         };
         // SAFETY: fi_domain gives us a domain of our own.
-        let handle = unsafe { Handle::open("fi_domain", open) }?;
+        let handle = unsafe { Handle::open(Call::fi_domain, open) }?;
         let takes_dmabuf = info.device_memory() && library.api() >= DMABUF_SINCE;
         Ok(Self { handle, fabric, mode: info.region_mode(), takes_dmabuf })
     }

@@ -9,7 +9,7 @@
 //! - a refused write of data is neither lost nor repeated, and nothing to the same peer overtakes it.
 //!
 //! ```compile_fail,E0308
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn data_by_a_control_rail(nic: &mut Nic, buffer: &Region<Data>, remote: RemoteBytes<Control>, peer: PeerAddress) {
 //!     let local = buffer.local(0, 64).unwrap();
 //!     let write = Write { local, remote, peer, delivery: Delivery::Default };
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! ```compile_fail,E0505
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn memory_that_was_given_back(nic: &mut Nic, region: Region<Data>, remote: RemoteBytes<Data>, peer: PeerAddress) {
 //!     let local = region.local(0, 64).unwrap();
 //!     nic.deregister(region).unwrap(); // `local` borrows it, and is used below
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! ```compile_fail,E0133
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn memory_without_a_promise(nic: &mut Nic, bytes: &[u8]) {
 //!     let memory = UserMemory::host(bytes.as_ptr().addr() as u64, bytes.len()); // its caller promises that the bytes stay
 //!     let _ = nic.register::<Data>(memory.into());
@@ -35,7 +35,7 @@
 //! ```
 //!
 //! ```compile_fail,E0308
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn bytes_of_the_stack(nic: &mut Nic, remote: RemoteBytes<Data>, peer: PeerAddress) {
 //!     let bytes = [0_u8; 64];
 //!     let _ = nic.inject(&bytes, remote, peer, 0); // expected `HostBytes`
@@ -43,7 +43,7 @@
 //! ```
 //!
 //! ```compile_fail,E0277
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn shared_by_threads(nic: &Nic) {
 //!     std::thread::scope(|scope| {
 //!         scope.spawn(|| nic.in_flight()); // `Nic` cannot be shared between threads safely
@@ -52,7 +52,7 @@
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn used_by_two_threads(mut nic: Nic) {
 //!     std::thread::scope(|scope| {
 //!         scope.spawn(|| nic.poll_data().is_empty());
@@ -70,13 +70,14 @@ mod rail;
 mod region;
 mod regions;
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, ptr};
 
 use libfabric_sys as sys;
 
-use crate::error::FabricError;
+use crate::error::{Call, FabricError, What};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
@@ -84,6 +85,8 @@ use crate::kind::{Data, RailKind};
 use crate::library::Library;
 use crate::memory::Memory;
 use crate::options::EndpointOption;
+use crate::pages::Pages;
+use crate::posts::Posts;
 use crate::scope::Scope;
 pub use backlog::Backlog;
 use domain::Domain;
@@ -104,6 +107,8 @@ pub struct NicOptions<'a> {
     pub data: Option<&'a [EndpointOption]>,
     /// The same of the control rail.
     pub control: Option<&'a [EndpointOption]>,
+    /// Both rails complete in one queue, that of the data rail, which then cannot be fenced alone.
+    pub one_queue: bool,
     /// Entries of each rail's completion queue: at least as many as operations and arrivals may be outstanding there.
     pub entries: usize,
     /// Operations that may be in flight.
@@ -113,8 +118,8 @@ pub struct NicOptions<'a> {
 /// One NIC of its own: a domain, up to one data rail and one control rail with a completion queue each, the peers that they can name,
 /// what is registered for them, and what is in flight.
 ///
-/// It has one user at a time, which may be any thread: FI_THREAD_COMPLETION asks that calls on a queue, its endpoints and their
-/// regions do not run at the same time, and providers ask the same of a domain's regions and of what arrives for them.
+/// It has one user at a time, which may be any thread: FI_THREAD_DOMAIN asks that calls on a domain, and on what was opened on it, do
+/// not run at the same time.
 pub struct Nic {
     data: Rail,
     control: Rail,
@@ -126,10 +131,14 @@ pub struct Nic {
     keys: Keys,
     number: u32,
     carried: Carried,
+    /// Pages whose regions have closed, for data rails or not: what peers began before may still touch them (fi_mr(3)), until the
+    /// endpoint has closed.
+    quarantine: Vec<(bool, Arc<Pages>)>,
+    shares_queue: bool,
     is_shut: bool,
 }
 
-// SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_COMPLETION, fi_domain(3)).
+// SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_DOMAIN, fi_domain(3)).
 // All of them are owned by the NIC, none is lent out, and each call takes `&mut Nic`.
 unsafe impl Send for Nic {}
 
@@ -203,15 +212,16 @@ impl Nic {
     ) -> Result<Self, FabricError> {
         let domain = Domain::open(library, info)?;
         let addresses = open_addresses(&domain)?;
-        let open = |wanted: Option<&[EndpointOption]>| match wanted {
+        let open = |wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
             Some(wanted) => {
-                let entries = options.entries;
-                Rail::open(library, &domain, info, addresses.as_ptr(), entries, wanted)
+                let (addresses, entries) = (addresses.as_ptr(), options.entries);
+                Rail::open(library, &domain, info, addresses, entries, other, wanted)
             }
         };
-        let data = open(options.data)?;
-        let control = open(options.control)?;
+        let data = open(options.data, None)?;
+        let shares_queue = options.one_queue && data.is_open();
+        let control = open(options.control, shares_queue.then_some(&data))?;
         let number = Scope::new().number();
         Ok(Self {
             data,
@@ -224,6 +234,8 @@ impl Nic {
             keys: Keys::new(info.key_bytes()),
             number,
             carried: Carried::default(),
+            quarantine: Vec::new(),
+            shares_queue,
             is_shut: false,
         })
     }
@@ -238,7 +250,8 @@ impl Nic {
         self.close_dropped();
         let rail = self.rail::<K>();
         if !rail.is_open() {
-            return Err(FabricError::new("fi_mr_regattr", sys::FI_ESHUTDOWN));
+            let no_rail = What::NoRail;
+            return Err(FabricError::unasked(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
         }
         let endpoint = rail.endpoint_ptr();
         let share = memory.clone();
@@ -251,12 +264,14 @@ impl Nic {
             }
             Err(registered) => {
                 registered.close(&mut self.keys)?;
-                Err(FabricError::new("fi_mr_regattr", sys::FI_ENOMEM))
+                Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM))
             }
         }
     }
 
-    /// Closes a region. Nothing can touch the memory through it any more, and the share of that is gone.
+    /// Closes a region. Nothing that begins later can touch the memory through it. The share of that is gone, but of pages of ours:
+    /// what peers began before may still write there (fi_mr(3)), so the NIC keeps them until the rail closes. Whoever made a
+    /// [`UserMemory`](crate::UserMemory) has promised more.
     ///
     /// # Errors
     ///
@@ -268,8 +283,17 @@ impl Nic {
         }
         let registered = self.regions.remove(region.slot());
         region.given_back();
-        let closed = registered.map_or(Ok(()), |registered| registered.close(&mut self.keys));
+        let closed = registered.map_or(Ok(()), |registered| self.close_region(registered));
         closed.map_err(Kept::Leaked)
+    }
+
+    fn close_region(&mut self, registered: Registered) -> Result<(), FabricError> {
+        let (of_data, memory) = (registered.of_data, registered.memory.clone());
+        registered.close(&mut self.keys)?;
+        if let Memory::Pages(pages) = memory {
+            self.quarantine.push((of_data, pages));
+        }
+        Ok(())
     }
 
     /// Closes the regions that were dropped, and that no operation touches any more. [`Nic::register`] and [`Nic::deregister`] do
@@ -277,7 +301,7 @@ impl Nic {
     pub fn close_dropped(&mut self) {
         for registered in self.regions.take_dropped() {
             let len = registered.memory.len();
-            if let Err(error) = registered.close(&mut self.keys) {
+            if let Err(error) = self.close_region(registered) {
                 log::error!("closing a region of {len} bytes: {error}; it leaks");
             }
         }
@@ -376,19 +400,22 @@ impl Nic {
     /// Tries the writes of data that wait. `failed` is told of those that never will be posted.
     pub fn flush(&mut self, mut failed: impl FnMut(u64, FabricError)) {
         let Self { data, regions, peers, operations, backlog, .. } = self;
+        let mut writes = 0;
         let post = |(index, raw): &(u16, Raw)| {
             let (Some(endpoint), Some(entry)) = (data.endpoint(), operations.at(*index)) else {
-                return Err(FabricError::new(raw.call(), sys::FI_ESHUTDOWN));
+                return Err(FabricError::unasked(raw.call(), sys::FI_ESHUTDOWN, What::NoRail));
             };
             let (descriptor, peer) = (regions.descriptor(entry.region), peers.raw_at(entry.peer));
             let context = operations.context(*index);
             // SAFETY: the endpoint is open; the entry holds the region, its memory, the peer and the context until the operation has
             // ended; the bytes were inside when it was made.
             let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
+            writes += u64::from(code == 0);
             post::posted(raw.call(), code)
         };
         let mut never: Vec<(u16, FabricError)> = Vec::new();
         backlog.flush(post, |(index, _), error| never.push((index, error)));
+        self.data.posts.writes += writes;
         for (index, error) in never {
             if let Some(token) = self.end_unposted(index) {
                 failed(token, error);
@@ -475,21 +502,25 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// -FI_EBUSY where regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait. What fi_close
-    /// returned: then the endpoint leaks, and so do its operations.
+    /// -FI_EBUSY where regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; and where the rails
+    /// share a queue, which may hold what has ended. What fi_close returned: then the endpoint leaks, and so do its operations.
     pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
+        if self.shares_queue {
+            return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
+        }
         let on_rail = |entry: &operations::Entry| entry.kind.is_on(K::IS_DATA);
         if self.domain.mode().bind_to_endpoint {
             if self.operations.iter().any(|(_, entry)| on_rail(entry)) {
-                return Err(FabricError::new("fi_close", sys::FI_EBUSY));
+                return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
             }
             for registered in self.regions.take_all(K::IS_DATA) {
-                registered.close(&mut self.keys)?;
+                self.close_region(registered)?;
             }
         }
         let rail = if K::IS_DATA { &mut self.data } else { &mut self.control };
         rail.close_endpoint()?;
         rail.close_queue()?;
+        self.quarantine.retain(|(of_data, _)| *of_data != K::IS_DATA);
         if K::IS_DATA {
             self.backlog.give_up(|_| true);
         }
@@ -573,6 +604,21 @@ impl Nic {
         self.shut()
     }
 
+    /// How many posts libfabric has accepted on the data rail, by kind.
+    pub fn data_posts(&self) -> Posts {
+        self.data.posts
+    }
+
+    /// The same on the control rail.
+    pub fn control_posts(&self) -> Posts {
+        self.control.posts
+    }
+
+    #[inline(always)]
+    fn rail_mut<K: RailKind>(&mut self) -> &mut Rail {
+        if K::IS_DATA { &mut self.data } else { &mut self.control }
+    }
+
     #[inline(always)]
     fn rail<K: RailKind>(&self) -> &Rail {
         if K::IS_DATA { &self.data } else { &self.control }
@@ -609,7 +655,7 @@ impl Nic {
         let all = [true, false].map(|of_data| self.regions.take_all(of_data));
         let mut whole = true;
         for registered in all.into_iter().flatten() {
-            whole &= registered.close(&mut self.keys).is_ok();
+            whole &= self.close_region(registered).is_ok();
         }
         whole
     }
@@ -621,6 +667,7 @@ impl Nic {
         self.peers.handle().leak();
         self.operations.leak();
         self.domain.leak();
+        let _leaked = ManuallyDrop::new(std::mem::take(&mut self.quarantine));
     }
 }
 
@@ -657,5 +704,5 @@ fn open_addresses(domain: &Domain) -> Result<Handle<sys::fid_av>, FabricError> {
         unsafe { sys::fi_av_open(domain.as_ptr(), &raw mut attributes, out, ptr::null_mut()) }
     };
     // SAFETY: fi_av_open gives us an address vector of our own.
-    unsafe { Handle::open("fi_av_open", open) }
+    unsafe { Handle::open(Call::fi_av_open, open) }
 }

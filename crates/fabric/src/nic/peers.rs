@@ -5,7 +5,7 @@ use std::ptr;
 
 use libfabric_sys as sys;
 
-use crate::error::{FabricError, check};
+use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 
 /// The address vector of one NIC, with a count of users per entry.
@@ -93,7 +93,7 @@ impl Peers {
             entry.users += 1;
             return Ok(PeerAddress { stamp: entry.stamp, slot });
         }
-        let full = FabricError::new("fi_av_insert", sys::FI_ENOMEM);
+        let full = FabricError::new(Call::fi_av_insert, sys::FI_ENOMEM);
         let number = match self.free.last() {
             Some(free) => *free,
             None => u32::try_from(self.entries.len()).map_err(|_| full)?,
@@ -152,7 +152,7 @@ impl Peers {
         let mut raw = entry.raw;
         // SAFETY: the vector is open, `raw` is a valid place, and no operation that is in flight goes there.
         let code = unsafe { sys::fi_av_remove(self.handle.as_ptr(), &raw mut raw, 1, 0) };
-        if let Err(error) = check("fi_av_remove", code) {
+        if let Err(error) = check(Call::fi_av_remove, code) {
             // sockets of libfabric 2.5 does not forget every address.
             log::debug!("removing a peer's address: {error}");
         }
@@ -162,7 +162,7 @@ impl Peers {
     /// copy.
     fn insert(&self, address: &[u8]) -> Result<sys::fi_addr_t, FabricError> {
         let mut padded = PaddedAddress([0; ADDRESS_BYTES_MAX]);
-        let refused = FabricError::new("fi_av_insert", sys::FI_EINVAL);
+        let refused = FabricError::new(Call::fi_av_insert, sys::FI_EINVAL);
         // The last byte stays zero: addresses in text form end there at the latest.
         if address.is_empty() || address.len() >= ADDRESS_BYTES_MAX {
             return Err(refused);
@@ -180,7 +180,7 @@ impl Peers {
                 ptr::null_mut(),
             )
         };
-        check("fi_av_insert", inserted)?;
+        check(Call::fi_av_insert, inserted)?;
         if inserted == 1 && peer != sys::FI_ADDR_NOTAVAIL { Ok(peer) } else { Err(refused) }
     }
 

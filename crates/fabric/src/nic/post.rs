@@ -13,7 +13,7 @@ use super::operations::Kind;
 use super::peers::PeerAddress;
 use super::rail::Rail;
 use super::region::{HostBytes, LocalBytes, RemoteBytes};
-use crate::error::FabricError;
+use crate::error::{Call, FabricError, What};
 use crate::kind::{Control, Data, RailKind};
 
 /// What became of a post.
@@ -93,23 +93,21 @@ impl Nic {
         self.post_write(Kind::Write, write, immediate, token)
     }
 
-    /// The same, and where it is refused it waits, behind others to the same peer, for [`Nic::flush`]. True: it was posted, or
-    /// waits. False: as many operations as the NIC has room for are in flight.
+    /// The same, and where it is refused it waits, behind others to the same peer, for [`Nic::flush`].
     ///
     /// # Errors
     ///
-    /// As [`Nic::write`]: it was not posted, and never will be.
+    /// As [`Nic::write`]; -FI_EAGAIN where there is no [`Nic::room`]. It was not posted, and never will be.
     #[inline]
     pub fn write_in_order(
         &mut self,
         write: &Write<'_, Data>,
         immediate: Option<u64>,
         token: u64,
-    ) -> Result<bool, FabricError> {
+    ) -> Result<(), FabricError> {
         match self.write(write, immediate, token)? {
-            Post::Accepted => Ok(true),
-            Post::Full => Ok(false),
-            Post::Again => self.queue_write(write, immediate, token),
+            Post::Accepted => Ok(()),
+            Post::Again | Post::Full => self.queue_write(write, immediate, token),
         }
     }
 
@@ -127,7 +125,7 @@ impl Nic {
         peer: PeerAddress,
         immediate: u64,
     ) -> Result<Post, FabricError> {
-        const CALL: &str = "fi_inject_writedata";
+        const CALL: Call = Call::fi_inject_writedata;
         if !self.is_clear_to(peer) {
             return Ok(Post::Again);
         }
@@ -149,7 +147,9 @@ impl Nic {
                 remote.key.to_wire(),
             )
         };
-        if code != 0 {
+        if code == 0 {
+            self.data.posts.injected_writes += 1;
+        } else {
             self.count_out(len);
         }
         posted(CALL, code)
@@ -168,7 +168,7 @@ impl Nic {
         peer: PeerAddress,
         token: u64,
     ) -> Result<Post, FabricError> {
-        const CALL: &str = "fi_read";
+        const CALL: Call = Call::fi_read;
         let Some(begun) = self.begin(CALL, Kind::Read, &local, Some(peer), token)? else {
             return Ok(Post::Full);
         };
@@ -186,6 +186,7 @@ impl Nic {
                 begun.context,
             )
         };
+        self.data.posts.reads += u64::from(code == 0);
         self.begun(CALL, begun.index, code)
     }
 
@@ -215,7 +216,7 @@ impl Nic {
         remote: RemoteBytes<Control>,
         peer: PeerAddress,
     ) -> Result<Post, FabricError> {
-        const CALL: &str = "fi_inject_write";
+        const CALL: Call = Call::fi_inject_write;
         let (endpoint, address) = self.injects(CALL, &self.control, local.len(), peer)?;
         // SAFETY: the endpoint is open, the peer is in its address vector, and the region is borrowed; nothing is needed after
         // the call.
@@ -229,6 +230,27 @@ impl Nic {
                 remote.key.to_wire(),
             )
         };
+        self.control.posts.injected_writes += u64::from(code == 0);
+        posted(CALL, code)
+    }
+
+    /// Sends a few bytes of host memory to a receive that the peer posted, on the control rail. They are free again at once; there is
+    /// no completion here.
+    ///
+    /// # Errors
+    ///
+    /// What fi_inject (fi_msg(3)) returned; else as [`Nic::write`].
+    pub fn inject_send(
+        &mut self,
+        local: HostBytes<'_>,
+        peer: PeerAddress,
+    ) -> Result<Post, FabricError> {
+        const CALL: Call = Call::fi_inject;
+        let (endpoint, address) = self.injects(CALL, &self.control, local.len(), peer)?;
+        // SAFETY: as in `inject_control`.
+        let code =
+            unsafe { sys::fi_inject(endpoint.as_ptr(), local.buffer(), local.len(), address) };
+        self.control.posts.injected_sends += u64::from(code == 0);
         posted(CALL, code)
     }
 
@@ -243,7 +265,7 @@ impl Nic {
         peer: PeerAddress,
         token: u64,
     ) -> Result<Post, FabricError> {
-        const CALL: &str = "fi_send";
+        const CALL: Call = Call::fi_send;
         let Some(begun) = self.begin(CALL, Kind::Send, &local, Some(peer), token)? else {
             return Ok(Post::Full);
         };
@@ -258,6 +280,7 @@ impl Nic {
                 begun.context,
             )
         };
+        self.control.posts.sends += u64::from(code == 0);
         self.begun(CALL, begun.index, code)
     }
 
@@ -271,7 +294,7 @@ impl Nic {
         local: LocalBytes<'_, Control>,
         token: u64,
     ) -> Result<Post, FabricError> {
-        const CALL: &str = "fi_recv";
+        const CALL: Call = Call::fi_recv;
         let Some(begun) = self.begin(CALL, Kind::Receive, &local, None, token)? else {
             return Ok(Post::Full);
         };
@@ -286,6 +309,7 @@ impl Nic {
                 begun.context,
             )
         };
+        self.control.posts.receives += u64::from(code == 0);
         self.begun(CALL, begun.index, code)
     }
 
@@ -300,7 +324,7 @@ impl Nic {
         let Write { local, peer, .. } = write;
         let raw = Raw::of(write, immediate);
         if raw.delivery == Delivery::Injected && raw.len > self.rail::<K>().inject_bytes() {
-            return Err(FabricError::new("fi_writemsg", sys::FI_EMSGSIZE));
+            return Err(FabricError::new(Call::fi_writemsg, sys::FI_EMSGSIZE));
         }
         let Some(begun) = self.begin(raw.call(), kind, local, Some(*peer), token)? else {
             return Ok(Post::Full);
@@ -309,6 +333,7 @@ impl Nic {
         // SAFETY: the endpoint is open, and the operation table keeps the region, its memory, the peer and the context until
         // the operation has ended.
         let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
+        self.rail_mut::<K>().posts.writes += u64::from(code == 0);
         self.begun(raw.call(), index, code)
     }
 
@@ -319,33 +344,35 @@ impl Nic {
         write: &Write<'_, Data>,
         immediate: Option<u64>,
         token: u64,
-    ) -> Result<bool, FabricError> {
+    ) -> Result<(), FabricError> {
         let raw = Raw::of(write, immediate);
         let begun = self.begin(raw.call(), Kind::Write, &write.local, Some(write.peer), token)?;
-        let Some(Begun { index, .. }) = begun else { return Ok(false) };
+        let Some(Begun { index, .. }) = begun else {
+            return Err(FabricError::unasked(raw.call(), sys::FI_EAGAIN, What::NoRoom));
+        };
         self.carried.refused += 1;
         self.backlog.push(write.peer, (index, raw));
-        Ok(true)
+        Ok(())
     }
 
     /// Takes an entry of the table, which holds the region from now on. None when the table is full.
     #[inline(always)]
     fn begin<K: RailKind>(
         &mut self,
-        call: &'static str,
+        call: Call,
         kind: Kind,
         local: &LocalBytes<'_, K>,
         peer: Option<PeerAddress>,
         token: u64,
     ) -> Result<Option<Begun>, FabricError> {
         let Some(endpoint) = self.rail::<K>().endpoint() else {
-            return Err(FabricError::new(call, sys::FI_ESHUTDOWN));
+            return Err(FabricError::unasked(call, sys::FI_ESHUTDOWN, What::NoRail));
         };
         let (address, slot) = match peer {
             None => (sys::FI_ADDR_UNSPEC, u32::MAX),
             Some(peer) => match self.peers.raw(peer) {
                 Some(address) => (address, peer.slot()),
-                None => return Err(FabricError::new(call, sys::FI_EINVAL)),
+                None => return Err(stranger(call)),
             },
         };
         let Some(index) = self.operations.upcoming() else { return Ok(None) };
@@ -353,7 +380,7 @@ impl Nic {
         let descriptor =
             if local.nic == self.number { self.regions.hold(local.slot) } else { None };
         let Some(descriptor) = descriptor else {
-            return Err(FabricError::new(call, sys::FI_EINVAL));
+            return Err(stranger(call));
         };
         self.operations.take(kind, token, local.len as u64, local.slot, slot);
         let context = self.operations.context(index);
@@ -362,7 +389,7 @@ impl Nic {
 
     /// What became of an operation that [`Nic::begin`] has put into the table: out again if it was not accepted.
     #[inline(always)]
-    fn begun(&mut self, call: &'static str, index: u16, code: isize) -> Result<Post, FabricError> {
+    fn begun(&mut self, call: Call, index: u16, code: isize) -> Result<Post, FabricError> {
         if code != 0 {
             self.take_back(index);
         }
@@ -381,7 +408,7 @@ impl Nic {
     #[inline(always)]
     fn injects(
         &self,
-        call: &'static str,
+        call: Call,
         rail: &Rail,
         len: usize,
         peer: PeerAddress,
@@ -392,8 +419,8 @@ impl Nic {
         }
         match (rail.endpoint(), self.peers.raw(peer)) {
             (Some(endpoint), Some(address)) => Ok((endpoint, address)),
-            (None, _) => Err(FabricError::new(call, sys::FI_ESHUTDOWN)),
-            (_, None) => Err(FabricError::new(call, sys::FI_EINVAL)),
+            (None, _) => Err(FabricError::unasked(call, sys::FI_ESHUTDOWN, What::NoRail)),
+            (_, None) => Err(stranger(call)),
         }
     }
 
@@ -421,11 +448,11 @@ impl Raw {
 
     /// The call that posts it.
     #[inline(always)]
-    pub(super) fn call(&self) -> &'static str {
+    pub(super) fn call(&self) -> Call {
         match (self.delivery, self.immediate) {
-            (Delivery::Default, None) => "fi_write",
-            (Delivery::Default, Some(_)) => "fi_writedata",
-            _ => "fi_writemsg",
+            (Delivery::Default, None) => Call::fi_write,
+            (Delivery::Default, Some(_)) => Call::fi_writedata,
+            _ => Call::fi_writemsg,
         }
     }
 
@@ -515,13 +542,18 @@ impl Raw {
     }
 }
 
+#[cold]
+fn stranger(call: Call) -> FabricError {
+    FabricError::unasked(call, sys::FI_EINVAL, What::Stranger)
+}
+
 #[inline(always)]
 fn buffer(address: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(crate::memory::address_bits(address))
 }
 
 #[inline(always)]
-pub(super) fn posted(call: &'static str, code: isize) -> Result<Post, FabricError> {
+pub(super) fn posted(call: Call, code: isize) -> Result<Post, FabricError> {
     const AGAIN: isize = -sys::FI_EAGAIN as isize;
     match code {
         0 => Ok(Post::Accepted),
@@ -531,6 +563,6 @@ pub(super) fn posted(call: &'static str, code: isize) -> Result<Post, FabricErro
 }
 
 #[cold]
-fn refused(call: &'static str, code: isize) -> Result<Post, FabricError> {
+fn refused(call: Call, code: isize) -> Result<Post, FabricError> {
     Err(FabricError::new(call, -c_int::try_from(code).unwrap_or(-sys::FI_EOTHER)))
 }

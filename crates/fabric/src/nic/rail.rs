@@ -8,11 +8,12 @@ use std::ptr::{self, NonNull};
 use libfabric_sys as sys;
 
 use super::domain::Domain;
-use crate::error::{FabricError, check, error_text};
+use crate::error::{Call, FabricError, check, error_text};
 use crate::handle::Handle;
 use crate::info::Info;
 use crate::library::Library;
 use crate::options::{EndpointOption, OptionName, OptionValue};
+use crate::posts::Posts;
 
 /// An enabled endpoint with a queue of its own, or neither. Every operation completes in the queue, but for injected ones.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Rail {
     inject_bytes: usize,
     name: Box<[u8]>,
     found: Found,
+    /// What libfabric has accepted here.
+    pub(super) posts: Posts,
 }
 
 /// What the last look into the queue has brought, and how much of that is taken.
@@ -52,29 +55,39 @@ impl Rail {
             inject_bytes: 0,
             name: Box::default(),
             found: Found::new(),
+            posts: Posts::NONE,
         }
     }
 
-    /// Opens a queue and an endpoint, binds queue and address vector to it, sets `options`, and enables it.
+    /// Opens a queue and an endpoint, binds queue and address vector to it, sets `options`, and enables it. It has no queue of its own
+    /// where it completes in that of `other`.
     pub(super) fn open(
         library: &Library,
         domain: &Domain,
         info: &Info,
         addresses: *mut sys::fid_av,
         entries: usize,
+        other: Option<&Self>,
         options: &[EndpointOption],
     ) -> Result<Self, FabricError> {
-        let queue = open_queue(domain, entries)?;
+        let queue = if other.is_some() { Handle::none() } else { open_queue(domain, entries)? };
         let open = |out| {
             // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.
             unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
         };
         // SAFETY: fi_endpoint gives us an endpoint of our own.
-        let endpoint = unsafe { Handle::open("fi_endpoint", open) }?;
+        let endpoint = unsafe { Handle::open(Call::fi_endpoint, open) }?;
         let inject_bytes = info.inject_bytes();
-        let mut rail =
-            Self { endpoint, queue, inject_bytes, name: Box::default(), found: Found::new() };
-        rail.bind(rail.queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        let mut rail = Self {
+            endpoint,
+            queue,
+            inject_bytes,
+            name: Box::default(),
+            found: Found::new(),
+            posts: Posts::NONE,
+        };
+        let queue = other.map_or(&rail.queue, |other| &other.queue);
+        rail.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         rail.bind(addresses.cast(), 0)?;
         for option in options {
             rail.set(library, option)?;
@@ -163,13 +176,14 @@ impl Rail {
     fn read_failure(&mut self, code: isize) -> Polled {
         (self.found.at, self.found.count) = (0, 0);
         self.found.trouble = self.failure(code);
-        if self.has_trouble() { Polled(1) } else { Polled::EMPTY }
+        // More failures may wait.
+        if self.has_trouble() { Polled(BATCH) } else { Polled::EMPTY }
     }
 
     fn failure(&self, code: isize) -> Option<Trouble> {
         let code = c_int::try_from(code).unwrap_or(-sys::FI_EOTHER);
         if code != -sys::FI_EAVAIL {
-            return Some(Trouble::Broken(FabricError::new("fi_cq_read", -code)));
+            return Some(Trouble::Broken(FabricError::new(Call::fi_cq_read, -code)));
         }
         // No room is given for a provider's own error data: err_data_size is 0, and err_data then points to the provider's.
         let mut entry = sys::Grown::new(sys::fi_cq_err_entry::default());
@@ -180,7 +194,7 @@ impl Rail {
         }
         if count < 0 {
             let code = c_int::try_from(count).unwrap_or(-sys::FI_EOTHER);
-            return Some(Trouble::Broken(FabricError::new("fi_cq_readerr", -code)));
+            return Some(Trouble::Broken(FabricError::new(Call::fi_cq_readerr, -code)));
         }
         let entry = entry.known;
         let error = CompletionError {
@@ -217,7 +231,7 @@ impl Rail {
         let Some(endpoint) = self.endpoint() else { return Ok(()) };
         // SAFETY: the endpoint is open, and the context is only compared.
         let code = unsafe { sys::fi_cancel(endpoint.as_ptr(), context) };
-        check("fi_cancel", c_int::try_from(code).unwrap_or(-sys::FI_EOTHER))
+        check(Call::fi_cancel, c_int::try_from(code).unwrap_or(-sys::FI_EOTHER))
     }
 
     /// Closes the endpoint: operations outstanding on it end without a completion, and after a success nothing of theirs can
@@ -245,17 +259,17 @@ impl Rail {
 
     fn enable(&self) -> Result<(), FabricError> {
         // SAFETY: the endpoint is open, and what it needs is bound.
-        check("fi_enable", unsafe { sys::fi_enable(self.endpoint.as_ptr()) })
+        check(Call::fi_enable, unsafe { sys::fi_enable(self.endpoint.as_ptr()) })
     }
 
     fn bind(&self, object: *mut sys::fid, flags: u64) -> Result<(), FabricError> {
         // SAFETY: both are open, of one domain, and the object outlives the endpoint.
         let code = unsafe { sys::fi_ep_bind(self.endpoint.as_ptr(), object, flags) };
-        check("fi_ep_bind", code)
+        check(Call::fi_ep_bind, code)
     }
 
     fn set(&self, library: &Library, option: &EndpointOption) -> Result<(), FabricError> {
-        let unknown = FabricError::new("fi_setopt", sys::FI_ENOPROTOOPT);
+        let unknown = FabricError::new(Call::fi_setopt, sys::FI_ENOPROTOOPT);
         let outcome = match number(library, option.name) {
             None => Err(unknown),
             Some(number) => match option.value {
@@ -276,7 +290,7 @@ impl Rail {
         let value: *const c_void = ptr::from_ref(value).cast();
         let level = sys::FI_OPT_ENDPOINT.cast_signed();
         // SAFETY: the endpoint is open, and the value is as long as we say.
-        check("fi_setopt", unsafe {
+        check(Call::fi_setopt, unsafe {
             sys::fi_setopt(self.endpoint.as_ptr(), level, number, value, size_of::<T>())
         })
     }
@@ -292,7 +306,7 @@ impl Rail {
             unsafe { sys::fi_getopt(self.endpoint.as_ptr(), level, number, place, &raw mut len) };
         match -code {
             sys::FI_ENOPROTOOPT | sys::FI_EOPNOTSUPP | sys::FI_ENOSYS | sys::FI_EINVAL => Ok(None),
-            _ => check("fi_getopt", code).map(|()| Some(value)),
+            _ => check(Call::fi_getopt, code).map(|()| Some(value)),
         }
     }
 
@@ -309,11 +323,11 @@ impl Rail {
                 name.resize(len, 0);
                 continue;
             }
-            check("fi_getname", code)?;
+            check(Call::fi_getname, code)?;
             name.truncate(len);
             return Ok(name);
         }
-        Err(FabricError::new("fi_getname", sys::FI_ETOOSMALL))
+        Err(FabricError::new(Call::fi_getname, sys::FI_ETOOSMALL))
     }
 }
 
@@ -340,7 +354,7 @@ fn open_queue(domain: &Domain, entries: usize) -> Result<Handle<sys::fid_cq>, Fa
         unsafe { sys::fi_cq_open(domain.as_ptr(), attributes, out, ptr::null_mut()) }
     };
     // SAFETY: fi_cq_open gives us a queue of our own.
-    unsafe { Handle::open("fi_cq_open", open) }
+    unsafe { Handle::open(Call::fi_cq_open, open) }
 }
 
 const EMPTY: isize = -sys::FI_EAGAIN as isize;

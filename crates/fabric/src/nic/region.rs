@@ -6,7 +6,7 @@
 //! - data rails move NCCL's bytes, control rails move ours, and no region serves both: the type parameter.
 //!
 //! ```compile_fail,E0308
-//! # use fabric::{Control, Data, UserMemory, nic::*};
+//! # use fabric::*;
 //! fn name(key: RemoteKey<Control>) -> RemoteBytes<Data> {
 //!     RemoteBytes { address: 0, key } // expected `RemoteKey<Data>`, found `RemoteKey<Control>`
 //! }
@@ -21,7 +21,7 @@ use libfabric_sys as sys;
 
 use super::domain::Domain;
 use super::regions::{Bin, Registered};
-use crate::error::{FabricError, check};
+use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::kind::RailKind;
@@ -64,13 +64,13 @@ impl Registered {
     ) -> Result<(Self, Names), FabricError> {
         let end = memory.address().checked_add(memory.len() as u64);
         if memory.is_empty() || end.is_none() {
-            return Err(FabricError::new("fi_mr_regattr", sys::FI_EINVAL));
+            return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
         }
         let mode = domain.mode();
         let requested_key = if mode.provider_keys {
             None
         } else {
-            Some(keys.take().ok_or(FabricError::new("fi_mr_regattr", sys::FI_ENOKEY))?)
+            Some(keys.take().ok_or(FabricError::new(Call::fi_mr_regattr, sys::FI_ENOKEY))?)
         };
         let wire_base = if mode.virtual_addresses { memory.address() } else { 0 };
         let handle = register(domain, &memory, K::ACCESS, requested_key.unwrap_or(0));
@@ -243,7 +243,7 @@ fn register(
         unsafe { sys::fi_mr_regattr(domain.as_ptr(), &raw const attributes.known, flags, out) }
     };
     // SAFETY: fi_mr_regattr gives us a region of our own.
-    unsafe { Handle::open("fi_mr_regattr", open) }
+    unsafe { Handle::open(Call::fi_mr_regattr, open) }
 }
 
 /// fi_mr(3), FI_MR_ENDPOINT.
@@ -252,9 +252,9 @@ fn bind_and_enable(
     endpoint: *mut sys::fid_ep,
 ) -> Result<(), FabricError> {
     // SAFETY: both are open, and of one NIC, which closes the region first.
-    check("fi_mr_bind", unsafe { sys::fi_mr_bind(region.as_ptr(), endpoint.cast(), 0) })?;
+    check(Call::fi_mr_bind, unsafe { sys::fi_mr_bind(region.as_ptr(), endpoint.cast(), 0) })?;
     // SAFETY: as above.
-    check("fi_mr_enable", unsafe { sys::fi_mr_enable(region.as_ptr()) })
+    check(Call::fi_mr_enable, unsafe { sys::fi_mr_enable(region.as_ptr()) })
 }
 
 /// Descriptor and key, which are only there once registration is complete.
@@ -264,7 +264,7 @@ fn names(region: &Handle<sys::fid_mr>) -> Result<(*mut c_void, u64), FabricError
     // SAFETY: as above.
     let key = unsafe { sys::fi_mr_key(region.as_ptr()) };
     if key == sys::FI_KEY_NOTAVAIL {
-        return Err(FabricError::new("fi_mr_key", sys::FI_ENOKEY));
+        return Err(FabricError::new(Call::fi_mr_key, sys::FI_ENOKEY));
     }
     Ok((descriptor, key))
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::nic::{Delivery, Write};
 use fabric::{Data, error_text};
+use fabric::{Delivery, Write};
 
 use harness::Test;
 

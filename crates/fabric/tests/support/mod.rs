@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric::nic::{
-    CompletionError, Event, Nic, NicOptions, PeerAddress, Post, Region, RemoteBytes,
-};
+use fabric::{CompletionError, Event, Nic, NicOptions, PeerAddress, Post, Region, RemoteBytes};
 use fabric::{Control, Data, FabricError, Info, Library, Pages, Query};
 use harness::{Need, second_libfabric};
 
@@ -98,6 +96,7 @@ impl Side {
             data: Some(&[]),
             control: Some(&[]),
             entries: 1024,
+            one_queue: false,
             operations: OPERATIONS,
         };
         let mut nic = Nic::open(library, info, &options).expect("a NIC");

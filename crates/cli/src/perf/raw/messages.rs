@@ -7,8 +7,7 @@
 use std::sync::Arc;
 
 use fabric::{
-    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Domain, Endpoint, Fabric,
-    Info, Library, Pages, PeerAddress, Post, Posts, Region,
+    Control, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region,
 };
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
@@ -21,12 +20,9 @@ use crate::perf::statistics::Stopwatch;
 
 /// An endpoint for messages, its memory, and its one peer. Rank 0 sends, rank 1 receives and answers; back and forth, rank 0 begins.
 pub(super) struct Mail {
-    endpoint: Arc<Endpoint<Control>>,
-    queue: Arc<CompletionQueue>,
+    nic: Nic,
     source: Region<Control>,
     target: Region<Control>,
-    sending: Contexts,
-    receiving: Contexts,
     peer: PeerAddress,
     raw: Raw,
     first: bool,
@@ -35,9 +31,8 @@ pub(super) struct Mail {
     slots: Slots,
     /// Where they are received: the same at every size, since receives stay posted from one to the next.
     rooms: Slots,
-    /// Receives that are to be posted, by the number of their context.
+    /// Receives that are to be posted, by their tokens.
     unposted: Vec<usize>,
-    batch: Batch,
     patience: Patience,
     /// Sends of ours that have not ended, and messages of the peer's that have come and were not yet counted.
     in_flight: usize,
@@ -47,6 +42,8 @@ pub(super) struct Mail {
 /// Receives posted ahead, one way: enough that a full window never waits for one.
 const AHEAD: usize = 128;
 const ANSWER_BYTES: usize = 1;
+/// The token of sends; a receive has its number.
+const SENT: u64 = u64::MAX;
 
 impl Mail {
     pub(super) fn open(
@@ -57,12 +54,12 @@ impl Mail {
         bootstrap: &mut dyn Bootstrap,
     ) -> Result<Self, GroupError> {
         let wait = options.timeout();
-        let fabric = Fabric::open(library, info).map_err(broken)?;
-        let domain = Domain::open(&fabric, info).map_err(broken)?;
-        let queue = CompletionQueue::open(&domain, QUEUE_ENTRIES).map_err(broken)?;
-        let addresses = AddressVector::open(&domain).map_err(broken)?;
-        let endpoint =
-            Endpoint::<Control>::open(&domain, info, &queue, &addresses).map_err(broken)?;
+        let operations = u16::try_from(raw.window + AHEAD)
+            .map_err(|_| GroupError::Usage(format!("a window of {}", raw.window)))?;
+        let entries = QUEUE_ENTRIES;
+        let rails =
+            NicOptions { data: None, control: Some(&[]), entries, one_queue: false, operations };
+        let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
         let first = bootstrap.rank() == 0;
         let (sent, received) = match (raw.latency, first) {
             (true, _) => (options.last(), options.last()),
@@ -72,28 +69,24 @@ impl Mail {
         let ahead = if raw.latency { raw.ahead() } else { AHEAD };
         let rooms = Slots::of(received, ahead, 1);
         let source = Slots::of(sent, if raw.latency { 1 } else { raw.window }, 1);
-        let register = |bytes: usize| {
-            let pages = Pages::map(bytes)
-                .map_err(|error| GroupError::System { what: "mapping memory", error })?;
+        let names = bootstrap.all_gather(nic.control_name(), wait)?;
+        let peer = nic.join(&names[1 - bootstrap.rank()]).map_err(broken)?;
+        let mut register = |bytes: usize| {
+            let pages = Pages::map(bytes).map_err(broken)?;
             pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
-            Region::register_pages(&endpoint, Arc::new(pages)).map_err(broken)
+            nic.register(pages.into()).map_err(broken)
         };
-        let names = bootstrap.all_gather(&endpoint.name().map_err(broken)?, wait)?;
         let mut mail = Self {
-            peer: addresses.insert(&names[1 - bootstrap.rank()]).map_err(broken)?,
+            peer,
             source: register(source.count * source.send_stride)?,
             target: register(rooms.count * rooms.receive_stride)?,
-            endpoint,
-            queue,
-            sending: Contexts::new(raw.window),
-            receiving: Contexts::new(ahead),
+            nic,
             raw: raw.clone(),
             first,
             bytes: 0,
             slots: Slots::default(),
             rooms,
             unposted: (0..ahead).collect(),
-            batch: Batch::new(),
             patience: Patience::new(wait, spins_for(2)),
             in_flight: 0,
             arrived: 0,
@@ -151,7 +144,7 @@ impl Mail {
 
     /// Sends and waits for the answer, or the other way round.
     fn rally(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        let inject = !self.raw.no_inject && self.bytes <= self.endpoint.inject_bytes();
+        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Control>();
         for number in 0..messages {
             if !self.first {
                 self.arrival()?;
@@ -186,10 +179,10 @@ impl Mail {
         Ok(())
     }
 
-    fn inject(&self) -> Result<bool, GroupError> {
-        let bytes = self.source.local(0, self.bytes).ok_or_else(beyond)?;
-        let bytes = self.source.host_bytes(bytes.address(), self.bytes).ok_or_else(beyond)?;
-        let posted = self.endpoint.inject(bytes, self.peer).map_err(broken)?;
+    fn inject(&mut self) -> Result<bool, GroupError> {
+        let address = self.source.memory().address();
+        let bytes = self.source.host_bytes(address, self.bytes).ok_or_else(beyond)?;
+        let posted = self.nic.inject_send(bytes, self.peer).map_err(broken)?;
         Ok(posted == Post::Accepted)
     }
 
@@ -200,8 +193,7 @@ impl Mail {
         let bytes = if self.first || self.raw.latency { self.bytes } else { ANSWER_BYTES };
         let offset = number % self.slots.count * self.slots.send_stride;
         let bytes = self.source.local(offset, bytes).ok_or_else(beyond)?;
-        let context = self.sending.at(number % self.raw.window);
-        let posted = self.endpoint.send(bytes, self.peer, context).map_err(broken)?;
+        let posted = self.nic.send(bytes, self.peer, SENT).map_err(broken)?;
         self.in_flight += usize::from(posted == Post::Accepted);
         Ok(posted == Post::Accepted)
     }
@@ -211,9 +203,9 @@ impl Mail {
         let Slots { count, receive_stride, .. } = self.rooms;
         while let Some(number) = self.unposted.last() {
             let room = self.target.local(number % count * receive_stride, receive_stride);
-            let context = self.receiving.at(*number);
-            let post = self.endpoint.receive(room.ok_or_else(beyond)?, context).map_err(broken)?;
-            if post == Post::Again {
+            let room = room.ok_or_else(beyond)?;
+            let post = self.nic.receive(room, *number as u64).map_err(broken)?;
+            if post != Post::Accepted {
                 break;
             }
             self.unposted.pop();
@@ -243,7 +235,7 @@ impl Side for Mail {
     }
 
     fn posts(&self) -> Posts {
-        self.endpoint.posts()
+        self.nic.control_posts()
     }
 
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
@@ -256,22 +248,23 @@ impl Side for Mail {
 
     #[inline]
     fn poll(&mut self) -> Result<(), GroupError> {
-        match self.queue.read(&mut self.batch) {
-            CqPoll::Empty => return Ok(()),
-            CqPoll::Completions(completions) => {
-                for completion in completions {
-                    if completion.is_receive() {
-                        self.arrived += 1;
-                        self.unposted.extend(self.receiving.index_of(completion.context()));
-                    } else {
-                        self.in_flight -= 1;
-                    }
+        if self.nic.poll_control().is_empty() {
+            return Ok(());
+        }
+        while let Some(event) = self.nic.next_control() {
+            match event {
+                Event::Ended { token: SENT, .. } => self.in_flight -= 1,
+                Event::Ended { token, .. } => {
+                    self.arrived += 1;
+                    self.unposted.extend(usize::try_from(token));
                 }
+                Event::Arrived { .. } => {}
+                Event::Failed(failed) => {
+                    let error = failed.error;
+                    return Err(GroupError::Contract(format!("a message failed: {error}")));
+                }
+                Event::Broken(error) => return Err(broken(error)),
             }
-            CqPoll::Failed(error) => {
-                return Err(GroupError::Contract(format!("a message failed: {error}")));
-            }
-            CqPoll::Broken(error) => return Err(broken(error)),
         }
         self.post_receives()
     }

@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabric::{
-    AddressVector, Batch, CompletionQueue, Contexts, Control, CqPoll, Data, Delivery, Domain,
-    Endpoint, Fabric, Info, Library, Pages, PeerAddress, Post, Posts, Region, RemoteBytes,
-    RemoteKey,
+    Control, Data, Delivery, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post,
+    Posts, Region, RemoteBytes, RemoteKey, Write,
 };
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
@@ -23,14 +22,13 @@ use crate::perf::statistics::Stopwatch;
 
 /// Two endpoints, the memory they write from and are written to, and the one peer. Rank 0 sends, or begins.
 pub(super) struct Pair {
+    nic: Nic,
     data: Writer,
     control: Mouth,
-    queue: Arc<CompletionQueue>,
     raw: Raw,
     first: bool,
     bytes: usize,
     slots: Slots,
-    batch: Batch,
     patience: Patience,
     /// Places that the peer has announced, and were not yet written to.
     announced: VecDeque<RemoteBytes<Data>>,
@@ -40,22 +38,17 @@ pub(super) struct Pair {
 }
 
 struct Writer {
-    endpoint: Arc<Endpoint<Data>>,
     source: Region<Data>,
     target: Region<Data>,
-    contexts: Contexts,
     peer: PeerAddress,
 }
 
 /// What is announced, and heard.
 struct Mouth {
-    endpoint: Arc<Endpoint<Control>>,
     peer: PeerAddress,
     /// First the letters that leave, then rooms for those that come.
     pages: Arc<Pages>,
     letters: Region<Control>,
-    sending: Contexts,
-    receiving: Contexts,
     /// Letters under way.
     in_flight: usize,
     sent: usize,
@@ -67,6 +60,12 @@ struct Mouth {
 const WRITES: usize = 64;
 /// Letters under way, and rooms for letters: as many as places that can be announced.
 const LETTERS: usize = 32;
+/// Writes, letters under way and rooms.
+const OPERATIONS: u16 = 128;
+const _: () = assert!(OPERATIONS as usize == WRITES + 2 * LETTERS);
+/// The tokens of writes and of letters; a room has its number.
+const WRITTEN: u64 = u64::MAX;
+const SAID: u64 = u64::MAX - 1;
 /// Address and key of a place.
 const LETTER_BYTES: usize = 16;
 /// A cache line for each letter.
@@ -86,60 +85,51 @@ impl Pair {
             slots.count * slots.receive_stride
         });
         let bytes = bytes.max().unwrap_or(1);
-        let fabric = Fabric::open(library, info).map_err(broken)?;
-        let domain = Domain::open(&fabric, info).map_err(broken)?;
-        let queue = CompletionQueue::open(&domain, QUEUE_ENTRIES).map_err(broken)?;
-        let addresses = AddressVector::open(&domain).map_err(broken)?;
-        let data = Endpoint::<Data>::open(&domain, info, &queue, &addresses).map_err(broken)?;
-        let control =
-            Endpoint::<Control>::open(&domain, info, &queue, &addresses).map_err(broken)?;
+        let (entries, operations) = (QUEUE_ENTRIES, OPERATIONS);
+        let rails = NicOptions {
+            data: Some(&[]),
+            control: Some(&[]),
+            one_queue: true,
+            entries,
+            operations,
+        };
+        let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
         let map = |bytes| {
-            let pages = Pages::map(bytes)
-                .map_err(|error| GroupError::System { what: "mapping memory", error })?;
+            let pages = Pages::map(bytes).map_err(broken)?;
             pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
             Ok::<_, GroupError>(Arc::new(pages))
         };
-        let register = || Region::register_pages(&data, map(bytes)?).map_err(broken);
+        let mut register = || nic.register(map(bytes)?.into()).map_err(broken);
         let (source, target) = (register()?, register()?);
         let pages = map(2 * LETTERS * LETTER_STRIDE)?;
-        let letters = Region::register_pages(&control, Arc::clone(&pages)).map_err(broken)?;
-        let mut peer = |name: Vec<u8>| {
-            let names = bootstrap.all_gather(&name, wait)?;
-            addresses.insert(&names[1 - bootstrap.rank()]).map_err(broken)
+        let letters = nic.register(Arc::clone(&pages).into()).map_err(broken)?;
+        let names = [nic.data_name().to_vec(), nic.control_name().to_vec()];
+        let mut peer = |name: &[u8]| {
+            let names = bootstrap.all_gather(name, wait)?;
+            nic.join(&names[1 - bootstrap.rank()]).map_err(broken)
         };
-        let data_peer = peer(data.name().map_err(broken)?)?;
-        let control_peer = peer(control.name().map_err(broken)?)?;
+        let (data_peer, control_peer) = (peer(&names[0])?, peer(&names[1])?);
         let mut pair = Self {
-            data: Writer {
-                endpoint: data,
-                source,
-                target,
-                contexts: Contexts::new(WRITES),
-                peer: data_peer,
-            },
+            nic,
+            data: Writer { source, target, peer: data_peer },
             control: Mouth {
-                endpoint: control,
                 peer: control_peer,
                 pages,
                 letters,
-                sending: Contexts::new(LETTERS),
-                receiving: Contexts::new(LETTERS),
                 in_flight: 0,
                 sent: 0,
                 unposted: (0..LETTERS).collect(),
             },
-            queue,
             raw: raw.clone(),
             first: bootstrap.rank() == 0,
             bytes: 0,
             slots: Slots::default(),
-            batch: Batch::new(),
             patience: Patience::new(wait, spins_for(2)),
             announced: VecDeque::with_capacity(LETTERS),
             ended: 0,
             arrived: 0,
         };
-        pair.control.post_rooms()?;
+        pair.control.post_rooms(&mut pair.nic)?;
         Ok(pair)
     }
 
@@ -187,7 +177,7 @@ impl Pair {
 
     /// Writes and waits for the answer, or the other way round; places are announced as the plugin's receives are posted.
     fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let inject = !self.raw.no_inject && self.bytes <= self.data.endpoint.inject_bytes();
+        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
         let ahead = self.raw.ahead();
         let (mut asked, mut waited_for, mut ended) = (0, 0, 0);
         for number in 0..messages {
@@ -250,24 +240,23 @@ impl Pair {
         let offset = number % self.slots.count * self.slots.receive_stride;
         let base = self.data.target.remote_base() + offset as u64;
         let inject = !self.raw.no_inject;
-        self.control.say(base, self.data.target.key().to_wire(), inject)
+        self.control.say(&mut self.nic, base, self.data.target.key().to_wire(), inject)
     }
 
     /// Writes message `number` to the place that was announced first; false: none is, or there is no room.
     fn put(&mut self, number: usize, inject: bool) -> Result<bool, GroupError> {
         let Some(remote) = self.announced.front().copied() else { return Ok(false) };
-        let Writer { endpoint, source, contexts, peer, .. } = &self.data;
+        let Writer { source, peer, .. } = &self.data;
         // Back and forth, messages are sent from one place, as the plugin's are.
         let place = if self.raw.latency { 0 } else { number % self.slots.count };
         let local = source.local(place * self.slots.send_stride, self.bytes).ok_or_else(beyond)?;
         let immediate = number as u64 & u64::from(u32::MAX);
         let post = if inject {
             let bytes = source.host_bytes(local.address(), self.bytes).ok_or_else(beyond)?;
-            endpoint.inject_write_with_immediate(bytes, remote, *peer, immediate)
+            self.nic.inject(bytes, remote, *peer, immediate)
         } else {
-            let context = contexts.at(number % WRITES);
-            let delivery = Delivery::Default;
-            endpoint.write_with_immediate(local, remote, *peer, immediate, delivery, context)
+            let write = Write { local, remote, peer: *peer, delivery: Delivery::Default };
+            self.nic.write(&write, Some(immediate), WRITTEN)
         };
         let accepted = post.map_err(broken)? == Post::Accepted;
         if accepted {
@@ -288,7 +277,13 @@ impl Pair {
 
 impl Mouth {
     /// Sends the address and the key of a place; false: not now.
-    fn say(&mut self, address: u64, key: u64, inject: bool) -> Result<bool, GroupError> {
+    fn say(
+        &mut self,
+        nic: &mut Nic,
+        address: u64,
+        key: u64,
+        inject: bool,
+    ) -> Result<bool, GroupError> {
         if self.in_flight == LETTERS {
             return Ok(false);
         }
@@ -299,12 +294,12 @@ impl Mouth {
         letter[8..].copy_from_slice(&key.to_le_bytes());
         self.pages.copy_in(offset, &letter);
         let local = self.letters.local(offset, LETTER_BYTES).ok_or_else(beyond)?;
-        let inject = inject && LETTER_BYTES <= self.endpoint.inject_bytes();
+        let inject = inject && LETTER_BYTES <= nic.inject_bytes::<Control>();
         let post = if inject {
             let bytes = self.letters.host_bytes(local.address(), LETTER_BYTES);
-            self.endpoint.inject(bytes.ok_or_else(beyond)?, self.peer)
+            nic.inject_send(bytes.ok_or_else(beyond)?, self.peer)
         } else {
-            self.endpoint.send(local, self.peer, self.sending.at(place))
+            nic.send(local, self.peer, SAID)
         };
         let accepted = post.map_err(broken)? == Post::Accepted;
         self.sent += usize::from(accepted);
@@ -321,12 +316,12 @@ impl Mouth {
         RemoteBytes { address: word(0), key: RemoteKey::from_wire(word(8)) }
     }
 
-    fn post_rooms(&mut self) -> Result<(), GroupError> {
+    fn post_rooms(&mut self, nic: &mut Nic) -> Result<(), GroupError> {
         while let Some(room) = self.unposted.last() {
             let bytes = self.letters.local((LETTERS + room) * LETTER_STRIDE, LETTER_BYTES);
-            let context = self.receiving.at(*room);
-            let post = self.endpoint.receive(bytes.ok_or_else(beyond)?, context).map_err(broken)?;
-            if post == Post::Again {
+            let bytes = bytes.ok_or_else(beyond)?;
+            let post = nic.receive(bytes, *room as u64).map_err(broken)?;
+            if post != Post::Accepted {
                 break;
             }
             self.unposted.pop();
@@ -350,40 +345,33 @@ impl Side for Pair {
     }
 
     fn posts(&self) -> Posts {
-        let mut posts = self.data.endpoint.posts();
-        posts += self.control.endpoint.posts();
+        let mut posts = self.nic.data_posts();
+        posts += self.nic.control_posts();
         posts
     }
 
     #[inline]
     fn poll(&mut self) -> Result<(), GroupError> {
-        match self.queue.read(&mut self.batch) {
-            CqPoll::Empty => return Ok(()),
-            CqPoll::Completions(completions) => {
-                for completion in completions {
-                    let context = completion.context();
-                    let is_of = |contexts: &Contexts, len: usize| {
-                        contexts.index_of(context).filter(|index| *index < len)
-                    };
-                    if completion.is_remote_write() {
-                        self.arrived += 1;
-                    } else if completion.is_receive() {
-                        let room = is_of(&self.control.receiving, LETTERS).ok_or_else(stray)?;
-                        self.announced.push_back(self.control.heard(room));
-                    } else if is_of(&self.data.contexts, WRITES).is_some() {
-                        self.ended += 1;
-                    } else {
-                        is_of(&self.control.sending, LETTERS).ok_or_else(stray)?;
-                        self.control.in_flight -= 1;
-                    }
-                }
-            }
-            CqPoll::Failed(error) => {
-                return Err(GroupError::Contract(format!("a write or a message failed: {error}")));
-            }
-            CqPoll::Broken(error) => return Err(broken(error)),
+        if self.nic.poll_data().is_empty() {
+            return Ok(());
         }
-        self.control.post_rooms()
+        while let Some(event) = self.nic.next_data() {
+            match event {
+                Event::Arrived { .. } => self.arrived += 1,
+                Event::Ended { token: WRITTEN, .. } => self.ended += 1,
+                Event::Ended { token: SAID, .. } => self.control.in_flight -= 1,
+                Event::Ended { token, .. } => {
+                    let room = usize::try_from(token).ok().filter(|room| *room < LETTERS);
+                    self.announced.push_back(self.control.heard(room.ok_or_else(stray)?));
+                }
+                Event::Failed(failed) => {
+                    let why = format!("a write or a message failed: {}", failed.error);
+                    return Err(GroupError::Contract(why));
+                }
+                Event::Broken(error) => return Err(broken(error)),
+            }
+        }
+        self.control.post_rooms(&mut self.nic)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fabric::{
-    AddressVector, Batch, CompletionQueue, Contexts, CqPoll, Data, Delivery, Domain, Endpoint,
-    Fabric, Info, Library, Pages, PeerAddress, Post, Posts, Region, RemoteBytes, RemoteKey,
+    Data, Delivery, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region,
+    RemoteBytes, RemoteKey, Write,
 };
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
@@ -17,11 +17,9 @@ use crate::perf::statistics::Stopwatch;
 
 /// An endpoint, the memory it writes from and is written to, and its one peer.
 pub(super) struct Rail {
-    endpoint: Arc<Endpoint<Data>>,
-    queue: Arc<CompletionQueue>,
+    nic: Nic,
     source: Region<Data>,
     _target: Region<Data>,
-    contexts: Contexts,
     peer: PeerAddress,
     /// The peer's target.
     remote_base: u64,
@@ -30,15 +28,14 @@ pub(super) struct Rail {
     first: bool,
     bytes: usize,
     slots: Slots,
-    batch: Batch,
     patience: Patience,
     /// Writes of ours that have ended, and writes of the peer's that have arrived, and were not yet counted.
     ended: usize,
     arrived: usize,
 }
 
-/// A write has a context while it is outstanding; 32 are the most.
-const CONTEXTS: usize = 64;
+/// Writes that may be outstanding; 32 are the most.
+const OPERATIONS: u16 = 64;
 const ANSWER_BYTES: usize = 8;
 
 impl Rail {
@@ -55,21 +52,24 @@ impl Rail {
             slots.count * slots.send_stride
         });
         let bytes = bytes.max().unwrap_or(1);
-        let fabric = Fabric::open(library, info).map_err(broken)?;
-        let domain = Domain::open(&fabric, info).map_err(broken)?;
-        let queue = CompletionQueue::open(&domain, QUEUE_ENTRIES).map_err(broken)?;
-        let addresses = AddressVector::open(&domain).map_err(broken)?;
-        let endpoint = Endpoint::<Data>::open(&domain, info, &queue, &addresses).map_err(broken)?;
-        let register = || {
-            let pages = Pages::map(bytes)
-                .map_err(|error| GroupError::System { what: "mapping memory", error })?;
-            pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
-            Region::register_pages(&endpoint, Arc::new(pages)).map_err(broken)
+        let entries = QUEUE_ENTRIES;
+        let rails = NicOptions {
+            data: Some(&[]),
+            control: None,
+            entries,
+            one_queue: false,
+            operations: OPERATIONS,
         };
-        let (source, target) = (register()?, register()?);
+        let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
+        let mut register = || {
+            let pages = Pages::map(bytes).map_err(broken)?;
+            pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
+            nic.register(pages.into()).map_err(broken)
+        };
+        let (source, target): (Region<Data>, Region<Data>) = (register()?, register()?);
         let mut card = target.remote_base().to_le_bytes().to_vec();
         card.extend(target.key().to_wire().to_le_bytes());
-        card.extend(endpoint.name().map_err(broken)?);
+        card.extend(nic.data_name());
         let cards = bootstrap.all_gather(&card, wait)?;
         let theirs = &cards[1 - bootstrap.rank()];
         let word = |index: usize| -> Option<u64> {
@@ -80,19 +80,16 @@ impl Rail {
             return Err(GroupError::Bootstrap("the peer sent an address that is none".to_owned()));
         };
         Ok(Self {
-            peer: addresses.insert(name).map_err(broken)?,
-            endpoint,
-            queue,
+            peer: nic.join(name).map_err(broken)?,
+            nic,
             source,
             _target: target,
-            contexts: Contexts::new(CONTEXTS),
             remote_base,
             remote_key: RemoteKey::from_wire(key),
             raw: raw.clone(),
             first: bootstrap.rank() == 0,
             bytes: 0,
             slots: Slots::default(),
-            batch: Batch::new(),
             patience: Patience::new(wait, spins_for(2)),
             ended: 0,
             arrived: 0,
@@ -156,7 +153,7 @@ impl Rail {
     /// Writes and waits for the answer, or the other way round.
     fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let serves = self.first;
-        let inject = !self.raw.no_inject && self.bytes <= self.endpoint.inject_bytes();
+        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
         let (mut posted, mut over) = (0, 0);
         for number in 0..messages {
             if !serves {
@@ -167,11 +164,11 @@ impl Rail {
             self.patience.reset();
             loop {
                 over += std::mem::take(&mut self.ended);
-                // A context is free again when its write has ended.
+                // There is room again when a write has ended.
                 let posted_now = if inject {
                     self.inject(number)?
                 } else {
-                    posted - over < CONTEXTS && self.write(posted)?
+                    posted - over < usize::from(OPERATIONS) && self.write(posted)?
                 };
                 if posted_now {
                     posted += usize::from(!inject);
@@ -204,51 +201,45 @@ impl Rail {
         Ok(())
     }
 
-    fn write(&self, number: usize) -> Result<bool, GroupError> {
+    fn write(&mut self, number: usize) -> Result<bool, GroupError> {
         self.write_bytes(number, self.bytes)
     }
 
-    /// As many answers are under way as half windows are: fewer than there are contexts.
-    fn answer(&self, number: usize) -> Result<bool, GroupError> {
+    /// As many answers are under way as half windows are: fewer than there is room for.
+    fn answer(&mut self, number: usize) -> Result<bool, GroupError> {
         self.write_bytes(number, self.bytes.min(ANSWER_BYTES))
     }
 
-    fn write_bytes(&self, number: usize, bytes: usize) -> Result<bool, GroupError> {
-        let (local, remote) = self.place(number, bytes)?;
-        let context = self.contexts.at(number % CONTEXTS);
-        let immediate = number as u64 & u64::from(u32::MAX);
-        let post = self.endpoint.write_with_immediate(
-            local,
-            remote,
-            self.peer,
-            immediate,
-            Delivery::Default,
-            context,
-        );
-        Ok(post.map_err(broken)? == Post::Accepted)
-    }
-
-    fn inject(&self, number: usize) -> Result<bool, GroupError> {
-        let (local, remote) = self.place(number, self.bytes)?;
-        let local = self.source.host_bytes(local.address(), self.bytes);
-        let local =
-            local.ok_or_else(|| GroupError::Usage("a message beyond its memory".to_owned()))?;
-        let immediate = number as u64 & u64::from(u32::MAX);
-        let post = self.endpoint.inject_write_with_immediate(local, remote, self.peer, immediate);
-        Ok(post.map_err(broken)? == Post::Accepted)
-    }
-
-    fn place(
-        &self,
-        number: usize,
-        bytes: usize,
-    ) -> Result<(fabric::LocalBytes<'_, Data>, RemoteBytes<Data>), GroupError> {
-        let offset = number % self.slots.count * self.slots.send_stride;
+    fn write_bytes(&mut self, number: usize, bytes: usize) -> Result<bool, GroupError> {
+        let offset = self.offset(number);
         // Back and forth, messages are sent from one place, as the plugin's are.
-        let local = self.source.local(if self.raw.latency { 0 } else { offset }, bytes);
-        let local =
-            local.ok_or_else(|| GroupError::Usage("a message beyond its memory".to_owned()))?;
-        Ok((local, RemoteBytes { address: self.remote_base + offset as u64, key: self.remote_key }))
+        let from = if self.raw.latency { 0 } else { offset };
+        let (peer, delivery) = (self.peer, Delivery::Default);
+        let remote = self.remote(offset);
+        let local = self.source.local(from, bytes).ok_or_else(beyond)?;
+        let immediate = number as u64 & u64::from(u32::MAX);
+        let write = Write { local, remote, peer, delivery };
+        let post = self.nic.write(&write, Some(immediate), 0);
+        Ok(post.map_err(broken)? == Post::Accepted)
+    }
+
+    fn inject(&mut self, number: usize) -> Result<bool, GroupError> {
+        let offset = self.offset(number);
+        let (remote, peer) = (self.remote(offset), self.peer);
+        let from = if self.raw.latency { 0 } else { offset };
+        let address = self.source.memory().address() + from as u64;
+        let local = self.source.host_bytes(address, self.bytes).ok_or_else(beyond)?;
+        let immediate = number as u64 & u64::from(u32::MAX);
+        let post = self.nic.inject(local, remote, peer, immediate);
+        Ok(post.map_err(broken)? == Post::Accepted)
+    }
+
+    fn offset(&self, number: usize) -> usize {
+        number % self.slots.count * self.slots.send_stride
+    }
+
+    fn remote(&self, offset: usize) -> RemoteBytes<Data> {
+        RemoteBytes { address: self.remote_base + offset as u64, key: self.remote_key }
     }
 
     #[inline]
@@ -268,7 +259,7 @@ impl Side for Rail {
     }
 
     fn posts(&self) -> Posts {
-        self.endpoint.posts()
+        self.nic.data_posts()
     }
 
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
@@ -281,19 +272,24 @@ impl Side for Rail {
 
     #[inline]
     fn poll(&mut self) -> Result<(), GroupError> {
-        match self.queue.read(&mut self.batch) {
-            CqPoll::Empty => {}
-            CqPoll::Completions(completions) => {
-                let arrived =
-                    completions.iter().filter(|completion| completion.is_remote_write()).count();
-                self.arrived += arrived;
-                self.ended += completions.len() - arrived;
+        if self.nic.poll_data().is_empty() {
+            return Ok(());
+        }
+        while let Some(event) = self.nic.next_data() {
+            match event {
+                Event::Arrived { .. } => self.arrived += 1,
+                Event::Ended { .. } => self.ended += 1,
+                Event::Failed(failed) => {
+                    let error = failed.error;
+                    return Err(GroupError::Contract(format!("a write failed: {error}")));
+                }
+                Event::Broken(error) => return Err(broken(error)),
             }
-            CqPoll::Failed(error) => {
-                return Err(GroupError::Contract(format!("a write failed: {error}")));
-            }
-            CqPoll::Broken(error) => return Err(broken(error)),
         }
         Ok(())
     }
+}
+
+fn beyond() -> GroupError {
+    GroupError::Usage("a message beyond its memory".to_owned())
 }

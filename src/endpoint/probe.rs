@@ -4,7 +4,7 @@
 //! reports remote writes with length 0. Here is what is attempted, in which order, and what each end of it means. The endpoint
 //! posts and polls (`endpoint::probing`): a few steps in each call of connect and accept, since the first contact of an
 //! endpoint with itself takes milliseconds on some providers, and nothing may block so long. What cannot be learned by doing
-//! are two functions at its end.
+//! is in `plugin::assumed`.
 //!
 //! ```text
 //! write ──▶ write with immediate ──▶ read ──▶ write, complete on delivery ──▶ over
@@ -13,11 +13,10 @@
 
 use std::time::{Duration, Instant};
 
-use fabric::{FabricError, Info};
+use fabric::FabricError;
 use proto::capabilities::{Capabilities, ImmediateWidth};
 
-use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core};
-use crate::rail::Attempt;
+use super::operation::Attempt;
 
 /// All of the probe ends within this, of time in which somebody polls; what was not seen by then counts as absent.
 const PROBE_BOUND: Duration = Duration::from_secs(2);
@@ -113,7 +112,7 @@ impl Probe {
         }
         if self.polled > PROBE_BOUND {
             return Step::Over(match self.attempt {
-                Attempt::Write => Err(FabricError { call: TO_ITSELF, code: TIMED_OUT }),
+                Attempt::Write => Err(FabricError::SELF_WRITE_SILENT),
                 _ => Ok(self.found),
             });
         }
@@ -141,7 +140,7 @@ impl Probe {
         if attempt == self.attempt {
             self.seen.completed |= well;
             if !well {
-                self.seen.failure = Some(FabricError { call: TO_ITSELF, code: BROKEN });
+                self.seen.failure = Some(FabricError::SELF_WRITE_FAILED);
             }
         }
     }
@@ -154,35 +153,11 @@ impl Probe {
     }
 }
 
-const TO_ITSELF: &str = "fi_write to itself";
-// EIO and ETIMEDOUT, as libfabric has them.
-const BROKEN: i32 = -5;
-const TIMED_OUT: i32 = -110;
-
 impl Found {
     /// With what is known without trying.
     pub(crate) fn with(self, assumed: Capabilities) -> Capabilities {
         let Self { immediate, true_lengths, self_read, delivery_complete } = self;
         Capabilities { immediate, true_lengths, self_read, delivery_complete, ..assumed }
-    }
-}
-
-/// What is known without trying, and what is to be tried as absent. Up to `inject_bytes` an endpoint would inject.
-pub(crate) fn assumed(info: &Info, inject_bytes: usize) -> Capabilities {
-    let Found { immediate, true_lengths, self_read, delivery_complete } = Found::default();
-    Capabilities {
-        immediate,
-        true_lengths,
-        self_read,
-        delivery_complete,
-        proves_arrival: proves_arrival(info.protocol(), info.provider()),
-        rma_inject_bytes: if injects(info.provider()) {
-            u32::try_from(inject_bytes).unwrap_or(u32::MAX)
-        } else {
-            0
-        },
-        virtual_addresses: info.region_mode().virtual_addresses,
-        largest_write: info.max_message(),
     }
 }
 
@@ -195,23 +170,6 @@ fn width_of(data: u64) -> ImmediateWidth {
     } else {
         ImmediateWidth::None
     }
-}
-
-/// Whether a completion of a write proves that its bytes are at the peer. No write to oneself shows that: the NIC that
-/// acknowledges is the one that waits. So the wire protocol decides (fi_endpoint(3), `protocol`): on that of a reliable NIC
-/// the far side acknowledges, and a provider that speaks it for another one keeps its promises; software completes from a
-/// queue of its own.
-fn proves_arrival(protocol: u32, provider: &str) -> bool {
-    // A layer has a protocol of its own whatever it stands on, and cxi a second one in later releases: there the name of
-    // the core provider, which comes first, says who acknowledges.
-    matches!(protocol, FI_PROTO_CXI | FI_PROTO_EFA)
-        || matches!(core(provider), "cxi" | "efa" | "verbs")
-}
-
-/// Whether an injected write that fails is without harm. Over tcp it is reported, without a context (libfabric prov/tcp, up to 2.5 at least),
-/// and rxm looks at the context of whatever fails: a process would not outlive the death of a peer that it writes to.
-fn injects(provider: &str) -> bool {
-    provider != "tcp;ofi_rxm"
 }
 
 #[cfg(test)]
@@ -249,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_or_fails_is_absent_but_for_the_plain_write() {
-        let refusal = FabricError { call: "fi_writedata", code: -38 };
+        let refusal = FabricError::NO_RAIL;
         for (index, wrong) in ALL.into_iter().enumerate() {
             for by_post in [true, false] {
                 let now = Instant::now();
@@ -326,7 +284,7 @@ mod tests {
         let mut probe = Probe::new(now);
         goes_well(&mut probe, now, Attempt::Write);
         assert_eq!(probe.step(now), Step::Post(Attempt::WriteWithImmediate));
-        probe.refused(FabricError { call: "fi_writedata", code: -38 });
+        probe.refused(FabricError::NO_RAIL);
         assert_eq!(probe.step(now), Step::Post(Attempt::Read));
         probe.posted();
         probe.ended(Attempt::WriteWithImmediate, true);
@@ -343,39 +301,5 @@ mod tests {
         assert_eq!(width_of(PROBE_IMMEDIATE), ImmediateWidth::Eight);
         assert_eq!(width_of(PROBE_IMMEDIATE & 0xffff_ffff), ImmediateWidth::Four);
         assert_eq!(width_of(0), ImmediateWidth::None);
-    }
-
-    #[test]
-    fn only_rxm_over_tcp_ends_the_process_by_an_injected_write() {
-        assert!(!injects("tcp;ofi_rxm"));
-        for provider in ["tcp", "net", "verbs;ofi_rxm", "sockets", "shm", "cxi", "efa"] {
-            assert!(injects(provider), "{provider}");
-        }
-    }
-
-    #[test]
-    fn only_hardware_that_acknowledges_proves_arrival() {
-        let (sockets, rxm, rxd, xnet) = (6, 11, 12, 25);
-        for (protocol, provider) in [
-            (xnet, "net"),
-            (xnet, "tcp"),
-            (rxm, "tcp;ofi_rxm"),
-            (sockets, "sockets"),
-            (16, "shm"),
-            (rxd, "udp;ofi_rxd"),
-            (xnet, "another"),
-        ] {
-            assert!(!proves_arrival(protocol, provider), "{provider}");
-        }
-        for (protocol, provider) in [
-            (FI_PROTO_CXI, "cxi"),
-            (29, "cxi"),
-            (FI_PROTO_EFA, "efa"),
-            (rxm, "verbs;ofi_rxm"),
-            (FI_PROTO_CXI, "another"),
-            (FI_PROTO_EFA, "another"),
-        ] {
-            assert!(proves_arrival(protocol, provider), "{provider}");
-        }
     }
 }

@@ -1,18 +1,15 @@
 //! A buffer of NCCL's, registered once on each data rail that may use it.
 
 use std::iter;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::{
-    Data, Endpoint, FabricError, HostBytes, LocalBytes, MemoryKind, Pages, Region, UserMemory,
-};
+use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, MemoryKind, Pages, Region};
+
+use super::nics::Port;
 
 /// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
 #[derive(Debug)]
 pub(crate) struct UserRegion {
-    id: RegionId,
     first: Region<Data>,
     /// Those of the rails behind the first.
     others: Box<[Region<Data>]>,
@@ -22,65 +19,75 @@ pub(crate) struct UserRegion {
     first_keys: [u64; 2],
     /// What is added to an address of ours to name it to a peer.
     to_target: u64,
-    memory: UserMemory,
+    address: u64,
     /// Behind its last byte.
     end: u64,
 }
 
-/// Tells a registration from all others of the process, those that are gone included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegionId(u64);
-
-impl RegionId {
-    pub(super) fn next() -> Self {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        Self(MADE.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
 impl UserRegion {
-    /// Registers `memory` on every one of `rails`; a rail that refuses undoes the ones before it.
-    pub(crate) fn register<'a>(
-        rails: impl Iterator<Item = &'a Arc<Endpoint<Data>>>,
-        memory: UserMemory,
-    ) -> Result<Self, FabricError> {
-        Self::of(rails.map(|endpoint| Region::register(endpoint, memory)))
+    /// Registers `memory` on every data rail; a rail that refuses undoes the ones before it.
+    pub(super) fn register(nics: &mut [Port], memory: &Memory) -> Result<Self, FabricError> {
+        let all = nics.iter_mut().map(|port| port.nic.register(memory.clone()));
+        let all: Result<Vec<_>, _> = all.collect();
+        // What was registered before one was refused.
+        let all = all.inspect_err(|_| nics.iter_mut().for_each(|port| port.nic.close_dropped()))?;
+        Self::of(all)
     }
 
     /// The same for pages of ours.
-    pub(crate) fn register_pages<'a>(
-        rails: impl Iterator<Item = &'a Arc<Endpoint<Data>>>,
-        pages: &Arc<Pages>,
+    pub(super) fn register_pages(
+        nics: &mut [Port],
+        pages: Arc<Pages>,
     ) -> Result<Self, FabricError> {
-        Self::of(rails.map(|endpoint| Region::register_pages(endpoint, Arc::clone(pages))))
+        Self::register(nics, &pages.into())
     }
 
-    fn of(
-        rails: impl Iterator<Item = Result<Region<Data>, FabricError>>,
-    ) -> Result<Self, FabricError> {
-        let mut rails = rails;
-        const NONE: FabricError = FabricError { call: "fi_mr_regattr without rails", code: -22 };
-        let first = rails.next().ok_or(NONE)??;
-        let others: Box<[_]> = rails.collect::<Result<_, _>>()?;
-        let memory = first.memory();
-        let to_target = first.remote_base().wrapping_sub(memory.address());
+    fn of(all: Vec<Region<Data>>) -> Result<Self, FabricError> {
+        let mut all = all.into_iter();
+        let first = all.next().ok_or(FabricError::NO_RAIL)?;
+        let others: Box<[_]> = all.collect();
+        let (address, len) = (first.memory().address(), first.memory().len());
+        let to_target = first.remote_base().wrapping_sub(address);
         let all = iter::once(&first).chain(&others);
         let keys: Box<[_]> = all.map(|region| region.key().to_wire()).collect();
         let first_keys = [0, 1].map(|rail: usize| keys.get(rail).copied().unwrap_or(0));
-        let end = memory.address().saturating_add(memory.len() as u64);
-        Ok(Self { id: RegionId::next(), first, others, keys, first_keys, to_target, memory, end })
+        let end = address.saturating_add(len as u64);
+        Ok(Self { first, others, keys, first_keys, to_target, address, end })
     }
 
-    #[inline(always)]
-    pub(crate) fn id(&self) -> RegionId {
-        self.id
+    /// Closes it. In an error it is closed where that is possible, and stays registered elsewhere.
+    pub(super) fn deregister(self, nics: &mut [Port]) -> Result<(), FabricError> {
+        let mut outcome = Ok(());
+        for (region, port) in iter::once(self.first).chain(self.others).zip(nics) {
+            match port.nic.deregister(region) {
+                Ok(()) => {}
+                // Dropped, and closed when that has ended: no caller comes here before.
+                Err(Kept::InUse(region)) => {
+                    debug_assert!(false, "a region in use is given back");
+                    drop(region);
+                    outcome = Err(FabricError::IN_USE);
+                }
+                Err(Kept::Leaked(error)) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
+    /// Whether an operation of ours touches it.
+    pub(super) fn is_used(&self, nics: &[Port]) -> bool {
+        self.rails().zip(nics).any(|(region, port)| port.nic.uses_of(region) > 0)
+    }
+
+    /// Its regions, in the rails' order.
+    pub(super) fn rails(&self) -> impl Iterator<Item = &Region<Data>> {
+        iter::once(&self.first).chain(&self.others)
     }
 
     /// Whether `len` bytes from `address` lie inside.
     #[inline]
     pub(crate) fn holds(&self, address: u64, len: usize) -> bool {
         let end = address.checked_add(len as u64);
-        address >= self.memory.address() && end.is_some_and(|end| end <= self.end)
+        address >= self.address && end.is_some_and(|end| end <= self.end)
     }
 
     /// The same for at least one byte, in fewer steps.
@@ -88,12 +95,12 @@ impl UserRegion {
     pub(crate) fn holds_some(&self, address: u64, len: usize) -> bool {
         // Not behind the address where there is none, or where they wrap.
         let end = address.wrapping_add(len as u64);
-        end > address && address >= self.memory.address() && end <= self.end
+        end > address && address >= self.address && end <= self.end
     }
 
     /// How many bytes there are from `address` on; none outside.
     pub(crate) fn bytes_from(&self, address: u64) -> usize {
-        let inside = address >= self.memory.address();
+        let inside = address >= self.address;
         let left = self.end.checked_sub(address).filter(|_| inside).unwrap_or(0);
         usize::try_from(left).unwrap_or(usize::MAX)
     }
@@ -129,7 +136,7 @@ impl UserRegion {
         words: [u64; COUNT],
         len: usize,
     ) -> bool {
-        debug_assert_eq!(self.memory.kind(), MemoryKind::Host, "a copy to GPU memory");
+        debug_assert_eq!(self.memory().kind(), MemoryKind::Host, "a copy to GPU memory");
         let address = target.wrapping_sub(self.to_target);
         self.first.store_words(address, words, len)
     }
@@ -157,22 +164,13 @@ impl UserRegion {
         self.keys.get(rail).copied().unwrap_or(0)
     }
 
-    /// Closes it, but for the rails for which `leaks` says so: there it stays registered for ever.
-    pub(crate) fn release_except(self, leaks: impl Fn(usize) -> bool) {
-        for (rail, region) in iter::once(self.first).chain(self.others).enumerate() {
-            if leaks(rail) {
-                let _leaked = ManuallyDrop::new(region);
-            }
-        }
-    }
-
     /// The buffer.
-    pub(crate) fn memory(&self) -> UserMemory {
-        self.memory
+    pub(crate) fn memory(&self) -> &Memory {
+        self.first.memory()
     }
 
     /// Where the buffer begins.
     pub(crate) fn address(&self) -> u64 {
-        self.memory.address()
+        self.address
     }
 }

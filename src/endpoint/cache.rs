@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use fabric::{FabricError, MemoryKind, UserMemory};
+use fabric::{FabricError, Memory, MemoryKind};
 
 use super::region::UserRegion;
 
@@ -36,40 +36,41 @@ impl RegionCache {
     /// The held registration that covers `memory`, or what `register` makes.
     pub(crate) fn find_or(
         &mut self,
-        memory: UserMemory,
+        memory: &Memory,
         register: impl FnOnce() -> Result<UserRegion, FabricError>,
     ) -> Result<Arc<UserRegion>, FabricError> {
-        if let Some(held) = self.find(&memory) {
+        if let Some(held) = self.find(memory) {
             return Ok(held);
         }
         let region = Arc::new(register()?);
-        if is_told_apart(&memory) {
+        if is_told_apart(memory) {
             let held = Held { region: Arc::downgrade(&region), handles: 1 };
-            self.held.insert(Key::of(&memory), held);
+            self.held.insert(Key::of(memory), held);
         }
         Ok(region)
     }
 
-    /// Gives a share back; the last one closes the registration.
-    pub(crate) fn release(&mut self, region: Arc<UserRegion>) {
-        let key = Key::of(&region.memory());
-        let Some(held) = self.held.get_mut(&key).filter(|held| held.is(&region)) else { return };
-        held.handles -= 1;
-        drop(region);
-        if held.region.strong_count() == 0 {
-            self.held.remove(&key);
+    /// Gives a share back: the registration, to be closed, if that was the last one.
+    pub(crate) fn release(&mut self, region: Arc<UserRegion>) -> Option<UserRegion> {
+        let key = Key::of(region.memory());
+        if let Some(held) = self.held.get_mut(&key).filter(|held| held.is(&region)) {
+            held.handles -= 1;
+            if Arc::strong_count(&region) == 1 {
+                self.held.remove(&key);
+            }
         }
+        Arc::into_inner(region)
     }
 
     /// Whether others than the caller were given this registration: it stays when the caller's share goes.
     pub(crate) fn is_shared(&self, region: &Arc<UserRegion>) -> bool {
-        let held = self.held.get(&Key::of(&region.memory())).filter(|held| held.is(region));
+        let held = self.held.get(&Key::of(region.memory())).filter(|held| held.is(region));
         held.is_some_and(|held| held.handles > 1)
     }
 
     /// A share is not given back though its handle is: what peers may still touch is not given out again.
     pub(crate) fn forget(&mut self, region: &Arc<UserRegion>) {
-        let key = Key::of(&region.memory());
+        let key = Key::of(region.memory());
         let Some(held) = self.held.get_mut(&key).filter(|held| held.is(region)) else { return };
         held.handles -= 1;
         if held.handles == 0 {
@@ -78,7 +79,7 @@ impl RegionCache {
     }
 
     /// The held registration that covers `memory`.
-    fn find(&mut self, memory: &UserMemory) -> Option<Arc<UserRegion>> {
+    fn find(&mut self, memory: &Memory) -> Option<Arc<UserRegion>> {
         if !is_told_apart(memory) {
             return None;
         }
@@ -101,7 +102,7 @@ impl Held {
 }
 
 impl Key {
-    fn of(memory: &UserMemory) -> Self {
+    fn of(memory: &Memory) -> Self {
         let kind = match memory.kind() {
             MemoryKind::Host => 0,
             MemoryKind::Cuda { device } => 1 + u64::from(device.cast_unsigned()),
@@ -113,6 +114,6 @@ impl Key {
 
 /// Whether the same range of the same kind is the same memory. On a device it may be freed and allocated anew while its registration is
 /// held, and then is not what was registered, by address or by DMA-BUF: the number of its buffer tells, where the driver has one.
-fn is_told_apart(memory: &UserMemory) -> bool {
+fn is_told_apart(memory: &Memory) -> bool {
     memory.kind() == MemoryKind::Host || memory.buffer() != 0
 }

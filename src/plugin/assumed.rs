@@ -1,0 +1,80 @@
+//! What a provider can do that no write to oneself shows: by its wire protocol, and its name.
+
+use fabric::Info;
+use proto::capabilities::{Capabilities, ImmediateWidth};
+
+use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core};
+
+/// What is known without trying, and what is to be tried as absent. Up to `inject_bytes` an endpoint would inject.
+pub(super) fn assumed(info: &Info, inject_bytes: usize) -> Capabilities {
+    Capabilities {
+        immediate: ImmediateWidth::None,
+        true_lengths: false,
+        self_read: false,
+        delivery_complete: false,
+        proves_arrival: proves_arrival(info.protocol(), info.provider()),
+        rma_inject_bytes: if injects(info.provider()) {
+            u32::try_from(inject_bytes).unwrap_or(u32::MAX)
+        } else {
+            0
+        },
+        virtual_addresses: info.region_mode().virtual_addresses,
+        largest_write: info.max_message(),
+    }
+}
+
+/// Whether a completion of a write proves that its bytes are at the peer. No write to oneself shows that: the NIC that
+/// acknowledges is the one that waits. So the wire protocol decides (fi_endpoint(3), `protocol`): on that of a reliable NIC
+/// the far side acknowledges, and a provider that speaks it for another one keeps its promises; software completes from a
+/// queue of its own.
+fn proves_arrival(protocol: u32, provider: &str) -> bool {
+    // A layer has a protocol of its own whatever it stands on, and cxi a second one in later releases: there the name of
+    // the core provider, which comes first, says who acknowledges.
+    matches!(protocol, FI_PROTO_CXI | FI_PROTO_EFA)
+        || matches!(core(provider), "cxi" | "efa" | "verbs")
+}
+
+/// Whether an injected write that fails is without harm. Over tcp it is reported, without a context (libfabric prov/tcp, up to 2.5 at least),
+/// and rxm looks at the context of whatever fails: a process would not outlive the death of a peer that it writes to.
+fn injects(provider: &str) -> bool {
+    provider != "tcp;ofi_rxm"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rxm_over_tcp_ends_the_process_by_an_injected_write() {
+        assert!(!injects("tcp;ofi_rxm"));
+        for provider in ["tcp", "net", "verbs;ofi_rxm", "sockets", "shm", "cxi", "efa"] {
+            assert!(injects(provider), "{provider}");
+        }
+    }
+
+    #[test]
+    fn only_hardware_that_acknowledges_proves_arrival() {
+        let (sockets, rxm, rxd, xnet) = (6, 11, 12, 25);
+        for (protocol, provider) in [
+            (xnet, "net"),
+            (xnet, "tcp"),
+            (rxm, "tcp;ofi_rxm"),
+            (sockets, "sockets"),
+            (16, "shm"),
+            (rxd, "udp;ofi_rxd"),
+            (xnet, "another"),
+        ] {
+            assert!(!proves_arrival(protocol, provider), "{provider}");
+        }
+        for (protocol, provider) in [
+            (FI_PROTO_CXI, "cxi"),
+            (29, "cxi"),
+            (FI_PROTO_EFA, "efa"),
+            (rxm, "verbs;ofi_rxm"),
+            (FI_PROTO_CXI, "another"),
+            (FI_PROTO_EFA, "another"),
+        ] {
+            assert!(proves_arrival(protocol, provider), "{provider}");
+        }
+    }
+}

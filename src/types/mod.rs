@@ -1,0 +1,34 @@
+//! What all layers share: what NCCL's calls are made of, and what an endpoint is handed of settings and of its device.
+
+mod device;
+mod settings;
+
+pub(crate) use device::{Device, GpuAccess, Probed, gpu_number};
+// NCCL's memory, of which only `abi` can vouch.
+pub(crate) use fabric::{Dmabuf, UserMemory};
+pub(crate) use settings::Settings;
+
+use crate::handle::Handle;
+
+/// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
+pub(crate) const HANDLE_BYTES: usize = 128;
+
+/// One receive of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    pub(crate) address: u64,
+    pub(crate) len: usize,
+    pub(crate) tag: i32,
+    /// `None` where NCCL gave null.
+    pub(crate) region: Option<Handle>,
+}
+
+/// A request's state after a turn of progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poll {
+    Pending,
+    /// `sizes` of them were written to the slice the caller gave.
+    Done {
+        sizes: u32,
+    },
+}
