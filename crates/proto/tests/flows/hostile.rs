@@ -126,6 +126,25 @@ fn done_does_not_pass_an_advertised_line_that_no_message_has() {
 }
 
 #[test]
+fn done_does_not_pass_a_group_that_is_open() {
+    for taken in 0..2 {
+        for done in 0..4 {
+            let mut flow = SendFlow::new(grouped());
+            let mut account = account();
+            for line in 0..2 {
+                let advert = Advert { ends_group: line == 1, ..advert(line) };
+                flow.received(&Frame::Advert(advert), &mut account).unwrap();
+            }
+            for _ in 0..taken {
+                assert!(flow.submit(&message(8), 600, &mut account).is_ok());
+            }
+            let frame = Frame::Done { to: name(9, 2), lines: Line::new(done) };
+            assert_eq!(flow.received(&frame, &mut account).is_ok(), done <= taken);
+        }
+    }
+}
+
+#[test]
 fn an_advert_cannot_move_a_message_that_is_being_written() {
     let inline = InlineLimits { unadvertised: 0, host: 0 };
     let mut flow = SendFlow::new(Terms { inline, ..terms() });

@@ -430,6 +430,7 @@ impl Pair {
                 SendPoll::Done { len } => {
                     assert!(len == item.len || self.program.cut && len < item.len);
                     self.sends[at].state = Sending::Done;
+                    assert!(!self.left.contains(&message), "its packet has left");
                     let mine = |part: &&Flying| part.write.source.region as usize == at;
                     assert!(self.wire.iter().filter(mine).all(|part| part.completed));
                     let Terms { cutting, proves_arrival, .. } = self.program.terms;

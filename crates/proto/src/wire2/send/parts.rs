@@ -208,3 +208,30 @@ fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
         chosen[at] |= u64::from(rail) << (4 * place);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rail_carries_more_than_four_parts_of_a_message_however_idle_it_is() {
+        for rails in 2..=16 {
+            for busy in 0..rails {
+                let mut loads = Loads::equal(rails);
+                (0..rails)
+                    .filter(|rail| *rail != busy)
+                    .for_each(|rail| loads.posted(rail, 1 << 40));
+                let parts = u64::from(rails) * PARTS_PER_RAIL as u64;
+                let mut chosen = [0; 4];
+                let chosen = &mut chosen[..rail_words(usize::from(rails))];
+                share(chosen, Split { step: 1 << 20, parts }, parts << 20, loads);
+                let mut given = [0; MAX_DATA_RAILS];
+                for part in 0..usize::try_from(parts).unwrap() {
+                    let rail = chosen[part / PARTS_PER_WORD] >> (4 * (part % PARTS_PER_WORD)) & 15;
+                    given[usize::try_from(rail).unwrap()] += 1;
+                }
+                assert!(given[..usize::from(rails)].iter().all(|count| *count == 4), "{given:?}");
+            }
+        }
+    }
+}

@@ -151,6 +151,9 @@ fn a_proven_hello_has_effect_and_no_other() {
     assert!(!has_effect(&proven(9), Some(8)), "of an earlier meeting");
     assert!(!has_effect(&proven(9), None));
     assert!(!has_effect(&hello(1), None), "nothing proves it");
+    let mut elsewhere = Hello { to: EndpointId([9; 16]), ..hello(1) };
+    assert!(elsewhere.add_entry(LISTENER, Role::Connects, &SECRET, &Mixing));
+    assert!(!has_effect(&elsewhere, None), "it is meant for another endpoint");
     let right = proven(9);
     let entry = right.entries.as_slice()[0];
     let with = |entry: Entry| {
