@@ -398,13 +398,11 @@ impl Channel {
         if self.ending.has_lost_peer() {
             return true;
         }
-        if !self.ending.is_said() {
-            return false;
-        }
+        // Our END may find no room for ever if the peer consumes nothing.
+        let silent = self.recovery.silence(patience) >= self.parameters.peer_timeout;
         let heard = self.ending.is_heard(self.shadow.acknowledged());
         let settled = heard && self.acknowledgement.is_settled();
-        let silent = self.recovery.silence(patience) >= self.parameters.peer_timeout;
-        settled || silent
+        settled || (self.ending.is_begun() && silent)
     }
 
     /// Answers the inbox and its rail, which a late write of the peer's may still reach.

@@ -499,6 +499,8 @@ impl Perform<Talk> for Hands<'_> {
         let lines = at / LINE_WORDS..(at + count).div_ceil(LINE_WORDS);
         memory.busy[lines.clone()].iter_mut().for_each(|busy| *busy += 1);
         let target = ((post.address >> 32) as usize, post.address as u32 as usize);
+        // An endpoint that is closed takes nothing.
+        let lost = lost || self.wire.nodes[target.0].closed[usize::from(post.rail)];
         let inbox = &mut self.wire.nodes[target.0].memories[target.1];
         let right = inbox.key == post.key && inbox.rail == post.rail;
         let (mut free, live) = (true, inbox.use_ == Use::Live);
