@@ -161,10 +161,11 @@ fn the_counters_of_all_ranks_are_summed() {
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let (rail, writes) = (&json["rails"][0], &json["writes"][0]);
         assert!(status.success(), "{text}");
-        assert_eq!(rail["data_bytes"], messages << 16, "{text}");
+        // The probe writes a few times, of each rank, and little.
+        let bytes = rail["data_bytes"].as_u64().unwrap();
+        assert!((messages << 16..(messages << 16) + 4096).contains(&bytes), "{text}");
         assert_eq!((&writes["by"], &writes["messages"]), (&"plugin".into(), &messages.into()));
         let data = writes["posts"]["data"]["writes"].as_u64().unwrap();
-        // The probe writes a few, of each rank.
         assert!((messages..messages + 20).contains(&data), "{text}");
         assert!(writes["outgoing"].as_u64() > Some(data), "the receiver announces: {text}");
     }

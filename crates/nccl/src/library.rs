@@ -80,9 +80,10 @@ impl Nccl {
             Some(file) => file.as_os_str().to_owned(),
         };
         let shown = name.to_string_lossy().into_owned();
-        let unavailable = |error: libloading::Error| NcclError::Unavailable {
-            file: shown.clone(),
-            why: error.to_string(),
+        // The loader's words are the source of libloading's.
+        let unavailable = |error: libloading::Error| {
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            NcclError::Unavailable { file: shown.clone(), why }
         };
         // NCCL opens the CUDA driver and plugins itself, by its own handles, so nothing of it needs to be global.
         // SAFETY: NCCL's initialisers only set up its own state.
