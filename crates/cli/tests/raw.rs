@@ -2,6 +2,9 @@
 //! the provider.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[path = "support/built.rs"]
+mod built;
+
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Output};
 
@@ -127,23 +130,9 @@ fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
     }
 }
 
-/// The plugin of this tree: cargo test builds no library of a cdylib.
+/// The plugin of this tree.
 fn plugin() -> PathBuf {
-    let built = escargot::CargoBuild::new()
-        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
-        .package("ironrail")
-        .arg("--lib")
-        .exec()
-        .unwrap();
-    let files = built.filter_map(|message| match message.unwrap().decode().unwrap() {
-        escargot::format::Message::CompilerArtifact(artifact) => artifact
-            .filenames
-            .iter()
-            .find(|file| file.ends_with("libnccl_net_ironrail.so"))
-            .map(|file| file.to_path_buf()),
-        _ => None,
-    });
-    files.last().unwrap()
+    built::library("ironrail", "libnccl_net_ironrail.so")
 }
 
 /// Of both ranks: one has sent half of the messages of a ping-pong, and none of what only the other sends.

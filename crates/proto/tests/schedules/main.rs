@@ -9,6 +9,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of a world are small")]
 
 mod faults;
+#[path = "../simulation/random.rs"]
 mod random;
 mod setup;
 mod talk;
