@@ -33,7 +33,10 @@ pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
 
 /// How long an endpoint that owes something goes unpolled before the keeper polls it.
 pub const KEEPER_OWED: Duration = Duration::from_millis(10);
-/// The same for one that owes nothing while a channel lives, at first and, after polls that found nothing, at most.
+/// The same for one that owes nothing, but has a connection that waits for its peer: the time that the peer is silent counts
+/// in full, so that silence is an error in time although nobody calls.
+pub const KEEPER_WAITS: Duration = Duration::from_millis(25);
+/// The same for one that owes nothing and waits for nothing while a channel lives, at first and, after polls that found nothing, at most.
 pub const KEEPER_IDLE: Duration = Duration::from_millis(250);
 pub const KEEPER_IDLE_MAX: Duration = Duration::from_secs(1);
 
@@ -43,5 +46,6 @@ const _: () = {
         "a writer of a pad and a packet waits past this many"
     );
     assert!(TOLD_AFTER.as_millis() < QUERY_AFTER.as_millis(), "the cell spares a QUERY");
+    assert!(KEEPER_WAITS.as_millis() < POLL_GAP_MAX.as_millis(), "else a wait goes uncounted");
     assert!(CONTROL_RAILS_MAX <= u8::BITS as usize, "lost rails are bits of a u8");
 };

@@ -93,6 +93,17 @@ fn every_frame_arrives_once_in_order_or_both_ends_fail() {
     }
 }
 
+/// Seeds that broke a law once, and what was wrong.
+const MENDED: [(u64, &str); 1] =
+    [(14_891, "a keeper polled so rarely that a silent peer's time hardly passed")];
+
+#[test]
+fn a_seed_that_broke_a_law_once_breaks_none_any_more() {
+    for (seed, what) in MENDED {
+        assert_eq!(run(seed).err(), None, "{seed}: {what}");
+    }
+}
+
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
     for seed in 0..20 {

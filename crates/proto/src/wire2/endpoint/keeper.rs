@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_OWED};
+use super::super::bound::{KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_OWED, KEEPER_WAITS};
 use super::super::connection::Connection;
 use super::super::ids::Moment;
 use super::{Endpoint, Perform};
@@ -37,12 +37,23 @@ impl<C: Connection> Endpoint<C> {
             })
     }
 
+    /// Whether a connection of a living channel waits for its peer: for the answer to a WITHDRAW, for instance.
+    fn waits(&self) -> bool {
+        self.peers.iter().any(|peer| peer.channel.is_alive() && peer.owing.waiting > 0)
+    }
+
     /// When the keeper must poll if nothing else does before. None: no channel lives.
     pub fn keeper_due(&self) -> Option<Moment> {
         if !self.peers.iter().any(|peer| !peer.reported) {
             return None;
         }
-        let wait = if self.owes() { KEEPER_OWED } else { self.keeper.idle };
+        let wait = if self.owes() {
+            KEEPER_OWED
+        } else if self.waits() {
+            KEEPER_WAITS
+        } else {
+            self.keeper.idle
+        };
         Some(self.keeper.polled.plus(wait))
     }
 
