@@ -263,7 +263,7 @@ impl Perform<Listener> for Hands {
         true
     }
 
-    fn act(&mut self, _: Slot, (): &()) -> bool {
+    fn act(&mut self, _: Slot, (): &(), _: &Account) -> bool {
         true
     }
 
@@ -271,7 +271,7 @@ impl Perform<Listener> for Hands {
         assert_eq!(payload.bytes, *len);
     }
 
-    fn copy_in(&mut self, _: MemoryId, payload: Payload, _: Slot, len: &usize) {
+    fn copy_in(&mut self, _: MemoryId, payload: Payload, _: Slot, len: &usize, _: &mut Account) {
         assert_eq!(payload.bytes, *len);
         assert!(payload.word * 8 + payload.bytes <= SHORTEST as usize);
     }

@@ -188,7 +188,7 @@ impl<C: Connection> Endpoint<C> {
             let Some(action) = tenant.connection.next_action(&mut peer.account, now) else {
                 return;
             };
-            let posted = perform.act(slot, &action);
+            let posted = perform.act(slot, &action, &peer.account);
             tenant.connection.acted(&action, posted, &mut peer.account, now);
             if !posted {
                 self.table.act_later(slot);

@@ -5,7 +5,7 @@ use proto::wire2::endpoint::LentInbox;
 use proto::wire2::letter::{Body, Letter, Status};
 use proto::wire2::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::wire2::packet::START_BYTES;
-use proto::wire2::{ChannelId, Event, Generation, Nonce, Outcome, Perform, Slot};
+use proto::wire2::{Account, ChannelId, Event, Generation, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::{Fault, Faults};
 use crate::random::Random;
@@ -559,7 +559,7 @@ impl Perform<Talk> for Hands<'_> {
         true
     }
 
-    fn act(&mut self, slot: Slot, part: &PartWrite) -> bool {
+    fn act(&mut self, slot: Slot, part: &PartWrite, _: &Account) -> bool {
         if self.wire.refuses(Fault::RefusedPart) {
             return false;
         }
@@ -585,7 +585,14 @@ impl Perform<Talk> for Hands<'_> {
         }
     }
 
-    fn copy_in(&mut self, inbox: MemoryId, payload: Payload, _: Slot, place: &Message) {
+    fn copy_in(
+        &mut self,
+        inbox: MemoryId,
+        payload: Payload,
+        _: Slot,
+        place: &Message,
+        _: &mut Account,
+    ) {
         let memory = self.inbox(inbox);
         let same = (0..payload.bytes.div_ceil(8))
             .all(|index| InboxMemory::load(memory, payload.word + index) == place.word(index));

@@ -1,5 +1,6 @@
 //! What the loop asks of the one that performs it: the plugin, over libfabric; the simulator, over a wire with faults.
 
+use super::super::account::Account;
 use super::super::channel::{Cause, Post, WriteId};
 use super::super::connection::Connection;
 use super::super::frame::Open;
@@ -54,14 +55,21 @@ pub trait Perform<C: Connection>: Shadows {
     /// Posts a two-sided message. False if the provider refuses for now.
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool;
 
-    /// Posts what a connection asks for. False if the provider refuses for now.
-    fn act(&mut self, slot: Slot, action: &C::Action) -> bool;
+    /// Does what a connection asks for. False if the provider refuses for now.
+    fn act(&mut self, slot: Slot, action: &C::Action, account: &Account) -> bool;
 
     /// Copies the payload of a message into the shadow, in bytes.
     fn copy_out(&mut self, shadow: MemoryId, payload: Payload, message: &C::Message);
 
-    /// Copies a payload from the inbox to where it belongs.
-    fn copy_in(&mut self, inbox: MemoryId, payload: Payload, slot: Slot, place: &C::Place);
+    /// Copies a payload from the inbox to where it belongs: into a receive, or into the account's parking.
+    fn copy_in(
+        &mut self,
+        inbox: MemoryId,
+        payload: Payload,
+        slot: Slot,
+        place: &C::Place,
+        account: &mut Account,
+    );
 
     /// What happened next. None: nothing more for now.
     fn next_event(&mut self) -> Option<Event<C::Event>>;

@@ -196,7 +196,7 @@ impl<C: Connection> Endpoint<C> {
         match tenant.connection.received(frame, &mut peer.account, now) {
             Ok(None) => {}
             Ok(Some(place)) => {
-                perform.copy_in(memory, payload, to.slot, &place);
+                perform.copy_in(memory, payload, to.slot, &place, &mut peer.account);
                 tenant.connection.copied(place, &mut peer.account, now);
             }
             Err(error) => {
