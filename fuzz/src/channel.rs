@@ -6,10 +6,11 @@ use std::time::Duration;
 use proto::wire2::channel::{Inbox, Parameters, Post, WriteId};
 use proto::wire2::connection::{Connection, Owes, Submit, Which};
 use proto::wire2::endpoint::LentInbox;
-use proto::wire2::frame::{FRAME_WORDS_MAX, Open};
+use proto::wire2::frame::{FRAME_WORDS_MAX, Open, Refusal, Refused};
 use proto::wire2::letter::{LETTER_WORDS, Letter};
 use proto::wire2::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::wire2::packet::{Header, Ring, check};
+use proto::wire2::setup::refuse;
 use proto::wire2::{
     Account, ChannelId, Endpoint, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
     PacketNumber, Perform, Slot,
@@ -296,7 +297,9 @@ impl Perform<Listener> for Hands {
 
     fn release_shadow(&mut self, _: MemoryId) {}
 
-    fn asked_to_open(&mut self, _: ChannelId, _: &Open) {}
+    fn asked_to_open(&mut self, _: ChannelId, open: &Open) -> Option<Refused> {
+        Some(refuse(open, Refusal::Closed))
+    }
 
     fn violated(&mut self, _: Slot, (): ()) {}
 
@@ -372,7 +375,7 @@ pub(super) fn channel(input: &[u8]) {
                 }
             }
             6 => match script.small(6) {
-                0 => hands.events.push_back(Event::RailClosed { rail: 0 }),
+                0 => hands.events.push_back(Event::RailClosed { channel: ChannelId(0), rail: 0 }),
                 1 => endpoint.end(id),
                 _ => {
                     endpoint.keep(&mut hands, moment);

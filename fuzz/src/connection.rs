@@ -1,16 +1,18 @@
 //! Targets of wire version 2: HELLO, the handle, and both flows of a connection whose peer means harm.
 
 use proto::Line;
-use proto::capabilities::ImmediateWidth;
+use proto::capabilities::{Capabilities, ImmediateWidth};
 use proto::codec::{ENVELOPE_BYTES, check_of};
 use proto::limits::HANDLE_BYTES;
 use proto::wire2::connection::Which;
 use proto::wire2::credit::CHANNEL_BYTES;
 use proto::wire2::frame::FRAME_WORDS_MAX;
+use proto::wire2::packet::Ring;
 use proto::wire2::receive::Place;
 use proto::wire2::send::Outgoing;
 use proto::wire2::setup::{
-    EndpointId, HANDLE_ADDRESS_BYTES, Handle, Hello, MAX_HELLO_BYTES, speaks_old,
+    EndpointId, HANDLE_ADDRESS_BYTES, Handle, Heard, Hello, Host, MAX_HELLO_BYTES, Offers, Peers,
+    Presence, speaks_old,
 };
 use proto::wire2::split::Cutting;
 use proto::wire2::window::WINDOW;
@@ -53,12 +55,34 @@ pub(super) fn hello(input: &[u8]) {
         bytes[12..16].copy_from_slice(&check.to_le_bytes());
     }
     speaks_old(&bytes);
+    let mut peers = Peers::new(presence(), Never);
+    let heard = peers.heard(&bytes, &mut || 1);
+    assert!(matches!(heard, Heard::Nothing(_) | Heard::Old { .. }), "nobody is known");
     if let Ok(hello) = Hello::decode(&bytes) {
         let us = EndpointId([1; 16]);
         assert!(!hello.is_proven(&us, Some(1), |_, _| None, &Never), "nothing proves it");
         let again = hello.encode().expect("what was read can be written");
         assert!(again.len() <= MAX_HELLO_BYTES);
         assert_eq!(Hello::decode(&again), Ok(hello));
+    }
+}
+
+fn presence() -> Presence {
+    Presence {
+        id: EndpointId([1; 16]),
+        capabilities: Capabilities {
+            immediate: ImmediateWidth::Eight,
+            true_lengths: true,
+            self_read: true,
+            proves_arrival: false,
+            delivery_complete: true,
+            virtual_addresses: true,
+            rma_inject_bytes: 0,
+            largest_write: 1 << 20,
+        },
+        rails: Vec::new(),
+        host: Host::default(),
+        offers: Offers { ring: Ring::LONG, inline_bytes_max: 0, shared_from: 0 },
     }
 }
 

@@ -20,9 +20,12 @@ mod table;
 pub use keeper::Keeper;
 pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform};
 
+use std::collections::VecDeque;
+
 use super::account::Account;
 use super::channel::{Cause, Channel, Parameters, Patience};
 use super::connection::Connection;
+use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
 use table::{Owing, Table};
 
@@ -33,10 +36,23 @@ struct Peer {
     channel: Channel,
     account: Account,
     owing: Owing,
+    /// Answers to OPENs that have not left.
+    refusals: VecDeque<Refused>,
     /// A packet was posted since the last poll: an INLINE waits for the next one.
     posted: bool,
     /// It has ended, and its connections know.
     reported: bool,
+}
+
+impl Peer {
+    /// A peer has at most one OPEN unanswered for each of its slots.
+    fn refuse(&mut self, refused: Refused) {
+        if self.refusals.len() < Slot::COUNT {
+            self.refusals.push_back(refused);
+        } else {
+            self.channel.fail(Cause::Connection);
+        }
+    }
 }
 
 /// Why an isend got no further.
@@ -77,7 +93,9 @@ impl<C: Connection> Endpoint<C> {
         let channel = Channel::new(parameters, self.patience.now())?;
         let account = Account::new(parameters.data_rails);
         let owing = Owing::default();
-        self.peers.push(Peer { id, channel, account, owing, posted: false, reported: false });
+        let refusals = VecDeque::new();
+        let (posted, reported) = (false, false);
+        self.peers.push(Peer { id, channel, account, owing, refusals, posted, reported });
         Some(id)
     }
 

@@ -48,6 +48,8 @@ pub enum Violation {
     Size { said: u64, posted: u64 },
     /// A WITHDRAW, WITHDRAWN or CLOSE that nothing asked for, or twice.
     Ending,
+    /// An OPENED or REFUSED that nothing asked for, or with terms that were not asked for.
+    Opened,
     /// A frame that goes the other way.
     Direction,
 }
@@ -94,6 +96,9 @@ impl fmt::Display for Violation {
             Self::Credit => "the peer sent more messages without an advert than it may",
             Self::Fin => "the peer ended a message that is not open",
             Self::Ending => "the peer closed or withdrew twice, or answered what was not asked",
+            Self::Opened => {
+                "the peer answered a connect that was not asked, or beyond what was asked"
+            }
             _ => "the peer sent a frame of the other direction",
         })
     }

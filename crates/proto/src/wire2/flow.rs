@@ -12,11 +12,14 @@ use super::immediate::Immediate;
 use super::message::MessageId;
 use super::receive::{Copy, Place, ReceiveFlow};
 use super::send::{Outgoing, PartWrite, SendFlow};
+use super::setup::{Answer, Connecting};
 
 /// One connection.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "both live in a table, and a box would cost a load")]
 pub enum Flow {
+    /// Asked for, and not opened yet: it becomes a sender by itself.
+    Connecting(Box<Connecting>),
     Send(SendFlow),
     Receive(ReceiveFlow),
 }
@@ -42,8 +45,18 @@ pub enum Event {
 }
 
 impl Flow {
+    /// How far a `connect` is.
+    pub fn answer(&self) -> Answer {
+        match self {
+            Self::Connecting(connecting) => connecting.answer(),
+            Self::Send(_) => Answer::Opened,
+            Self::Receive(_) => Answer::Failed(Fault::Misuse("nobody connects a receiver")),
+        }
+    }
+
     pub fn fault(&self) -> Option<Fault> {
         match self {
+            Self::Connecting(connecting) => connecting.fault(),
             Self::Send(flow) => flow.fault(),
             Self::Receive(flow) => flow.fault(),
         }
@@ -52,6 +65,7 @@ impl Flow {
     /// Whether both sides have closed and nothing of this connection can come or end any more: its slot is free.
     pub fn is_over(&self) -> bool {
         match self {
+            Self::Connecting(connecting) => connecting.is_over(),
             Self::Send(flow) => flow.is_over(),
             Self::Receive(flow) => flow.is_over(),
         }
@@ -60,6 +74,7 @@ impl Flow {
     /// This side closes.
     pub fn close(&mut self, account: &mut Account) {
         match self {
+            Self::Connecting(connecting) => connecting.close(),
             Self::Send(flow) => flow.close(),
             Self::Receive(flow) => flow.close(account),
         }
@@ -77,6 +92,7 @@ impl Connection for Flow {
     #[inline]
     fn owes(&self, account: &Account, now: Moment) -> Owes {
         match self {
+            Self::Connecting(connecting) => connecting.owes(now),
             Self::Send(flow) => flow.owes(),
             Self::Receive(flow) => flow.owes(account, now),
         }
@@ -91,6 +107,8 @@ impl Connection for Flow {
         now: Moment,
     ) -> Option<Frame> {
         match self {
+            Self::Connecting(_) if which == Which::Adverts => None,
+            Self::Connecting(connecting) => connecting.next_frame(words, now),
             Self::Send(flow) => flow.next_frame(which, words),
             Self::Receive(flow) => flow.next_frame(which, words, account, now),
         }
@@ -107,6 +125,7 @@ impl Connection for Flow {
         match self {
             Self::Send(flow) => flow.submit(message, words, account),
             Self::Receive(_) => Err(Fault::Misuse("a receiving connection was asked to send")),
+            Self::Connecting(_) => Err(Fault::Misuse("a connection was used before it is open")),
         }
     }
 
@@ -118,6 +137,12 @@ impl Connection for Flow {
         now: Moment,
     ) -> Result<Option<Place>, Breach> {
         match self {
+            Self::Connecting(connecting) => {
+                if let Some(flow) = connecting.received(frame, now).map_err(Breach)? {
+                    *self = Self::Send(flow);
+                }
+                Ok(None)
+            }
             Self::Send(flow) => flow.received(frame, account).map(|()| None),
             Self::Receive(flow) => flow.received(frame, account, now),
         }
@@ -140,6 +165,7 @@ impl Connection for Flow {
     #[inline]
     fn next_action(&mut self, account: &mut Account, _: Moment) -> Option<Action> {
         match self {
+            Self::Connecting(_) => None,
             Self::Send(flow) => flow.next_part().map(Action::Write),
             Self::Receive(flow) => flow.next_copy(&account.parking).map(Action::Copy),
         }
@@ -176,6 +202,7 @@ impl Connection for Flow {
 
     fn waits(&self) -> bool {
         match self {
+            Self::Connecting(connecting) => connecting.waits(),
             Self::Send(flow) => flow.waits(),
             Self::Receive(flow) => flow.waits(),
         }
@@ -183,6 +210,7 @@ impl Connection for Flow {
 
     fn ended(&mut self, failed: bool, _: Moment) {
         match self {
+            Self::Connecting(connecting) => connecting.ended(failed),
             Self::Send(flow) => flow.ended(),
             Self::Receive(flow) => flow.ended(!failed),
         }
@@ -190,6 +218,7 @@ impl Connection for Flow {
 
     fn peer(&self) -> Option<Name> {
         match self {
+            Self::Connecting(_) => None,
             Self::Send(flow) => Some(flow.peer()),
             Self::Receive(flow) => Some(flow.peer()),
         }

@@ -60,7 +60,7 @@ impl Name {
 }
 
 /// The number of a listener within its endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
 /// The number of a packet within its direction of a channel. It wraps, so numbers have distances and no order.

@@ -43,7 +43,7 @@ pub trait Shadows {
 pub struct Lease {
     pub epoch: Epoch,
     pub nonce: Nonce,
-    /// The control rail that its region is bound to, as the lender counts rails.
+    /// The control rail that its region is bound to: its place among the pairs of the channel, equal on both ends.
     pub rail: u8,
     pub address: u64,
     pub key: u64,

@@ -24,7 +24,7 @@ use super::account::Account;
 use super::connection::{Owes, Which};
 use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
-use super::frame::Frame;
+use super::frame::{Frame, Opened};
 use super::ids::{Moment, Name};
 use super::parking::ParkedList;
 use super::terms::Terms;
@@ -116,6 +116,8 @@ pub struct ReceiveFlow {
     /// Lines whose messages are to be copied from where they were parked.
     copies: u32,
     fault: Option<Fault>,
+    /// The answer to OPEN, until it leaves; nothing leaves before.
+    opened: Option<Opened>,
     ending: Ending,
     exposed: Exposed,
     /// Parts that came for this connection, per rail; and what the sender said at its close.
@@ -129,6 +131,11 @@ pub struct ReceiveFlow {
 impl ReceiveFlow {
     pub fn new(terms: Terms) -> Self {
         Self::starting_at(terms, Line::FIRST)
+    }
+
+    /// A flow that `accept` takes: it owes this answer to OPEN.
+    pub fn accepted(terms: Terms, opened: Opened) -> Self {
+        Self { opened: Some(opened), ..Self::new(terms) }
     }
 
     /// A flow whose first line is another: for tests near a wrap.
@@ -155,6 +162,7 @@ impl ReceiveFlow {
             parked: ParkedList::default(),
             copies: 0,
             fault: None,
+            opened: None,
             ending: Ending::default(),
             exposed: Exposed::default(),
             seen: Counts::default(),
@@ -236,6 +244,9 @@ impl ReceiveFlow {
     /// What it owes the sender, and how urgently.
     #[inline]
     pub fn owes(&self, account: &Account, now: Moment) -> Owes {
+        if self.opened.is_some() {
+            return Owes::Waited;
+        }
         if self.fault.is_some() || self.ending != Ending::Open {
             return self.owes_an_end();
         }
@@ -251,11 +262,24 @@ impl ReceiveFlow {
         account: &mut Account,
         now: Moment,
     ) -> Option<Frame> {
+        if self.opened.is_some() {
+            return self.next_opened(words);
+        }
         match which {
             Which::Adverts => self.next_advert(words, account, now),
             Which::Others if words == 0 => None,
             Which::Others => self.next_end(words).or_else(|| self.next_done(account)),
         }
+    }
+
+    #[cold]
+    fn next_opened(&mut self, words: usize) -> Option<Frame> {
+        let frame = Frame::Opened(self.opened?);
+        if frame.words() > words {
+            return None;
+        }
+        self.opened = None;
+        Some(frame)
     }
 
     /// Fails the flow from outside. The first cause stays.

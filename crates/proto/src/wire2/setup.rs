@@ -3,7 +3,8 @@
 //! ```text
 //!  connect                                       listen, accept
 //!  handle ──▶ HELLO (entry, proof) ───────────▶  a listener's secret proves it: a channel is made
-//!             ◀─────────── HELLO (entry, proof)  both nonces are known now
+//!             ◀── HELLO (entry, proof, an inbox)  a channel is made
+//!             HELLO (…, an inbox, the echo) ──▶
 //!             OPEN (proof) ───────────────────▶  queued at its listener
 //!             ◀─────────────── OPENED, REFUSED   accept
 //! ```
@@ -11,19 +12,82 @@
 //! HELLO is two-sided, repeated until it is echoed, and says all of itself each time: lost and crossing ones are no cases of
 //! their own. What is not proven has no effect. OPEN, OPENED and REFUSED are frames of the channel. Messages of set-up
 //! allocate, at most what their bounded length holds; nothing else does.
+//!
+//! # The sequence
+//!
+//! One endpoint has an [`Endpoint<Flow>`](super::Endpoint), one [`Peers`], and one who performs ([`Perform`](super::Perform)). All
+//! of it is used under one lock. In each step a refused post is no case: what was not posted is said again.
+//!
+//! **Each poll**, before [`Endpoint::progress`](super::Endpoint::progress): while [`Peers::next_hello`] has one, insert its
+//! control address and post it two-sided; if that is accepted, [`Peers::greeted`]. For each two-sided message that has come,
+//! [`Peers::heard`]:
+//!
+//! | [`Heard`] | do |
+//! |---|---|
+//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`Endpoint::add_channel`](super::Endpoint::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true` |
+//! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
+//! | `Old { request, .. }` | post [`refuse_old`] to its address |
+//! | `Nothing` | count it; `NoRail` is worth a line in the log |
+//!
+//! **Perform.** [`send`](super::Perform::send) posts [`Peers::message`] to the peer's address on that control rail.
+//! [`asked_to_open`](super::Perform::asked_to_open) answers what [`Peers::asked`] says. [`ended`](super::Perform::ended) calls
+//! [`Peers::ended`]. Every `rail` of the channel, its letters, parts and arrivals is a place in [`Rails::control`] or
+//! [`Rails::data`] of that channel: [`Pair`] and [`Rails::data_of`] translate. An immediate is
+//! [`Event::Arrived`](super::Event::Arrived).
+//!
+//! **listen:** [`Peers::listen`], with a secret drawn at random; [`Handle::encode`] goes to NCCL.
+//!
+//! **connect**, called until it has an answer, polling each time:
+//! 1. first call: [`Handle::decode`], [`Peers::meet`];
+//! 2. once [`Peers::channel`] knows the channel: if that has failed, an error; else [`Endpoint::vacant`](super::Endpoint::vacant)
+//!    names a slot, [`Peers::connecting`] makes the flow, [`Endpoint::connect`](super::Endpoint::connect) puts it there. The loop
+//!    sends OPEN, and again after "busy";
+//! 3. then [`Flow::answer`](super::Flow::answer): `Opened`: the flow is a sender now, and the comm is the caller's; `Refused`
+//!    and `Failed` are errors; `Pending` stays so for a listener that is closed. After [`COMPLAINT`] one line in the log says who is
+//!    waited for.
+//!
+//! A caller that gives up calls [`Flow::close`](super::Flow::close), and waits as with any close.
+//!
+//! **accept**, called until it has one, polling each time:
+//! 1. if [`Endpoint::vacant`](super::Endpoint::vacant) names a slot and [`Peers::accept`] has an OPEN: [`Peers::accepting`] makes
+//!    the flow, which owes OPENED, [`Endpoint::connect`](super::Endpoint::connect) puts it into the slot. Where either is impossible,
+//!    [`Endpoint::refuse`](super::Endpoint::refuse) with [`refuse`] and the cause;
+//! 2. once [`Endpoint::has_left`](super::Endpoint::has_left), the comm is the caller's. If its flow has a fault before, an error.
+//!
+//! **Data:** [`Endpoint::submit`](super::Endpoint::submit) and [`SendFlow::poll`](super::SendFlow::poll);
+//! [`ReceiveFlow::post`](super::ReceiveFlow::post), after [`Budget::take`](super::budget::Budget::take), and
+//! [`ReceiveFlow::poll`](super::ReceiveFlow::poll), through [`Endpoint::with`](super::Endpoint::with).
+//!
+//! **closeListen:** [`Peers::close`], and [`Endpoint::refuse`](super::Endpoint::refuse) for each that it names.
+//!
+//! **Closing a comm:** [`Flow::close`](super::Flow::close) through `with`; poll, bounded, until
+//! [`Flow::is_over`](super::Flow::is_over); then [`Endpoint::disconnect`](super::Endpoint::disconnect). Past the bound the slot
+//! stays taken, and the memory of its receives registered, until the endpoint closes.
+//!
+//! **Closing the endpoint:** close its comms and listeners; [`Endpoint::end`](super::Endpoint::end) for each channel; poll, bounded,
+//! until each has [`ended`](super::Perform::ended); then close the rails, data rails first.
 
+mod agreement;
+mod connecting;
 mod handle;
 mod hello;
 mod listener;
+mod meeting;
+mod message;
 mod opening;
+mod peers;
 mod proof;
 mod rails;
 mod version;
 
+pub use agreement::{Agreement, Offers};
+pub use connecting::{Answer, Connecting};
 pub use handle::{HANDLE_ADDRESS_BYTES, Handle, HandleError, SCRATCH_BYTES};
 pub use hello::{Entries, Entry, Hello, Host, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX_HELLO_BYTES};
 pub use listener::{Asked, ClosedListeners, Listener, QUEUE, REMEMBERED, refuse};
+pub use message::Message;
 pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, COMPLAINT, Features, Opening, Outcome, Step, opened};
+pub use peers::{Greeting, Heard, Ignored, PeerId, Peers, Presence};
 pub use proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, open_words, verify};
 pub use rails::{Pair, Rails, pair};
 pub use version::{OLDEST_VERSION, OldRequest, VERSION, Versions, refuse_old, speaks_old};

@@ -2,6 +2,7 @@
 
 use proto::wire2::channel::{Post, Written};
 use proto::wire2::endpoint::LentInbox;
+use proto::wire2::frame::{Open, Refused};
 use proto::wire2::letter::{Body, Letter, Status};
 use proto::wire2::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::wire2::packet::START_BYTES;
@@ -407,7 +408,10 @@ impl Wire {
                 memory.use_ = Use::Freed;
             }
         }
-        self.nodes[node].events.push_back(Event::RailClosed { rail });
+        for channel in 0..self.nodes[node].outcomes.len() as u32 {
+            let channel = ChannelId(channel);
+            self.nodes[node].events.push_back(Event::RailClosed { channel, rail });
+        }
     }
 }
 
@@ -642,7 +646,9 @@ impl Perform<Talk> for Hands<'_> {
         self.wire.law(once, "a shadow is released twice");
     }
 
-    fn asked_to_open(&mut self, _: ChannelId, _: &proto::wire2::frame::Open) {}
+    fn asked_to_open(&mut self, _: ChannelId, _: &Open) -> Option<Refused> {
+        None
+    }
 
     fn violated(&mut self, _: Slot, (): ()) {
         self.wire.law(false, "a connection found a breach where none was");

@@ -33,7 +33,8 @@ impl<C: Connection> Endpoint<C> {
         self.table.acting() > 0
             || self.peers.iter().any(|peer| {
                 peer.channel.owes(&peer.account.counts)
-                    || (peer.channel.may_write() && peer.owing.waited)
+                    || (peer.channel.may_write()
+                        && (peer.owing.waited || !peer.refusals.is_empty()))
             })
     }
 

@@ -3,7 +3,7 @@
 use super::super::account::Account;
 use super::super::channel::{Cause, Post, WriteId};
 use super::super::connection::Connection;
-use super::super::frame::Open;
+use super::super::frame::{Open, Refused};
 use super::super::ids::{Generation, Nonce, Slot};
 use super::super::letter::Letter;
 use super::super::memory::{InboxMemory, MemoryId, Payload, Shadows};
@@ -31,8 +31,11 @@ pub enum Event<E> {
     LetterFailed { channel: ChannelId, rail: u8 },
     /// A two-sided message of the peer's. `proven`: the secret of a listener vouches for it.
     Letter { channel: ChannelId, letter: Letter, proven: bool },
-    /// The endpoint of a control rail was closed: nothing moves on it any more.
-    RailClosed { rail: u8 },
+    /// The endpoint of a control rail was closed: nothing moves on it any more. Said of each channel that has it, by the
+    /// channel's own number of the rail.
+    RailClosed { channel: ChannelId, rail: u8 },
+    /// Something has arrived for a connection, named as an immediate does: slot, and the low two bits of the generation.
+    Arrived { connection: u16, event: E },
     /// Of a connection's own actions.
     Connection { slot: Slot, generation: Generation, event: E },
 }
@@ -86,8 +89,9 @@ pub trait Perform<C: Connection>: Shadows {
     /// Nothing reads this shadow any more.
     fn release_shadow(&mut self, memory: MemoryId);
 
-    /// A peer asks a listener for a connection.
-    fn asked_to_open(&mut self, channel: ChannelId, open: &Open);
+    /// A peer asks a listener for a connection: see [`Peers::asked`](super::super::setup::Peers::asked). An answer is sent at
+    /// once; None: `accept` answers later.
+    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) -> Option<Refused>;
 
     /// A frame broke a bound of this connection: the channel fails.
     fn violated(&mut self, slot: Slot, error: C::Error);

@@ -4,7 +4,7 @@ use super::super::bound::PACKETS_PER_POLL;
 use super::super::channel::{Arrived, Cause, Sent};
 use super::super::connection::Connection;
 use super::super::frame::{Frame, RailState};
-use super::super::ids::Moment;
+use super::super::ids::{Moment, Name};
 use super::super::letter::{Body, Letter};
 use super::super::memory::{MemoryId, Payload};
 use super::table::{Owing, Table};
@@ -32,7 +32,7 @@ impl<C: Connection> Endpoint<C> {
                 }
             }
             Event::Connection { slot, generation, event } => {
-                self.connection_happened(perform, (slot, generation), event, now.0);
+                self.connection_happened(perform, Name { slot, generation }, event, now.0);
             }
             Event::LetterFailed { channel, rail } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
@@ -42,22 +42,26 @@ impl<C: Connection> Endpoint<C> {
             Event::Letter { channel, letter, proven } => {
                 self.letter(perform, channel, &letter, proven, now);
             }
-            Event::RailClosed { rail } => {
-                for peer in &mut self.peers {
+            Event::RailClosed { channel, rail } => {
+                if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
                     peer.channel.rail_closed(rail, |memory| perform.release_shadow(memory));
                 }
             }
+            Event::Arrived { connection, event } => match self.table.name_of(connection) {
+                Some(name) => self.connection_happened(perform, name, event, now.0),
+                None => self.stale += 1,
+            },
         }
     }
 
     fn connection_happened<P: Perform<C>>(
         &mut self,
         perform: &mut P,
-        (slot, generation): (super::Slot, super::super::ids::Generation),
+        name: Name,
         event: C::Event,
         now: Moment,
     ) {
-        let name = super::Name { slot, generation };
+        let slot = name.slot;
         let Some(tenant) = self.table.named(name) else {
             self.stale += 1;
             return;
@@ -219,7 +223,11 @@ impl<C: Connection> Endpoint<C> {
     ) {
         let peer = &mut self.peers[index];
         match frame {
-            Frame::Open(open) => perform.asked_to_open(peer.id, open),
+            Frame::Open(open) => {
+                if let Some(refused) = perform.asked_to_open(peer.id, open) {
+                    peer.refuse(refused);
+                }
+            }
             Frame::Rail(note) if note.state == RailState::Down => {
                 peer.channel.fail(Cause::RailDown { rail: note.rail });
             }

@@ -1,11 +1,11 @@
 //! Frames into packets and packets out: what leaves inside a call, and what progress sends.
 
 use super::super::channel::Sent;
-use super::super::connection::{Connection, Submit, Which};
-use super::super::frame::Frame;
-use super::super::ids::{Moment, Slot};
+use super::super::connection::{Connection, Owes, Submit, Which};
+use super::super::frame::{Frame, Refused};
+use super::super::ids::{Moment, PacketNumber, Slot};
 use super::super::memory::MemoryId;
-use super::{Endpoint, Peer, Perform, SubmitError, Table};
+use super::{ChannelId, Endpoint, Peer, Perform, SubmitError, Table};
 
 impl<C: Connection> Endpoint<C> {
     /// An isend. A message that travels inline leaves at once, with all that waits for that peer, if nothing of the channel
@@ -59,9 +59,32 @@ impl<C: Connection> Endpoint<C> {
     /// Whether a frame that a peer waits for has not left: the last request of the endpoint is not reported before.
     pub fn must_send_first(&self) -> bool {
         self.peers.iter().any(|peer| {
-            let unsent = peer.channel.shadow().is_open() || peer.channel.shadow().is_backed_up();
+            let unsent = peer.channel.shadow().is_open()
+                || peer.channel.shadow().is_backed_up()
+                || !peer.refusals.is_empty();
             peer.channel.may_write() && (peer.owing.waited || unsent)
         })
+    }
+
+    /// Whether all that a connection owed has left, and that write has completed or is acknowledged: `accept` hands the
+    /// connection out only then. False: it is not there, or not yet.
+    pub fn has_left(&mut self, slot: Slot, now: Moment) -> bool {
+        let Some(tenant) = self.table.tenant(slot) else { return false };
+        let peer = &self.peers[tenant.channel.0 as usize];
+        let owes = tenant.connection.owes(&peer.account, now);
+        let shadow = peer.channel.shadow();
+        let over = |packet: PacketNumber| {
+            let reached = |number: PacketNumber| number.distance(packet).cast_signed() >= 0;
+            reached(shadow.acknowledged()) || reached(shadow.completed())
+        };
+        owes != Owes::Waited && tenant.newest.is_none_or(over)
+    }
+
+    /// Answers an OPEN that waited: its listener is closed, or the connection cannot be.
+    pub fn refuse(&mut self, channel: ChannelId, refused: Refused) {
+        if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
+            peer.refuse(refused);
+        }
     }
 
     /// Posts what waits, then as many packets as are due and have room. True if one was posted.
@@ -79,7 +102,8 @@ impl<C: Connection> Endpoint<C> {
             return left;
         }
         let Some(memory) = channel.shadow().memory() else { return left };
-        let mut due = channel.shadow().is_open() || channel.ending().is_wanted();
+        let mut due =
+            channel.shadow().is_open() || channel.ending().is_wanted() || !peer.refusals.is_empty();
         if !due && peer.owing.is_due(now) {
             self.table.refresh(&mut peer.owing, &peer.account, now);
             due = peer.owing.is_due(now);
@@ -100,13 +124,15 @@ impl<C: Connection> Endpoint<C> {
         let peer = &mut peers[index];
         let mut left = false;
         loop {
+            say_refusals(perform, peer, memory);
             if !peer.owing.is_empty() {
                 for which in [Which::Adverts, Which::Others] {
                     collect(perform, table, peer, memory, which, now);
                 }
                 table.refresh(&mut peer.owing, &peer.account, now);
             }
-            if peer.channel.ending().is_wanted() && peer.owing.is_empty() {
+            let said = peer.owing.is_empty() && peer.refusals.is_empty();
+            if peer.channel.ending().is_wanted() && said {
                 say_end(perform, peer, memory);
             }
             if !peer.channel.shadow().is_open() {
@@ -114,7 +140,9 @@ impl<C: Connection> Endpoint<C> {
             }
             peer.channel.seal(perform.shadow(memory));
             left |= post(perform, peer, now);
-            let more = !peer.owing.is_empty() || peer.channel.ending().is_wanted();
+            let more = !peer.owing.is_empty()
+                || !peer.refusals.is_empty()
+                || peer.channel.ending().is_wanted();
             if !more || !peer.channel.may_write() {
                 return left;
             }
@@ -143,7 +171,19 @@ fn collect<C: Connection, P: Perform<C>>(
             };
             let fits = peer.channel.shadow_mut().append(perform.shadow(memory), &frame);
             assert!(fits, "a connection gave a frame that is longer than it was asked for");
+            tenant.newest = Some(peer.channel.shadow().next());
         }
+    }
+}
+
+/// Appends the answers to OPENs that are refused, as far as there is room.
+fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, memory: MemoryId) {
+    while let Some(refused) = peer.refusals.front() {
+        let frame = Frame::Refused(*refused);
+        if !peer.channel.shadow_mut().append(perform.shadow(memory), &frame) {
+            return;
+        }
+        peer.refusals.pop_front();
     }
 }
 

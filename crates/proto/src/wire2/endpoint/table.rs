@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::super::account::Account;
 use super::super::connection::{Connection, Owes};
-use super::super::ids::{Generation, Moment, Name, Slot};
+use super::super::ids::{Generation, Moment, Name, PacketNumber, Slot};
 use super::ChannelId;
 
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub(super) struct Tenant<C> {
     pub(super) connection: C,
     pub(super) channel: ChannelId,
     waits: bool,
+    /// The packet that took up its newest frame.
+    pub(super) newest: Option<PacketNumber>,
 }
 
 #[derive(Debug)]
@@ -95,7 +97,8 @@ impl<C: Connection> Table<C> {
     }
 
     pub(super) fn put(&mut self, slot: Slot, channel: ChannelId, connection: C) {
-        self.entries[slot.index()].tenant = Some(Tenant { connection, channel, waits: false });
+        self.entries[slot.index()].tenant =
+            Some(Tenant { connection, channel, waits: false, newest: None });
     }
 
     /// The slot is free again, for the next generation.
@@ -123,6 +126,15 @@ impl<C: Connection> Table<C> {
             return None;
         }
         entry.tenant.as_mut()
+    }
+
+    /// The connection that an immediate names, if there is one.
+    #[inline]
+    pub(super) fn name_of(&self, immediate: u16) -> Option<Name> {
+        let slot = Slot::new(usize::from(immediate) % Slot::COUNT)?;
+        let entry = self.entries.get(slot.index())?;
+        let name = Name { slot, generation: entry.generation };
+        (entry.tenant.is_some() && name.in_immediate() == immediate).then_some(name)
     }
 
     pub(super) fn name(&self, slot: Slot) -> Name {

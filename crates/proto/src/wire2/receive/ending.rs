@@ -187,6 +187,7 @@ impl ReceiveFlow {
     #[cold]
     pub fn ended(&mut self, unreachable: bool) {
         self.stick(Fault::Ended);
+        self.opened = None;
         if unreachable {
             self.ending = Ending::Over;
         }

@@ -10,7 +10,10 @@ use crate::codec::{self, Field, HandshakeError, Name, Reader, Writer};
 use crate::limits::{FINGERPRINT_BYTES, MAX_DATA_RAILS, MAX_MESSAGE_BYTES};
 use crate::rails::Rail;
 
+use super::super::frame::INLINE_BYTES_MAX;
 use super::super::ids::ListenerId;
+use super::super::packet::Ring;
+use super::agreement::Offers;
 use super::proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, hello_words, verify};
 use super::version::VERSION;
 
@@ -74,10 +77,11 @@ pub struct Hello {
     /// The peer's nonce, once it is known; else 0.
     pub echo: u64,
     pub capabilities: Capabilities,
+    pub offers: Offers,
     pub rails: Vec<Rail>,
     pub host: Host,
     pub entries: Entries,
-    /// The channel's own letter, which [`letter`](super::super) reads.
+    /// The channel's own letter, without the zeros at its end; empty before there is a channel.
     pub channel: codec::Bounded<MAX_CHANNEL_BYTES>,
 }
 
@@ -126,6 +130,7 @@ impl Hello {
         writer.field(NONCE, &self.nonce.to_le_bytes());
         writer.field(ECHO, &self.echo.to_le_bytes());
         writer.nested(CAPABILITIES, |inner| self.capabilities.encode(inner));
+        writer.field(OFFERS, &self.offers.encode());
         self.host.encode(&mut writer);
         writer.field(CHANNEL, self.channel.as_bytes());
         for entry in self.entries.as_slice() {
@@ -165,6 +170,30 @@ impl Host {
     }
 }
 
+impl Offers {
+    fn encode(self) -> [u8; OFFERS_BYTES] {
+        let mut bytes = [0; OFFERS_BYTES];
+        bytes[..4].copy_from_slice(&self.ring.bytes().to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.inline_bytes_max.to_le_bytes());
+        bytes[6..].copy_from_slice(&self.shared_from.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: [u8; OFFERS_BYTES]) -> Result<Self, HandshakeError> {
+        let [r0, r1, r2, r3, i0, i1, shared @ ..] = bytes;
+        let ring = Ring::new(u32::from_le_bytes([r0, r1, r2, r3]));
+        let inline_bytes_max = u16::from_le_bytes([i0, i1]);
+        if usize::from(inline_bytes_max) > INLINE_BYTES_MAX {
+            return Err(HandshakeError::Value("longest inline message"));
+        }
+        Ok(Self {
+            ring: ring.ok_or(HandshakeError::Value("inbox length"))?,
+            inline_bytes_max,
+            shared_from: u64::from_le_bytes(shared),
+        })
+    }
+}
+
 impl Entry {
     fn encode(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
@@ -197,6 +226,7 @@ struct Fields {
     nonce: Option<u64>,
     echo: Option<u64>,
     capabilities: Option<Capabilities>,
+    offers: Option<Offers>,
     rails: Vec<Rail>,
     entries: Entries,
     channel: Option<codec::Bounded<MAX_CHANNEL_BYTES>>,
@@ -221,6 +251,7 @@ impl Fields {
             CAPABILITIES => {
                 field.once(&mut self.capabilities, |field| Capabilities::decode(field.value))
             }
+            OFFERS => field.once(&mut self.offers, |field| Offers::decode(field.array()?)),
             RAIL if self.rails.len() == MAX_DATA_RAILS => {
                 Err(HandshakeError::Value("number of rails"))
             }
@@ -250,6 +281,7 @@ impl Fields {
             nonce: have(self.nonce, "nonce")?,
             echo: have(self.echo, "echo")?,
             capabilities: have(self.capabilities, "capabilities")?,
+            offers: have(self.offers, "offers")?,
             rails: self.rails,
             host: Host {
                 host: have(self.host, "host")?,
@@ -270,6 +302,7 @@ fn have<T>(field: Option<T>, name: &'static str) -> Result<T, HandshakeError> {
 }
 
 const ENTRY_BYTES: usize = 21;
+const OFFERS_BYTES: usize = 14;
 
 /// The kind of the message.
 const HELLO: u16 = 32;
@@ -289,6 +322,7 @@ const PROVIDER: u16 = 50;
 const PROVIDER_VERSION: u16 = 51;
 const LIBFABRIC: u16 = 52;
 const SETTINGS: u16 = 53;
+const OFFERS: u16 = 54;
 
 #[cfg(test)]
 #[path = "hello_tests.rs"]

@@ -32,6 +32,7 @@ fn hello(rails: usize) -> Hello {
             rma_inject_bytes: 64,
             largest_write: 1 << 30,
         },
+        offers: Offers { ring: Ring::LONG, inline_bytes_max: 4096, shared_from: 1 << 40 },
         rails: (0..rails).map(rail).collect(),
         host: Host {
             host: Name::cut("a"),

@@ -136,6 +136,27 @@ impl Opening {
         Open { from, listener, features, proof }
     }
 
+    /// From when on an OPEN is to leave; None: not before something else happens.
+    pub(super) fn due(&self) -> Option<Moment> {
+        match self.state {
+            State::ToOpen => Some(Moment::default()),
+            State::Waiting { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Whether an OPEN has left that is not answered.
+    pub(super) fn is_asked(&self) -> bool {
+        self.state == State::Asked
+    }
+
+    /// No answer comes any more.
+    pub(super) fn lose(&mut self) {
+        if matches!(self.state, State::ToOpen | State::Asked | State::Waiting { .. }) {
+            self.state = State::Lost;
+        }
+    }
+
     /// The OPEN was appended to a packet.
     pub fn open_left(&mut self) {
         if self.state == State::ToOpen {

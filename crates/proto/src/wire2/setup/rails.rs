@@ -18,6 +18,20 @@ pub struct Rails {
     pub control: Vec<Pair>,
 }
 
+impl Rails {
+    /// What a data rail of ours is called on this channel and its connections: in keys, parts, counts and arrivals.
+    pub fn data_of(&self, ours: u8) -> Option<u8> {
+        let at = self.data.iter().position(|pair| pair.ours == ours)?;
+        Some(crate::bits::low8(at as u64))
+    }
+
+    /// The same for a control rail of ours.
+    pub fn control_of(&self, ours: u8) -> Option<u8> {
+        let at = self.control.iter().position(|pair| pair.ours == ours)?;
+        Some(crate::bits::low8(at as u64))
+    }
+}
+
 /// Pairs rails of equal fabric names, in the order of the list of the endpoint with the lower id; what one end has more of
 /// stays unused. None without a pair of each kind.
 pub fn pair(

@@ -1,0 +1,93 @@
+//! What the HELLOs of two endpoints make of their channel: equal on both ends.
+
+use std::time::Duration;
+
+use super::super::channel::Parameters;
+use super::super::frame::{INLINE_BYTES_MAX, INLINE_WORDS};
+use super::super::ids::{Name, PacketNumber};
+use super::super::packet::{HEADER_BYTES, Ring};
+use super::super::terms::{InlineLimits, Terms};
+use super::hello::Hello;
+use super::opening::Features;
+use super::peers::Presence;
+use super::rails::{Rails, pair};
+use crate::bits::{count32, low8, low16};
+use crate::capabilities::Capabilities;
+
+/// What an endpoint would like a channel to be like. Both ends use the smaller of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offers {
+    pub ring: Ring,
+    /// The longest message that may come inline, whatever its receive's advert says. At most [`INLINE_BYTES_MAX`].
+    pub inline_bytes_max: u16,
+    /// Messages of so many bytes are shared out between data rails.
+    pub shared_from: u64,
+}
+
+/// What both ends use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// Which rail of ours goes with which of the peer's. Every rail of a channel and of its connections is a place in these
+    /// lists.
+    pub rails: Rails,
+    pub capabilities: Capabilities,
+    pub ring: Ring,
+    pub inline_bytes_max: u16,
+    pub shared_from: u64,
+}
+
+impl Agreement {
+    /// None: the two have no data rail or no control rail in common.
+    pub(super) fn of(us: &Presence, peer: &Hello) -> Option<Self> {
+        let (ours, theirs) = (us.offers, peer.offers);
+        let ring = if ours.ring.bytes() < theirs.ring.bytes() { ours.ring } else { theirs.ring };
+        let inline = ours.inline_bytes_max.min(theirs.inline_bytes_max);
+        Some(Self {
+            rails: pair(us.id, &us.rails, peer.from, &peer.rails)?,
+            capabilities: us.capabilities.agree(&peer.capabilities),
+            ring,
+            inline_bytes_max: inline.min(longest_inline(ring)),
+            shared_from: ours.shared_from.min(theirs.shared_from),
+        })
+    }
+
+    /// What the channel is made with. `key` is a random number; `nth` spreads the first inboxes over the control rails.
+    pub(super) fn parameters(&self, key: u64, nth: u32, peer_timeout: Duration) -> Parameters {
+        let rails = low8(self.rails.control.len() as u64);
+        Parameters {
+            ring: self.ring,
+            rails,
+            data_rails: low8(self.rails.data.len() as u64),
+            rail: low8((nth % u32::from(rails).max(1)).into()),
+            key,
+            peer_timeout,
+            first: PacketNumber::new(1),
+        }
+    }
+
+    /// The terms of a connection. `unadvertised`: the longest message without an advert. None: its sizes could not be told.
+    pub(super) fn terms(
+        &self,
+        (own, peer): (Name, Name),
+        agreed: Features,
+        unadvertised: u16,
+    ) -> Option<Terms> {
+        let host = self.inline_bytes_max;
+        Terms::settle(
+            own,
+            peer,
+            &self.capabilities,
+            self.rails.data.len(),
+            self.shared_from,
+            agreed.groups,
+            agreed.fin_only,
+            InlineLimits { unadvertised: unadvertised.min(host), host },
+        )
+    }
+}
+
+/// The longest message that an empty packet of a ring has room for: a longer one would wait for ever.
+fn longest_inline(ring: Ring) -> u16 {
+    let room = ring.packet_bytes_max() - HEADER_BYTES - count32(8 * INLINE_WORDS);
+    low16(u64::from(room).min(INLINE_BYTES_MAX as u64))
+}

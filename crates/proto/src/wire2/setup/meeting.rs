@@ -1,0 +1,217 @@
+//! One peer of an endpoint: how the two come to know each other, and what each HELLO to it says.
+//!
+//! ```text
+//!  connect ──▶ Greeting: HELLO without a letter, repeated ──┐
+//!                                                           ├─ a proven HELLO ──▶ Met ── a channel is made ──▶ joined
+//!              (nothing known) ─────────────────────────────┘                     its letters travel in HELLOs
+//! ```
+//!
+//! A met peer stays known for as long as the endpoint lives, also after its channel has ended: a late HELLO makes no second
+//! channel.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::super::bound::{HELLO_AGAIN, HELLO_AGAIN_MAX};
+use super::super::endpoint::ChannelId;
+use super::super::ids::{ListenerId, Moment};
+use super::super::letter::Letter;
+use super::agreement::Agreement;
+use super::handle::Handle;
+use super::hello::{Entries, Hello, Host, MAX_ENTRIES};
+use super::message::pack;
+use super::peers::Presence;
+use super::proof::{EndpointId, Nonces, Prove, Role, Secret};
+use crate::codec::Bounded;
+use crate::rails::Rail;
+
+/// Which end of a channel of an endpoint with itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Half {
+    /// It connects. With another endpoint, there is only this one.
+    First,
+    Second,
+}
+
+/// A listener for which the two meet, and its secret. `role` is ours.
+#[derive(Clone, Copy, Debug)]
+struct Voucher {
+    listener: ListenerId,
+    role: Role,
+    secret: Secret,
+}
+
+/// Where a peer is reached of which only a handle is known.
+#[derive(Clone, Debug)]
+struct Greeting {
+    handle: Handle,
+    said: Option<Moment>,
+    wait: Duration,
+}
+
+/// What a peer's HELLO said.
+#[derive(Clone, Debug)]
+pub(super) struct Met {
+    nonce: u64,
+    pub(super) agreement: Option<Agreement>,
+    pub(super) rails: Vec<Rail>,
+    pub(super) host: Host,
+}
+
+#[derive(Debug)]
+pub(super) struct Meeting {
+    pub(super) peer: EndpointId,
+    pub(super) half: Half,
+    nonce: u64,
+    pub(super) key: u64,
+    vouchers: VecDeque<Voucher>,
+    greeting: Option<Greeting>,
+    met: Option<Met>,
+    pub(super) channel: Option<ChannelId>,
+}
+
+impl Meeting {
+    pub(super) fn new(peer: EndpointId, half: Half, nonce: u64, key: u64) -> Self {
+        let vouchers = VecDeque::with_capacity(MAX_ENTRIES);
+        let (greeting, met, channel) = (None, None, None);
+        Self { peer, half, nonce: nonce.max(1), key, vouchers, greeting, met, channel }
+    }
+
+    /// We were given a handle of this peer's.
+    pub(super) fn given(&mut self, handle: &Handle) {
+        self.vouch(handle.listener, Role::Connects, handle.secret);
+        if self.met.is_none() && self.greeting.is_none() {
+            let greeting = Greeting { handle: *handle, said: None, wait: HELLO_AGAIN };
+            self.greeting = Some(greeting);
+        }
+    }
+
+    /// HELLOs name the newest.
+    fn vouch(&mut self, listener: ListenerId, role: Role, secret: Secret) {
+        let same = |voucher: &Voucher| (voucher.listener, voucher.role) == (listener, role);
+        if self.vouchers.iter().any(same) {
+            return;
+        }
+        if self.vouchers.len() == MAX_ENTRIES {
+            self.vouchers.pop_front();
+        }
+        self.vouchers.push_back(Voucher { listener, role, secret });
+    }
+
+    /// The secret in the handle that we were given of this listener of the peer's.
+    fn given_secret(&self, listener: ListenerId) -> Option<Secret> {
+        let given =
+            |voucher: &&Voucher| (voucher.listener, voucher.role) == (listener, Role::Connects);
+        self.vouchers.iter().find(given).map(|voucher| voucher.secret)
+    }
+
+    /// Whether a HELLO is this peer's. `secret_of` knows our own listeners. The first one that is decides its nonce for good.
+    pub(super) fn proves(
+        &self,
+        hello: &Hello,
+        us: &EndpointId,
+        secret_of: impl Fn(ListenerId) -> Option<Secret>,
+        prove: &impl Prove,
+    ) -> bool {
+        let known = self.met.as_ref().is_none_or(|met| met.nonce == hello.nonce);
+        let secret = |listener, role| match role {
+            Role::Connects => secret_of(listener),
+            Role::Listens => self.given_secret(listener),
+        };
+        known && hello.is_proven(us, Some(self.nonce), secret, prove)
+    }
+
+    /// Its proven HELLO.
+    pub(super) fn heard(
+        &mut self,
+        hello: &Hello,
+        us: &Presence,
+        secret_of: impl Fn(ListenerId) -> Option<Secret>,
+    ) {
+        for entry in hello.entries.as_slice() {
+            if entry.role == Some(Role::Connects)
+                && let Some(secret) = secret_of(entry.listener)
+            {
+                self.vouch(entry.listener, Role::Listens, secret);
+            }
+        }
+        if self.met.is_none() {
+            self.met = Some(Met {
+                nonce: hello.nonce,
+                agreement: Agreement::of(us, hello),
+                rails: hello.rails.clone(),
+                host: hello.host,
+            });
+            self.greeting = None;
+        }
+    }
+
+    pub(super) fn met(&self) -> Option<&Met> {
+        self.met.as_ref()
+    }
+
+    pub(super) fn agreement(&self) -> Option<&Agreement> {
+        self.met.as_ref()?.agreement.as_ref()
+    }
+
+    pub(super) fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    /// With ours as the prover's, or as the verifier's.
+    pub(super) fn nonces(&self, ours: Prover) -> Option<Nonces> {
+        let theirs = self.met.as_ref()?.nonce;
+        Some(match ours {
+            Prover::Us => Nonces { prover: self.nonce, verifier: theirs },
+            Prover::Peer => Nonces { prover: theirs, verifier: self.nonce },
+        })
+    }
+
+    /// The control address of the handle, and its format, if a HELLO is to go there now.
+    pub(super) fn is_due(&self, now: Moment) -> Option<(Bounded<48>, u32)> {
+        let greeting = self.greeting.as_ref()?;
+        let due = greeting.said.is_none_or(|said| now.since(said) >= greeting.wait);
+        due.then_some((greeting.handle.control, greeting.handle.address_format))
+    }
+
+    /// It was posted.
+    pub(super) fn said(&mut self, now: Moment) {
+        if let Some(greeting) = &mut self.greeting
+            && greeting.said.replace(now).is_some()
+        {
+            greeting.wait = (2 * greeting.wait).min(HELLO_AGAIN_MAX);
+        }
+    }
+
+    /// A HELLO to it, with the channel's letter if there is one.
+    pub(super) fn hello(
+        &self,
+        us: &Presence,
+        letter: Option<&Letter>,
+        prove: &impl Prove,
+    ) -> Hello {
+        let mut hello = Hello {
+            from: us.id,
+            to: self.peer,
+            nonce: self.nonce,
+            echo: self.met.as_ref().map_or(0, |met| met.nonce),
+            capabilities: us.capabilities,
+            offers: us.offers,
+            rails: us.rails.clone(),
+            host: us.host,
+            entries: Entries::default(),
+            channel: letter.map(pack).unwrap_or_default(),
+        };
+        for Voucher { listener, role, secret } in &self.vouchers {
+            hello.add_entry(*listener, *role, secret, prove);
+        }
+        hello
+    }
+}
+
+/// Whose proof it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prover {
+    Us,
+    Peer,
+}
