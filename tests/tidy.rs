@@ -22,6 +22,7 @@ const FENCES: &[(&str, &[&str])] = &[
         &["std::net", "std::thread", "std::env", "std::fs", "std::io", "Instant", "SystemTime"],
     ),
     ("crates/proto/src", &["fabric::", "libc::", "log::"]),
+    ("crates/topology/src", &["std::net", "std::thread", "fabric::", "proto::", "log::"]),
     ("crates/fabric/src", &["proto::", "net_abi"]),
     ("crates/libfabric-sys/src", &["fabric::", "proto::"]),
 ];

@@ -50,6 +50,7 @@ macro_rules! settings {
             given: Vec<(&'static str, String)>,
             provider_variables: BTreeMap<String, String>,
             protocols: Option<String>,
+            topology_file: Option<String>,
             fingerprint: Fingerprint,
         }
 
@@ -65,6 +66,7 @@ macro_rules! settings {
                     given: Vec::new(),
                     provider_variables: BTreeMap::new(),
                     protocols: None,
+                    topology_file: None,
                     fingerprint: [0; FINGERPRINT_BYTES],
                 })
             }
@@ -129,6 +131,8 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 
 /// NCCL's own, which protocols its kernels may use (NCCL src/graph/tuning.cc:453).
 pub(crate) const PROTOCOLS: &str = "NCCL_PROTO";
+/// NCCL's own, a file that says more of the machine than sysfs (NCCL src/graph/topo.cc, ncclTopoGetSystem).
+pub(crate) const TOPOLOGY_FILE: &str = "NCCL_TOPO_FILE";
 /// Our tests' own, which a plugin under test sees as well.
 const TEST_PREFIX: &str = "TEST_";
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
@@ -185,6 +189,7 @@ impl Config {
         config.notes = notes;
         config.given = texts.0.into_iter().collect();
         config.protocols = variables.get(PROTOCOLS).cloned();
+        config.topology_file = variables.get(TOPOLOGY_FILE).cloned();
         config.fingerprint = config.print();
         config.provider_variables =
             variables.into_iter().filter(|(name, _)| name.starts_with(PROVIDER_PREFIX)).collect();
@@ -214,6 +219,11 @@ impl Config {
     /// What a user has said in NCCL's own NCCL_PROTO.
     pub(crate) fn protocols(&self) -> Option<&str> {
         self.protocols.as_deref()
+    }
+
+    /// What a user has said in NCCL's own NCCL_TOPO_FILE.
+    pub(crate) fn topology_file(&self) -> Option<&str> {
+        self.topology_file.as_deref()
     }
 
     /// The size asked of each completion queue.

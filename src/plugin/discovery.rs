@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fabric::{FabricError, Info, Library, Query};
+use topology::sysfs::{self, SYSFS};
+use topology::{Hint, Machine, Nic, PciAddress};
 
 use super::config::Config;
 use super::failure::StartError;
 use super::gpu;
-use super::interfaces;
 use super::plan::{DevicePlan, RailPlan};
-use super::topology::{self, Candidate, Choice, Named};
+use super::selection::{self, Candidate, Choice, Named, Offer};
 
 /// What there is to build on.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Discovery {
     pub(crate) library: Arc<Library>,
     /// One at least, with one rail each at least.
     pub(crate) devices: Vec<DevicePlan>,
+    /// What NCCL is to be told of them besides their properties.
+    pub(crate) hint: Option<Hint>,
     /// The provider, and why this one.
     #[cfg_attr(
         not(test),
@@ -35,17 +38,38 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     let infos = find(&library, &query(config, config.provider.clone()))?;
     let candidates: Vec<_> = infos.iter().map(candidate).collect();
     let filtered = config.provider_variable("FI_PROVIDER").is_some();
-    let choice = topology::choose(&candidates, config.provider.as_deref(), filtered);
+    let choice = selection::choose(&candidates, config.provider.as_deref(), filtered);
     let choice = choice.ok_or_else(|| none_usable(&library, config, &candidates))?;
     let listed = Listed { infos, candidates };
-    let mut devices = if config.rails.is_empty() {
-        listed.devices(&choice.provider, config.max_rails)
+    let machine = listed.machine(&choice.provider);
+    let (rails, offer) = if config.rails.is_empty() {
+        listed.grouped(&choice.provider, &machine, config.max_rails)
     } else {
-        vec![listed.named(&library, config, &choice.provider)?]
+        let rails = listed.named(&library, config, &choice.provider)?;
+        let offer = selection::named(rails.iter().map(|rail| rail.nic.clone()).collect());
+        (rails, offer)
     };
-    let chosen_because = announce(&choice, &devices);
+    let mut devices = plans(&machine, rails, &offer);
+    let chosen_because = announce(&choice, &devices, &offer);
     gpu::equip(&library, config, &mut devices);
-    Ok(Discovery { library, devices, chosen_because })
+    let hint = topology::hint(&machine, &offer.nics, &offer.grouping);
+    Ok(Discovery { library, devices, hint, chosen_because })
+}
+
+/// A plan for each device. `rails` are those of `offer`, place by place.
+fn plans(machine: &Machine, rails: Vec<RailPlan>, offer: &Offer) -> Vec<DevicePlan> {
+    let told = topology::properties(machine, &offer.nics, &offer.grouping);
+    let mut rails: Vec<_> = rails.into_iter().map(Some).collect();
+    let mut plans: Vec<DevicePlan> = Vec::new();
+    for (group, told) in offer.grouping.groups.iter().zip(told) {
+        let taken = group.rails.iter().filter_map(|rail| rails[*rail].take()).collect();
+        let mut plan = DevicePlan::new(taken, told, group.reason.to_string());
+        if plans.iter().any(|other| other.name == plan.name) {
+            plan.name = format!("{}-{}", plan.name, plans.len());
+        }
+        plans.push(plan);
+    }
+    plans
 }
 
 /// A user's file is the only one tried: another one would hide that it does not load.
@@ -72,7 +96,7 @@ fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> 
     let version = library.version();
     let basic_regions = config.basic_regions;
     let offered = |candidates: &[Candidate]| {
-        topology::offered(candidates).into_iter().map(str::to_owned).collect()
+        selection::offered(candidates).into_iter().map(str::to_owned).collect()
     };
     match &config.provider {
         Some(wanted) => {
@@ -91,12 +115,27 @@ struct Listed {
 }
 
 impl Listed {
-    fn devices(&self, provider: &str, max_rails: usize) -> Vec<DevicePlan> {
-        let devices = topology::devices(&self.candidates, provider, max_rails);
-        devices
-            .iter()
-            .map(|places| DevicePlan::new(places.iter().map(|place| self.rail(*place)).collect()))
-            .collect()
+    /// The rails that the devices of a provider may have, and which have which.
+    fn grouped(
+        &self,
+        provider: &str,
+        machine: &Machine,
+        max_rails: usize,
+    ) -> (Vec<RailPlan>, Offer) {
+        let offer = selection::devices(&self.candidates, provider, machine, max_rails);
+        (offer.places.iter().map(|place| self.rail(*place)).collect(), offer)
+    }
+
+    /// The PCI hierarchy, where it has a say: several rails, on PCI.
+    fn machine(&self, provider: &str) -> Machine {
+        let of_provider = self.candidates.iter().filter(|one| one.provider == provider);
+        let mut addresses: Vec<PciAddress> = of_provider.filter_map(|one| one.pci).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        if addresses.len() < 2 {
+            return Machine::default();
+        }
+        sysfs::machine(Path::new(SYSFS), &addresses)
     }
 
     /// One device of the rails that IRONRAIL_RAILS names.
@@ -105,7 +144,7 @@ impl Listed {
         library: &Library,
         config: &Config,
         provider: &str,
-    ) -> Result<DevicePlan, StartError> {
+    ) -> Result<Vec<RailPlan>, StartError> {
         let names = config.rails.iter().take(config.max_rails);
         if config.rails.len() > config.max_rails {
             let (named, taken) = (config.rails.len(), config.max_rails);
@@ -113,21 +152,22 @@ impl Listed {
                 "IRONRAIL_RAILS names {named} rails, and the first {taken} are taken: raise IRONRAIL_MAX_RAILS for more"
             );
         }
-        let rails = names.map(|name| match topology::find_rail(&self.candidates, provider, name) {
-            Some(Named::Listed(place)) => {
-                let rail = self.rail(place);
-                Ok(RailPlan { interface: name.clone(), ..rail })
-            }
-            Some(Named::Address(address)) => self.rail_at(library, config, provider, address),
-            None => Err(self.no_such_rail(provider, name)),
-        });
-        Ok(DevicePlan::new(rails.collect::<Result<_, _>>()?))
+        let rails =
+            names.map(|name| match selection::find_rail(&self.candidates, provider, name) {
+                Some(Named::Listed(place)) => {
+                    let rail = self.rail(place);
+                    Ok(RailPlan { interface: name.clone(), ..rail })
+                }
+                Some(Named::Address(address)) => self.rail_at(library, config, provider, address),
+                None => Err(self.no_such_rail(provider, name)),
+            });
+        rails.collect()
     }
 
     fn rail(&self, place: usize) -> RailPlan {
         let (info, candidate) = (self.infos[place].clone(), &self.candidates[place]);
         RailPlan {
-            fabric_name: topology::pairing_name(
+            fabric_name: selection::pairing_name(
                 &self.candidates,
                 &candidate.fabric,
                 candidate.address,
@@ -137,7 +177,7 @@ impl Listed {
                 || shown_address(info.source_address()),
                 |address| address.to_string(),
             ),
-            speed_mbps: candidate.speed_mbps,
+            nic: candidate.nic(),
             pci_path: candidate.pci_path.clone(),
             info,
         }
@@ -164,16 +204,19 @@ impl Listed {
         let mut found =
             find(library, &query)?.into_iter().filter(|info| info.provider() == provider);
         let info = found.next().ok_or_else(|| self.no_such_rail(provider, &address.to_string()))?;
-        let neighbour = topology::neighbour(&self.candidates, address);
+        let neighbour = selection::neighbour(&self.candidates, address);
         Ok(RailPlan {
-            fabric_name: topology::pairing_name(
+            fabric_name: selection::pairing_name(
                 &self.candidates,
                 info.fabric_name(),
                 Some(address),
             ),
             interface: address.to_string(),
             address: address.to_string(),
-            speed_mbps: neighbour.and_then(|neighbour| neighbour.speed_mbps),
+            nic: Nic {
+                name: address.to_string(),
+                ..neighbour.map_or_else(selection::unknown_nic, Candidate::nic)
+            },
             pci_path: neighbour.and_then(|neighbour| neighbour.pci_path.clone()),
             info,
         })
@@ -195,7 +238,7 @@ impl Listed {
 }
 
 /// The start-up lines. Sites look for "Selected provider is".
-fn announce(choice: &Choice, devices: &[DevicePlan]) -> String {
+fn announce(choice: &Choice, devices: &[DevicePlan], offer: &Offer) -> String {
     let chosen = format!("{} ({})", choice.provider, choice.because);
     log::info!("Selected provider is {chosen}");
     for device in devices {
@@ -211,7 +254,8 @@ fn announce(choice: &Choice, devices: &[DevicePlan]) -> String {
             if rails.len() == 1 { "rail" } else { "rails" },
             rails.join(", ")
         );
-        let speeds = || device.rails.iter().filter_map(|rail| rail.speed_mbps);
+        log::debug!("device {}: {}", device.name, device.because);
+        let speeds = || device.rails.iter().filter_map(|rail| rail.nic.speed_mbps);
         if let (Some(slowest), Some(fastest)) = (speeds().min(), speeds().max())
             && fastest / 2 >= slowest
         {
@@ -222,20 +266,23 @@ fn announce(choice: &Choice, devices: &[DevicePlan]) -> String {
             );
         }
     }
+    for left in &offer.grouping.left_out {
+        let name = offer.nics.get(left.nic).map_or("", |nic| nic.name.as_str());
+        log::debug!("{name} carries no rail: {}", left.phrase(&offer.nics));
+    }
     chosen
 }
 
-/// What topology needs to know of an info.
+/// What selection needs to know of an info.
 fn candidate(info: &Info) -> Candidate {
     let address = ip_address(info.address_format(), info.source_address());
     let nic = info.nic();
-    let interface = interfaces::read(Path::new(interfaces::SYSFS), info.domain_name());
-    let by_bus = nic
-        .as_ref()
-        .and_then(|nic| nic.pci)
-        .and_then(|pci| interfaces::pci_device(Path::new(interfaces::SYSFS), &pci.to_string()));
+    let interface = sysfs::interface(Path::new(SYSFS), info.domain_name());
+    let told = nic.as_ref().and_then(|nic| nic.pci).and_then(|pci| pci.to_string().parse().ok());
+    let by_bus = told.and_then(|pci| sysfs::directory(Path::new(SYSFS), pci));
     let link = nic.as_ref().and_then(|nic| nic.link_bits_per_second);
     let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok());
+    let pci_path = by_bus.or(interface.pci_path);
     Candidate {
         provider: info.provider().to_owned(),
         fabric: info.fabric_name().to_owned(),
@@ -244,9 +291,10 @@ fn candidate(info: &Info) -> Candidate {
         class: Candidate::class_of(interface.class, address),
         speed_mbps: link_mbps.or(interface.speed_mbps),
         hardware: nic.is_some(),
-        pci_path: by_bus
-            .or(interface.pci_path)
-            .and_then(|path| path.into_os_string().into_string().ok()),
+        pci: pci_path.as_deref().and_then(sysfs::function_of).or(told),
+        pci_path: pci_path.and_then(|path| path.into_os_string().into_string().ok()),
+        link_up: nic.as_ref().and_then(|nic| nic.link_up),
+        network: nic.and_then(|nic| nic.network).unwrap_or_default(),
     }
 }
 

@@ -1,10 +1,17 @@
-//! The variables that providers want before libfabric initialises, and NCCL's own that says which protocols it may use: the
-//! only place that changes the environment.
+//! The variables that providers want before libfabric initialises, and NCCL's own that say which protocols it may use and how wide
+//! devices are: the only place that changes the environment.
 //!
 //! Providers read their variables once, when libfabric loads them, and some have no other switch. A value that is there
 //! stays, whoever put it there; what is set here is logged once, and listed in docs/configuration.md.
 
-use super::config::{Config, PROTOCOLS};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::path::Path;
+
+use topology::Hint;
+
+use super::config::{Config, PROTOCOLS, TOPOLOGY_FILE};
 use super::provider::core;
 
 /// A variable of libfabric's, the value it gets where nobody gave one, and why.
@@ -92,6 +99,70 @@ pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
     );
 }
 
+/// Tells NCCL of devices that are wider than the PCIe link of the NIC that stands for them. Once per process, while NCCL initialises:
+/// it reads the variable afterwards (NCCL src/graph/topo.cc, ncclTopoGetSystem).
+pub(crate) fn widen(config: &Config, hint: Option<&Hint>) {
+    let Some(hint) = hint else { return };
+    if let Some(because) = obstacle(config, Path::new(NCCLS_OWN_FILE)) {
+        log::info!(
+            "{} devices are wider than one PCIe link, and NCCL is not told: {because}; docs/topology.md has what it should say",
+            hint.raised.len()
+        );
+        return;
+    }
+    match in_memory(&hint.xml) {
+        Ok(path) => {
+            put(TOPOLOGY_FILE, &path);
+            log::info!(
+                "{TOPOLOGY_FILE}={path} is set, since nobody set it: {} devices are wider than one PCIe link",
+                hint.raised.len()
+            );
+        }
+        Err(error) => log::info!("{TOPOLOGY_FILE} is left alone, no file in memory: {error}"),
+    }
+}
+
+/// Why NCCL is not told, though it might be.
+fn obstacle(config: &Config, nccls_own: &Path) -> Option<String> {
+    if let Some(given) = config.topology_file() {
+        return Some(format!("{TOPOLOGY_FILE}={given} was given"));
+    }
+    nccls_own
+        .exists()
+        .then(|| format!("NCCL reads {} where there is no other", nccls_own.display()))
+}
+
+/// What NCCL reads where no variable names a file: on virtual machines whose host describes them.
+const NCCLS_OWN_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
+
+/// The path of a new file with this text, in memory, which stays as long as the process. A process that it starts by exec has it under
+/// the same path, with the variable: the descriptor is not closed there.
+#[allow(
+    unsafe_code,
+    reason = "a file in memory is made by no safe call, and this module alone makes one"
+)]
+fn in_memory(text: &str) -> io::Result<String> {
+    // SAFETY: the name is a C string.
+    let descriptor =
+        unsafe { libc::memfd_create(c"ironrail-topology".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nobody else's.
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    file.write_all(text.as_bytes())?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+    // SAFETY: the descriptor is open. A kernel that seals nothing is no reason to go without the file.
+    let _sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // Where /proc is not mounted NCCL would not find it either.
+    if fs::read_to_string(&path)? != text {
+        return Err(io::Error::other("it does not read as it was written"));
+    }
+    let _kept_open = file.into_raw_fd();
+    Ok(path)
+}
+
 /// What a user did not set, of the providers that the setting leaves open.
 fn missing(config: &Config) -> impl Iterator<Item = &'static Wanted> {
     WANTED.iter().filter(|wanted| {
@@ -162,6 +233,26 @@ mod tests {
             assert!(!cut(&[("IRONRAIL_PROVIDER", name)]), "{name}");
             assert!(!cut(&[("FI_PROVIDER", name)]), "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_in_memory_is_read_by_its_path_and_cannot_be_written_any_more() {
+        let path = in_memory("<system/>\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<system/>\n");
+        let again = fs::OpenOptions::new().append(true).open(&path);
+        assert!(again.and_then(|mut file| file.write_all(b"more")).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<system/>\n");
+    }
+
+    #[test]
+    fn a_users_topology_file_stays_and_so_does_the_one_that_nccl_reads_by_itself() {
+        let given = (TOPOLOGY_FILE.to_owned(), "/etc/mine.xml".to_owned());
+        let given = Config::from_variables([given]).unwrap();
+        let (there, nowhere) = (Path::new("/proc/self/stat"), Path::new("/proc/self/nothing"));
+        assert!(obstacle(&given, nowhere).is_some_and(|because| because.contains("/etc/mine.xml")));
+        let none = Config::from_variables([]).unwrap();
+        assert!(obstacle(&none, there).is_some_and(|because| because.contains("/proc/self/stat")));
+        assert_eq!(obstacle(&none, nowhere), None);
     }
 
     #[test]

@@ -7,15 +7,14 @@ mod discovery;
 mod environment;
 mod failure;
 mod gpu;
-mod interfaces;
 mod opening;
 mod order;
 mod plan;
 mod properties;
 mod provider;
 mod registry;
+mod selection;
 mod stats;
-mod topology;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,6 +52,9 @@ pub(crate) struct DeviceProperties {
     pub(crate) regions_are_global: bool,
     pub(crate) max_point_to_point_bytes: usize,
     pub(crate) max_collective_bytes: usize,
+    /// Which device of a host it is, and which network it is on, where several do not reach each other.
+    pub(crate) rail: Option<i16>,
+    pub(crate) plane: Option<i16>,
 }
 
 /// What a communicator asks of the network: a DSCP, which providers that know traffic classes give to the rails' packets.
@@ -391,16 +393,12 @@ impl Plugin {
         environment::prepare(&config);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
-        let properties: Vec<_> = discovery
-            .devices
-            .iter()
-            .enumerate()
-            .map(|(index, plan)| properties::of(index, plan))
-            .collect();
+        let properties = properties::of_all(&discovery.devices);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);
         let order = order::of(&discovery.library, rails);
         let device_memory = properties.iter().any(|device| device.device_memory || device.dmabuf);
         environment::steer(&settings, order::protocols(order, device_memory));
+        environment::widen(&settings, discovery.hint.as_ref());
         let library = &discovery.library;
         let device = |plan| Device::new(plan, Arc::clone(library), Arc::clone(&settings));
         let devices = discovery.devices.into_iter().map(device).collect();

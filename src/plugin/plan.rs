@@ -1,6 +1,7 @@
 //! What a device is to be: its rails, and how GPU memory gets to them.
 
 use fabric::{Info, Version};
+use topology::{Nic, Properties};
 
 /// A device before it is opened.
 #[derive(Debug)]
@@ -9,6 +10,10 @@ pub(crate) struct DevicePlan {
     pub(crate) name: String,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) gpu_memory: GpuMemory,
+    /// What the machine decides of its properties.
+    pub(crate) told: Properties,
+    /// Why it has these rails.
+    pub(crate) because: String,
 }
 
 /// A rail before it is opened.
@@ -21,7 +26,8 @@ pub(crate) struct RailPlan {
     pub(crate) interface: String,
     /// The source address, for logs.
     pub(crate) address: String,
-    pub(crate) speed_mbps: Option<u32>,
+    /// As the grouping knows it.
+    pub(crate) nic: Nic,
     pub(crate) pci_path: Option<String>,
 }
 
@@ -117,16 +123,16 @@ impl Obstacle {
 }
 
 impl DevicePlan {
-    pub(super) fn new(rails: Vec<RailPlan>) -> Self {
+    pub(super) fn new(rails: Vec<RailPlan>, told: Properties, because: String) -> Self {
         let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
         let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
-        Self { name: device_name(&names), rails, gpu_memory }
+        Self { name: device_name(&names), rails, gpu_memory, told, because }
     }
 
     /// What its rails carry together, in megabits per second; a guess where nobody knows.
     pub(crate) fn speed_mbps(&self) -> u32 {
-        let speeds = self.rails.iter().map(|rail| rail.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT));
-        speeds.fold(0, u32::saturating_add)
+        let speed = |rail: &RailPlan| rail.nic.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT);
+        self.rails.iter().map(speed).fold(0, u32::saturating_add)
     }
 
     /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it: what they

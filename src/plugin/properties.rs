@@ -6,12 +6,42 @@ use std::fs;
 use super::DeviceProperties;
 use super::plan::DevicePlan;
 
-/// The properties of one device. Strings are leaked: NCCL keeps pointers to them, and this happens once per process.
-pub(crate) fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
+/// The properties of all devices.
+pub(crate) fn of_all(plans: &[DevicePlan]) -> Vec<DeviceProperties> {
+    let networks: Vec<_> = plans.iter().map(network).collect();
+    let planes = planes(&networks);
+    let of = |(index, plan): (usize, &DevicePlan)| DeviceProperties {
+        plane: planes[index],
+        ..of(index, plan)
+    };
+    plans.iter().enumerate().map(of).collect()
+}
+
+/// The network that all rails of a device are on.
+fn network(plan: &DevicePlan) -> Option<&str> {
+    let mut names = plan.rails.iter().map(|rail| rail.fabric_name.as_str());
+    let first = names.next()?;
+    names.all(|name| name == first).then_some(first)
+}
+
+/// The plane of each device, by its network: where all are on one there are no planes, and a device on several is on none. NCCL never
+/// connects devices of different planes (NCCL src/graph/search.cc, ncclTopoSearchCheckNet).
+fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
+    let mut names: Vec<_> = networks.iter().flatten().collect();
+    names.sort_unstable();
+    names.dedup();
+    let number = |name: &&str| i16::try_from(names.iter().position(|other| *other == name)?).ok();
+    let plane =
+        |network: &Option<&str>| network.as_ref().and_then(number).filter(|_| names.len() > 1);
+    networks.iter().map(plane).collect()
+}
+
+/// The properties of one device, but for its plane. Strings are leaked: NCCL keeps pointers to them, and this happens once per process.
+fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
     DeviceProperties {
         name: leak(&plan.name),
         pci_path: plan.rails.iter().find_map(|rail| rail.pci_path.as_deref()).map(leak),
-        guid: guid(&host(), index, &plan.name),
+        guid: plan.told.guid.unwrap_or_else(|| guid(&host(), index, &plan.name)),
         speed_mbps: i32::try_from(plan.speed_mbps()).unwrap_or(i32::MAX),
         port: 1,
         latency_us: 0.0,
@@ -22,6 +52,8 @@ pub(crate) fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         regions_are_global: plan.regions_are_global(),
         max_point_to_point_bytes: BYTES_MAX,
         max_collective_bytes: BYTES_MAX,
+        rail: plan.told.rail.and_then(|rail| i16::try_from(rail).ok()),
+        plane: None,
     }
 }
 
@@ -67,6 +99,16 @@ mod tests {
     }
 
     #[test]
+    fn networks_that_are_several_are_planes_in_the_order_of_their_names() {
+        assert_eq!(
+            planes(&[Some("b"), Some("a"), Some("b"), None]),
+            [Some(1), Some(0), Some(1), None]
+        );
+        assert_eq!(planes(&[Some("a"), Some("a")]), [None, None]);
+        assert_eq!(planes(&[None, Some("a")]), [None, None]);
+    }
+
+    #[test]
     fn a_real_device_is_described_as_nccl_wants_it() {
         let rails = ("IRONRAIL_RAILS".to_owned(), "127.0.0.1,127.0.0.2".to_owned());
         let found = discover(&Config::from_variables([rails]).unwrap()).unwrap();
@@ -78,5 +120,6 @@ mod tests {
         assert_eq!(properties.latency_us.fract(), 0.0, "NCCL truncates");
         assert!(properties.regions_are_global);
         assert!(!properties.device_memory && !properties.dmabuf);
+        assert_eq!((properties.rail, properties.plane), (None, None), "interfaces have none");
     }
 }

@@ -103,6 +103,8 @@ fn newest(device: c_int, found: &DeviceProperties) -> PropertiesV12 {
         // Anything else fails NCCL's set-up.
         max_p2p_bytes: found.max_point_to_point_bytes.clamp(1, MAX_POINT_TO_POINT_BYTES),
         max_coll_bytes: found.max_collective_bytes.clamp(1, MAX_POINT_TO_POINT_BYTES),
+        rail_id: found.rail.unwrap_or(UNDEFINED_ID),
+        plane_id: found.plane.unwrap_or(UNDEFINED_ID),
         ..UNKNOWN_DEVICE
     }
 }
@@ -132,9 +134,12 @@ const UNKNOWN_DEVICE: PropertiesV12 = PropertiesV12 {
     max_p2p_bytes: 1,
     max_coll_bytes: 1,
     max_multi_request_size: 1,
-    rail_id: -1,
-    plane_id: -1,
+    rail_id: UNDEFINED_ID,
+    plane_id: UNDEFINED_ID,
 };
+
+/// NCCL_NET_ID_UNDEF.
+const UNDEFINED_ID: i16 = -1;
 
 #[cfg(test)]
 mod tests {
@@ -156,6 +161,8 @@ mod tests {
         regions_are_global: true,
         max_point_to_point_bytes: usize::MAX,
         max_collective_bytes: 0,
+        rail: Some(3),
+        plane: None,
     };
 
     #[test]
@@ -175,7 +182,7 @@ mod tests {
             (written.force_flush, written.net_device_type, written.max_multi_request_size),
             (0, 0, 1)
         );
-        assert_eq!((written.rail_id, written.plane_id), (-1, -1));
+        assert_eq!((written.rail_id, written.plane_id), (3, -1));
     }
 
     #[test]

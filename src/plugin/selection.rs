@@ -1,12 +1,11 @@
 //! Which provider, which rails, which devices: decided from what libfabric lists, by pure functions.
 //!
-//! - A software provider gives one device. Its rails are one per interface, each with one address, IPv4 first.
-//! - A hardware provider gives one device for each group of NICs below one PCI root port.
+//! - A domain is one rail, with one of its addresses, IPv4 first. Which rails make a device the crate `topology` decides.
 //! - What cannot reach another host serves only when it was named, or when there is nothing else.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
+
+use topology::{Class, Group, Grouping, Machine, Nic, PciAddress, Reason};
 
 /// What is known of one thing that libfabric offers: a provider on a NIC, with one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,18 +23,11 @@ pub(crate) struct Candidate {
     pub(crate) hardware: bool,
     /// The directory of the NIC or of the interface's device in sysfs, where it is on the PCI bus.
     pub(crate) pci_path: Option<String>,
-}
-
-/// How likely an interface leads to other hosts: the likeliest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
-    Ordinary,
-    /// May carry the host's own address on a machine with virtual guests.
-    Bridge,
-    LinkLocal,
-    Loopback,
-    /// A bridge that leads to this host's containers only.
-    Container,
+    /// Where the NIC or the interface's device is on the PCI bus, by sysfs or by libfabric.
+    pub(crate) pci: Option<PciAddress>,
+    pub(crate) link_up: Option<bool>,
+    /// The kind of network, where libfabric describes a NIC.
+    pub(crate) network: String,
 }
 
 /// The provider taken, and why, for the start-up line.
@@ -97,18 +89,45 @@ pub(crate) fn offered(candidates: &[Candidate]) -> Vec<&str> {
     names
 }
 
-/// The devices of a provider: for each, the places of its rails among the candidates.
+/// What the rails are chosen from: one candidate for each domain, by their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) places: Vec<usize>,
+    /// The same, as `topology` wants them.
+    pub(crate) nics: Vec<Nic>,
+    pub(crate) grouping: Grouping,
+}
+
+/// The devices of a provider.
 pub(crate) fn devices(
     candidates: &[Candidate],
     provider: &str,
+    machine: &Machine,
     max_rails: usize,
-) -> Vec<Vec<usize>> {
-    let best = best_of_each_domain(candidates, provider);
-    let (nics, interfaces): (Vec<_>, Vec<_>) =
-        best.into_iter().partition(|place| candidates[*place].hardware);
-    let mut devices = group_nics(candidates, &nics, max_rails);
-    devices.extend(group_interfaces(candidates, interfaces, max_rails));
-    devices
+) -> Offer {
+    let places = best_of_each_domain(candidates, provider);
+    let nics: Vec<_> = places.iter().map(|place| candidates[*place].nic()).collect();
+    let grouping = topology::group(machine, &nics, max_rails);
+    Offer { places, nics, grouping }
+}
+
+/// One device of rails that a user has named.
+pub(crate) fn named(nics: Vec<Nic>) -> Offer {
+    let rails: Vec<_> = (0..nics.len()).collect();
+    let groups = vec![Group { rails: rails.clone(), reason: Reason::Named }];
+    Offer { places: rails, nics, grouping: Grouping { groups, left_out: Vec::new() } }
+}
+
+/// A rail of which nothing is known.
+pub(crate) fn unknown_nic() -> Nic {
+    Nic {
+        name: String::new(),
+        address: None,
+        speed_mbps: None,
+        link_up: None,
+        network: String::new(),
+        interface: Some(Class::Ordinary),
+    }
 }
 
 /// One candidate per domain of the provider, in libfabric's order: the one with the best address.
@@ -124,41 +143,6 @@ fn best_of_each_domain(candidates: &[Candidate], provider: &str) -> Vec<usize> {
         }
     }
     best
-}
-
-/// All interfaces of the likeliest class in one device, the fastest first.
-fn group_interfaces(
-    candidates: &[Candidate],
-    mut places: Vec<usize>,
-    max_rails: usize,
-) -> Option<Vec<usize>> {
-    let class = places.iter().map(|place| candidates[*place].class).min()?;
-    places.retain(|place| candidates[*place].class == class);
-    places.sort_by_key(|place| Reverse(candidates[*place].speed_mbps));
-    places.truncate(max_rails);
-    Some(places)
-}
-
-/// NICs below the same PCI root port share a device, as evenly as `max_rails` allows.
-fn group_nics(candidates: &[Candidate], places: &[usize], max_rails: usize) -> Vec<Vec<usize>> {
-    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for place in places {
-        let nic = &candidates[*place];
-        let group = nic.pci_path.as_deref().map_or(nic.domain.as_str(), root_port);
-        groups.entry(group).or_default().push(*place);
-    }
-    let even = |group: Vec<usize>| {
-        let size = group.len().div_ceil(group.len().div_ceil(max_rails));
-        group.chunks(size).map(<[usize]>::to_vec).collect::<Vec<_>>()
-    };
-    groups.into_values().flat_map(even).collect()
-}
-
-/// `/sys/devices/pci0000:00/0000:00:01.0` of what lies below it, or of the NIC itself.
-fn root_port(path: &str) -> &str {
-    let Some(bus) = path.find("/pci") else { return path };
-    let mut ends = path[bus..].match_indices('/').map(|(at, _)| bus + at).chain([path.len()]);
-    ends.nth(2).map_or(path, |end| &path[..end])
 }
 
 /// A rail that a user named.
@@ -233,6 +217,18 @@ impl Candidate {
         }
     }
 
+    /// As `topology` wants it.
+    pub(crate) fn nic(&self) -> Nic {
+        Nic {
+            name: self.domain.clone(),
+            address: self.pci,
+            speed_mbps: self.speed_mbps,
+            link_up: self.link_up,
+            network: self.network.clone(),
+            interface: (!self.hardware).then_some(self.class),
+        }
+    }
+
     /// The lower the better: a class that leads further, then IPv4.
     fn rank(&self) -> (Class, bool) {
         (self.class, self.address.is_some_and(|address| address.is_ipv6()))
@@ -267,14 +263,17 @@ mod tests {
             speed_mbps: None,
             hardware: false,
             pci_path: None,
+            pci: None,
+            link_up: None,
+            network: String::new(),
         }
     }
 
-    fn nic(provider: &str, domain: &str, path: &str) -> Candidate {
+    fn nic(provider: &str, domain: &str, address: &str) -> Candidate {
         Candidate {
             speed_mbps: Some(200_000),
             hardware: true,
-            pci_path: Some(path.into()).filter(|path: &String| !path.is_empty()),
+            pci: address.parse().ok(),
             ..software(provider, domain, provider, "", Class::Ordinary)
         }
     }
@@ -299,6 +298,13 @@ mod tests {
         all.push(software("shm", "shm", "shm", "", Class::Ordinary));
         all.push(software("sockets", "eth0", "192.0.2.0/24", "192.0.2.2", Class::Ordinary));
         all
+    }
+
+    /// The places of each device's rails, on a machine of which nothing is known.
+    fn chosen(candidates: &[Candidate], provider: &str, max_rails: usize) -> Vec<Vec<usize>> {
+        let offer = devices(candidates, provider, &Machine::default(), max_rails);
+        let rails = |group: &Group| group.rails.iter().map(|rail| offer.places[*rail]).collect();
+        offer.grouping.groups.iter().map(rails).collect()
     }
 
     fn domains<'a>(candidates: &'a [Candidate], devices: &[Vec<usize>]) -> Vec<Vec<&'a str>> {
@@ -343,23 +349,23 @@ mod tests {
         let only_shm = [software("shm", "shm", "shm", "", Class::Ordinary)];
         assert_eq!(provider(&only_shm, None), None);
         assert_eq!(choose(&only_shm, None, true).unwrap().provider, "shm");
-        assert_eq!(devices(&only_shm, "shm", 4), [[0]]);
+        assert_eq!(chosen(&only_shm, "shm", 4), [[0]]);
     }
 
     #[test]
     fn hardware_is_preferred_to_software() {
         let mut host = debian_host();
-        host.push(nic("efa", "rdmap0s6-rdm", "/sys/devices/pci0000:10/0000:10:1b.0"));
+        host.push(nic("efa", "rdmap0s6-rdm", "0000:10:1b.0"));
         assert_eq!(provider(&host, None).as_deref(), Some("efa"));
     }
 
     #[test]
     fn an_interface_is_one_rail_with_its_ipv4_address() {
         let mut host = debian_host();
-        assert_eq!(devices(&host, "net", 4), [[5]], "net on eth0, by 192.0.2.2");
+        assert_eq!(chosen(&host, "net", 4), [[5]], "net on eth0, by 192.0.2.2");
 
         host.retain(|one| one.address.is_none_or(|address| address.is_ipv6()));
-        let rails = devices(&host, "net", 4);
+        let rails = chosen(&host, "net", 4);
         assert_eq!(
             host[rails[0][0]].address,
             "fd00::2".parse().ok(),
@@ -382,7 +388,7 @@ mod tests {
             [&["docker0"], &["lo"], &["zero"], &["br0"], &["eth0"], &["eth0", "eth1"]];
         for (count, expected) in (1..).zip(expected) {
             let some = &all[..count];
-            assert_eq!(domains(some, &devices(some, "net", 4)), [expected]);
+            assert_eq!(domains(some, &chosen(some, "net", 4)), [expected]);
         }
     }
 
@@ -397,50 +403,15 @@ mod tests {
                 ..software("tcp", &format!("eth{place}"), "f", "10.0.0.1", Class::Ordinary)
             })
             .collect();
-        assert_eq!(domains(&all, &devices(&all, "tcp", 2)), [["eth1", "eth2"]]);
+        assert_eq!(domains(&all, &chosen(&all, "tcp", 2)), [["eth1", "eth2"]]);
     }
 
     #[test]
-    fn nics_below_one_root_port_share_a_device() {
-        // Two switches with two NICs each, a NIC alone, and two that sysfs does not show. cxi lists each domain several times, with other modes.
-        let path = |port: u32, leaf: u32| {
-            format!(
-                "/sys/devices/pci0000:{port}0/0000:{port}0:01.0/0000:{port}1:00.0/0000:{port}2:0{leaf}.0/0000:{port}{leaf}:00.0"
-            )
-        };
-        let mut all = vec![
-            nic("cxi", "cxi0", &path(1, 4)),
-            nic("cxi", "cxi1", &path(2, 4)),
-            nic("cxi", "cxi2", &path(1, 5)),
-            nic("cxi", "cxi3", &path(2, 5)),
-            nic("cxi", "cxi4", "/sys/devices/pci0000:30/0000:30:02.0"),
-            nic("cxi", "cxi5", ""),
-            nic("cxi", "cxi6", ""),
-        ];
+    fn a_domain_that_is_listed_several_times_is_one_rail() {
+        // cxi lists each domain several times, with other modes.
+        let mut all = vec![nic("cxi", "cxi1", "0000:21:00.0"), nic("cxi", "cxi0", "0000:11:00.0")];
         all.extend(all.clone());
-        let expected: [&[&str]; 5] =
-            [&["cxi0", "cxi2"], &["cxi1", "cxi3"], &["cxi4"], &["cxi5"], &["cxi6"]];
-        assert_eq!(domains(&all, &devices(&all, "cxi", 4)), expected);
-        assert_eq!(devices(&all, "cxi", 1).len(), 7);
-    }
-
-    #[test]
-    fn a_group_that_is_too_large_is_cut_evenly() {
-        let path = |leaf: u32| format!("/sys/devices/pci0000:00/0000:00:01.0/0000:0{leaf}:00.0");
-        let all: Vec<_> =
-            (0..6).map(|leaf| nic("efa", &format!("rdmap{leaf}"), &path(leaf))).collect();
-        assert_eq!(devices(&all, "efa", 4), [[0, 1, 2], [3, 4, 5]]);
-    }
-
-    #[test]
-    fn the_root_port_is_the_first_device_below_the_root_complex() {
-        let port = "/sys/devices/pci0000:00/0000:00:01.0";
-        assert_eq!(root_port(&format!("{port}/0000:01:00.0/0000:02:00.0")), port);
-        assert_eq!(root_port(&format!("{port}/0000:01:00.0")), port);
-        assert_eq!(root_port(port), port);
-        for odd in ["", "/sys/devices/pci0000:00", "/sys/devices/virtual/net/lo"] {
-            assert_eq!(root_port(odd), odd);
-        }
+        assert_eq!(chosen(&all, "cxi", 4), [[1], [0]], "by address");
     }
 
     #[test]

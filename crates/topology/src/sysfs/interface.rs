@@ -1,24 +1,23 @@
-//! What the kernel says of an interface or a NIC, read from sysfs. What is not there is not known; nothing fails.
+//! What the kernel says of a network interface.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::topology::Class;
-
-/// Where the kernel shows its devices.
-pub(crate) const SYSFS: &str = "/sys";
+use super::{number, on_pci};
+use crate::nic::Class;
 
 /// What is known of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) class: Class,
-    pub(crate) speed_mbps: Option<u32>,
+pub struct Interface {
+    /// How far it leads.
+    pub class: Class,
+    /// Of its link, in Mb/s.
+    pub speed_mbps: Option<u32>,
     /// The directory of the device behind it, where that is on the PCI bus.
-    pub(crate) pci_path: Option<PathBuf>,
+    pub pci_path: Option<PathBuf>,
 }
 
 /// Reads what there is on the interface. Of a name that is none, such as `shm`, nothing is known.
-pub(crate) fn read(sysfs: &Path, name: &str) -> Interface {
+pub fn interface(sysfs: &Path, name: &str) -> Interface {
     let home = sysfs.join("class/net").join(name);
     // A domain's name is a file name here, and libfabric's to choose.
     if name.contains('/') || !home.exists() {
@@ -33,14 +32,6 @@ pub(crate) fn read(sysfs: &Path, name: &str) -> Interface {
     }
 }
 
-/// The directory of the PCI device with this address (`0000:01:00.0`).
-pub(crate) fn pci_device(sysfs: &Path, address: &str) -> Option<PathBuf> {
-    if address.contains('/') {
-        return None;
-    }
-    on_pci(&sysfs.join("bus/pci/devices").join(address))
-}
-
 fn class(home: &Path, name: &str) -> Class {
     if number(&home.join("type")) == Some(ARPHRD_LOOPBACK) {
         Class::Loopback
@@ -53,17 +44,6 @@ fn class(home: &Path, name: &str) -> Class {
     }
 }
 
-/// NCCL reads the link `subsystem` there, and wants the real directory.
-fn on_pci(link: &Path) -> Option<PathBuf> {
-    let path = fs::canonicalize(link).ok()?;
-    let subsystem = fs::canonicalize(path.join("subsystem")).ok()?;
-    subsystem.ends_with("pci").then_some(path)
-}
-
-fn number(path: &Path) -> Option<i64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
 /// linux/if_arp.h.
 const ARPHRD_LOOPBACK: i64 = 772;
 
@@ -73,36 +53,9 @@ const CONTAINER_PREFIXES: &[&str] =
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Tree;
     use super::*;
     use std::os::unix::fs::symlink;
-
-    /// A tree like the kernel's, removed with the value.
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new(name: &str) -> Self {
-            let root = std::env::temp_dir().join(format!("ironrail-{name}-{}", std::process::id()));
-            fs::create_dir_all(&root).unwrap();
-            Self(fs::canonicalize(root).unwrap())
-        }
-
-        fn file(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-
-        fn directory(&self, path: &str) -> PathBuf {
-            fs::create_dir_all(self.0.join(path)).unwrap();
-            self.0.join(path)
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     #[test]
     fn an_interface_on_pci_has_a_speed_and_a_place() {
@@ -114,7 +67,7 @@ mod tests {
         tree.file("class/net/eth0/type", "1\n");
         symlink(&nic, tree.0.join("class/net/eth0/device")).unwrap();
 
-        let found = read(&tree.0, "eth0");
+        let found = interface(&tree.0, "eth0");
         assert_eq!(
             found,
             Interface {
@@ -123,8 +76,6 @@ mod tests {
                 pci_path: Some(nic.clone())
             }
         );
-        assert_eq!(pci_device(&tree.0, "0000:01:00.0"), Some(nic));
-        assert_eq!(pci_device(&tree.0, "0000:02:00.0"), None);
     }
 
     #[test]
@@ -135,7 +86,7 @@ mod tests {
         tree.file("class/net/eth0/speed", "-1\n");
         symlink(&device, tree.0.join("class/net/eth0/device")).unwrap();
         assert_eq!(
-            read(&tree.0, "eth0"),
+            interface(&tree.0, "eth0"),
             Interface { class: Class::Ordinary, speed_mbps: None, pci_path: None }
         );
     }
@@ -155,7 +106,7 @@ mod tests {
             ("br-0123456789ab", Class::Container),
             ("eth0", Class::Ordinary),
         ] {
-            assert_eq!(read(&tree.0, name).class, class, "{name}");
+            assert_eq!(interface(&tree.0, name).class, class, "{name}");
         }
     }
 
@@ -165,7 +116,7 @@ mod tests {
         tree.file("class/net/eth0/type", "772\n");
         for name in ["shm", "../net/eth0"] {
             assert_eq!(
-                read(&tree.0, name),
+                interface(&tree.0, name),
                 Interface { class: Class::Ordinary, speed_mbps: None, pci_path: None }
             );
         }

@@ -1,0 +1,168 @@
+//! The NICs that the kernel shows, for who does not ask libfabric.
+
+use std::fs;
+use std::path::Path;
+
+use super::{function_of, interface};
+use crate::nic::Nic;
+
+/// Whose NICs they are: the first family that there is, as the plugin prefers providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Slingshot's.
+    Cxi,
+    /// RDMA devices: EFA, InfiniBand, RoCE.
+    Rdma,
+    /// Interfaces that software drives.
+    Interfaces,
+}
+
+/// The NICs of the machine, by name, and their family.
+pub fn nics(sysfs: &Path) -> (Family, Vec<Nic>) {
+    let of = |class: &str| names(&sysfs.join("class").join(class));
+    let cxi: Vec<_> = of("cxi").iter().map(|name| cxi(sysfs, name)).collect();
+    if !cxi.is_empty() {
+        return (Family::Cxi, cxi);
+    }
+    let rdma: Vec<_> = of("infiniband").iter().map(|name| rdma(sysfs, name)).collect();
+    if !rdma.is_empty() {
+        return (Family::Rdma, rdma);
+    }
+    (Family::Interfaces, of("net").iter().map(|name| software(sysfs, name)).collect())
+}
+
+fn cxi(sysfs: &Path, name: &str) -> Nic {
+    let home = sysfs.join("class/cxi").join(name);
+    Nic { network: "Slingshot".to_owned(), ..driven(sysfs, &home, name) }
+}
+
+/// By its first port: a device with two of them is one to libfabric.
+fn rdma(sysfs: &Path, name: &str) -> Nic {
+    let home = sysfs.join("class/infiniband").join(name);
+    let ports = home.join("ports");
+    let port = names(&ports).first().map(|port| ports.join(port)).unwrap_or_default();
+    let read = |file: &str| fs::read_to_string(port.join(file)).unwrap_or_default();
+    // `100 Gb/sec (4X EDR)`, `2.5 Gb/sec (1X SDR)`.
+    let rate = read("rate");
+    let rate = rate.split_whitespace().next().and_then(megabits);
+    // `4: ACTIVE`, `1: DOWN`.
+    let state = read("state");
+    let state = state.split(':').next().and_then(|state| state.trim().parse::<u8>().ok());
+    let known = driven(sysfs, &home, name);
+    Nic {
+        speed_mbps: rate.or(known.speed_mbps),
+        link_up: state.map(|state| state == ACTIVE),
+        network: read("link_layer").trim().to_owned(),
+        ..known
+    }
+}
+
+/// IB_PORT_ACTIVE.
+const ACTIVE: u8 = 4;
+
+/// `2.5` Gb/s in Mb/s.
+fn megabits(text: &str) -> Option<u32> {
+    let (whole, tenth) = text.split_once('.').unwrap_or((text, "0"));
+    let whole = whole.parse::<u32>().ok()?.checked_mul(1000)?;
+    Some(whole + tenth.parse::<u32>().ok().filter(|tenth| *tenth < 10)? * 100)
+}
+
+/// What a NIC's PCI function tells of it: the speed is that of its interface, if it has one.
+fn driven(sysfs: &Path, home: &Path, name: &str) -> Nic {
+    let function = fs::canonicalize(home.join("device")).ok();
+    let interfaces = function.as_deref().map(|at| names(&at.join("net"))).unwrap_or_default();
+    Nic {
+        name: name.to_owned(),
+        address: function.as_deref().and_then(function_of),
+        speed_mbps: interfaces.iter().find_map(|name| interface(sysfs, name).speed_mbps),
+        link_up: None,
+        network: String::new(),
+        interface: None,
+    }
+}
+
+fn software(sysfs: &Path, name: &str) -> Nic {
+    let found = interface(sysfs, name);
+    let state = fs::read_to_string(sysfs.join("class/net").join(name).join("operstate"));
+    Nic {
+        name: name.to_owned(),
+        address: found.pci_path.as_deref().and_then(function_of),
+        speed_mbps: found.speed_mbps,
+        // Others than these say nothing: loopback is `unknown`.
+        link_up: match state.unwrap_or_default().trim() {
+            "up" => Some(true),
+            "down" | "lowerlayerdown" | "notpresent" => Some(false),
+            _ => None,
+        },
+        network: "Ethernet".to_owned(),
+        interface: Some(found.class),
+    }
+}
+
+/// What a directory holds, with numbers in their order: `mlx5_2` before `mlx5_10`.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_by_key(|name| {
+        (name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned(), name.len(), name.clone())
+    });
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Tree;
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn rdma_devices_are_read_by_their_first_port() {
+        let tree = Tree::new("rdma");
+        for (name, rate, state) in [
+            ("mlx5_10", "400 Gb/sec (4X NDR)", "4: ACTIVE"),
+            ("mlx5_2", "2.5 Gb/sec (1X SDR)", "1: DOWN"),
+        ] {
+            let bus = if state.ends_with("DOWN") { "02" } else { "0a" };
+            let home = tree.function(&format!("devices/pci0000:00/0000:{bus}:00.0"), &[]);
+            let class = tree.directory(&format!("class/infiniband/{name}"));
+            symlink(home, class.join("device")).unwrap();
+            for (file, text) in [("rate", rate), ("state", state), ("link_layer", "InfiniBand\n")] {
+                tree.file(&format!("class/infiniband/{name}/ports/1/{file}"), text);
+            }
+        }
+        tree.file("class/net/eth0/operstate", "up\n");
+        let (family, found) = nics(&tree.0);
+        assert_eq!(family, Family::Rdma, "interfaces come after");
+        let told: Vec<_> =
+            found.iter().map(|nic| (nic.name.as_str(), nic.speed_mbps, nic.link_up)).collect();
+        assert_eq!(
+            told,
+            [("mlx5_2", Some(2_500), Some(false)), ("mlx5_10", Some(400_000), Some(true))]
+        );
+        assert_eq!(found[1].address, "0000:0a:00.0".parse().ok());
+        assert_eq!(found[1].network, "InfiniBand");
+    }
+
+    #[test]
+    fn slingshot_comes_first_with_the_speed_of_its_interface() {
+        let tree = Tree::new("slingshot");
+        let home = tree.function("devices/pci0000:00/0000:01:00.0", &[("net/hsn0/flags", "")]);
+        symlink(&home, tree.directory("class/cxi/cxi0").join("device")).unwrap();
+        tree.file("class/net/hsn0/speed", "200000\n");
+        tree.directory("class/infiniband/mlx5_0");
+        let (family, found) = nics(&tree.0);
+        assert_eq!((family, found.len(), found[0].speed_mbps), (Family::Cxi, 1, Some(200_000)));
+    }
+
+    #[test]
+    fn interfaces_serve_where_there_is_nothing_else() {
+        let tree = Tree::new("interfaces");
+        tree.file("class/net/eth0/operstate", "down\n");
+        tree.file("class/net/lo/operstate", "unknown\n");
+        let (family, found) = nics(&tree.0);
+        assert_eq!(family, Family::Interfaces);
+        let told: Vec<_> = found.iter().map(|nic| (nic.name.as_str(), nic.link_up)).collect();
+        assert_eq!(told, [("eth0", Some(false)), ("lo", None)]);
+    }
+}
