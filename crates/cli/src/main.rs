@@ -6,6 +6,7 @@ mod nccl;
 mod output;
 mod perf;
 mod plugin;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,8 @@ enum Action {
     Conform(conform::Conform),
     /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
     Nccl(nccl::Options),
+    /// Shows which NICs of a machine make one device, and why.
+    Topo(topo::Topo),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
+        Action::Topo(_) => false,
     };
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),
+        Action::Topo(topo) => topo.run(),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,

@@ -124,7 +124,7 @@ impl Machine {
     }
 
     /// The bridges above a function, the nearest first. It ends at the first one that is not described, or comes twice.
-    pub(crate) fn bridges_above(&self, address: PciAddress) -> Vec<PciAddress> {
+    pub fn bridges_above(&self, address: PciAddress) -> Vec<PciAddress> {
         let mut found = Vec::new();
         let mut above = self.at(address).and_then(|one| one.above);
         while let Some(bridge) =

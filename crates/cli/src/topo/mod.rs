@@ -1,0 +1,106 @@
+//! `ironrail topo`: which NICs of a machine make one device, and why.
+
+mod svg;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ironrail_group::error::GroupError;
+use topology::sysfs::{self, Family, SYSFS};
+use topology::{Description, Grouping, Hint};
+
+use crate::output;
+use tree::Tree;
+
+/// Shows which NICs of a machine make one device, and why; without libfabric, by what the kernel says.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Topo {
+    /// A machine as `--describe` writes it, in place of this one
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    /// The most rails in one device
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
+    max_rails: u8,
+    /// Writes the machine as a text that can be sent and read again
+    #[arg(long, conflicts_with_all = ["hint", "svg"])]
+    describe: bool,
+    /// Writes the file that NCCL is given, if one is needed
+    #[arg(long, conflicts_with = "svg")]
+    hint: bool,
+    /// Draws the picture into FILE
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// A machine and its devices.
+#[derive(Debug)]
+struct Found {
+    described: Description,
+    grouping: Grouping,
+    hint: Option<Hint>,
+}
+
+impl Topo {
+    /// Whether it went well: a machine without a NIC has no devices.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        let described = match &self.machine {
+            Some(file) => read(file)?,
+            None => here(),
+        };
+        if self.describe {
+            output::line(described.to_string().trim_end());
+            return Ok(true);
+        }
+        let found = Found::of(described, self.max_rails.into());
+        if self.hint {
+            match &found.hint {
+                Some(hint) => output::line(hint.xml.trim_end()),
+                None => {
+                    log::warn!("NCCL needs no file: no device is wider than the link that it sees")
+                }
+            }
+        } else if let Some(file) = &self.svg {
+            let picture = svg::draw(&Tree::of(&found));
+            let failed = |error| GroupError::System { what: "writing the picture", error };
+            fs::write(file, picture).map_err(failed)?;
+        } else {
+            output::line(Tree::of(&found).text());
+            let Found { described, grouping, hint } = &found;
+            let text = grouping.text(&described.machine, &described.nics, hint.as_ref());
+            output::line(text.trim_end());
+        }
+        Ok(!found.grouping.groups.is_empty())
+    }
+}
+
+impl Found {
+    fn of(described: Description, max_rails: usize) -> Self {
+        let Description { machine, nics } = &described;
+        let grouping = topology::group(machine, nics, max_rails);
+        let hint = topology::hint(machine, nics, &grouping);
+        Self { described, grouping, hint }
+    }
+}
+
+fn read(file: &Path) -> Result<Description, GroupError> {
+    let what = "reading the machine";
+    let text = fs::read_to_string(file).map_err(|error| GroupError::System { what, error })?;
+    text.parse().map_err(|error| GroupError::Usage(format!("{}: {error}", file.display())))
+}
+
+/// This machine.
+fn here() -> Description {
+    let (family, nics) = sysfs::nics(Path::new(SYSFS));
+    log::info!(
+        "{}",
+        match family {
+            Family::Cxi => "NICs of Slingshot",
+            Family::Rdma => "RDMA devices",
+            Family::Interfaces => "interfaces: there are no other NICs",
+        }
+    );
+    let addresses: Vec<_> = nics.iter().filter_map(|nic| nic.address).collect();
+    Description { machine: sysfs::machine(Path::new(SYSFS), &addresses), nics }
+}

@@ -1,0 +1,186 @@
+//! A machine's PCI hierarchy as far as it leads to GPUs and NICs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use topology::{Description, PciAddress, Role};
+
+use super::Found;
+
+/// What is drawn: root buses, with what hangs below them.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) roots: Vec<Root>,
+}
+
+/// A root bus, or what is on none.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) title: String,
+    /// In the order of a walk downwards.
+    pub(super) nodes: Vec<Node>,
+}
+
+/// A bridge, a GPU or a NIC.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// How far below the root bus.
+    pub(super) depth: usize,
+    pub(super) label: String,
+    pub(super) what: What,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Bridge,
+    Gpu,
+    /// A rail of this device; none: it is left out.
+    Nic(Option<usize>),
+}
+
+impl Tree {
+    pub(super) fn of(found: &Found) -> Self {
+        let mut walk = Walk::new(found);
+        let mut roots = Vec::new();
+        let (tops, others): (Vec<_>, Vec<_>) =
+            walk.drawn.iter().copied().partition(|address| walk.above(*address).is_none());
+        let mut buses: BTreeMap<(u32, u8), Vec<PciAddress>> = BTreeMap::new();
+        for top in tops {
+            buses.entry((top.domain, top.bus)).or_default().push(top);
+        }
+        for ((domain, bus), tops) in buses {
+            let numa = tops.iter().find_map(|top| found.described.machine.at(*top)?.numa);
+            let numa = numa.map_or_else(|| "unknown".to_owned(), |numa| numa.to_string());
+            let nodes = tops.into_iter().flat_map(|top| walk.down(top, 0)).collect();
+            let title = format!("root bus {domain:04x}:{bus:02x}, NUMA node {numa}");
+            roots.push(Root { title, nodes });
+        }
+        // What is below itself is below no root bus.
+        let looped: Vec<_> = others.into_iter().flat_map(|address| walk.down(address, 0)).collect();
+        roots.push(Root { title: "below itself".to_owned(), nodes: looped });
+        roots
+            .push(Root { title: "not on a bus that is known".to_owned(), nodes: walk.elsewhere() });
+        roots.retain(|root| !root.nodes.is_empty());
+        Self { roots }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        for root in &self.roots {
+            text += &format!("{}\n", root.title);
+            for node in &root.nodes {
+                text += &format!("{}{}\n", "  ".repeat(node.depth + 1), node.label);
+            }
+        }
+        text
+    }
+}
+
+/// What leads to a GPU or a NIC.
+struct Walk<'a> {
+    found: &'a Found,
+    drawn: BTreeSet<PciAddress>,
+    seen: BTreeSet<PciAddress>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(found: &'a Found) -> Self {
+        let Description { machine, nics } = &found.described;
+        let gpus = machine.gpus().map(|gpu| gpu.address);
+        let nics = nics.iter().filter_map(|nic| nic.address);
+        let ends: Vec<_> = gpus.chain(nics).filter(|end| machine.at(*end).is_some()).collect();
+        let above = ends.iter().flat_map(|end| machine.bridges_above(*end));
+        let drawn = ends.iter().copied().chain(above).collect();
+        Self { found, drawn, seen: BTreeSet::new() }
+    }
+
+    /// The bridge that is drawn above a function.
+    fn above(&self, address: PciAddress) -> Option<PciAddress> {
+        let above = self.found.described.machine.at(address)?.above?;
+        self.drawn.contains(&above).then_some(above)
+    }
+
+    /// A function and all below it.
+    fn down(&mut self, address: PciAddress, depth: usize) -> Vec<Node> {
+        if !self.seen.insert(address) {
+            return Vec::new();
+        }
+        let mut nodes = self.nodes(address, depth);
+        let drawn: Vec<_> = self.drawn.iter().copied().collect();
+        for below in
+            drawn.into_iter().filter(|one| self.above(*one) == Some(address)).collect::<Vec<_>>()
+        {
+            nodes.extend(self.down(below, depth + 1));
+        }
+        nodes
+    }
+
+    /// A function itself: a node for each NIC that it is.
+    fn nodes(&self, address: PciAddress, depth: usize) -> Vec<Node> {
+        let Description { machine, nics } = &self.found.described;
+        let here = nics.iter().enumerate().filter(|(_, nic)| nic.address == Some(address));
+        let nodes: Vec<_> = here.map(|(place, _)| self.nic(place, depth)).collect();
+        if !nodes.is_empty() {
+            return nodes;
+        }
+        let is_gpu = machine.at(address).is_some_and(|one| one.role() == Role::Gpu);
+        let (what, word) = if is_gpu { (What::Gpu, "GPU") } else { (What::Bridge, "bridge") };
+        vec![Node { depth, label: format!("{word} {address}"), what }]
+    }
+
+    fn nic(&self, place: usize, depth: usize) -> Node {
+        let nic = &self.found.described.nics[place];
+        let groups = &self.found.grouping.groups;
+        let device = groups.iter().position(|group| group.rails.contains(&place));
+        let address = nic.address.map_or_else(String::new, |address| format!(" {address}"));
+        let speed = nic.speed_mbps.map_or_else(String::new, |speed| format!(", {speed} Mb/s"));
+        let rail = device.map_or_else(|| "no rail".to_owned(), |device| format!("device {device}"));
+        let label = format!("NIC{address} {}{speed}: {rail}", nic.name);
+        Node { depth, label, what: What::Nic(device) }
+    }
+
+    fn elsewhere(&self) -> Vec<Node> {
+        let Description { machine, nics } = &self.found.described;
+        let known = |place: &usize| nics[*place].address.is_some_and(|at| machine.at(at).is_some());
+        (0..nics.len()).filter(|place| !known(place)).map(|place| self.nic(place, 0)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(machine: &str) -> Tree {
+        let file = format!("{}/../topology/machines/{machine}.machine", env!("CARGO_MANIFEST_DIR"));
+        let described: Description = std::fs::read_to_string(file).unwrap().parse().unwrap();
+        Tree::of(&Found::of(described, 4))
+    }
+
+    #[test]
+    fn every_nic_and_every_gpu_is_drawn_once() {
+        for (machine, nics, gpus) in
+            [("p4d", 4, 8), ("p5", 32, 8), ("gh200", 4, 4), ("broken", 12, 1)]
+        {
+            let tree = tree(machine);
+            let nodes = || tree.roots.iter().flat_map(|root| &root.nodes);
+            let count = |what: fn(&What) -> bool| nodes().filter(|node| what(&node.what)).count();
+            assert_eq!(count(|what| matches!(what, What::Nic(_))), nics, "{machine}");
+            assert_eq!(count(|what| *what == What::Gpu), gpus, "{machine}");
+        }
+    }
+
+    #[test]
+    fn what_hangs_below_a_bridge_is_indented_below_it() {
+        let text = tree("p5").text();
+        let first = "root bus 0000:44, NUMA node 0\n  bridge 0000:44:00.0\n    bridge 0000:45:00.0\n      \
+                     bridge 0000:46:01.0\n        NIC 0000:4f:00.0 rdmap79s0, 100000 Mb/s: device 0\n";
+        assert!(text.starts_with(first), "{text}");
+    }
+
+    #[test]
+    fn a_loop_is_drawn_and_ends() {
+        let tree = tree("broken");
+        let looped = tree.roots.iter().find(|root| root.title == "below itself").unwrap();
+        assert!(looped.nodes.iter().any(|node| node.label.contains("looped")));
+    }
+}
