@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod conform;
+mod doctor;
 mod nccl;
 mod output;
 mod perf;
@@ -22,6 +23,7 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    Doctor(doctor::Doctor),
     /// Measures collectives and messages over a plugin, every byte checked.
     Perf(perf::Perf),
     /// Holds a plugin to the behaviours that NCCL relies on.
@@ -35,6 +37,7 @@ enum Action {
 fn main() -> ExitCode {
     let Command { action } = Command::parse();
     let verbose = match &action {
+        Action::Doctor(_) => false,
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         .format_timestamp(None)
         .init();
     let ended = match action {
+        Action::Doctor(doctor) => doctor.run(),
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),

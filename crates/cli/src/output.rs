@@ -3,9 +3,10 @@
 use std::fmt;
 use std::io::{self, Write};
 
-/// Writes a line to standard output. A closed pipe is the reader's choice, not an error.
+/// Writes a line to standard output. A closed pipe is the reader's choice, not an error. Colours stay where a terminal shows them,
+/// and NO_COLOR is unset.
 pub(crate) fn line(text: impl fmt::Display) {
-    let _ = writeln!(io::stdout().lock(), "{text}");
+    let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
 /// One sentence on standard error.

@@ -29,6 +29,18 @@ impl Library {
         Self::open_by(name, None, libc::RTLD_LAZY)
     }
 
+    /// What NCCL hands to dlopen for `name`, each with the loader's words for why it cannot be opened; empty if one can.
+    pub fn refusals(name: &str) -> Vec<(String, String)> {
+        let mut refused = Vec::new();
+        for candidate in candidates(name) {
+            match Object::open(&candidate, libc::RTLD_NOW) {
+                Ok(_) => return Vec::new(),
+                Err(reason) => refused.push((candidate, reason)),
+            }
+        }
+        refused
+    }
+
     fn open_by(name: &str, version: Option<u32>, binding: c_int) -> Result<Arc<Self>, GroupError> {
         let mut reasons = Vec::new();
         for candidate in candidates(name) {

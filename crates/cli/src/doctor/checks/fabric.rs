@@ -1,0 +1,257 @@
+//! What the providers of NICs want: EFA, Slingshot (cxi), verbs.
+//!
+//! None of it was tried on such hardware: the conditions are those of libfabric's manual pages and of sites that run it.
+
+use crate::doctor::finding::Finding;
+use crate::doctor::machine::Machine;
+
+pub(super) fn check(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(efa(machine));
+    findings.extend(cxi(machine));
+    findings.extend(monitor(machine));
+    findings.extend(used(machine));
+    findings
+}
+
+/// Whether the fabric that is there is the one that is used.
+fn used(machine: &Machine) -> Option<Finding> {
+    let libfabric = machine.libfabric.as_ref()?;
+    if libfabric.offers.is_empty() || !machine.has_fabric() {
+        return None;
+    }
+    let kinds = [
+        (
+            !machine.cxi.is_empty(),
+            "cxi",
+            "libfabric needs the cxi provider: HPE's own build, or 1.21 and newer with libcxi; name it in IRONRAIL_LIBFABRIC, mount it and /dev/cxi* into the container",
+        ),
+        (
+            machine.rdma.iter().any(|one| one.efa),
+            "efa",
+            "libfabric needs the efa provider: the EFA installer's is in /opt/amazon/efa/lib; name it in IRONRAIL_LIBFABRIC, and pass /dev/infiniband to the container",
+        ),
+        (
+            machine.rdma.iter().any(|one| !one.efa),
+            "verbs",
+            "libfabric needs the verbs provider and rdma-core (libibverbs.so.1); pass /dev/infiniband to the container",
+        ),
+    ];
+    let (_, kind, cure) = kinds.into_iter().find(|(there, ..)| *there)?;
+    let looked = "/sys/class/cxi, /sys/class/infiniband, and what libfabric offers";
+    let offered: Vec<_> = libfabric.offers.iter().map(|offer| offer.provider.as_str()).collect();
+    if offered.iter().any(|name| name.split(';').next() == Some(kind)) {
+        let chosen = machine.value("IRONRAIL_PROVIDER");
+        if let Some(chosen) = chosen.filter(|chosen| chosen.split(';').next() != Some(kind)) {
+            return Some(Finding::warn(
+                "provider.fabric",
+                looked,
+                format!("there are NICs for {kind}, and IRONRAIL_PROVIDER={chosen} was chosen"),
+                "unset IRONRAIL_PROVIDER",
+            ));
+        }
+        return Some(Finding::ok("provider.fabric", looked, format!("{kind} is offered")));
+    }
+    let mut names = offered.clone();
+    names.dedup();
+    Some(Finding::fail(
+        "provider.fabric",
+        looked,
+        format!(
+            "there are NICs for {kind}, and libfabric does not offer it: it offers {}, and data would go by the kernel's network",
+            names.join(", ")
+        ),
+        cure,
+    ))
+}
+
+fn efa(machine: &Machine) -> Vec<Finding> {
+    let devices: Vec<_> = machine.rdma.iter().filter(|one| one.efa).collect();
+    let Some(first) = devices.first() else { return Vec::new() };
+    let mut findings = Vec::new();
+    let looked = "/sys/class/infiniband and /dev/infiniband";
+    findings.push(if devices.iter().any(|one| one.device_file) {
+        Finding::ok("efa.device", looked, format!("{} EFA devices", devices.len()))
+    } else {
+        Finding::fail(
+            "efa.device",
+            looked,
+            format!("{} is there, and /dev/infiniband is empty or missing: libfabric says \"No data available\"", first.name),
+            "run the container with --device /dev/infiniband (Kubernetes: the EFA device plugin), or load ib_uverbs on the host",
+        )
+    });
+    findings.push(locked_memory(machine, "efa.memory", "EFA"));
+    if let Some(version) = machine.libfabric.as_ref().and_then(|libfabric| libfabric.version) {
+        let (major, minor) = version;
+        findings.push(if version < (1, 22) {
+            Finding::warn(
+                "efa.libfabric",
+                "fi_version()",
+                format!("libfabric {major}.{minor}: plugins over EFA are built for 1.22 and newer, which write without emulation"),
+                "install the EFA installer's libfabric, and name it in IRONRAIL_LIBFABRIC",
+            )
+        } else {
+            Finding::ok("efa.libfabric", "fi_version()", format!("{major}.{minor}"))
+        });
+    }
+    findings.push(huge_pages(machine));
+    findings
+}
+
+/// NICs pin memory, and a small limit refuses it.
+fn locked_memory(machine: &Machine, check: &str, of: &str) -> Finding {
+    let looked = "ulimit -l";
+    match machine.limits.locked_bytes {
+        None => Finding::ok(check, looked, "unlimited"),
+        Some(bytes) if bytes >= LOCKED_BYTES => {
+            Finding::ok(check, looked, super::limits::size(bytes))
+        }
+        Some(bytes) => Finding::fail(
+            check,
+            looked,
+            format!(
+                "{} of memory may be locked, and {of} pins every buffer",
+                super::limits::size(bytes)
+            ),
+            "set memlock to unlimited in /etc/security/limits.conf and for the scheduler's service (LimitMEMLOCK=infinity), or run the container with --ulimit memlock=-1",
+        ),
+    }
+}
+
+/// A gigabyte: what a job with few peers registers.
+const LOCKED_BYTES: u64 = 1 << 30;
+
+/// Where huge pages and fork meet on an old kernel, the child of a data loader gets "Cannot allocate memory".
+fn huge_pages(machine: &Machine) -> Finding {
+    let looked = "FI_EFA_USE_HUGE_PAGE and the kernel's release";
+    let set = machine.value("FI_EFA_USE_HUGE_PAGE");
+    if set == Some("0") || release(&machine.kernel) >= Some((5, 12)) {
+        return Finding::ok("efa.pages", looked, machine.kernel.clone());
+    }
+    Finding::warn(
+        "efa.pages",
+        looked,
+        format!(
+            "Linux {} is older than 5.12: processes that fork, as data loaders do, can run out of huge pages that EFA holds",
+            machine.kernel
+        ),
+        "set FI_EFA_USE_HUGE_PAGE=0, or update the kernel",
+    )
+}
+
+/// The first two numbers of `5.10.0-30-amd64`.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn cxi(machine: &Machine) -> Vec<Finding> {
+    if machine.cxi.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let looked = "/sys/class/cxi and /dev/cxi*";
+    findings.push(if machine.cxi.iter().any(|one| one.device_file) {
+        Finding::ok("cxi.device", looked, format!("{} NICs", machine.cxi.len()))
+    } else {
+        Finding::fail(
+            "cxi.device",
+            looked,
+            format!("{} is there, and no /dev/cxi*", machine.cxi[0].name),
+            "run the container with --device /dev/cxi0 and its siblings, or with the site's hook",
+        )
+    });
+    findings.extend(network_id(machine));
+    findings.extend(rendezvous(machine));
+    findings.push(queues(machine));
+    findings.push(matching(machine));
+    if machine.value("FI_CXI_ENABLE_WRITEDATA") == Some("0") {
+        findings.push(Finding::warn(
+            "cxi.writedata",
+            "FI_CXI_ENABLE_WRITEDATA=0",
+            "writes carry no immediates, and each message takes a line more to end",
+            "unset FI_CXI_ENABLE_WRITEDATA: the plugin sets it to 1 itself",
+        ));
+    }
+    findings
+}
+
+/// Slurm gives a job of several nodes its virtual network by itself.
+fn network_id(machine: &Machine) -> Option<Finding> {
+    let in_slurm = machine.value("SLURM_JOB_ID").is_some();
+    let looked = "SLINGSHOT_VNIS in the job's environment";
+    if let Some(ids) = machine.value("SLINGSHOT_VNIS") {
+        return Some(Finding::ok("cxi.vni", looked, ids));
+    }
+    in_slurm.then(|| {
+        Finding::fail(
+            "cxi.vni",
+            looked,
+            "the job has no VNI (SLINGSHOT_VNIS is unset): endpoints fail to open, with \"Function not implemented\" or VNI_NOT_FOUND; Slurm gives none to a job of one node",
+            "start with srun --network=single_node_vni on one node; on several, look for no_vni among the job's options",
+        )
+    })
+}
+
+fn rendezvous(machine: &Machine) -> Option<Finding> {
+    let protocol = machine.value("FI_CXI_RDZV_PROTO")?;
+    let looked = format!("FI_CXI_RDZV_PROTO={protocol} and SLURM_NETWORK");
+    let allowed =
+        machine.value("SLURM_NETWORK").is_some_and(|network| network.contains("disable_rdzv_get"));
+    if protocol != "alt_read" || allowed {
+        return Some(Finding::ok("cxi.rendezvous", looked, "they agree"));
+    }
+    Some(Finding::warn(
+        "cxi.rendezvous",
+        looked,
+        "alt_read is asked for, and the job was not started with disable_rdzv_get: the NIC goes on as before, without a word",
+        "start with srun --network=disable_rdzv_get, or unset FI_CXI_RDZV_PROTO; Ironrail writes itself and uses neither",
+    ))
+}
+
+fn queues(machine: &Machine) -> Finding {
+    let name = "FI_CXI_DEFAULT_CQ_SIZE";
+    match machine.value(name).map(|value| (value, value.parse::<u64>())) {
+        Some((value, Ok(size))) if size < CQ_ENTRIES => Finding::warn(
+            "cxi.queues",
+            format!("{name}={value}"),
+            format!(
+                "{name}={value} is small for collectives over many peers: \"Cassini Event Queue overflow\" ends the job"
+            ),
+            format!(
+                "set {name}=131072, as sites do, or unset it: Ironrail asks for its own size (IRONRAIL_CQ_ENTRIES)"
+            ),
+        ),
+        _ => Finding::ok("cxi.queues", name, machine.value(name).unwrap_or("unset")),
+    }
+}
+
+const CQ_ENTRIES: u64 = 16_384;
+
+fn matching(machine: &Machine) -> Finding {
+    let name = "FI_CXI_RX_MATCH_MODE";
+    match machine.value(name) {
+        Some("hardware") => Finding::warn(
+            "cxi.matching",
+            format!("{name}=hardware"),
+            "hardware matching ends the job when its entries run out: \"failure to append LE\"",
+            format!("set {name}=hybrid, or software, on every rank"),
+        ),
+        value => Finding::ok("cxi.matching", name, value.unwrap_or("unset")),
+    }
+}
+
+/// How libfabric notices that memory it has cached was unmapped.
+fn monitor(machine: &Machine) -> Option<Finding> {
+    let value = machine.value("FI_MR_CACHE_MONITOR")?;
+    let looked = format!("FI_MR_CACHE_MONITOR={value}");
+    if value == "memhooks" && machine.has_fabric() {
+        return Some(Finding::warn(
+            "memory.monitor",
+            looked,
+            "memhooks patches the allocator, and is known to deadlock together with plugins",
+            "set FI_MR_CACHE_MONITOR=userfaultfd, or kdreg2 where the site has it",
+        ));
+    }
+    Some(Finding::ok("memory.monitor", looked, "nothing is known against it"))
+}

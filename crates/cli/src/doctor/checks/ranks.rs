@@ -1,0 +1,261 @@
+//! Several machines: what differs between them, and which pairs cannot talk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::doctor::finding::Finding;
+use crate::doctor::machine::{Group, Machine, Pair};
+
+/// The differences first, then the pairs.
+pub(crate) fn check(group: &Group) -> Vec<Finding> {
+    let mut findings = differences(&group.ranks);
+    findings.extend(pairs(group));
+    findings
+}
+
+fn differences(ranks: &[Machine]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(by_sockets(ranks));
+    let mut must_agree = |what: &str, cure: &str, of: &dyn Fn(&Machine) -> Option<String>| {
+        // Of a rank that has none, `by_sockets` has said so.
+        let values: Vec<_> = ranks.iter().map(of).collect();
+        if let Some(found) = odd(&values, what, false) {
+            findings.push(Finding::fail(
+                "rank.differs",
+                format!("{what} of every rank"),
+                found,
+                cure,
+            ));
+        }
+    };
+    must_agree("the network", "set NCCL_NET and NCCL_NET_PLUGIN alike on every rank", &|one| {
+        one.winner()?.network.clone()
+    });
+    must_agree(
+        "the plugin's version",
+        "install one version of the plugin on every machine, and in every container",
+        &|one| said(one, "Initializing "),
+    );
+    must_agree(
+        "libfabric's version",
+        "install one libfabric on every machine, or name it in IRONRAIL_LIBFABRIC on every rank",
+        &|one| {
+            let (major, minor) = one.libfabric.as_ref()?.version?;
+            Some(format!("libfabric {major}.{minor}"))
+        },
+    );
+    must_agree(
+        "the provider",
+        "set IRONRAIL_PROVIDER alike on every rank; a machine without the others' provider lacks its device",
+        &|one| Some(said(one, "Selected provider is ")?.split(" (").next()?.to_owned()),
+    );
+    findings.extend(variables(ranks));
+    let mtus: Vec<_> = ranks
+        .iter()
+        .map(|one| one.rails().iter().filter_map(|rail| rail.mtu).min().map(|mtu| mtu.to_string()))
+        .collect();
+    if let Some(found) = odd(&mtus, "the rails' MTU", false) {
+        findings.push(Finding::warn(
+            "rank.differs",
+            "the MTU of every rank's rails",
+            found,
+            "give all of them one MTU: a path with a smaller one drops what is larger",
+        ));
+    }
+    let rails: Vec<_> = ranks
+        .iter()
+        .map(|one| one.winner()?.devices.as_ref().map(|devices| devices.len().to_string()))
+        .collect();
+    if let Some(found) = odd(&rails, "the number of devices", false) {
+        findings.push(Finding::warn(
+            "rank.differs",
+            "the devices of every rank",
+            found,
+            "look for a NIC that is down there",
+        ));
+    }
+    if findings.is_empty() && ranks.len() > 1 {
+        findings.push(Finding::ok(
+            "rank.differs",
+            "plugin, libfabric, provider, variables, MTU",
+            format!("the same on {} ranks", ranks.len()),
+        ));
+    }
+    findings
+}
+
+/// NCCL goes on by sockets where the plugin fails, alone, and the others then wait for it.
+fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
+    let works = |one: &Machine| {
+        one.winner().is_some_and(|plugin| {
+            plugin.devices.as_ref().is_some_and(|devices| !devices.is_empty())
+        })
+    };
+    let without: Vec<_> = (0..ranks.len()).filter(|rank| !works(&ranks[*rank])).collect();
+    if without.is_empty() || without.len() == ranks.len() {
+        return None;
+    }
+    let why = ranks[without[0]].plugins.iter().find_map(|plugin| {
+        let failure = plugin.failure.as_ref().map(|failure| failure.why.clone());
+        failure.or_else(|| plugin.refused.first().map(|refused| refused.reason.clone()))
+    });
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+    Some(Finding::fail(
+        "rank.differs",
+        "whether the plugin starts on every rank",
+        format!(
+            "{} would go on by sockets, and the others by the plugin{why}: the job hangs or ends while it connects",
+            named(&without)
+        ),
+        "cure that rank's own findings; NCCL_NET=Ironrail on all ranks makes it an error there, and not a hang elsewhere",
+    ))
+}
+
+/// The rest of the plugin's line that starts so.
+fn said(machine: &Machine, start: &str) -> Option<String> {
+    let lines = machine.plugins.iter().flat_map(|plugin| &plugin.log);
+    lines.filter_map(|line| line.text.strip_prefix(start)).next().map(str::to_owned)
+}
+
+/// A variable for each finding. What differs for good reasons is left out.
+fn variables(ranks: &[Machine]) -> Vec<Finding> {
+    let all: Vec<BTreeMap<&str, &str>> = ranks.iter().map(Machine::variables).collect();
+    let names: BTreeSet<&str> = all.iter().flat_map(|of| of.keys().copied()).collect();
+    let compared = names.into_iter().filter(|name| {
+        COMPARED.iter().any(|prefix| name.starts_with(prefix)) && !OWN.contains(name)
+    });
+    let differs = |name: &str| {
+        let values: Vec<_> =
+            all.iter().map(|of| of.get(name).map(|value| (*value).to_owned())).collect();
+        odd(&values, name, true).map(|found| {
+            Finding::warn("rank.differs", format!("{name} of every rank"), found, format!("set {name} alike on every rank, in the job's script or NCCL_CONF_FILE, and not in a shell's start-up file"))
+        })
+    };
+    compared.filter_map(differs).collect()
+}
+
+const COMPARED: &[&str] = &["NCCL_", "FI_", "OFI_NCCL_", "IRONRAIL_"];
+/// Each rank may have its own.
+const OWN: &[&str] = &[
+    "NCCL_HOSTID",
+    "NCCL_DEBUG_FILE",
+    "NCCL_TOPO_DUMP_FILE",
+    "NCCL_GRAPH_DUMP_FILE",
+    "IRONRAIL_STATS_FILE",
+    "NCCL_TOPO_FILE",
+    "NCCL_CONF_FILE",
+];
+
+/// Who has another value than most. `None` of a rank counts as a value where `absence` does.
+fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
+    let mut by_value: BTreeMap<&Option<String>, Vec<usize>> = BTreeMap::new();
+    for (rank, value) in values.iter().enumerate().filter(|(_, value)| absence || value.is_some()) {
+        by_value.entry(value).or_default().push(rank);
+    }
+    if by_value.len() < 2 {
+        return None;
+    }
+    let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
+    // Of as many, the one that the lowest rank has.
+    let (most, _) =
+        by_value.iter().max_by_key(|(_, ranks)| (ranks.len(), std::cmp::Reverse(ranks[0])))?;
+    let others = by_value.iter().filter(|(value, _)| value != &most);
+    let others: Vec<_> =
+        others.map(|(value, ranks)| format!("{} on {}", shown(value), named(ranks))).collect();
+    Some(format!("{what} is {} on most ranks, and {}", shown(most), others.join(", ")))
+}
+
+/// As `rank 2` or `ranks 1, 3`.
+fn named(ranks: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    let list: Vec<_> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
+    let more = if ranks.len() > SHOWN {
+        format!(" and {} more", ranks.len() - SHOWN)
+    } else {
+        String::new()
+    };
+    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
+}
+
+fn pairs(group: &Group) -> Option<Finding> {
+    if group.pairs.is_empty() {
+        return None;
+    }
+    let looked = "messages between each pair, every byte compared";
+    let wrong: Vec<_> = group
+        .pairs
+        .iter()
+        .filter(|pair| pair.transfer.is_some_and(|transfer| transfer.wrong > 0))
+        .collect();
+    if let Some(first) = wrong.first() {
+        return Some(Finding::fail(
+            "rank.transfer",
+            looked,
+            format!(
+                "wrong bytes in {} pairs, the first of them {}",
+                wrong.len(),
+                shown(group, first)
+            ),
+            "do not compute with this: report it with `ironrail doctor --json`",
+        ));
+    }
+    let failed: Vec<_> = group.pairs.iter().filter(|pair| pair.failure.is_some()).collect();
+    let Some(first) = failed.first() else {
+        return Some(Finding::ok(
+            "rank.transfer",
+            looked,
+            format!("{} pairs, all right", group.pairs.len()),
+        ));
+    };
+    let host = |rank: usize| group.ranks.get(rank).map(|one| one.host.as_str());
+    let between = failed.iter().all(|pair| host(pair.from) != host(pair.to));
+    let why = first.failure.as_deref().unwrap_or_default();
+    let has_efa = group.ranks.iter().any(|one| one.rdma.iter().any(|device| device.efa));
+    let cure = if has_efa && between {
+        "EFA needs a security group that allows all traffic from itself and to itself, inbound and outbound: the outbound rule is the one that is forgotten"
+    } else if between {
+        "let all ports through between the machines (a firewall, a security group, a VLAN), and check that the rails' subnets reach each other: `ping -I` each rail's address"
+    } else {
+        "see these ranks' own findings; `ironrail perf sendrecv` between them, with --verbose, shows more"
+    };
+    Some(Finding::fail(
+        "rank.transfer",
+        looked,
+        format!(
+            "{} of {} pairs do not talk, the first of them {}: {why}",
+            failed.len(),
+            group.pairs.len(),
+            shown(group, first)
+        ),
+        cure,
+    ))
+}
+
+fn shown(group: &Group, pair: &Pair) -> String {
+    let host = |rank: usize| group.ranks.get(rank).map_or("?", |one| one.host.as_str());
+    format!("rank {} ({}) to rank {} ({})", pair.from, host(pair.from), pair.to, host(pair.to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_odd_ones_are_named_and_most_are_right() {
+        let values = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (!text.is_empty()).then(|| (*text).to_owned()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            odd(&values(&["a", "a", "b", "a"]), "X", true).as_deref(),
+            Some("X is a on most ranks, and b on rank 2")
+        );
+        assert_eq!(
+            odd(&values(&["a", "", "a", ""]), "X", true).as_deref(),
+            Some("X is a on most ranks, and unset on ranks 1, 3")
+        );
+        assert_eq!(odd(&values(&["a", "", "a", ""]), "X", false), None);
+        assert_eq!(odd(&values(&["a", "a"]), "X", true), None);
+    }
+}

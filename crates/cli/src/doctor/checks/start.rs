@@ -1,0 +1,77 @@
+//! Whether the plugin starts, has devices, and moves bytes to itself.
+
+use crate::doctor::finding::Finding;
+use crate::doctor::machine::{Failure, Machine, Plugin, Stage};
+
+pub(super) fn check(machine: &Machine) -> Vec<Finding> {
+    let usable = |plugin: &&Plugin| plugin.network.is_some();
+    let Some(plugin) = machine.winner().or_else(|| machine.plugins.iter().find(usable)) else {
+        return Vec::new();
+    };
+    if plugin.failure.is_none() && plugin.devices.is_none() {
+        return Vec::new(); // It was not asked to start: NCCL would not ask it either.
+    }
+    let mut findings = vec![started(plugin)];
+    if let Some(devices) = &plugin.devices {
+        findings.push(if devices.is_empty() {
+            Finding::fail(
+                "plugin.devices",
+                "devices",
+                "the plugin starts and has no device: NCCL would leave it and go on by sockets",
+                "see what its log says (`ironrail doctor --verbose`); most plugins have devices only where their NICs are",
+            )
+        } else {
+            let names: Vec<_> = devices.iter().map(|one| format!("{} at {} Mb/s", one.name, one.speed_mbps)).collect();
+            Finding::ok("plugin.devices", "devices and getProperties", names.join(", "))
+        });
+    }
+    findings.extend(transfer(plugin));
+    findings
+}
+
+fn started(plugin: &Plugin) -> Finding {
+    let looked = format!("init of {}", plugin.network.as_deref().unwrap_or("the plugin"));
+    let before =
+        |failure: &&Failure| matches!(failure.stage, Stage::Open | Stage::Init | Stage::Devices);
+    let Some(failure) = plugin.failure.as_ref().filter(before) else {
+        return Finding::ok("plugin.starts", looked, "it starts");
+    };
+    let cure = match (failure.signal, failure.silent_s) {
+        (Some(_), _) => {
+            "report it to the plugin's authors, with `ironrail doctor --json`; until then NCCL_NET_PLUGIN=none goes by sockets"
+        }
+        (_, Some(_)) => {
+            "see with `gdb -p` or `cat /proc/PID/stack` where it waits; a name server, a file system that hangs, or a NIC that is being reset"
+        }
+        _ => "do what the plugin says; the findings above name the cause where it is known",
+    };
+    Finding::fail("plugin.starts", looked, failure.why.clone(), cure)
+}
+
+fn transfer(plugin: &Plugin) -> Option<Finding> {
+    let looked = "messages to itself, every byte compared";
+    if let Some(failure) = plugin
+        .failure
+        .as_ref()
+        .filter(|failure| matches!(failure.stage, Stage::Transfer | Stage::Close))
+    {
+        return Some(Finding::fail(
+            "transfer.loopback",
+            looked,
+            failure.why.clone(),
+            "no job can run over this: `ironrail conform` says which part of NCCL's contract breaks; try another provider by IRONRAIL_PROVIDER",
+        ));
+    }
+    let transfer = plugin.transfer?;
+    let what = format!("{} messages, {}", transfer.messages, super::limits::size(transfer.bytes));
+    Some(if transfer.wrong > 0 {
+        Finding::fail(
+            "transfer.loopback",
+            looked,
+            format!("{} of {} bytes are wrong", transfer.wrong, transfer.bytes),
+            "do not compute with this: report it with `ironrail doctor --json`; `ironrail conform` narrows it down",
+        )
+    } else {
+        Finding::ok("transfer.loopback", looked, format!("{what}, all right"))
+    })
+}

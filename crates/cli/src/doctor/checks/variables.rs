@@ -1,0 +1,181 @@
+//! Variables: misspelt, of another plugin, with values that cannot be meant, or in each other's way.
+
+use super::names;
+use crate::doctor::finding::Finding;
+use crate::doctor::machine::Machine;
+
+pub(super) fn check(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(values(machine));
+    findings.extend(unknown(machine));
+    findings.extend(foreign(machine));
+    findings.extend(interface(machine, "NCCL_SOCKET_IFNAME"));
+    findings.extend(interface(machine, "FI_TCP_IFACE"));
+    findings.extend(protocol(machine));
+    findings.extend(log(machine));
+    if findings.iter().all(|finding| finding.cure.is_none()) {
+        let known = machine
+            .variables()
+            .keys()
+            .filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+            .count();
+        findings.push(Finding::ok(
+            "variables.known",
+            PREFIXES.join("*, ") + "*",
+            format!("{known} set, nothing against them"),
+        ));
+    }
+    findings
+}
+
+const PREFIXES: &[&str] = &["NCCL_", "FI_", "OFI_NCCL_", "IRONRAIL_"];
+
+/// The plugin refuses to start with a value that it does not take, and says which it takes.
+fn values(machine: &Machine) -> Option<Finding> {
+    let line = said(machine, "is not a value Ironrail can use")?;
+    let name = line.split('=').next().unwrap_or_default().trim();
+    let name = name.rsplit(' ').next().unwrap_or_default();
+    Some(Finding::fail(
+        "variables.value",
+        format!("{name}={}", machine.value(name).unwrap_or_default()),
+        line,
+        format!("correct {name}, or unset it; `ironrail explain {name}` says what it does"),
+    ))
+}
+
+/// The first sentence of the plugin's log with these words.
+fn said<'a>(machine: &'a Machine, words: &str) -> Option<&'a str> {
+    let lines =
+        machine.plugins.iter().flat_map(|plugin| &plugin.log).map(|line| line.text.as_str());
+    let failures =
+        machine.plugins.iter().filter_map(|plugin| Some(plugin.failure.as_ref()?.why.as_str()));
+    lines.chain(failures).find(|text| text.contains(words))
+}
+
+fn unknown(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let lines = machine.plugins.iter().flat_map(|plugin| &plugin.log);
+    for line in lines.filter(|line| line.text.contains("is not a setting of Ironrail")) {
+        let name = line.text.split(' ').next().unwrap_or_default();
+        findings.push(Finding::warn(
+            "variables.unknown",
+            name,
+            line.text.clone(),
+            format!("correct the name, or unset {name}"),
+        ));
+    }
+    for name in machine.variables().keys() {
+        if let Some(right) = names::meant(name) {
+            findings.push(Finding::warn(
+                "variables.unknown",
+                (*name).to_owned(),
+                format!("nothing reads {name}; {right} is meant?"),
+                format!("correct the name to {right}, or unset {name}"),
+            ));
+        }
+    }
+    findings
+}
+
+/// What was said to aws-ofi-nccl.
+fn foreign(machine: &Machine) -> Vec<Finding> {
+    if !machine.is_ours() {
+        return Vec::new();
+    }
+    let variables = machine.variables();
+    let theirs =
+        variables.keys().filter(|name| name.starts_with("OFI_NCCL_") && !TAKEN.contains(*name));
+    let ignored: Vec<_> = theirs.copied().collect();
+    if ignored.is_empty() {
+        return Vec::new();
+    }
+    vec![Finding::warn(
+        "variables.foreign",
+        "OFI_NCCL_*",
+        format!("{}: of aws-ofi-nccl, and ignored by Ironrail", ignored.join(", ")),
+        "unset them, or see docs/configuration.md for the setting that does the same; `ironrail explain` lists all",
+    )]
+}
+
+/// Names of aws-ofi-nccl that Ironrail takes (docs/configuration.md).
+const TAKEN: &[&str] = &[
+    "OFI_NCCL_MIN_STRIPE_SIZE",
+    "OFI_NCCL_FORCE_NUM_RAILS",
+    "OFI_NCCL_CQ_SIZE",
+    "OFI_NCCL_EAGER_MAX_SIZE",
+];
+
+/// A list of interfaces as NCCL takes it: prefixes, `=` before exact names, `^` before those to leave out.
+fn interface(machine: &Machine, variable: &str) -> Option<Finding> {
+    let (value, place) = machine.variable(variable)?;
+    let looked = format!("{variable}={value} (from {place})");
+    let exact = value.starts_with('=') || variable != "NCCL_SOCKET_IFNAME";
+    let names = value.trim_start_matches(['^', '=']).split(',');
+    let names: Vec<_> = names.map(|name| name.split(':').next().unwrap_or(name)).collect();
+    let there = |name: &str| {
+        machine
+            .interfaces
+            .iter()
+            .any(|one| if exact { one.name == name } else { one.name.starts_with(name) })
+    };
+    if value.starts_with('^') || names.iter().any(|name| there(name)) {
+        return Some(Finding::ok("variables.interface", looked, "there is such an interface"));
+    }
+    let have: Vec<_> =
+        machine.interfaces.iter().filter(|one| one.up).map(|one| one.name.as_str()).collect();
+    Some(Finding::fail(
+        "variables.interface",
+        looked,
+        format!("no interface is called {}: there are {}", names.join(" or "), have.join(", ")),
+        format!(
+            "correct {variable}, or unset it: without it NCCL and libfabric look for themselves"
+        ),
+    ))
+}
+
+/// Protocols whose flags travel inside the data need an order of bytes that some providers do not promise.
+fn protocol(machine: &Machine) -> Option<Finding> {
+    let (value, place) = machine.variable("NCCL_PROTO")?;
+    let looked = format!("NCCL_PROTO={value} (from {place})");
+    let excluded = value.starts_with('^');
+    let named: Vec<_> =
+        value.trim_start_matches('^').split(',').map(str::to_ascii_uppercase).collect();
+    let allows = |name: &str| named.iter().any(|one| one == name) != excluded;
+    let offers =
+        machine.libfabric.as_ref().map(|libfabric| libfabric.offers.as_slice()).unwrap_or_default();
+    let loose =
+        offers.iter().find(|offer| LOOSE.contains(&offer.provider.as_str()) && !offer.in_order);
+    match loose {
+        Some(offer) if allows("LL128") || allows("LL") => {
+            let which = if allows("LL128") { "LL128" } else { "LL" };
+            Some(Finding::fail(
+                "variables.protocol",
+                looked,
+                format!(
+                    "{which} is forced, and {} does not promise the order of bytes that it needs: results can be wrong without an error",
+                    offer.provider
+                ),
+                "unset NCCL_PROTO: the plugin sets what the provider allows",
+            ))
+        }
+        _ => Some(Finding::ok("variables.protocol", looked, "nothing is known against it")),
+    }
+}
+
+/// Providers that write in any order unless they say otherwise.
+const LOOSE: &[&str] = &["efa", "efa-direct"];
+
+fn log(machine: &Machine) -> Option<Finding> {
+    let level = machine.value("FI_LOG_LEVEL")?;
+    let looked = format!("FI_LOG_LEVEL={level}");
+    Some(if ["info", "debug", "trace"].contains(&level.to_ascii_lowercase().as_str()) {
+        Finding::warn(
+            "variables.log",
+            looked,
+            "libfabric writes lines for what it does, some of them per operation",
+            "unset FI_LOG_LEVEL for measurements and real jobs",
+        )
+    } else {
+        Finding::ok("variables.log", looked, "quiet enough")
+    })
+}

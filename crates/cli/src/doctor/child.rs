@@ -1,0 +1,234 @@
+//! What a child process of the doctor does: load a plugin, a libfabric or the GPU's driver, and say how far it came.
+//!
+//! It says so by lines, one for each step, so that a crash tells where it happened. Other lines are the plugin's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ironrail_group::bootstrap::{Bootstrap, Local};
+use ironrail_group::communicator::Communicator;
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::{Library, Net};
+use serde::{Deserialize, Serialize};
+
+use super::machine::{Device, Gpus, Libfabric, Offer, Refused, Stage, Transfer};
+use super::read::paths;
+use super::transfer;
+use crate::output;
+
+/// What to look into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Probe {
+    /// A plugin: open, start, move bytes.
+    Plugin,
+    /// A plugin: open alone.
+    File,
+    /// A libfabric and what it offers.
+    Libfabric,
+    /// A libfabric's version alone.
+    Version,
+    /// libcuda.so.1.
+    Gpu,
+}
+
+/// A line of the child's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Said {
+    Began(Stage),
+    Refused(Vec<Refused>),
+    Opened { file: Option<PathBuf>, tables: Vec<u32>, network: Option<String> },
+    Devices(Vec<Device>),
+    Transferred(Transfer),
+    Libraries(Vec<PathBuf>),
+    Failed(String),
+    Libfabric(Libfabric),
+    Gpus(Gpus),
+}
+
+/// Before each line, since a plugin may print as well.
+pub(super) const MARK: &str = "ironrail-doctor: ";
+
+/// Does what the parent asks for. What goes wrong is said, and no error of this process.
+pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
+    match probe {
+        Probe::Plugin => report(plugin(name, wait, true)),
+        Probe::File => report(plugin(name, wait, false)),
+        Probe::Libfabric => say(&Said::Libfabric(libfabric(name, true))),
+        Probe::Version => say(&Said::Libfabric(libfabric(name, false))),
+        Probe::Gpu => say(&Said::Gpus(gpus())),
+    }
+}
+
+fn report(ended: Result<(), GroupError>) {
+    if let Err(error) = ended {
+        say(&Said::Failed(error.to_string()));
+    }
+    say(&Said::Libraries(libraries()));
+}
+
+fn say(said: &Said) {
+    if let Ok(text) = serde_json::to_string(said) {
+        output::line(format_args!("{MARK}{text}"));
+    }
+}
+
+fn plugin(name: &str, wait: Duration, start: bool) -> Result<(), GroupError> {
+    say(&Said::Began(Stage::Open));
+    let refused: Vec<_> = Library::refusals(name);
+    if !refused.is_empty() {
+        let refused = refused.into_iter().map(|(name, reason)| Refused { name, reason });
+        say(&Said::Refused(refused.collect()));
+        return Ok(());
+    }
+    let opened = Library::open(name, None);
+    let (file, network) = match &opened {
+        Ok(library) => (file_of(library.path()), Some(library.name().to_owned())),
+        Err(_) => {
+            (ironrail_group::loader::candidates(name).iter().find_map(|name| file_of(name)), None)
+        }
+    };
+    let tables = match &opened {
+        Ok(library) => library.versions(),
+        Err(_) => file.as_deref().map(old_tables).unwrap_or_default(),
+    };
+    say(&Said::Opened { file, tables, network });
+    let Ok(library) = opened else { return Ok(()) };
+    if !start {
+        return Ok(());
+    }
+    say(&Said::Began(Stage::Init));
+    let net = Net::init(&library, COMMUNICATOR)?;
+    say(&Said::Began(Stage::Devices));
+    let devices = (0..net.devices()?).map(|device| {
+        let of = net.properties(device)?;
+        Ok(Device {
+            name: of.name,
+            pci_path: of.pci_path,
+            speed_mbps: of.speed_mbps,
+            gpu_memory: of.memory_kinds & (CUDA | DMABUF) != 0,
+            dmabuf: of.memory_kinds & DMABUF != 0,
+            groups: of.group_max,
+        })
+    });
+    let devices = devices.collect::<Result<Vec<_>, GroupError>>()?;
+    let none = devices.is_empty();
+    say(&Said::Devices(devices));
+    if none {
+        return Ok(());
+    }
+    say(&Said::Began(Stage::Transfer));
+    let mut alone = Local::group(1).remove(0);
+    let mut communicator = Communicator::connect(&library, &mut alone, None, wait)?;
+    let moved = transfer::exchange(&mut communicator)?;
+    say(&Said::Transferred(moved));
+    say(&Said::Began(Stage::Close));
+    drop(communicator);
+    drop(net);
+    alone.barrier(wait)
+}
+
+/// Any number; NCCL gives a hash.
+const COMMUNICATOR: u64 = 0x1d0c;
+// Bits of ptrSupport.
+const CUDA: i32 = 2;
+const DMABUF: i32 = 4;
+
+/// The file behind a name that the loader has found: what is mapped tells.
+fn file_of(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return fs::canonicalize(name).ok();
+    }
+    let is_it = |path: &PathBuf| path.file_name().is_some_and(|file| file == name);
+    // One without a table is closed again.
+    mapped().into_iter().find(is_it).or_else(|| paths::find(name))
+}
+
+/// Versions of the table that NCCL took before v6, by the names in the file, newest first.
+fn old_tables(file: &Path) -> Vec<u32> {
+    let bytes = fs::read(file).unwrap_or_default();
+    let has = |version: &u32| {
+        let symbol = format!("ncclNetPlugin_v{version}\0");
+        bytes.windows(symbol.len()).any(|window| window == symbol.as_bytes())
+    };
+    (2..6).rev().filter(has).collect()
+}
+
+/// Files in this process's memory.
+fn mapped() -> Vec<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files: Vec<_> =
+        maps.lines().filter_map(|line| Some(PathBuf::from(&line[line.find('/')?..]))).collect();
+    files.dedup();
+    files
+}
+
+/// Libraries whose version matters.
+fn libraries() -> Vec<PathBuf> {
+    let matters = |path: &PathBuf| {
+        let name =
+            path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        ["libfabric", "libcuda", "libnccl", "libibverbs", "libcxi"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
+    let mut files: Vec<_> = mapped().into_iter().filter(matters).collect();
+    files.sort();
+    files.dedup();
+    files
+}
+
+fn libfabric(name: &str, ask: bool) -> Libfabric {
+    let mut told = Libfabric { asked: name.to_owned(), ..Libfabric::default() };
+    let library = match fabric::Library::open(&[name]) {
+        Ok(library) => library,
+        Err(error) => {
+            let reason = error.attempts().first().map(|attempt| attempt.reason.clone());
+            told.version = reason.as_deref().and_then(version_in);
+            told.refused = reason.or_else(|| Some(error.to_string()));
+            return told;
+        }
+    };
+    told.path = Some(library.path().to_owned());
+    told.version = Some((library.version().major, library.version().minor));
+    if !ask {
+        return told;
+    }
+    let with_gpu = fabric::Query { device_memory: true, ..fabric::Query::default() };
+    let with_gpu = library.find(&with_gpu).unwrap_or_default();
+    match library.find(&fabric::Query::default()) {
+        Ok(found) => {
+            told.offers = found
+                .iter()
+                .map(|info| Offer {
+                    provider: info.provider().to_owned(),
+                    domain: info.domain_name().to_owned(),
+                    gpu_memory: with_gpu.iter().any(|other| other.is_at(info)),
+                    in_order: info.lands_in_order(),
+                })
+                .collect();
+        }
+        Err(error) => told.refused = Some(error.to_string()),
+    }
+    told
+}
+
+/// Of "it is libfabric 1.11, and …".
+fn version_in(reason: &str) -> Option<(u16, u16)> {
+    let rest = reason.split("it is libfabric ").nth(1)?;
+    let (major, rest) = rest.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn gpus() -> Gpus {
+    match gpu::Driver::get() {
+        Ok(driver) => Gpus {
+            counted: Some(driver.devices()),
+            dmabuf: (0..driver.devices()).any(|device| driver.exports_dmabuf(device)),
+            ..Gpus::default()
+        },
+        Err(reason) => Gpus { refused: Some(reason.to_string()), ..Gpus::default() },
+    }
+}

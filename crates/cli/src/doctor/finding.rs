@@ -1,0 +1,75 @@
+//! One finding: what was looked at, what was found, what to do.
+
+use serde::{Deserialize, Serialize};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Level {
+    /// As it should be.
+    #[serde(rename = "ok")]
+    Ok,
+    /// It works, slower or less surely than it could.
+    #[serde(rename = "warn")]
+    Warn,
+    /// A job would fail, or run over sockets.
+    #[serde(rename = "FAIL")]
+    Fail,
+}
+
+impl Level {
+    /// As reports show it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        }
+    }
+}
+
+/// What a check says of a machine, or of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    /// Subject and check, as `plugin.found`: docs/doctor.md lists them.
+    pub(crate) check: String,
+    pub(crate) level: Level,
+    /// What was looked at.
+    pub(crate) looked_at: String,
+    /// What was found there.
+    pub(crate) found: String,
+    /// What to do. None of what is well.
+    #[serde(rename = "do", skip_serializing_if = "Option::is_none", default)]
+    pub(crate) cure: Option<String>,
+    /// Whose it is, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) ranks: Vec<usize>,
+}
+
+impl Finding {
+    /// All is well there.
+    pub(crate) fn ok(check: &str, looked_at: impl Into<String>, found: impl Into<String>) -> Self {
+        let (looked_at, found) = (looked_at.into(), found.into());
+        let check = check.to_owned();
+        Self { check, level: Level::Ok, looked_at, found, cure: None, ranks: Vec::new() }
+    }
+
+    /// It works, but not as it should.
+    pub(crate) fn warn(
+        check: &str,
+        looked_at: impl Into<String>,
+        found: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Warn, cure: Some(cure.into()), ..Self::ok(check, looked_at, found) }
+    }
+
+    /// It does not work.
+    pub(crate) fn fail(
+        check: &str,
+        looked_at: impl Into<String>,
+        found: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Self {
+        Self { level: Level::Fail, cure: Some(cure.into()), ..Self::ok(check, looked_at, found) }
+    }
+}

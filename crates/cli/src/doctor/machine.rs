@@ -1,0 +1,339 @@
+//! A machine as the checks see it: plain data, read once by `read`, that can be written to a file and judged elsewhere.
+//!
+//! Nothing here knows what is right or wrong. What could not be read is empty or `None`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that the checks look at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Machine {
+    pub(crate) host: String,
+    /// The kernel's release, as `uname -r` says it.
+    pub(crate) kernel: String,
+    /// As `x86_64`.
+    pub(crate) processor: String,
+    /// Variables of NCCL, libfabric, plugins, the loader and the job's launcher; no others.
+    pub(crate) environment: BTreeMap<String, String>,
+    /// NCCL's own files of settings, in the order of their precedence.
+    pub(crate) files: Vec<SettingsFile>,
+    /// The plugins that NCCL would try, in its order.
+    pub(crate) plugins: Vec<Plugin>,
+    /// What was asked for by the command line stands in place of NCCL_NET_PLUGIN.
+    pub(crate) named_by_command: bool,
+    /// Files of plugins in the loader's folders, in its order.
+    pub(crate) copies: Vec<Copy>,
+    pub(crate) libfabric: Option<Libfabric>,
+    /// Other libfabrics in the loader's folders.
+    pub(crate) libfabrics: Vec<Libfabric>,
+    pub(crate) interfaces: Vec<Interface>,
+    /// Of /sys/class/infiniband: EFA too.
+    pub(crate) rdma: Vec<Rdma>,
+    pub(crate) cxi: Vec<Cxi>,
+    pub(crate) gpus: Gpus,
+    pub(crate) limits: Limits,
+}
+
+/// A file that NCCL reads settings from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SettingsFile {
+    pub(crate) path: PathBuf,
+    /// Whether NCCL_CONF_FILE names it.
+    pub(crate) named: bool,
+    /// `None`: it cannot be read.
+    pub(crate) settings: Option<BTreeMap<String, String>>,
+}
+
+/// A plugin, as far as it went when it was loaded and started in a process of its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Plugin {
+    /// As NCCL_NET_PLUGIN names it; empty stands for `libnccl-net.so`.
+    pub(crate) asked: String,
+    /// What the loader was asked for, and why it refused; empty once it opened.
+    pub(crate) refused: Vec<Refused>,
+    /// The file that was opened.
+    pub(crate) file: Option<PathBuf>,
+    /// Versions of the table in the file, newest first, those that NCCL no longer takes too.
+    pub(crate) tables: Vec<u32>,
+    /// What it calls its network.
+    pub(crate) network: Option<String>,
+    pub(crate) devices: Option<Vec<Device>>,
+    pub(crate) transfer: Option<Transfer>,
+    /// Where it stopped, and why; `None` if it did all that it was asked.
+    pub(crate) failure: Option<Failure>,
+    /// What it logged.
+    pub(crate) log: Vec<Line>,
+    /// Libraries in its process: libfabric, CUDA's.
+    pub(crate) libraries: Vec<PathBuf>,
+}
+
+/// A name that dlopen was given, and its words.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Refused {
+    pub(crate) name: String,
+    pub(crate) reason: String,
+}
+
+/// What the plugin was doing when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    Open,
+    Init,
+    Devices,
+    Transfer,
+    Close,
+}
+
+/// How a plugin failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) stage: Stage,
+    /// A sentence.
+    pub(crate) why: String,
+    /// The signal that ended its process.
+    pub(crate) signal: Option<i32>,
+    /// It was ended after so many seconds without an answer.
+    pub(crate) silent_s: Option<f64>,
+}
+
+/// A line of the plugin's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// ERROR, WARN, INFO, DEBUG or TRACE.
+    pub(crate) level: String,
+    pub(crate) text: String,
+}
+
+/// A device as NCCL is told of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) pci_path: Option<String>,
+    pub(crate) speed_mbps: i32,
+    /// Whether it takes GPU memory, by address or DMA-BUF.
+    pub(crate) gpu_memory: bool,
+    pub(crate) dmabuf: bool,
+    pub(crate) groups: i32,
+}
+
+/// Messages from the machine to itself over the plugin, every byte compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Transfer {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// Bytes that differ.
+    pub(crate) wrong: u64,
+}
+
+/// A plugin's file in one of the loader's folders.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Copy {
+    pub(crate) path: PathBuf,
+    /// Files with one digest are one and the same.
+    pub(crate) digest: u64,
+    /// Whether the loader looks there.
+    pub(crate) searched: bool,
+    /// The processor it was built for, as its header says; empty of what is no library.
+    pub(crate) processor: String,
+}
+
+/// A libfabric, and what it offers to a plugin that asks as Ironrail does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Libfabric {
+    /// What the loader was asked for.
+    pub(crate) asked: String,
+    pub(crate) path: Option<PathBuf>,
+    /// Why it cannot be used.
+    pub(crate) refused: Option<String>,
+    /// fi_version(3): major and minor.
+    pub(crate) version: Option<(u16, u16)>,
+    pub(crate) offers: Vec<Offer>,
+    /// Providers that are there, and what fi_getinfo said of those that offered nothing.
+    pub(crate) providers: BTreeMap<String, String>,
+}
+
+/// A place where a rail could be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Offer {
+    pub(crate) provider: String,
+    pub(crate) domain: String,
+    pub(crate) gpu_memory: bool,
+    pub(crate) in_order: bool,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    pub(crate) loopback: bool,
+    /// Addresses, each with the length of its subnet's prefix.
+    pub(crate) addresses: Vec<(IpAddr, u8)>,
+    pub(crate) mtu: Option<u32>,
+    pub(crate) speed_mbps: Option<u32>,
+    pub(crate) place: Place,
+}
+
+/// Where a device is on the PCI bus.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Place {
+    /// As `0000:01:00.0`.
+    pub(crate) pci: Option<String>,
+    /// Vendor and model, as `0x15b3:0x1021`.
+    pub(crate) model: Option<String>,
+    pub(crate) numa: Option<i32>,
+    /// Lanes, now and at most.
+    pub(crate) lanes: Option<(u32, u32)>,
+}
+
+/// A device of /sys/class/infiniband.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Rdma {
+    pub(crate) name: String,
+    /// Amazon's.
+    pub(crate) efa: bool,
+    /// As `4: ACTIVE`, of its first port.
+    pub(crate) state: Option<String>,
+    pub(crate) place: Place,
+    /// Whether /dev/infiniband has a file of it: of any, since the names differ.
+    pub(crate) device_file: bool,
+}
+
+/// A NIC of Slingshot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cxi {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) device_file: bool,
+}
+
+/// GPUs, and what lets NICs reach their memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Gpus {
+    /// Where they are on the PCI bus.
+    pub(crate) places: Vec<Place>,
+    /// The kernel driver's version, as `550.54.15`.
+    pub(crate) driver: Option<String>,
+    /// How many libcuda.so.1 counts.
+    pub(crate) counted: Option<i32>,
+    /// Why libcuda.so.1 cannot be used.
+    pub(crate) refused: Option<String>,
+    /// Whether the driver exports DMA-BUFs.
+    pub(crate) dmabuf: bool,
+    /// Kernel modules that are loaded, of those that matter: nvidia_peermem, gdrdrv.
+    pub(crate) modules: Vec<String>,
+}
+
+/// What the system allows a process. `None`: no limit, or it cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Limits {
+    pub(crate) locked_bytes: Option<u64>,
+    pub(crate) files: Option<u64>,
+    pub(crate) processes: Option<u64>,
+    /// The size of /dev/shm, and what is free of it.
+    pub(crate) shm_bytes: Option<(u64, u64)>,
+    /// Huge pages of 2 MiB that are free.
+    pub(crate) huge_pages: Option<u64>,
+}
+
+/// Ranks on one or more machines.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Group {
+    /// By rank.
+    pub(crate) ranks: Vec<Machine>,
+    #[serde(default)]
+    pub(crate) pairs: Vec<Pair>,
+}
+
+/// A message each way between two ranks, or why there was none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Pair {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) transfer: Option<Transfer>,
+    pub(crate) failure: Option<String>,
+}
+
+impl Machine {
+    /// A variable as NCCL sees it: the environment's, or else its files'. An empty value counts as none. With where it is from.
+    pub(crate) fn variable(&self, name: &str) -> Option<(&str, String)> {
+        if let Some(value) = self.environment.get(name).filter(|value| !value.is_empty()) {
+            return Some((value, "the environment".to_owned()));
+        }
+        self.files.iter().find_map(|file| {
+            let value = file.settings.as_ref()?.get(name).filter(|value| !value.is_empty())?;
+            Some((value.as_str(), file.path.display().to_string()))
+        })
+    }
+
+    /// The value alone.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        self.variable(name).map(|(value, _)| value)
+    }
+
+    /// Every variable that NCCL sees, by name.
+    pub(crate) fn variables(&self) -> BTreeMap<&str, &str> {
+        let mut all = BTreeMap::new();
+        for file in self.files.iter().rev() {
+            for (name, value) in file.settings.iter().flatten() {
+                all.insert(name.as_str(), value.as_str());
+            }
+        }
+        all.extend(self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        all.retain(|_, value| !value.is_empty());
+        all
+    }
+
+    /// The plugin that NCCL would use: the first that opens, has a table it takes, and the name it asks for.
+    pub(crate) fn winner(&self) -> Option<&Plugin> {
+        let wanted = self.value("NCCL_NET");
+        self.plugins.iter().find(|plugin| {
+            let Some(network) = &plugin.network else { return false };
+            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network))
+                && plugin.devices.as_ref().is_none_or(|devices| !devices.is_empty())
+        })
+    }
+
+    /// Whether the plugin that matters is ours, or there is none to tell.
+    pub(crate) fn is_ours(&self) -> bool {
+        let named = self.plugins.iter().find_map(|plugin| plugin.network.as_deref());
+        named.is_none_or(|name| name.eq_ignore_ascii_case(OURS))
+    }
+
+    /// Whether there is a NIC that moves data by itself.
+    pub(crate) fn has_fabric(&self) -> bool {
+        !self.rdma.is_empty() || !self.cxi.is_empty()
+    }
+
+    /// The interfaces that the plugin made rails of, by the names of its devices.
+    pub(crate) fn rails(&self) -> Vec<&Interface> {
+        let devices = self.plugins.iter().filter_map(|plugin| plugin.devices.as_ref()).flatten();
+        let names: Vec<&str> = devices.flat_map(|device| device.name.split('+')).collect();
+        let is_rail = |interface: &&Interface| {
+            let has = |name: &&str| {
+                interface.addresses.iter().any(|(address, _)| address.to_string() == **name)
+            };
+            names.contains(&interface.name.as_str()) || names.iter().any(has)
+        };
+        self.interfaces.iter().filter(is_rail).collect()
+    }
+}
+
+/// What our plugin calls its network.
+pub(crate) const OURS: &str = "Ironrail";

@@ -1,0 +1,150 @@
+//! `ironrail doctor`: what would happen if NCCL started here, now, with this environment.
+//!
+//! ```text
+//! read ──▶ Machine (plain data) ──▶ checks (pure) ──▶ findings ──▶ report
+//!  └─ child: whatever may crash or hang is loaded in a process of its own
+//! ```
+
+mod checks;
+mod child;
+mod finding;
+mod machine;
+mod read;
+mod report;
+mod transfer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use ironrail_group::error::GroupError;
+
+use crate::output;
+use child::Probe;
+use finding::Level;
+use machine::{Group, Pair};
+use read::Place;
+use report::Report;
+
+/// Says what would happen if NCCL started here, now, with this environment: needs neither NCCL nor a GPU.
+///
+/// Each line is a finding: ok, warn or FAIL, what was found, and what to do. Causes stand before their consequences, so the first
+/// FAIL is the one to cure. The plugin is loaded as NCCL would load it, in a process of its own, and moves checked messages to
+/// itself. Exit code: 0 without a FAIL, 1 with one, 2 for a wrong command line.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
+pub(crate) struct Doctor {
+    /// Look at this plugin, as if NCCL_NET_PLUGIN named it: a word, a file, or a list of them
+    #[arg(long, value_name = "PLUGIN")]
+    net: Option<String>,
+    /// Write the findings as JSON, to a file or, without one, to standard output
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// A warn counts as a FAIL for the exit code
+    #[arg(long)]
+    strict: bool,
+    /// Seconds that the plugin may take for a step
+    #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
+    timeout: f64,
+    /// Write down what was read of this machine, for `--machine` elsewhere, and judge nothing
+    #[arg(long, value_name = "FILE")]
+    describe: Option<PathBuf>,
+    /// Judge what `--describe` has written; of several machines, also what differs between them
+    #[arg(long, value_name = "FILE", conflicts_with = "describe", num_args = 1..)]
+    machine: Vec<PathBuf>,
+    /// Also say what was looked at where all is well, and what the plugin logged
+    #[arg(short, long)]
+    verbose: bool,
+    /// A folder in place of /, for /sys, /proc and /dev
+    #[arg(long, hide = true, default_value = "/")]
+    root: PathBuf,
+    /// This process is a child that looks into something
+    #[arg(long, hide = true)]
+    probe: Option<Probe>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ironrail doctor                        what would happen here, now
+  srun -N1 ironrail doctor --json a.json the same inside of a job
+  ironrail doctor --net ofi              of another plugin
+  ironrail doctor --describe node7.json  on a machine that nobody else can enter
+  ironrail doctor --machine node7.json   and on one's own
+  ironrail doctor --machine node*.json   what differs between several";
+
+impl Doctor {
+    /// Whether nothing is wrong.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        if !self.timeout.is_finite() || self.timeout <= 0.0 || self.timeout > 3600.0 {
+            return Err(GroupError::Usage("--timeout is seconds, more than 0".to_owned()));
+        }
+        let wait = Duration::from_secs_f64(self.timeout);
+        if let Some(probe) = self.probe {
+            child::run(probe, self.net.as_deref().unwrap_or_default(), wait);
+            return Ok(true);
+        }
+        let group = if self.machine.is_empty() {
+            let place = Place { root: self.root.clone(), net: self.net.clone(), wait };
+            Group { ranks: vec![read::machine(&place)], pairs: Vec::new() }
+        } else {
+            described(&self.machine)?
+        };
+        if let Some(file) = &self.describe {
+            write_json(file, &group)?;
+            return Ok(true);
+        }
+        let report = judge(&group);
+        match &self.json {
+            Some(file) => write_json(file, &report)?,
+            None => {
+                report.print(self.verbose);
+                if self.verbose {
+                    group.ranks.iter().for_each(report::print_log);
+                }
+            }
+        }
+        let worst = report.worst();
+        Ok(worst < if self.strict { Level::Warn } else { Level::Fail })
+    }
+}
+
+fn judge(group: &Group) -> Report {
+    let [alone] = group.ranks.as_slice() else {
+        let hosts: Vec<_> = group.ranks.iter().map(|one| one.host.as_str()).collect();
+        return Report::new(&hosts.join(","), group.ranks.len(), checks::group(group));
+    };
+    Report::new(&alone.host, 1, checks::all(alone))
+}
+
+/// All the ranks of all files, in their order.
+fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
+    let mut all = Group::default();
+    for file in files {
+        let unreadable =
+            |error| GroupError::System { what: "reading a machine's description", error };
+        let text = fs::read_to_string(file).map_err(unreadable)?;
+        let group: Group = serde_json::from_str(&text).map_err(|error| {
+            GroupError::Usage(format!("{} is no description: {error}", file.display()))
+        })?;
+        let before = all.ranks.len();
+        all.ranks.extend(group.ranks);
+        all.pairs.extend(group.pairs.into_iter().map(|pair| Pair {
+            from: pair.from + before,
+            to: pair.to + before,
+            ..pair
+        }));
+    }
+    Ok(all)
+}
+
+fn write_json(file: &Path, value: &impl serde::Serialize) -> Result<(), GroupError> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| GroupError::Usage(format!("this cannot be written as JSON: {error}")))?;
+    if file == Path::new("-") {
+        output::line(text);
+        return Ok(());
+    }
+    fs::write(file, text + "\n")
+        .map_err(|error| GroupError::System { what: "writing the JSON file", error })
+}

@@ -1,0 +1,97 @@
+//! The environment, and the files that NCCL adds to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::doctor::machine::SettingsFile;
+
+/// What matters to NCCL, to libfabric and to plugins. Nothing that may be a secret.
+pub(super) fn variables() -> BTreeMap<String, String> {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    let all = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
+    all.filter(|(name, _)| matters(name)).map(hidden).collect()
+}
+
+fn matters(name: &str) -> bool {
+    const PREFIXES: [&str; 8] = [
+        "NCCL_",
+        "FI_",
+        "OFI_NCCL_",
+        "IRONRAIL_",
+        "SLINGSHOT_",
+        "RDMAV_",
+        "VFABRIC_",
+        "CUDA_VISIBLE",
+    ];
+    const NAMES: [&str; 5] =
+        ["LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID", "SLURM_NETWORK", "SLURM_NNODES"];
+    // The tests' own.
+    !name.starts_with("IRONRAIL_TEST_")
+        && (PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name))
+}
+
+fn hidden((name, value): (String, String)) -> (String, String) {
+    const SECRET: [&str; 4] = ["SECRET", "TOKEN", "PASSWORD", "CREDENTIAL"];
+    let is_secret = SECRET.iter().any(|word| name.contains(word));
+    (name, if is_secret { "(hidden)".to_owned() } else { value })
+}
+
+/// NCCL's files, first the one that wins: NCCL_CONF_FILE, or else the user's own, then the machine's (NCCL src/misc/param.cc).
+pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
+    let mut files = Vec::new();
+    match std::env::var_os("NCCL_CONF_FILE").filter(|path| !path.is_empty()) {
+        Some(path) => files.push(read(Path::new(&path), true)),
+        None => {
+            if let Some(home) = std::env::var_os("HOME") {
+                files.push(read(&Path::new(&home).join(".nccl.conf"), false));
+            }
+        }
+    }
+    files.push(read(&root.join("etc/nccl.conf"), false));
+    // A file that nobody named need not be there.
+    files.retain(|file| file.named || file.settings.is_some());
+    files
+}
+
+fn read(path: &Path, named: bool) -> SettingsFile {
+    let settings = fs::read_to_string(path).ok().map(|text| parse(&text));
+    SettingsFile { path: path.to_owned(), named, settings }
+}
+
+/// Lines of NAME=VALUE; nothing is trimmed, as in NCCL. The first of a name wins.
+fn parse(text: &str) -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, value)) = line.split_once('=') {
+            settings.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_nccl_reads_it() {
+        let settings =
+            parse("# NCCL_NET=IB\nNCCL_NET=Socket\r\nNCCL_NET=IB\nNCCL_DEBUG = INFO\nnothing\n");
+        let pairs: Vec<_> =
+            settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(pairs, [("NCCL_DEBUG ", " INFO"), ("NCCL_NET", "Socket")]);
+    }
+
+    #[test]
+    fn only_what_matters_is_read_and_no_secret_is_shown() {
+        assert!(
+            matters("FI_PROVIDER")
+                && matters("LD_LIBRARY_PATH")
+                && !matters("HOME")
+                && !matters("AWS_SECRET")
+        );
+        let shown = hidden(("NCCL_SITE_TOKEN".to_owned(), "abc".to_owned()));
+        assert_eq!(shown.1, "(hidden)");
+    }
+}

@@ -1,0 +1,102 @@
+//! Reads a machine: the only place of the doctor that looks at the world.
+
+mod environment;
+mod limits;
+pub(super) mod paths;
+mod probe;
+mod system;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::machine::{Libfabric, Machine};
+
+/// Where and how to look.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// What stands in for `/sys`, `/proc` and `/dev`: `/` but in tests.
+    pub(super) root: PathBuf,
+    /// In place of NCCL_NET_PLUGIN.
+    pub(super) net: Option<String>,
+    /// How long a plugin may take for each step.
+    pub(super) wait: Duration,
+}
+
+/// Everything there is to know. Takes as long as the plugin takes to start and to move its messages.
+pub(super) fn machine(place: &Place) -> Machine {
+    let root = &place.root;
+    let environment = environment::variables();
+    let files = environment::files(root);
+    let mut machine = Machine {
+        host: system::text(root, "proc/sys/kernel/hostname").unwrap_or_default(),
+        kernel: system::text(root, "proc/sys/kernel/osrelease").unwrap_or_default(),
+        processor: std::env::consts::ARCH.to_owned(),
+        environment,
+        files,
+        interfaces: system::interfaces(root),
+        rdma: system::rdma(root),
+        cxi: system::cxi(root),
+        gpus: system::gpus(root),
+        limits: limits::read(root),
+        named_by_command: place.net.is_some(),
+        ..Machine::default()
+    };
+    machine.copies = paths::plugins(&machine.environment);
+    if !machine.gpus.places.is_empty() || *root == *Path::new("/") {
+        let told = probe::gpus(&machine, place.wait);
+        machine.gpus.counted = told.counted;
+        machine.gpus.dmabuf = told.dmabuf;
+        machine.gpus.refused = told.refused;
+    }
+    machine.libfabric =
+        Some(probe::libfabric(&machine, &libfabric_name(&machine), true, place.wait));
+    machine.libfabrics = others(&machine, place.wait);
+    machine.plugins = plugins(&machine, place);
+    machine
+}
+
+/// As the plugin chooses it.
+fn libfabric_name(machine: &Machine) -> String {
+    machine.value("IRONRAIL_LIBFABRIC").unwrap_or("libfabric.so.1").to_owned()
+}
+
+/// The versions of libfabrics that the loader passes over.
+fn others(machine: &Machine, wait: Duration) -> Vec<Libfabric> {
+    let taken = machine.libfabric.as_ref().and_then(|libfabric| libfabric.path.clone());
+    let taken = taken.and_then(|path| path.canonicalize().ok());
+    paths::libfabrics(&machine.environment)
+        .into_iter()
+        .filter(|path| Some(path) != taken.as_ref())
+        .map(|path| probe::libfabric(machine, &path.to_string_lossy(), false, wait))
+        .filter(|libfabric| libfabric.path.is_some())
+        .collect()
+}
+
+/// What NCCL would try, in its order. It starts the first whose network has the right name; the others are opened only.
+fn plugins(machine: &Machine, place: &Place) -> Vec<super::machine::Plugin> {
+    let named = place.net.as_deref().or_else(|| machine.value("NCCL_NET_PLUGIN"));
+    let wanted = machine.value("NCCL_NET");
+    let names: Vec<&str> = match named {
+        None => vec!["libnccl-net.so"],
+        Some(name) if name.eq_ignore_ascii_case("none") => return Vec::new(),
+        Some(names) => names.split(',').filter(|name| !name.is_empty()).collect(),
+    };
+    let mut started = false;
+    let mut plugins = Vec::new();
+    for name in names {
+        let mut plugin = probe::plugin(machine, name, false, place.wait);
+        let right = plugin.network.as_deref().is_some_and(|network| {
+            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network))
+                || machine.named_by_command
+        });
+        if right && !started {
+            plugin = probe::plugin(machine, name, true, place.wait);
+            started = plugin.devices.as_ref().is_some_and(|devices| !devices.is_empty());
+        }
+        if named.is_none() {
+            plugin.asked.clear();
+        }
+        plugins.push(plugin);
+    }
+    plugins
+}

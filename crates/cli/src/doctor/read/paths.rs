@@ -1,0 +1,128 @@
+//! The loader's folders, in its order, and the plugins and libfabrics in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use crate::doctor::machine::Copy;
+
+/// LD_LIBRARY_PATH, then what /etc/ld.so.conf names, then the loader's own.
+fn folders(environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    let path = environment.get("LD_LIBRARY_PATH").map_or("", String::as_str);
+    let mut folders: Vec<PathBuf> =
+        path.split([':', ';']).filter(|folder| !folder.is_empty()).map(PathBuf::from).collect();
+    configured(Path::new("/etc/ld.so.conf"), &mut folders, 0);
+    folders.extend(["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from));
+    let mut seen = Vec::new();
+    folders.retain(|folder| {
+        let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
+        let new = !seen.contains(&real);
+        seen.push(real);
+        new
+    });
+    folders
+}
+
+/// The file that the loader finds by this name, which has no folder in it.
+pub(in crate::doctor) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let environment = BTreeMap::from([("LD_LIBRARY_PATH".to_owned(), path)]);
+    folders(&environment).into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Files of folders, with lines that include others by a pattern that ends in `*.conf`.
+fn configured(file: &Path, folders: &mut Vec<PathBuf>, depth: usize) {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    for line in
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let Some(pattern) = line.strip_prefix("include ").filter(|_| depth < 3) else {
+            folders.push(PathBuf::from(line));
+            continue;
+        };
+        let Some(folder) = Path::new(pattern.trim()).parent() else { continue };
+        let mut files: Vec<_> = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        files.sort();
+        for file in files.iter().filter(|file| file.extension().is_some_and(|kind| kind == "conf"))
+        {
+            configured(file, folders, depth + 1);
+        }
+    }
+}
+
+/// Plugins by their files' names.
+pub(super) fn plugins(environment: &BTreeMap<String, String>) -> Vec<Copy> {
+    let beside = std::env::current_exe().ok().and_then(|file| Some(file.parent()?.to_owned()));
+    let mut folders = folders(environment);
+    let searched = folders.len();
+    // Where a build or a package leaves it: for the cure alone, the loader does not look there.
+    folders.extend(
+        beside.iter().flat_map(|folder| [folder.join("plugin"), folder.join("../lib/ironrail")]),
+    );
+    let mut found = Vec::new();
+    for (place, folder) in folders.into_iter().enumerate() {
+        let mut files: Vec<_> = fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        files.sort();
+        for path in files {
+            let name = path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            if (name == "libnccl-net.so" || name.starts_with("libnccl-net-"))
+                && name.ends_with(".so")
+            {
+                let bytes = fs::read(&path).unwrap_or_default();
+                let mut hasher = DefaultHasher::new();
+                bytes.hash(&mut hasher);
+                let processor = processor(&bytes);
+                let searched = place < searched;
+                found.push(Copy { path, digest: hasher.finish(), searched, processor });
+            }
+        }
+    }
+    found
+}
+
+/// Real files of libfabric.so.1, where the loader looks and where vendors put theirs.
+pub(super) fn libfabrics(environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    let mut folders = folders(environment);
+    folders.push(PathBuf::from("/opt/amazon/efa/lib"));
+    folders.push(PathBuf::from("/opt/amazon/efa/lib64"));
+    let cray = fs::read_dir("/opt/cray/libfabric").into_iter().flatten().flatten();
+    folders.extend(cray.map(|entry| entry.path().join("lib64")));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for folder in folders {
+        if let Ok(real) = fs::canonicalize(folder.join("libfabric.so.1"))
+            && !found.contains(&real)
+        {
+            found.push(real);
+        }
+    }
+    found
+}
+
+/// Of an ELF header, as elf.h numbers them, in this machine's order of bytes.
+fn processor(bytes: &[u8]) -> String {
+    if !bytes.starts_with(b"\x7fELF") {
+        return String::new();
+    }
+    let number =
+        bytes.get(18..20).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_ne_bytes);
+    match number {
+        62 => "x86_64".to_owned(),
+        183 => "aarch64".to_owned(),
+        21 => "powerpc64".to_owned(),
+        other => format!("processor {other}"),
+    }
+}

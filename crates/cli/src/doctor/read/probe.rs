@@ -1,0 +1,232 @@
+//! Children that load what may crash or hang, and what they said before they ended.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+
+use crate::doctor::child::{MARK, Probe, Said};
+use crate::doctor::machine::{Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
+
+/// What came of a child.
+struct Ended {
+    said: Vec<Said>,
+    errors: String,
+    signal: Option<i32>,
+    code: Option<i32>,
+    /// It was ended after so long without a word.
+    silent: Option<Duration>,
+}
+
+/// Loads a plugin as NCCL does; starts it and moves bytes, if so asked.
+pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration) -> Plugin {
+    let mut command = command(machine, if start { Probe::Plugin } else { Probe::File }, name, wait);
+    command.env("RUST_LOG", "info");
+    if machine
+        .value("IRONRAIL_LOG_LEVEL")
+        .is_some_and(|level| ["off", "error", "warn"].contains(&level))
+    {
+        command.env("IRONRAIL_LOG_LEVEL", "info");
+    }
+    let ended = run(command, wait);
+    let mut plugin =
+        Plugin { asked: name.to_owned(), log: lines(&ended.errors), ..Plugin::default() };
+    let mut stage = Stage::Open;
+    let mut failed = None;
+    let mut whole = false;
+    for said in ended.said {
+        match said {
+            Said::Began(now) => stage = now,
+            Said::Refused(refused) => plugin.refused = refused,
+            Said::Opened { file, tables, network } => {
+                (plugin.file, plugin.tables, plugin.network) = (file, tables, network);
+            }
+            Said::Devices(devices) => plugin.devices = Some(devices),
+            Said::Transferred(transfer) => plugin.transfer = Some(transfer),
+            Said::Failed(why) => failed = Some(why),
+            Said::Libraries(libraries) => {
+                plugin.libraries = libraries;
+                whole = true;
+            }
+            Said::Libfabric(_) | Said::Gpus(_) => {}
+        }
+    }
+    let call = word(stage);
+    let why = match (ended.silent, ended.signal, ended.code) {
+        (Some(silent), ..) => {
+            Some(format!("{call} has not returned for {:.0} s", silent.as_secs_f64()))
+        }
+        (_, Some(signal), _) => Some(format!(
+            "{call} crashed: signal {signal} ended the process{}",
+            last(&ended.errors)
+        )),
+        (_, _, code) if !whole => Some(format!(
+            "the process ended in {call}, with code {}{}",
+            code.unwrap_or(-1),
+            last(&ended.errors)
+        )),
+        _ => failed,
+    };
+    let silent_s = ended.silent.map(|silent| silent.as_secs_f64());
+    plugin.failure = why.map(|why| Failure { stage, why, signal: ended.signal, silent_s });
+    plugin
+}
+
+fn word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Open => "dlopen",
+        Stage::Init => "init",
+        Stage::Devices => "devices or getProperties",
+        Stage::Transfer => "a transfer",
+        Stage::Close => "a close",
+    }
+}
+
+fn last(errors: &str) -> String {
+    errors.lines().last().map_or_else(String::new, |line| format!("; its last line: {line}"))
+}
+
+/// Opens a libfabric, and asks what it offers.
+pub(super) fn libfabric(machine: &Machine, name: &str, ask: bool, wait: Duration) -> Libfabric {
+    let mut command =
+        command(machine, if ask { Probe::Libfabric } else { Probe::Version }, name, wait);
+    // Its own lines are the only place where it says why a provider offers nothing.
+    command.env("FI_LOG_LEVEL", "info").env_remove("FI_LOG_PROV").env_remove("FI_LOG_SUBSYS");
+    let ended = run(command, wait);
+    let told = ended.said.into_iter().find_map(|said| match said {
+        Said::Libfabric(libfabric) => Some(libfabric),
+        _ => None,
+    });
+    let Some(mut told) = told else {
+        let why = match (ended.silent, ended.signal) {
+            (Some(silent), _) => format!("it has not answered for {:.0} s", silent.as_secs_f64()),
+            (_, Some(signal)) => format!("it crashed: signal {signal}"),
+            _ => "the process that opened it ended without an answer".to_owned(),
+        };
+        return Libfabric { asked: name.to_owned(), refused: Some(why), ..Libfabric::default() };
+    };
+    if ask && told.path.is_some() {
+        super::system::providers(&ended.errors, &mut told);
+    }
+    told
+}
+
+/// Asks the driver's library.
+pub(super) fn gpus(machine: &Machine, wait: Duration) -> Gpus {
+    let ended = run(command(machine, Probe::Gpu, "libcuda.so.1", wait), wait);
+    let told = ended.said.into_iter().find_map(|said| match said {
+        Said::Gpus(gpus) => Some(gpus),
+        _ => None,
+    });
+    told.unwrap_or_else(|| Gpus {
+        refused: Some("libcuda.so.1 crashed or did not answer".to_owned()),
+        ..Gpus::default()
+    })
+}
+
+fn command(machine: &Machine, probe: Probe, name: &str, wait: Duration) -> Command {
+    let own = std::env::current_exe().unwrap_or_else(|_| "ironrail".into());
+    let word =
+        probe.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let mut command = Command::new(own);
+    command.args(["doctor", "--probe", &word, "--timeout", &wait.as_secs_f64().to_string()]);
+    command.arg("--net").arg(name);
+    // NCCL puts its files' settings into the environment before it loads a plugin.
+    for file in machine.files.iter().rev() {
+        for (name, value) in file.settings.iter().flatten() {
+            let is_name = !name.is_empty() && !name.contains('\0') && !value.contains('\0');
+            if is_name && std::env::var_os(name).is_none() && !name.starts_with("LD_") {
+                command.env(name, value);
+            }
+        }
+    }
+    // Counters of these short runs are nobody's.
+    command.env_remove("IRONRAIL_STATS_FILE");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(mut command: Command, wait: Duration) -> Ended {
+    let nothing =
+        |errors: String| Ended { said: Vec::new(), errors, signal: None, code: None, silent: None };
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return nothing(error.to_string()),
+    };
+    let (Some(output), Some(mut complaints)) = (child.stdout.take(), child.stderr.take()) else {
+        return nothing(String::new());
+    };
+    let errors = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = complaints.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let mut said = Vec::new();
+    let mut silent = None;
+    // A child bounds its own waits by `wait`; what goes beyond is a call that does not return.
+    let limit = wait + Duration::from_secs(1);
+    loop {
+        match receive.recv_timeout(limit) {
+            Ok(line) => {
+                let text = line.strip_prefix(MARK);
+                said.extend(text.and_then(|text| serde_json::from_str(text).ok()));
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                silent = Some(limit);
+                let _ = child.kill();
+                break;
+            }
+        }
+    }
+    let (signal, code) = reap(&mut child, wait);
+    let errors = errors.join().unwrap_or_default();
+    Ended { said, errors, signal: signal.filter(|_| silent.is_none()), code, silent }
+}
+
+/// Its output is closed, so it is about to end; what clings on is killed.
+fn reap(child: &mut Child, wait: Duration) -> (Option<i32>, Option<i32>) {
+    let deadline = Instant::now() + wait;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return (status.signal(), status.code()),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return (None, None);
+            }
+        }
+    }
+}
+
+/// The plugin's lines, `[WARN  plugin] text (file:line)`, without the place in its source.
+fn lines(errors: &str) -> Vec<Line> {
+    let line = |line: &str| {
+        let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
+        let (level, target) = head.split_once(' ')?;
+        let text = match text.rsplit_once(" (") {
+            Some((text, place)) if place.ends_with(')') && place.contains(':') => text,
+            _ => text,
+        };
+        // Ours begins each line so, as NCCL's own networks do.
+        let text = match text.split_once(" : ") {
+            Some((head, rest)) if head.starts_with("NET/") => rest,
+            _ => text,
+        };
+        (target.trim() == "plugin").then(|| Line { level: level.to_owned(), text: text.to_owned() })
+    };
+    errors.lines().filter_map(line).collect()
+}

@@ -1,0 +1,200 @@
+//! What the kernel says of interfaces, NICs and GPUs, from /sys, /proc and /dev below a root; and what libfabric logs of providers.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::doctor::machine::{self, Cxi, Gpus, Interface, Libfabric, Rdma};
+
+/// A file's text without what surrounds it.
+pub(super) fn text(root: &Path, path: &str) -> Option<String> {
+    fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned())
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn number<N: std::str::FromStr>(path: &Path) -> Option<N> {
+    read(path)?.parse().ok()
+}
+
+/// Names in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
+    let home = root.join("sys/class/net");
+    let addresses = addresses(root);
+    let of = |name: String| {
+        let folder = home.join(&name);
+        let flags = read(&folder.join("flags"))?; // A file, such as bonding_masters, has none.
+        let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+        Some(Interface {
+            up: flags & IFF_UP != 0 && read(&folder.join("operstate")).as_deref() != Some("down"),
+            loopback: number::<u32>(&folder.join("type")) == Some(ARPHRD_LOOPBACK),
+            addresses: addresses
+                .iter()
+                .filter(|(of, ..)| *of == name)
+                .map(|(_, address, prefix)| (*address, *prefix))
+                .collect(),
+            mtu: number(&folder.join("mtu")),
+            // -1 and an error stand for "not known".
+            speed_mbps: number::<i64>(&folder.join("speed"))
+                .and_then(|speed| u32::try_from(speed).ok())
+                .filter(|speed| *speed > 0),
+            place: place(&folder.join("device")),
+            name,
+        })
+    };
+    names(&home).into_iter().filter_map(of).collect()
+}
+
+/// net/if.h and linux/if_arp.h.
+const IFF_UP: u32 = 1;
+const ARPHRD_LOOPBACK: u32 = 772;
+
+/// Name, address, and length of the subnet's prefix. Below another root: lines of a file `addresses`, as `eth0 192.0.2.1/24`.
+fn addresses(root: &Path) -> Vec<(String, IpAddr, u8)> {
+    if root != Path::new("/") {
+        let text = read(&root.join("addresses")).unwrap_or_default();
+        let parse = |line: &str| {
+            let (name, rest) = line.split_once(' ')?;
+            let (address, prefix) = rest.split_once('/')?;
+            Some((name.to_owned(), address.parse().ok()?, prefix.trim().parse().ok()?))
+        };
+        return text.lines().filter_map(parse).collect();
+    }
+    let found = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    found
+        .filter_map(|one| {
+            let ip = |address: &nix::sys::socket::SockaddrStorage| {
+                let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+                v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+            };
+            let address = ip(one.address.as_ref()?)?;
+            let prefix = one.netmask.as_ref().and_then(ip).map_or(0, |mask| match mask {
+                IpAddr::V4(mask) => u32::from(mask).count_ones(),
+                IpAddr::V6(mask) => u128::from(mask).count_ones(),
+            });
+            Some((one.interface_name, address, u8::try_from(prefix).unwrap_or(0)))
+        })
+        .collect()
+}
+
+/// Of a device's folder; what is on no PCI bus has no model.
+fn place(device: &Path) -> machine::Place {
+    let Ok(real) = fs::canonicalize(device) else { return machine::Place::default() };
+    let hex = |name: &str| read(&real.join(name));
+    machine::Place {
+        pci: real
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .filter(|name| name.contains(':')),
+        model: hex("vendor")
+            .zip(hex("device"))
+            .map(|(vendor, device)| format!("{vendor}:{device}"))
+            .filter(|model| model.starts_with("0x") && real.join("class").exists()),
+        numa: number(&real.join("numa_node")),
+        lanes: number(&real.join("current_link_width")).zip(number(&real.join("max_link_width"))),
+    }
+}
+
+pub(super) fn rdma(root: &Path) -> Vec<Rdma> {
+    let home = root.join("sys/class/infiniband");
+    let device_file =
+        names(&root.join("dev/infiniband")).iter().any(|name| name.starts_with("uverbs"));
+    let of = |name: String| {
+        let folder = home.join(&name);
+        let place = place(&folder.join("device"));
+        let efa = place.model.as_deref().is_some_and(|model| model.starts_with(AMAZON))
+            || name.starts_with("efa");
+        Rdma { efa, state: read(&folder.join("ports/1/state")), place, device_file, name }
+    };
+    names(&home).into_iter().map(of).collect()
+}
+
+/// PCI vendors.
+const AMAZON: &str = "0x1d0f";
+const NVIDIA: &str = "0x10de";
+
+pub(super) fn cxi(root: &Path) -> Vec<Cxi> {
+    let home = root.join("sys/class/cxi");
+    let of = |name: String| Cxi {
+        place: place(&home.join(&name).join("device")),
+        device_file: root.join("dev").join(&name).exists(),
+        name,
+    };
+    names(&home).into_iter().map(of).collect()
+}
+
+pub(super) fn gpus(root: &Path) -> Gpus {
+    let home = root.join("sys/bus/pci/devices");
+    let is_gpu = |folder: &PathBuf| {
+        // Display controllers: VGA and 3D.
+        let class = read(&folder.join("class")).unwrap_or_default();
+        read(&folder.join("vendor")).as_deref() == Some(NVIDIA) && class.starts_with("0x03")
+    };
+    let folders = names(&home).into_iter().map(|name| home.join(name)).filter(is_gpu);
+    let modules = ["nvidia_peermem", "gdrdrv"];
+    Gpus {
+        places: folders.map(|folder| place(&folder)).collect(),
+        driver: text(root, "sys/module/nvidia/version"),
+        modules: modules
+            .iter()
+            .filter(|name| root.join("sys/module").join(name).exists())
+            .map(|name| (*name).to_owned())
+            .collect(),
+        ..Gpus::default()
+    }
+}
+
+/// Which providers there are, and why those without an offer have none, from libfabric's log at level info.
+pub(super) fn providers(log: &str, libfabric: &mut Libfabric) {
+    let mut registered = Vec::new();
+    let mut seen = Vec::new();
+    for line in log.lines().filter_map(|line| line.strip_prefix("libfabric:")) {
+        // process:time:layer:provider:subsystem:function():line<level> text
+        let mut fields = line.splitn(6, ':');
+        let (layer, provider) =
+            (fields.nth(2).unwrap_or_default(), fields.next().unwrap_or_default());
+        seen.push(provider.to_owned());
+        if let Some((_, rest)) = line.split_once("registering provider: ") {
+            registered.extend(rest.split(' ').next().map(str::to_owned));
+        }
+        if let Some((_, rest)) =
+            line.split_once("fi_getinfo: provider ").filter(|_| layer.is_empty())
+            && let Some((name, why)) = rest.split_once(" returned ")
+        {
+            libfabric.providers.insert(name.to_owned(), why.to_owned());
+        }
+    }
+    for name in FABRICS {
+        let offers =
+            libfabric.offers.iter().any(|offer| offer.provider.split(';').any(|part| part == name));
+        if offers || registered.iter().any(|one| one == name) {
+            continue;
+        }
+        let why = if seen.iter().any(|one| one == name) {
+            "found no device"
+        } else {
+            "not in this libfabric"
+        };
+        libfabric.providers.insert(name.to_owned(), why.to_owned());
+    }
+    let offered = |name: &str| {
+        libfabric.offers.iter().any(|offer| offer.provider.split(';').any(|part| part == name))
+    };
+    let of_interest = |name: &String, _: &mut String| !name.starts_with("ofi_") && !offered(name);
+    let mut providers = std::mem::take(&mut libfabric.providers);
+    providers.retain(of_interest);
+    libfabric.providers = providers;
+}
+
+/// Providers of NICs that users look for.
+const FABRICS: [&str; 3] = ["cxi", "efa", "verbs"];

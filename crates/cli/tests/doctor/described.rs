@@ -1,0 +1,130 @@
+//! Machines that could not be had: descriptions, made from a healthy one's.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use super::Case;
+use super::bench::{doctor, report, scratch};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("efa-old-libfabric", efa_old_libfabric),
+    Case::new("efa-security-group", efa_security_group),
+    Case::new("gpu-no-peermem", || judged("gpu-no-peermem", &[gpus()])),
+    Case::new("gpu-direct-off", || gpus_with("gpu-direct-off", "IRONRAIL_DEVICE_MEMORY", "0")),
+    Case::new("gpu-direct-level", || gpus_with("gpu-direct-level", "NCCL_NET_GDR_LEVEL", "LOC")),
+    Case::new("protocol-forced", protocol_forced),
+    Case::new("rank-without-setting", rank_without_setting),
+    Case::new("rank-with-other-libfabric", rank_with_other_libfabric),
+    Case::new("rank-on-sockets", rank_on_sockets),
+];
+
+/// The description of this machine with our plugin, without its limits.
+fn healthy() -> Value {
+    static MACHINE: OnceLock<Value> = OnceLock::new();
+    let read = || {
+        let file = scratch("described").join("healthy.json");
+        let mut command = doctor();
+        command.arg("--describe").arg(&file);
+        assert!(command.output().unwrap().status.success());
+        let group: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        let mut machine = group["ranks"][0].clone();
+        machine["limits"]["locked_bytes"] = Value::Null;
+        machine
+    };
+    MACHINE.get_or_init(read).clone()
+}
+
+fn judged(name: &str, ranks: &[Value]) -> Value {
+    judged_with(name, &json!({ "ranks": ranks }))
+}
+
+fn judged_with(name: &str, group: &Value) -> Value {
+    let file = scratch("described").join(format!("{name}.json"));
+    fs::write(&file, group.to_string()).unwrap();
+    let mut command = doctor();
+    command.arg("--machine").arg(file);
+    report(command)
+}
+
+/// An instance with EFA, over this libfabric.
+fn efa(major: u32, minor: u32) -> Value {
+    let mut machine = healthy();
+    machine["rdma"] = json!([{ "name": "efa_0", "efa": true, "device_file": true }]);
+    machine["libfabric"]["version"] = json!([major, minor]);
+    machine["libfabric"]["offers"] = json!([{ "provider": "efa", "domain": "efa_0-rdm" }]);
+    machine["kernel"] = json!("6.1.0");
+    machine
+}
+
+/// GPUs and a NIC that reaches them.
+fn gpus() -> Value {
+    let mut machine = healthy();
+    machine["rdma"] = json!([{ "name": "mlx5_0", "device_file": true }]);
+    machine["libfabric"]["offers"] = json!([{ "provider": "verbs;ofi_rxm", "domain": "mlx5_0" }]);
+    machine["gpus"] = json!({
+        "places": [{ "pci": "0000:18:00.0", "numa": 0 }], "driver": "470.82.01", "counted": 1, "dmabuf": false,
+    });
+    machine
+}
+
+fn gpus_with(name: &str, variable: &str, value: &str) -> Value {
+    let mut machine = gpus();
+    machine["gpus"]["dmabuf"] = json!(true);
+    machine["environment"][variable] = json!(value);
+    judged(name, &[machine])
+}
+
+fn efa_old_libfabric() -> Value {
+    judged("efa-old-libfabric", &[efa(1, 18)])
+}
+
+fn protocol_forced() -> Value {
+    let mut machine = efa(2, 1);
+    machine["environment"]["NCCL_PROTO"] = json!("LL128");
+    judged("protocol-forced", &[machine])
+}
+
+fn efa_security_group() -> Value {
+    let ranks: Vec<_> = ["node1", "node2"]
+        .iter()
+        .map(|host| {
+            let mut machine = efa(2, 1);
+            machine["host"] = json!(host);
+            machine
+        })
+        .collect();
+    let why = "nothing moved for 20.0 s while waiting for rank 1 to accept";
+    let pairs = json!([{ "from": 0, "to": 1, "failure": why }]);
+    judged_with("efa-security-group", &json!({ "ranks": ranks, "pairs": pairs }))
+}
+
+fn rank_without_setting() -> Value {
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            let mut machine = healthy();
+            if rank != 2 {
+                machine["environment"]["FI_CXI_RX_MATCH_MODE"] = json!("hybrid");
+            }
+            machine
+        })
+        .collect();
+    judged("rank-without-setting", &ranks)
+}
+
+fn rank_with_other_libfabric() -> Value {
+    let mut ranks = vec![healthy(); 3];
+    ranks[1]["libfabric"]["version"] = json!([2, 9]);
+    judged("rank-with-other-libfabric", &ranks)
+}
+
+fn rank_on_sockets() -> Value {
+    let mut ranks = vec![healthy(); 4];
+    let plugin = &mut ranks[3]["plugins"][0];
+    plugin["devices"] = Value::Null;
+    plugin["transfer"] = Value::Null;
+    plugin["failure"] =
+        json!({ "stage": "init", "why": "init returned 2", "signal": null, "silent_s": null });
+    judged("rank-on-sockets", &ranks)
+}

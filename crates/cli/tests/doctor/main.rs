@@ -1,0 +1,136 @@
+//! `ironrail doctor` against sixty machines with one thing wrong each, and a healthy one. The table is misconfigurations.md.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+mod bench;
+#[path = "../support/built.rs"]
+mod built;
+mod described;
+mod files;
+mod real;
+mod table;
+
+use std::process::ExitCode;
+
+use harness::{Need, Test};
+use serde_json::Value;
+
+use table::Row;
+
+/// How a machine is made, and what it takes.
+pub(crate) struct Case {
+    name: &'static str,
+    make: fn() -> Value,
+    needs: fn() -> Need,
+}
+
+impl Case {
+    const fn new(name: &'static str, make: fn() -> Value) -> Self {
+        Self { name, make, needs: || Ok(()) }
+    }
+
+    const fn needing(name: &'static str, make: fn() -> Value, needs: fn() -> Need) -> Self {
+        Self { name, make, needs }
+    }
+}
+
+fn main() -> ExitCode {
+    let cases: Vec<_> = real::CASES.iter().chain(files::CASES).chain(described::CASES).collect();
+    let rows = table::rows();
+    let named = |name: &str| cases.iter().find(|case| case.name == name);
+    let mut tests: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let row = row.clone();
+            match named(&row.case) {
+                Some(case) => {
+                    let make = case.make;
+                    Test::variant(is_named, &row.case.clone(), move || misconfigured(&row, make))
+                        .needs((case.needs)())
+                }
+                None => Test::variant(is_named, &row.case.clone(), move || no_machine(&row)),
+            }
+        })
+        .collect();
+    tests.push(Test::new(there_are_sixty_lines_and_a_machine_for_each));
+    tests.push(Test::new(a_healthy_machine_gives_no_warn_and_no_fail));
+    tests.push(Test::new(the_exit_code_tells_a_fail_and_strictly_a_warn));
+    tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
+    harness::run(tests)
+}
+
+/// What the tests of the table are called after.
+fn is_named() {}
+
+/// The finding is there, at its level, with its words; and nothing before it is as bad.
+fn misconfigured(row: &Row, make: fn() -> Value) {
+    let report = make();
+    let findings = report["findings"].as_array().expect("findings");
+    let text = |finding: &Value| {
+        let part = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+        [part("looked_at"), part("found"), part("do")].join(" ")
+    };
+    let is_it = |finding: &&Value| finding["check"] == row.finding && finding["level"] == row.level;
+    let found = findings.iter().find(is_it);
+    let found = found.unwrap_or_else(|| panic!("no {} {} in {report:#}", row.level, row.finding));
+    for words in &row.says {
+        assert!(text(found).contains(words), "no `{words}` in {found:#}");
+    }
+    assert!(found["do"].is_string(), "no cure in {found:#}");
+    // Who reads from the top meets the cause before its consequences.
+    let bad = |finding: &&Value| finding["level"] == "FAIL" || finding["level"] == row.level;
+    let first = findings.iter().find(bad).expect("one at least");
+    assert_eq!(first["check"], row.finding, "before it stands {first:#}");
+}
+
+fn no_machine(row: &Row) {
+    panic!("{} has no machine", row.case);
+}
+
+fn there_are_sixty_lines_and_a_machine_for_each() {
+    let rows = table::rows();
+    assert_eq!(rows.len(), 60);
+    let cases = real::CASES.iter().chain(files::CASES).chain(described::CASES);
+    for case in cases {
+        assert!(rows.iter().any(|row| row.case == case.name), "{} stands on no line", case.name);
+    }
+    let made = |made: &str| rows.iter().filter(|row| row.made == made).count();
+    assert_eq!(made("real"), real::CASES.len());
+    assert_eq!(made("files"), files::CASES.len());
+    assert_eq!(made("described"), described::CASES.len());
+}
+
+fn a_healthy_machine_gives_no_warn_and_no_fail() {
+    for network in [None, Some("ironrail"), Some("IRONRAIL")] {
+        let mut command = bench::doctor();
+        command.envs(network.map(|network| ("NCCL_NET", network)));
+        let report = bench::report(command);
+        let findings = report["findings"].as_array().unwrap();
+        assert!(findings.len() > 10, "{report:#}");
+        assert!(findings.iter().all(|finding| finding["level"] == "ok"), "{report:#}");
+        assert!(findings.iter().any(|finding| finding["check"] == "transfer.loopback"));
+    }
+}
+
+fn the_exit_code_tells_a_fail_and_strictly_a_warn() {
+    let code = |name: &str, value: &str, strict: bool| {
+        let mut command = bench::doctor();
+        command.env(name, value).args(strict.then_some("--strict"));
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(code("IRONRAIL_JOB", "a", true), Some(0));
+    assert_eq!(code("OFI_NCCL_PROTOCOL", "RDMA", false), Some(0));
+    assert_eq!(code("OFI_NCCL_PROTOCOL", "RDMA", true), Some(1));
+    assert_eq!(code("IRONRAIL_MAX_RAILS", "77", false), Some(1));
+}
+
+fn a_description_is_judged_as_the_machine_itself() {
+    let file = bench::scratch("describe").join("node.json");
+    let mut command = bench::doctor();
+    command.env("FI_PROVIDER", "efa").arg("--describe").arg(&file);
+    assert!(command.output().unwrap().status.success());
+    let mut elsewhere = bench::doctor();
+    elsewhere.arg("--machine").arg(&file);
+    let report = bench::report(elsewhere);
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|finding| finding["check"] == "libfabric.filter"), "{report:#}");
+}
