@@ -212,6 +212,7 @@ pub(crate) enum Cause {
         len: usize,
     },
     NoFrontDoorName,
+    NoRandom,
     NoDmabufHere {
         device: Label,
     },
@@ -331,6 +332,18 @@ pub(crate) enum Cause {
     Transport {
         code: i32,
     },
+    /// A frame of the peer's that cannot be.
+    Broke(&'static str),
+    /// The channel to the peer has failed.
+    Channel(proto::wire2::Cause),
+    PeerFailed {
+        line: u32,
+    },
+    /// The peer's listener refused the connection.
+    Refused(proto::wire2::frame::Refusal),
+    NoCommonRail,
+    /// Neither immediates nor delivery completion: no message could be told.
+    CannotTell,
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -395,6 +408,8 @@ impl Cause {
             | Self::Forked
             | Self::NoGpuDriver { .. }
             | Self::ReceiveDeregistered
+            | Self::NoCommonRail
+            | Self::CannotTell
             | Self::TooLong { .. } => Kind::InvalidUsage,
 
             Self::NotStarted(kind) => kind,
@@ -410,6 +425,7 @@ impl Cause {
             | Self::NoControlMemory { .. }
             | Self::AddressTooLong { .. }
             | Self::NoFrontDoorName
+            | Self::NoRandom
             | Self::NotRegistered { .. }
             | Self::NotClosed { .. }
             | Self::NoFlush { .. }
@@ -438,7 +454,11 @@ impl Cause {
             | Self::LineKind
             | Self::GroupDisagrees
             | Self::Withdrawn
-            | Self::Transport { .. } => Kind::Remote,
+            | Self::Transport { .. }
+            | Self::Broke(_)
+            | Self::Channel(_)
+            | Self::PeerFailed { .. }
+            | Self::Refused(_) => Kind::Remote,
         }
     }
 }
@@ -505,6 +525,8 @@ pub(crate) enum SetupError {
     Plain(Error),
     /// The handle that NCCL gave is not usable.
     Handle(HandshakeError),
+    /// The same in wire version 2.
+    WireHandle(proto::wire2::setup::HandleError),
     /// The request cannot be made.
     Request(HandshakeError),
     /// By the peer.
@@ -515,7 +537,9 @@ impl SetupError {
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Plain(error) => error.kind(),
-            Self::Handle(HandshakeError::Version { .. }) => Kind::InvalidUsage,
+            Self::Handle(HandshakeError::Version { .. })
+            | Self::WireHandle(proto::wire2::setup::HandleError::Version(_)) => Kind::InvalidUsage,
+            Self::WireHandle(_) => Kind::InvalidArgument,
             Self::Handle(_) => Kind::InvalidArgument,
             Self::Request(_) => Kind::Internal,
             Self::Refused(refusal) => match refusal.reason {

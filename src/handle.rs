@@ -25,6 +25,8 @@ pub(crate) enum HandleKind {
     OptionalReceiveRequest = 9,
     /// Of a send whose receive was not known, by the number of the message: `proto::eager`.
     EagerSendRequest = 10,
+    /// Of a connect that is on its way: what the handle keeps between its calls.
+    Connect = 11,
 }
 
 /// A handle as NCCL sees it: 64 bits that are never 0 (null) and never 1 (NCCL's mark for optional completion).

@@ -13,6 +13,11 @@ mod abi;
 #[forbid(unsafe_code)]
 mod comm;
 #[forbid(unsafe_code)]
+#[cfg(not(feature = "wire2"))]
+mod endpoint;
+#[forbid(unsafe_code)]
+#[cfg(feature = "wire2")]
+#[path = "wire2/mod.rs"]
 mod endpoint;
 mod error;
 #[forbid(unsafe_code)]

@@ -8,7 +8,8 @@ use net_abi::CommConfig;
 use crate::abi::object;
 use crate::error::{Cause, List, Result};
 use crate::handle::Name;
-use crate::plugin::{Plain, TrafficClass};
+use crate::plugin::TrafficClass;
+use crate::types::Buffer;
 use crate::types::HANDLE_BYTES;
 
 /// Largest group of receives in any version.
@@ -70,7 +71,7 @@ impl<B: Bytes> Lists<B> {
     ///
     /// Each pointer is null, or good to read `count` entries from.
     #[inline(always)]
-    pub(super) unsafe fn only(&self, count: c_int) -> Option<Plain> {
+    pub(super) unsafe fn only(&self, count: c_int) -> Option<Buffer> {
         if count != 1 {
             return None;
         }
@@ -82,7 +83,7 @@ impl<B: Bytes> Lists<B> {
         let tag = *unsafe { self.tags.as_ref() }?;
         // SAFETY: as above.
         let region = object::name(*unsafe { self.regions.as_ref() }?);
-        Some(Plain { address, len, tag, region })
+        Some(Buffer { address, len, tag, region })
     }
 }
 
@@ -137,11 +138,11 @@ impl<'a, B: Bytes> Group<'a, B> {
     }
 
     /// Hands the buffers to `body`, from the stack: nothing is allocated on this path.
-    pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Plain]) -> Result<T>) -> Result<T> {
-        let mut buffers = [Plain { address: 0, len: 0, tag: 0, region: Name::new(0) }; GROUP_MAX];
+    pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Buffer]) -> Result<T>) -> Result<T> {
+        let mut buffers = [Buffer { address: 0, len: 0, tag: 0, region: Name::new(0) }; GROUP_MAX];
         let buffers = &mut buffers[..self.data.len()];
         for (index, buffer) in buffers.iter_mut().enumerate() {
-            *buffer = Plain {
+            *buffer = Buffer {
                 address: self.data[index].addr() as u64,
                 len: self.sizes[index].bytes()?,
                 tag: self.tags.get(index).copied().unwrap_or(0),

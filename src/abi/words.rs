@@ -6,6 +6,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use net_abi::{PTR_CUDA, PTR_HOST};
+use proto::wire2::Cause as ChannelCause;
+use proto::wire2::frame::Refusal;
 
 use crate::error::{Bug, By, Cause, Error, List, Nonsense, Noun, Of, Operation, SetupError, Table};
 use crate::plugin::{self, PREFIX, StartError};
@@ -237,6 +239,33 @@ impl Display for Cause {
             Self::Misuse(what) => f.write_str(what),
             Self::Withdrawn => f.write_str("the receives were withdrawn"),
             Self::Transport { code } => write!(f, "the transport failed (code {code})"),
+            Self::Broke(what) => f.write_str(what),
+            Self::Channel(cause) => channel(f, cause),
+            Self::PeerFailed { line } => {
+                write!(f, "the peer could not deliver message {line}, which it had begun")
+            }
+            Self::Refused(why) => f.write_str(match why {
+                Refusal::Version => {
+                    "the peer refused the connection: it speaks another version of the protocol; start all ranks with the same release"
+                }
+                Refusal::Proof => {
+                    "the peer refused the connection: the handle is not of an open listener of this job; are IRONRAIL_JOB and the handles of this run?"
+                }
+                Refusal::Feature => {
+                    "the peer refused the connection: its provider can neither tell of immediates nor of delivery"
+                }
+                Refusal::Closed => "the peer refused the connection: it has closed the listener",
+                Refusal::Busy => "the peer refused the connection: too many wait for its listener",
+            }),
+            Self::NoCommonRail => f.write_str(
+                "no rail of the peer's has the same fabric name as one of ours: are all ranks given NICs of the same networks?",
+            ),
+            Self::CannotTell => f.write_str(
+                "the provider takes no immediates and does not tell of delivery: no message could be announced",
+            ),
+            Self::NoRandom => {
+                f.write_str("the operating system gave no random bytes, which secrets are made of")
+            }
         }
     }
 }
@@ -256,6 +285,26 @@ fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
         Table::Regions { device } => {
             write!(f, "{count} buffers are registered on device {device}")
         }
+    }
+}
+
+/// Why a channel has failed.
+fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
+    match cause {
+        ChannelCause::NoRail => f.write_str("no control rail to it is left"),
+        ChannelCause::Silent => f.write_str("nothing was heard of it"),
+        ChannelCause::DataLost { rail } => write!(
+            f,
+            "parts that were written to it on data rail {rail} have not arrived: a connection below was lost without an error"
+        ),
+        ChannelCause::RailDown { rail } => write!(f, "its data rail {rail} is down"),
+        ChannelCause::Malformed(malformed) => {
+            write!(f, "it sent a frame that is none: {malformed:?}")
+        }
+        ChannelCause::NeverSent => f.write_str("it acknowledges what was never sent"),
+        ChannelCause::AfterEnd => f.write_str("it sent a frame behind its last one"),
+        ChannelCause::Connection => f.write_str("it broke a rule of another connection"),
+        ChannelCause::Peer => f.write_str("its end of the channel has failed: its log says why"),
     }
 }
 
@@ -320,6 +369,9 @@ impl Display for SetupError {
                 f,
                 "connect was given a handle that is not usable: {error}; do all ranks run the same Ironrail?"
             ),
+            Self::WireHandle(error) => {
+                write!(f, "connect was given a handle that is not usable: {error}")
+            }
             Self::Request(error) => write!(f, "a request: {error}"),
             Self::Refused(refusal) => {
                 write!(f, "the peer refused the connection: {}", refusal.text)

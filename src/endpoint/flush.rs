@@ -13,13 +13,12 @@ use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 use super::in_flight::InFlight;
 use super::nics::Port;
 use super::operation::Purpose;
-use super::plain::Plain;
 use super::region::UserRegion;
 use super::slots::Slots;
 use super::{Endpoint, Receiver, open_receiver, setup};
 use crate::error::{Bug, Cause, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind, Name};
-use crate::types::Poll;
+use crate::types::{Buffer, Poll};
 
 /// What one read takes, or what is left of the buffer: a cache line.
 const READ_BYTES: usize = 64;
@@ -86,7 +85,7 @@ impl Endpoint {
     /// is nothing to wait for.
     ///
     /// The sizes that NCCL gives say nothing: its lists may have lost step with each other (NCCL src/transport/net.cc:1641-1687).
-    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Plain]) -> Result<Option<Name>> {
+    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Buffer]) -> Result<Option<Name>> {
         buffers.iter().try_for_each(|buffer| buffer.checked().map(drop))?;
         let comm = comm.receiver()?;
         self.check_intact()?;
@@ -179,7 +178,7 @@ impl Endpoint {
 /// What there is to read for these buffers: one place of each GPU, one page for all that is the host's, or has no registration.
 fn reads_of(
     regions: &Slots<Arc<UserRegion>>,
-    buffers: &[Plain],
+    buffers: &[Buffer],
 ) -> Result<[Option<Read>; READS_MAX]> {
     let mut reads = [None; READS_MAX];
     for buffer in buffers {

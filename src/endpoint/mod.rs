@@ -56,7 +56,7 @@ use crate::comm::setup::Asking;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind, Name};
 use crate::label::Label;
-use crate::types::{Device, Poll, Receive, Settings};
+use crate::types::{Buffer, Device, Poll, Receive, Settings, Tested};
 use cache::RegionCache;
 use counters::Counters;
 use fence::Leaving;
@@ -65,7 +65,6 @@ use memory::{Sizes, Slabs, Unit};
 use nics::Port;
 pub(crate) use nics::{OPERATIONS, Opened};
 use notices::Notices;
-use plain::{Plain, Tested};
 use probe::Probe;
 use receiver::{Incoming, Receiver};
 use region::UserRegion;
@@ -242,7 +241,7 @@ impl Endpoint {
 
     /// Sends a message if its receive is advertised; else makes one turn of progress and tries again.
     #[inline(never)]
-    fn isend_generally(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+    fn isend_generally(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
         let (outgoing, comm) = (outgoing.checked()?, comm.sender()?);
         self.check_intact()?;
         let sent = match self.try_send(comm, &outgoing) {
@@ -285,7 +284,7 @@ impl Endpoint {
     fn irecv_generally(
         &mut self,
         comm: Name,
-        receives: &[Plain],
+        receives: &[Buffer],
         cut: bool,
     ) -> Result<Option<Name>> {
         // Refused before anything is looked up, as what is no handle.
@@ -306,7 +305,7 @@ impl Endpoint {
     fn try_receive(
         &mut self,
         comm: Handle,
-        receives: &[Plain],
+        receives: &[Buffer],
         cut: bool,
     ) -> Result<Option<Handle>> {
         let Self { receivers, regions, landing, nics, slabs, working, outstanding, .. } = self;
@@ -498,7 +497,7 @@ fn pick<'a>(
 fn incoming<'a>(
     regions: &'a Slots<Arc<UserRegion>>,
     landing: &'a Arc<UserRegion>,
-    receive: Plain,
+    receive: Buffer,
 ) -> Result<Incoming<'a>> {
     let Receive { address, len, tag, region } = receive.checked()?;
     let (region, address) = pick(regions, landing, region, address, len)?;

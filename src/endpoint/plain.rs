@@ -8,23 +8,14 @@
 //! interface, and everything rare is a call.
 
 use proto::Line;
-use proto::limits::MAX_GROUP;
+use proto::wire2::Posting;
 
 use super::bundle::Turn;
 use super::sender::Sender;
 use super::{Endpoint, Look, SenderState, enqueue, open_sender, receiver, sender};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, Name};
-use crate::types::Receive;
-
-/// One buffer, as NCCL named it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain {
-    pub(crate) address: u64,
-    pub(crate) len: usize,
-    pub(crate) tag: i32,
-    pub(crate) region: Name,
-}
+use crate::types::{Buffer, Receive, Tested};
 
 /// What a look at a request finds.
 #[derive(Clone, Copy, Debug)]
@@ -37,20 +28,9 @@ pub(super) enum Looked {
     Unknown,
 }
 
-/// The answer to a test.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Tested {
-    /// A turn of progress was made.
-    Pending,
-    /// The size of the message.
-    Done(u64),
-    /// The sizes of so many messages.
-    Group { count: usize, sizes: [usize; MAX_GROUP] },
-}
-
-impl Plain {
+impl Buffer {
     /// The buffer as the general forms take it.
-    pub(super) fn checked(self) -> Result<Receive> {
+    pub(in crate::endpoint) fn checked(self) -> Result<Receive> {
         let Self { address, len, tag, region } = self;
         if address == 0 && len > 0 {
             return Err(Cause::NullAddress { len }.into());
@@ -66,7 +46,7 @@ const INJECTED_MOST: usize = 256;
 impl Endpoint {
     /// Sends a message, in the form that fits it. `None`: not now; a turn of progress was made.
     #[inline(always)]
-    pub(crate) fn isend(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+    pub(crate) fn isend(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
         let mut request = None;
         let told = |name| request = Some(name);
         let posted = if outgoing.len > INJECTED_MOST {
@@ -82,7 +62,7 @@ impl Endpoint {
     }
 
     #[inline(never)]
-    fn isend_otherwise(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+    fn isend_otherwise(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
         let mut request = None;
         match self.send_plainly(comm, outgoing, |name| request = Some(name)) {
             Some(true) => Ok(request),
@@ -105,7 +85,22 @@ impl Endpoint {
     pub(crate) fn irecv(
         &mut self,
         comm: Name,
-        receives: &[Plain],
+        receives: &[Buffer],
+        how: Posting,
+    ) -> Result<Option<Name>> {
+        let posted = self.irecv_of_form(comm, receives, how.cut)?;
+        let handle = posted.and_then(|posted| posted.any_request().ok());
+        Ok(match handle {
+            Some(handle) if how.optional => Some(self.may_end_early(handle).name()),
+            _ => posted,
+        })
+    }
+
+    #[inline(always)]
+    fn irecv_of_form(
+        &mut self,
+        comm: Name,
+        receives: &[Buffer],
         cut: bool,
     ) -> Result<Option<Name>> {
         let [only] = receives else { return self.irecv_generally(comm, receives, cut) };
@@ -121,7 +116,7 @@ impl Endpoint {
     }
 
     #[inline(never)]
-    fn irecv_otherwise(&mut self, comm: Name, receive: Plain, cut: bool) -> Result<Option<Name>> {
+    fn irecv_otherwise(&mut self, comm: Name, receive: Buffer, cut: bool) -> Result<Option<Name>> {
         let mut request = None;
         match self.receive_plainly(comm, receive, cut, |name| request = Some(name)) {
             Some(false) => Ok(request),
@@ -150,7 +145,7 @@ impl Endpoint {
     fn send_shortly(
         &mut self,
         comm: Name,
-        outgoing: Plain,
+        outgoing: Buffer,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
@@ -169,7 +164,7 @@ impl Endpoint {
     fn send_long(
         &mut self,
         comm: Name,
-        outgoing: Plain,
+        outgoing: Buffer,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
@@ -185,7 +180,7 @@ impl Endpoint {
     fn send_plainly(
         &mut self,
         comm: Name,
-        outgoing: Plain,
+        outgoing: Buffer,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
         let SenderState::Connected(sender) = &mut **self.senders.of_mut(comm)? else { return None };
@@ -202,7 +197,7 @@ impl Endpoint {
     fn receive_shortly(
         &mut self,
         comm: Name,
-        receive: Plain,
+        receive: Buffer,
         cut: bool,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
@@ -214,7 +209,7 @@ impl Endpoint {
     fn receive_plainly(
         &mut self,
         comm: Name,
-        receive: Plain,
+        receive: Buffer,
         cut: bool,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {
@@ -225,7 +220,7 @@ impl Endpoint {
     fn receive_in_form<const SHORT: bool>(
         &mut self,
         comm: Name,
-        receive: Plain,
+        receive: Buffer,
         cut: bool,
         posted: impl FnOnce(Name),
     ) -> Option<bool> {

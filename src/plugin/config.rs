@@ -113,6 +113,8 @@ settings! {
     eager_bytes_max: u64 = "EAGER_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "40", shared false;
     /// Messages up to this length may wait for the next turn of progress and travel together in one write, when several are sent between two turns. 16 is the most there is room for; a larger value says the same.
     bundle_bytes_max: u64 = "BUNDLE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "16", shared false;
+    /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for.
+    inline_bytes_max: u64 = "INLINE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", Takes::Path, "", shared false;
     /// The name of the job. Peers of a job with another name are refused.
@@ -251,6 +253,8 @@ impl Config {
             advert_batching: self.advert_batching,
             eager_bytes_max: self.eager_bytes_max,
             bundle_bytes_max: self.bundle_bytes_max,
+            inline_bytes_max: u16::try_from(self.inline_bytes_max.min(4096)).unwrap_or(4096),
+            cq_entries: self.cq_entries_or_default(),
             job: self.job.clone(),
             fingerprint: self.fingerprint,
             shared: shared().map(|setting| format!("{PREFIX}{}", setting.name)).collect(),

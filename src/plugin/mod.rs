@@ -20,14 +20,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use proto::wire2::Posting;
+
 use crate::endpoint::Endpoint;
 use crate::endpoint::broken::PANICKED;
 use crate::endpoint::close::Report;
-pub(crate) use crate::endpoint::plain::{Plain, Tested};
 use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
 use crate::handle::{Handle, Name};
-use crate::types::{HANDLE_BYTES, UserMemory};
+use crate::types::{Buffer, HANDLE_BYTES, Tested, UserMemory};
 
 pub(crate) use config::{Config, PREFIX};
 use device::Device;
@@ -225,38 +226,29 @@ pub(crate) fn locked(name: Name) -> Locked {
 impl Locked {
     /// `None`: not now.
     #[inline(always)]
-    pub(crate) fn isend(&mut self, comm: Name, outgoing: Plain) -> Result<Option<Name>> {
+    pub(crate) fn isend(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.isend(comm, outgoing),
             None => Err(absent(comm.sender())),
         }
     }
 
-    /// `cut` in v6 to v8 means: a message longer than its receive is truncated. It is a property of the receive.
+    /// What a version, or a mark of NCCL's, says of receives is said by `how`. In v6 to v8 they are cut.
     #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
         comm: Name,
-        receives: &[Plain],
-        cut: bool,
+        receives: &[Buffer],
+        how: Posting,
     ) -> Result<Option<Name>> {
         match self.0.as_deref_mut() {
-            Some(endpoint) => endpoint.irecv(comm, receives, cut),
+            Some(endpoint) => endpoint.irecv(comm, receives, how),
             None => Err(absent(comm.receiver())),
         }
     }
 
-    /// NCCL has marked the completion of this receive as optional: the request to give out for it.
-    #[cold]
-    pub(crate) fn may_end_early(&mut self, request: Name) -> Name {
-        match (self.0.as_deref_mut(), request.any_request()) {
-            (Some(endpoint), Ok(handle)) => endpoint.may_end_early(handle).name(),
-            _ => request,
-        }
-    }
-
     /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; all others get the reads, too.
-    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Plain]) -> Result<Option<Name>> {
+    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Buffer]) -> Result<Option<Name>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.iflush(comm, buffers),
             None => Err(absent(comm.receiver())),

@@ -8,7 +8,9 @@ pub(crate) use device::{Device, GpuAccess, Probed, gpu_number};
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;
 
-use crate::handle::Handle;
+use proto::limits::MAX_GROUP;
+
+use crate::handle::{Handle, Name};
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
@@ -31,4 +33,24 @@ pub(crate) enum Poll {
     Done {
         sizes: u32,
     },
+}
+
+/// One buffer, as NCCL named it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) address: u64,
+    pub(crate) len: usize,
+    pub(crate) tag: i32,
+    pub(crate) region: Name,
+}
+
+/// The answer to a test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tested {
+    /// A poll was made.
+    Pending,
+    /// The size of the message.
+    Done(u64),
+    /// The sizes of so many messages.
+    Group { count: usize, sizes: [usize; MAX_GROUP] },
 }

@@ -18,6 +18,10 @@ pub(crate) struct Settings {
     pub(crate) advert_batching: bool,
     pub(crate) eager_bytes_max: u64,
     pub(crate) bundle_bytes_max: u64,
+    /// The longest message that travels in a packet.
+    pub(crate) inline_bytes_max: u16,
+    /// Entries of each completion queue.
+    pub(crate) cq_entries: usize,
     pub(crate) job: String,
     /// A byte for each setting that peers are to have alike.
     pub(crate) fingerprint: [u8; FINGERPRINT_BYTES],

@@ -252,5 +252,32 @@ pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
     }
 }
 
+/// Copies between memory that others may read and write meanwhile, ascending, whole words where both are aligned.
+///
+/// # Safety
+///
+/// As [`load_word`] at `from` and [`store_word`] at `to`, for `len` bytes.
+pub(crate) unsafe fn copy_across(from: *mut u8, to: *mut u8, len: usize) {
+    let aligned = from.addr().is_multiple_of(WORD) && to.addr().is_multiple_of(WORD);
+    let words = if aligned { len / WORD } else { 0 };
+    let (source, target) = (from.cast::<u64>(), to.cast::<u64>());
+    for index in 0..words {
+        // SAFETY: the caller vouches for so many bytes; they are aligned.
+        let word = unsafe { load_word(source.wrapping_add(index)) };
+        // SAFETY: as above.
+        unsafe { store_word(target.wrapping_add(index), word) };
+    }
+    let mut done = words * WORD;
+    while done < len {
+        let mut bytes = [0; 4 * WORD];
+        let count = bytes.len().min(len - done);
+        // SAFETY: the caller vouches for so many bytes.
+        unsafe { copy_out(from.wrapping_add(done), &mut bytes[..count]) };
+        // SAFETY: as above.
+        unsafe { copy_in(to.wrapping_add(done), &bytes[..count]) };
+        done += count;
+    }
+}
+
 /// The bytes of a word.
 const WORD: usize = size_of::<u64>();

@@ -191,6 +191,13 @@ impl Pages {
         store_words(self.places(first), words);
     }
 
+    /// Where `len` bytes at `offset` are; none if they are not all inside.
+    pub(crate) fn place_of(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        // SAFETY: within the mapping, or its end.
+        inside.then(|| unsafe { self.base.cast::<u8>().add(offset) })
+    }
+
     /// Where a word is; none beyond the pages.
     pub(crate) fn place_of_word(&self, word: usize) -> Option<NonNull<AtomicU64>> {
         // SAFETY: within the mapping, since the word is.

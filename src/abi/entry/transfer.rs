@@ -7,13 +7,15 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use net_abi::ResultCode;
+use proto::wire2::Posting;
 
 use crate::abi::argument::{Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::guard_locked;
 use crate::abi::object;
 use crate::abi::place::{is_marked, optional_place, place};
 use crate::error::Noun;
-use crate::plugin::{self, Plain, Tested};
+use crate::plugin;
+use crate::types::{Buffer, Tested};
 
 pub(in crate::abi) unsafe extern "C" fn isend(
     comm: *mut c_void,
@@ -45,7 +47,7 @@ pub(in crate::abi) unsafe fn send(
         // SAFETY: the caller vouches for it.
         let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         let (address, len) = (data.addr() as u64, size.bytes()?);
-        let outgoing = Plain { address, len, tag, region: object::name(region) };
+        let outgoing = Buffer { address, len, tag, region: object::name(region) };
         *request = object::named(endpoint.isend(comm, outgoing)?);
         Ok(())
     })
@@ -96,19 +98,17 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
     guard_locked("irecv", plugin::locked(comm), |endpoint| {
         // SAFETY: the caller vouches for it.
         let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
+        let how = Posting { cut: form.cut, optional: form.may_end_early };
         // SAFETY: as above.
         let posted = match unsafe { lists.only(count) } {
-            Some(only) => endpoint.irecv(comm, &[only], form.cut)?,
+            Some(only) => endpoint.irecv(comm, &[only], how)?,
             None => {
                 // SAFETY: as above, one entry per receive.
                 let group = unsafe { Group::read(count, form.most, lists) }?;
-                group.parsed(|receives| endpoint.irecv(comm, receives, form.cut))?
+                group.parsed(|receives| endpoint.irecv(comm, receives, how))?
             }
         };
-        *request = object::named(match posted {
-            Some(posted) if form.may_end_early => Some(endpoint.may_end_early(posted)),
-            posted => posted,
-        });
+        *request = object::named(posted);
         Ok(())
     })
 }

@@ -4,7 +4,7 @@ use proto::limits::MAX_DATA_RAILS;
 use proto::{Immediate, Line, PlainLook, PlainReceive};
 
 use super::{NO_COPY, Receiver};
-use crate::endpoint::plain::{Looked, Plain};
+use crate::endpoint::plain::{Buffer, Looked};
 use crate::endpoint::region::UserRegion;
 
 impl Receiver {
@@ -14,11 +14,11 @@ impl Receiver {
     pub(in crate::endpoint) fn receive_shortly(
         &mut self,
         region: &UserRegion,
-        receive: Plain,
+        receive: Buffer,
         cut: bool,
         posted: impl FnOnce(Line),
     ) -> bool {
-        let Plain { address, len, tag, .. } = receive;
+        let Buffer { address, len, tag, .. } = receive;
         if !region.holds_some(address, len) {
             return false;
         }
@@ -39,11 +39,11 @@ impl Receiver {
     pub(in crate::endpoint) fn receive_plainly(
         &mut self,
         region: &UserRegion,
-        receive: Plain,
+        receive: Buffer,
         cut: bool,
         posted: impl FnOnce(Line),
     ) -> bool {
-        let Plain { address, len, tag, .. } = receive;
+        let Buffer { address, len, tag, .. } = receive;
         if !region.holds_some(address, len) {
             return false;
         }

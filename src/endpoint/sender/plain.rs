@@ -9,7 +9,7 @@ use super::Sender;
 use crate::endpoint::bundle::Turn;
 use crate::endpoint::nics::Port;
 use crate::endpoint::operation::Purpose;
-use crate::endpoint::plain::Plain;
+use crate::endpoint::plain::Buffer;
 use crate::endpoint::region::UserRegion;
 
 impl Sender {
@@ -18,9 +18,9 @@ impl Sender {
     pub(in crate::endpoint) fn short_bytes<'a>(
         &self,
         region: &'a UserRegion,
-        outgoing: Plain,
+        outgoing: Buffer,
     ) -> Option<HostBytes<'a>> {
-        let Plain { address, len, .. } = outgoing;
+        let Buffer { address, len, .. } = outgoing;
         if self.flow.is_short(len as u64) { region.host_bytes(address, len) } else { None }
     }
 
@@ -77,7 +77,7 @@ impl Sender {
         nics: &mut [Port],
         slot: u16,
         region: &UserRegion,
-        outgoing: Plain,
+        outgoing: Buffer,
         turn: u32,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
@@ -102,11 +102,11 @@ impl Sender {
         nics: &mut [Port],
         slot: u16,
         region: &Arc<UserRegion>,
-        outgoing: Plain,
+        outgoing: Buffer,
         turn: Turn<'_>,
         told: impl FnOnce(Line),
     ) -> Option<bool> {
-        let Plain { address, len, tag, .. } = outgoing;
+        let Buffer { address, len, tag, .. } = outgoing;
         // What NCCL names as the region of an empty message may be of another buffer.
         if self.ending.blocked || len == 0 {
             return None;

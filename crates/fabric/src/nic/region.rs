@@ -25,7 +25,8 @@ use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::kind::RailKind;
-use crate::memory::{Memory, MemoryKind, address_bits, copy_in, copy_out};
+use crate::memory::{Memory, MemoryKind, address_bits, copy_across, copy_in, copy_out};
+use crate::pages::Pages;
 
 /// Memory that the rails of kind `K` of one [`Nic`](crate::Nic) may use. It names a registration that the NIC owns, and holds a
 /// share of the memory.
@@ -326,6 +327,35 @@ impl HostBytes<'_> {
         // SAFETY: memory of the host's, of which the region holds a share, promised to be readable; peers may write it meanwhile,
         // and it is only used atomically.
         unsafe { copy_out(self.buffer().cast(), &mut bytes[..len]) };
+    }
+
+    /// Copies all of them into `pages`, from `offset` on, in bytes. False, and nothing happens, if they do not fit.
+    pub fn copy_to_pages(&self, pages: &Pages, offset: usize) -> bool {
+        let Some(place) = pages.place_of(offset, self.len) else { return false };
+        // SAFETY: memory of the host's, of which the region holds a share, promised to be readable, and pages of ours with so many
+        // bytes; others may write both meanwhile, and they are only used atomically.
+        unsafe { copy_across(self.buffer().cast(), place.as_ptr(), self.len) };
+        true
+    }
+
+    /// Fills all of them from `pages`, from `offset` on, in bytes; ascending, as a peer's write would. False, and nothing happens, if
+    /// there are fewer.
+    pub fn fill_from_pages(&self, pages: &Pages, offset: usize) -> bool {
+        let Some(place) = pages.place_of(offset, self.len) else { return false };
+        // SAFETY: as in `copy_to_pages`; the region's memory is promised to be writable, and to be written by peers.
+        unsafe { copy_across(place.as_ptr(), self.buffer().cast(), self.len) };
+        true
+    }
+
+    /// Puts bytes behind the first `offset` of them. False, and nothing happens, if they do not fit.
+    pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
+        if fits {
+            let place = self.buffer().cast::<u8>().wrapping_add(offset);
+            // SAFETY: as in `fill`; so many bytes are left behind those before.
+            unsafe { copy_in(place, bytes) };
+        }
+        fits
     }
 
     /// The bytes, zero-padded to `COUNT` words, no more than those: the first byte is the lowest of the first word.

@@ -168,6 +168,13 @@ impl<C: Connection> Endpoint<C> {
         self.peers.get(id.0 as usize).map(|peer| &peer.account)
     }
 
+    /// The entries of completion queues that complete receives have given back, of all channels, since they were last taken.
+    pub fn take_entries_freed(&mut self) -> u32 {
+        let taken =
+            self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.account.entries_freed));
+        taken.sum()
+    }
+
     /// Frames that were dropped because their connection is gone.
     pub fn stale(&self) -> u64 {
         self.stale

@@ -82,12 +82,10 @@ impl fmt::Display for Fault {
     }
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Size { said, posted } = self {
-            return write!(f, "the peer says it wrote {said} bytes into a receive of {posted}");
-        }
-        f.write_str(match self {
+impl Violation {
+    /// What the peer has done.
+    pub const fn text(&self) -> &'static str {
+        match self {
             Self::AdvertLine => "the peer advertised a line that cannot be open",
             Self::Group => "the peer advertised a group of more than 8 receives",
             Self::Keys => "the peer's advert has not one key for each data rail",
@@ -95,12 +93,22 @@ impl fmt::Display for Violation {
             Self::Inline => "the peer sent a message to a line that is not open",
             Self::Credit => "the peer sent more messages without an advert than it may",
             Self::Fin => "the peer ended a message that is not open",
+            Self::Size { .. } => "the peer says it wrote more bytes than its receive has room for",
             Self::Ending => "the peer closed or withdrew twice, or answered what was not asked",
             Self::Opened => {
                 "the peer answered a connect that was not asked, or beyond what was asked"
             }
-            _ => "the peer sent a frame of the other direction",
-        })
+            Self::Direction => "the peer sent a frame of the other direction",
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Size { said, posted } = self {
+            return write!(f, "the peer says it wrote {said} bytes into a receive of {posted}");
+        }
+        f.write_str(self.text())
     }
 }
 

@@ -71,6 +71,14 @@ impl Flow {
         }
     }
 
+    /// Fails it from outside: a bug of the caller's.
+    pub fn fail(&mut self, what: &'static str) {
+        match self {
+            Self::Send(flow) => flow.fail(what),
+            Self::Receive(flow) => flow.fail(what),
+        }
+    }
+
     /// This side closes.
     pub fn close(&mut self, account: &mut Account) {
         match self {

@@ -290,6 +290,12 @@ impl ReceiveFlow {
         *self.fault.get_or_insert(cause)
     }
 
+    /// Fails the flow from outside: a bug of the caller's. The first cause stays.
+    #[cold]
+    pub fn fail(&mut self, what: &'static str) {
+        self.stick(Fault::Misuse(what));
+    }
+
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }

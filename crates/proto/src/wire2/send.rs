@@ -282,6 +282,12 @@ impl SendFlow {
         self.fins = 0;
     }
 
+    /// Fails the flow from outside: a bug of the caller's. The first cause stays.
+    #[cold]
+    pub fn fail(&mut self, what: &'static str) {
+        self.stick(Fault::Misuse(what));
+    }
+
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }

@@ -68,36 +68,47 @@ impl Owing {
 
 #[derive(Debug)]
 pub(super) struct Table<C> {
+    /// As many as have ever been taken at the same time.
     entries: Vec<Entry<C>>,
+    most: usize,
     acting: VecDeque<Slot>,
 }
 
 impl<C: Connection> Table<C> {
     pub(super) fn new(slots: usize) -> Self {
-        let entry = || Entry {
-            generation: Generation::default(),
-            tenant: None,
-            next: None,
-            linked: false,
-            acting: false,
-        };
-        let slots = slots.min(Slot::COUNT);
-        Self {
-            entries: (0..slots).map(|_| entry()).collect(),
-            acting: VecDeque::with_capacity(slots),
-        }
+        Self { entries: Vec::new(), most: slots.min(Slot::COUNT), acting: VecDeque::new() }
     }
 
     /// A free slot's name: whoever takes it is called that.
     pub(super) fn vacant(&self) -> Option<Name> {
         // One that a list still names is not free.
         let free = |entry: &Entry<C>| entry.tenant.is_none() && !entry.linked && !entry.acting;
-        let index = self.entries.iter().position(free)?;
-        Some(Name { slot: Slot::new(index)?, generation: self.entries[index].generation })
+        match self.entries.iter().position(free) {
+            Some(index) => {
+                Some(Name { slot: Slot::new(index)?, generation: self.entries[index].generation })
+            }
+            None if self.entries.len() < self.most => {
+                let slot = Slot::new(self.entries.len())?;
+                Some(Name { slot, generation: Generation::default() })
+            }
+            None => None,
+        }
     }
 
+    /// A slot that [`vacant`](Self::vacant) has named is taken.
     pub(super) fn put(&mut self, slot: Slot, channel: ChannelId, connection: C) {
-        self.entries[slot.index()].tenant =
+        if slot.index() == self.entries.len() {
+            self.entries.push(Entry {
+                generation: Generation::default(),
+                tenant: None,
+                next: None,
+                linked: false,
+                acting: false,
+            });
+            // So that no refused action allocates.
+            self.acting.reserve(self.entries.len() - self.acting.len());
+        }
+        self.entries[slot.index()].tenant = 
             Some(Tenant { connection, channel, waits: false, newest: None });
     }
 

@@ -125,6 +125,16 @@ impl ReceiveFlow {
         self.sent.is_some_and(|sent| sent == self.seen)
     }
 
+    /// Whether bytes may still come into this region: by the sender's writes, or by a copy of ours.
+    pub fn exposes(&self, region: u32) -> bool {
+        let all = 0..self.next.distance(self.oldest());
+        let mut slots = all.map(|ahead| self.slot(self.oldest().plus(ahead)));
+        if !slots.any(|slot| slot.is_open() && slot.target.region == region) {
+            return false;
+        }
+        self.copies > 0 || self.exposed() > 0
+    }
+
     /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
     pub fn exposed(&self) -> u32 {
         if self.nothing_comes() || self.ending == Ending::Over {

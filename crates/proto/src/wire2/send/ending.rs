@@ -92,6 +92,27 @@ impl SendFlow {
         };
     }
 
+    /// Whether parts are yet to be posted from this region.
+    pub fn feeds_from(&self, region: u32) -> bool {
+        let feeds = |record: &super::record::Record| {
+            let unposted = matches!(record.state, State::Writing(writing) if !writing.is_posted() || writing.next_round(record.len).is_some());
+            unposted && record.source.region == region
+        };
+        self.posting != 0 && self.records.iter().any(feeds)
+    }
+
+    /// The caller takes the memory of a region back from which parts are yet to be posted: they never will be, and the
+    /// connection fails.
+    #[cold]
+    pub fn give_up_region(&mut self, region: u32) {
+        if self.feeds_from(region) {
+            self.stick(Fault::Misuse(
+                "the memory of a message that was being sent was deregistered",
+            ));
+            self.posting = 0;
+        }
+    }
+
     /// Whether parts may still be posted.
     pub(super) const fn may_post(&self) -> bool {
         matches!(self.ending, Ending::Open | Ending::PeerClosed)

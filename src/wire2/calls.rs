@@ -1,0 +1,309 @@
+//! isend, irecv and test: one way each. What is rare is a call on it.
+
+use proto::Line;
+use proto::limits::MAX_GROUP;
+use proto::wire2::endpoint::SubmitError;
+use proto::wire2::{
+    MessageId, Outgoing, Posting, Receive, ReceivePoll, SendPoll, Slot, Source, Submit, Target,
+};
+
+use fabric::MemoryKind;
+
+use super::Endpoint;
+use super::comms::{Side, line_near};
+use super::hands::{LANDING, name_of};
+use crate::error::{Cause, Noun, Result};
+use crate::handle::{Handle, HandleKind, Name};
+use crate::types::{Buffer, Tested};
+
+/// A buffer of NCCL's, as the protocol names it.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    address: u64,
+    len: usize,
+    tag: i32,
+    region: u32,
+    /// In host memory.
+    host: bool,
+}
+
+impl Endpoint {
+    /// Sends a message. `None`: not now; a poll was made.
+    #[inline]
+    pub(crate) fn isend(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
+        let handle = comm.sender()?;
+        let bytes = self.bytes(outgoing)?;
+        self.check_intact()?;
+        let (slot, _) = self.comms.open(handle, Side::Send, Noun::SendComm)?;
+        let Bytes { address, len, tag, region, host } = bytes;
+        let message = Outgoing { tag, len: len as u64, source: Source { address, region }, host };
+        let now = self.now();
+        let mut sent = self.core.submit(&mut self.hands, slot, &message, now);
+        if let Ok(Submit::NotNow) = sent {
+            self.progress_at(now);
+            sent = self.core.submit(&mut self.hands, slot, &message, now);
+        }
+        match sent {
+            Ok(Submit::Inline { message, .. } | Submit::Parts { message }) => {
+                Ok(Some(self.sent(comm, slot, message)))
+            }
+            Ok(Submit::NotNow) => Ok(None),
+            Err(error) => Err(self.refused(slot, error)),
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, comm: Name, slot: Slot, message: MessageId) -> Name {
+        self.outstanding += 1;
+        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message.index()));
+        comm.request(line)
+    }
+
+    /// Posts a receive, or a group. `None`: not now; a poll was made.
+    #[inline]
+    pub(crate) fn irecv(
+        &mut self,
+        comm: Name,
+        receives: &[Buffer],
+        how: Posting,
+    ) -> Result<Option<Name>> {
+        let handle = comm.receiver()?;
+        if receives.len() > MAX_GROUP {
+            let (count, most) = (receives.len(), MAX_GROUP);
+            return Err(Cause::GroupOfDevice { count, most }.into());
+        }
+        let mut all =
+            [Bytes { address: 0, len: 0, tag: 0, region: LANDING, host: true }; MAX_GROUP];
+        for (bytes, receive) in all.iter_mut().zip(receives) {
+            *bytes = self.bytes(*receive)?;
+        }
+        self.check_intact()?;
+        let (slot, _) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
+        let all = &all[..receives.len()];
+        let now = self.now();
+        self.core.send_urgent(&mut self.hands, slot, now);
+        let mut posted = self.post(slot, all, how)?;
+        if posted.is_none() {
+            self.progress_at(now);
+            posted = self.post(slot, all, how)?;
+        }
+        let Some(first) = posted else { return Ok(None) };
+        self.outstanding += 1;
+        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.received(first));
+        let request = comm.request(line);
+        Ok(Some(if how.optional { self.optional(request) } else { request }))
+    }
+
+    fn post(&mut self, slot: Slot, all: &[Bytes], how: Posting) -> Result<Option<Line>> {
+        let now = self.now();
+        let mut keys = std::mem::take(&mut self.keys);
+        let rails = self.gather_keys(slot, all, &mut keys);
+        let Self { core, hands, budget, .. } = self;
+        let receive = |at: usize| {
+            let Bytes { address, len, tag, region, host } = all[at];
+            let keys = keys.get(at * rails..(at + 1) * rails).unwrap_or_default();
+            let target = Target { address, region };
+            (target, address, len as u64, tag, keys, host)
+        };
+        // As many as there can be; those past the count are not posted.
+        let mut receives = [Receive {
+            target: Target { address: 0, region: LANDING },
+            address: 0,
+            len: 0,
+            tag: 0,
+            keys: &[],
+            host: true,
+        }; MAX_GROUP];
+        for (at, place) in receives.iter_mut().enumerate().take(all.len()) {
+            let (target, address, len, tag, keys, host) = receive(at);
+            let address =
+                hands.region(target.region).map_or(address, |region| region.target(address));
+            *place = Receive { target, address, len, tag, keys, host };
+        }
+        let receives = &receives[..all.len()];
+        let posted = core.with(hands, slot, now, |seat, account| {
+            let flow = seat.receiver_mut()?;
+            budget.give_back(std::mem::take(&mut account.entries_freed));
+            let cost = receives.iter().map(|receive| flow.entries(receive.len)).sum();
+            if flow.fault().is_none() && !budget.take(slot, cost) {
+                return Some(Ok(None));
+            }
+            let posted = flow.post(receives, how, account, now);
+            if !matches!(posted, Ok(Some(_))) && flow.fault().is_none() {
+                budget.give_back(cost);
+            }
+            Some(posted)
+        });
+        self.keys = keys;
+        match posted.flatten() {
+            Some(Ok(None)) => {
+                let freed = self.core.take_entries_freed();
+                self.budget.give_back(freed);
+                Ok(None)
+            }
+            Some(Ok(first)) => Ok(first),
+            Some(Err(fault)) => Err(self.failed(slot, fault)),
+            None => Err(Cause::Stale(Noun::ReceiveComm).into()),
+        }
+    }
+
+    /// The keys of each receive, in the order of the channel's data rails; how many rails there are.
+    fn gather_keys(&self, slot: Slot, all: &[Bytes], keys: &mut Vec<u64>) -> usize {
+        keys.clear();
+        let channel = self.comms.at(slot).map(|comm| comm.channel);
+        let Some(met) = channel.and_then(|channel| self.hands.met(channel)) else { return 0 };
+        for bytes in all {
+            if let Some(region) = self.hands.region(bytes.region) {
+                keys.extend(met.data.iter().map(|lane| region.key(lane.nic)));
+            }
+        }
+        met.data.len()
+    }
+
+    /// The request of a receive that may end before its bytes are there.
+    #[cold]
+    fn optional(&self, request: Name) -> Name {
+        let Some(handle) = Handle::from_bits(request.bits()) else { return request };
+        let (generation, slot) = (handle.generation(), handle.slot());
+        let kind = HandleKind::OptionalReceiveRequest;
+        Handle::new(kind, self.number, generation, slot, handle.line()).name()
+    }
+
+    /// Asks for the request, and polls before it says "not yet". One that is done already is said at once: a poll brings several,
+    /// and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
+    #[inline]
+    pub(crate) fn test(&mut self, request: Name) -> Result<Tested> {
+        let handle = request.any_request()?;
+        self.check_intact()?;
+        if handle.is(HandleKind::FlushRequest) {
+            return self.test_flush(handle);
+        }
+        if let done @ (Tested::Done(_) | Tested::Group { .. }) = self.ask(handle)? {
+            return Ok(done);
+        }
+        self.progress();
+        self.ask(handle)
+    }
+
+    #[inline]
+    fn ask(&mut self, request: Handle) -> Result<Tested> {
+        let side = super::comms::side_of(request);
+        let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
+        let line = request.line();
+        if !comm.has(line) {
+            return Err(Cause::Stale(Noun::Request).into());
+        }
+        let tested = match side {
+            Side::Send => self.ask_send(slot, line)?,
+            Side::Receive => self.ask_receive(slot, line, request)?,
+        };
+        if !matches!(tested, Tested::Pending) {
+            self.reported(slot, line);
+        }
+        Ok(tested)
+    }
+
+    #[inline]
+    fn ask_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
+        let now = self.now();
+        let message = MessageId::new((line & 63) as u8);
+        let polled = self.core.with(&mut self.hands, slot, now, |seat, _| {
+            seat.sender_mut().map(|flow| flow.poll(message))
+        });
+        match polled.flatten() {
+            Some(SendPoll::Pending) => Ok(Tested::Pending),
+            Some(SendPoll::Done { len }) => Ok(Tested::Done(len)),
+            Some(SendPoll::Failed(fault)) => Err(self.failed(slot, fault)),
+            None => Err(Cause::Stale(Noun::Request).into()),
+        }
+    }
+
+    #[inline]
+    fn ask_receive(&mut self, slot: Slot, line: u16, request: Handle) -> Result<Tested> {
+        let now = self.now();
+        let optional = request.is(HandleKind::OptionalReceiveRequest);
+        let mut sizes = [0; MAX_GROUP];
+        let mut carried = 0;
+        let polled = self.core.with(&mut self.hands, slot, now, |seat, _| {
+            let flow = seat.receiver_mut()?;
+            let first = line_near(flow.next(), line);
+            let polled = flow.poll(first);
+            if let ReceivePoll::Done { count } = polled {
+                for (size, index) in sizes.iter_mut().zip(0..count) {
+                    let line = first.plus(index);
+                    *size = usize::try_from(flow.size(line)).unwrap_or(usize::MAX);
+                    carried |= flow.carried(line);
+                }
+            }
+            let early = optional && polled == ReceivePoll::Pending && flow.poll_early(first);
+            Some((polled, early))
+        });
+        match polled.flatten() {
+            Some((_, true)) => {
+                self.counters.early_receives += 1;
+                // The size is not known yet, and nobody asks: what NCCL flushes is never optional.
+                Ok(Tested::Done(0))
+            }
+            Some((ReceivePoll::Pending, _)) => Ok(Tested::Pending),
+            Some((ReceivePoll::Done { count }, _)) => {
+                if let Some(comm) = self.comms.at_mut(slot) {
+                    comm.flushing.carried(carried);
+                }
+                Ok(match count {
+                    1 => Tested::Done(sizes[0] as u64),
+                    count => Tested::Group { count: count as usize, sizes },
+                })
+            }
+            Some((ReceivePoll::Failed(fault), _)) => Err(self.failed(slot, fault)),
+            None => Err(Cause::Stale(Noun::Request).into()),
+        }
+    }
+
+    /// The end of a request is told. Of the last one only when frames that a peer waits for have left: NCCL may never call again.
+    #[inline]
+    fn reported(&mut self, slot: Slot, line: u16) {
+        if let Some(comm) = self.comms.at_mut(slot) {
+            comm.ended(line);
+        }
+        self.outstanding -= 1;
+        if self.outstanding == 0 && self.core.must_send_first() {
+            self.progress();
+        }
+    }
+
+    #[inline]
+    fn bytes(&self, buffer: Buffer) -> Result<Bytes> {
+        let Buffer { address, len, tag, region } = buffer;
+        if address == 0 && len > 0 {
+            return Err(Cause::NullAddress { len }.into());
+        }
+        let handle = region.optional_region()?;
+        if len == 0 {
+            // Older NCCL passes a handle of another buffer with it, and some providers look at addresses even then.
+            let address = self.hands.landing.address();
+            return Ok(Bytes { address, len, tag, region: LANDING, host: true });
+        }
+        let (Some(handle), Some(known)) = (handle, self.hands.regions.of(region)) else {
+            return Err(Cause::Stale(Noun::MemoryHandle).into());
+        };
+        if !known.holds(address, len) {
+            return Err(Cause::OutsideOfRegion { address, len }.into());
+        }
+        let host = known.memory().kind() == MemoryKind::Host;
+        let region = name_of(handle.slot(), handle.generation());
+        Ok(Bytes { address, len, tag, region, host })
+    }
+
+    #[cold]
+    fn refused(
+        &mut self,
+        slot: Slot,
+        error: SubmitError<proto::wire2::Fault>,
+    ) -> crate::error::Error {
+        match error {
+            SubmitError::Connection(fault) => self.failed(slot, fault),
+            SubmitError::Ended => self.failed(slot, proto::wire2::Fault::Ended),
+            SubmitError::Unknown => Cause::Stale(Noun::SendComm).into(),
+        }
+    }
+}

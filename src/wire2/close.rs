@@ -1,0 +1,227 @@
+//! The end of connections and of the endpoint: what was begun goes on, CLOSE both ways, END both ways, within a bound.
+//!
+//! A slot is free again when nothing of its connection can come any more; until then its memory and its number stay as they are.
+
+use std::time::{Duration, Instant};
+
+use fabric::{Carried, Posts};
+use proto::wire2::ChannelId;
+use proto::wire2::setup::Seat;
+
+use super::Endpoint;
+use super::comms::{Side, low16};
+use super::counters::Counters;
+use super::nics::Port;
+use super::operation::Purpose;
+use crate::error::{Noun, Result};
+use crate::fault;
+use crate::handle::{Handle, HandleKind};
+
+/// How long the closing of an endpoint waits for peers that are silent, once one was waited for in vain: all in all an abort takes less
+/// than two seconds, of which `deregMr` has had most.
+const IMPATIENT_WAIT: Duration = Duration::from_millis(250);
+/// How long posted receives have to end after they were cancelled.
+const CANCEL_WAIT: Duration = Duration::from_millis(50);
+/// Polls in which what needs no peer ends, when time is up: on a busy machine the clock alone says little.
+const LAST_POLLS: u32 = 256;
+
+impl Endpoint {
+    pub(crate) fn close_send(&mut self, comm: Handle) -> Result<()> {
+        self.close_comm(comm, Side::Send, Noun::SendComm)
+    }
+
+    pub(crate) fn close_receive(&mut self, comm: Handle) -> Result<()> {
+        self.close_comm(comm, Side::Receive, Noun::ReceiveComm)
+    }
+
+    fn close_comm(&mut self, handle: Handle, side: Side, noun: Noun) -> Result<()> {
+        let (slot, comm) = self.comms.open(handle, side, noun)?;
+        comm.is_closing = true;
+        self.outstanding -= comm.requests();
+        self.closing += 1;
+        self.tenants.closed(handle);
+        if self.broken {
+            return Ok(());
+        }
+        let now = self.now();
+        self.core.with(&mut self.hands, slot, now, |seat, account| {
+            if let Some(flow) = seat.flow_mut() {
+                flow.close(account);
+            }
+        });
+        self.budget.forget(slot);
+        // Its last words leave: the caller may not be heard of again, and the peer may wait for them. Some providers send only what a
+        // later poll pushes.
+        self.progress();
+        self.progress();
+        Ok(())
+    }
+
+    /// Slots whose connections are over are free again.
+    #[cold]
+    pub(super) fn release_closed(&mut self) {
+        let now = self.now();
+        self.release_abandoned(now);
+        let over = |slot| self.core.connection(slot).is_none_or(Seat::is_over);
+        let closed: Vec<_> =
+            self.comms.iter().filter(|(slot, comm)| comm.is_closing && over(*slot)).collect();
+        let closed: Vec<_> = closed.into_iter().map(|(slot, _)| slot).collect();
+        for slot in closed {
+            let Some(seat) = self.core.disconnect(slot) else { continue };
+            self.comms.remove(slot);
+            self.closing = self.closing.saturating_sub(1);
+            if let Some(flow) = seat.receiver() {
+                self.counters.add_receives(&flow.dropped());
+                self.budget.give_back(flow.entries_held());
+            }
+        }
+    }
+
+    /// The handles of comms that NCCL has open.
+    pub(super) fn open_comms(&self) -> impl Iterator<Item = Handle> {
+        let all = self.comms.all().into_iter();
+        all.filter_map(|(slot, generation)| {
+            let comm = self.comms.at(slot).filter(|comm| !comm.is_closing)?;
+            let kind = match comm.side {
+                Side::Send => HandleKind::Sender,
+                Side::Receive => HandleKind::Receiver,
+            };
+            Some(Handle::new(kind, self.number, generation, low16(slot.index() as u32), 0))
+        })
+    }
+
+    /// Whether NCCL has closed everything that it opened here.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.listeners.is_empty()
+            && self.connects.is_empty()
+            && self.comms.iter().all(|(_, comm)| comm.is_closing)
+    }
+
+    /// Ends all channels, within a bound; [`Endpoint::release`] then closes. One that a panic has left as it is ends nothing.
+    pub(crate) fn drain(&mut self) -> Report {
+        fault::point("finalize locked");
+        if self.broken {
+            return self.report();
+        }
+        let start = Instant::now();
+        self.leave_probe();
+        self.close_all();
+        let bound = match self.is_impatient() {
+            true => IMPATIENT_WAIT,
+            false => self.settings.close_timeout,
+        };
+        while start.elapsed() < bound && !self.has_ended() {
+            self.progress();
+            std::thread::yield_now();
+        }
+        self.cancel_receives();
+        for _ in 0..LAST_POLLS {
+            if self.hands.nics.iter().all(|port| port.nic.in_flight() == 0) {
+                break;
+            }
+            self.progress();
+        }
+        let in_flight: usize = self.hands.nics.iter().map(Port::in_flight).sum();
+        if in_flight > 0 {
+            log::warn!(
+                "device {} closes with {in_flight} operations in flight after {} ms: their peers do not answer",
+                self.label(),
+                start.elapsed().as_millis()
+            );
+        }
+        self.counters.stale_frames += self.core.stale();
+        self.report()
+    }
+
+    /// Whether all channels are over or have failed, and nothing is in flight.
+    fn has_ended(&self) -> bool {
+        let over = |channel: ChannelId| {
+            let channel = self.core.channel(channel);
+            channel.is_none_or(|channel| channel.is_over() || channel.failure().is_some())
+        };
+        let mut channels = (0..).map(ChannelId).zip(&self.hands.channels);
+        channels.all(|(channel, _)| over(channel))
+            && self.hands.nics.iter().all(|port| port.in_flight() == 0)
+    }
+
+    /// Whether a peer was waited for in vain.
+    fn is_impatient(&self) -> bool {
+        self.patience < self.settings.close_timeout
+    }
+
+    /// Whether others of this process may still reach what it has drained: it goes with [`Endpoint::release`] once none is open.
+    pub(crate) fn is_mapped_by_peers(&self) -> bool {
+        self.device.is_mapped_by_peers
+    }
+
+    /// What NCCL left open: an abort, or a finalize that frees what is left. Then every channel ends.
+    fn close_all(&mut self) {
+        for (slot, generation) in self.listeners.keys() {
+            let handle = Handle::new(HandleKind::Listener, self.number, generation, slot, 0);
+            let _closed = self.close_listen(handle);
+        }
+        for at in self.connects.keys() {
+            self.abandon_connect(at);
+        }
+        let open: Vec<_> = self.open_comms().collect();
+        for handle in open {
+            let side = super::comms::side_of(handle);
+            let _closed = self.close_comm(handle, side, Noun::Comm);
+        }
+        for (channel, _) in (0..).map(ChannelId).zip(self.hands.channels.clone()) {
+            self.core.end(channel);
+        }
+    }
+
+    fn cancel_receives(&mut self) {
+        let is_receive = |token| matches!(Purpose::of(token), Some(Purpose::Inbox { .. }));
+        for Port { nic, letters, .. } in &mut self.hands.nics {
+            if let Some(letters) = letters {
+                letters.stop();
+            }
+            nic.cancel(is_receive);
+        }
+        // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
+        let bound = self.hands.nics.iter().any(Port::binds_regions);
+        let most = match bound {
+            true if self.is_impatient() => IMPATIENT_WAIT,
+            true => self.settings.close_timeout.max(IMPATIENT_WAIT),
+            false => CANCEL_WAIT,
+        };
+        let start = Instant::now();
+        while self.hands.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
+            && start.elapsed() < most
+        {
+            self.progress();
+        }
+    }
+
+    fn report(&self) -> Report {
+        let rail = |port: &Port| {
+            let Carried { bytes, writes, refused } = port.nic.carried();
+            let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
+            RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
+        };
+        Report { rails: self.hands.nics.iter().map(rail).collect(), counters: self.counters }
+    }
+}
+
+/// What an endpoint has done in its life.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) rails: Vec<RailReport>,
+    pub(crate) counters: Counters,
+}
+
+/// What one rail has carried, counted from completions, and what was posted on it.
+#[derive(Clone, Debug)]
+pub(crate) struct RailReport {
+    pub(crate) label: String,
+    pub(crate) bytes: u64,
+    pub(crate) writes: u64,
+    /// Posts that libfabric refused for the moment.
+    pub(crate) refused: u64,
+    /// What libfabric accepted of data, and of control where the rail has any.
+    pub(crate) data: Posts,
+    pub(crate) control: Posts,
+}

@@ -1,0 +1,253 @@
+//! What NCCL holds of connections: comms by slot, and their requests.
+
+use proto::wire2::{ChannelId, Slot};
+use proto::{Line, limits};
+
+use super::flush::Flushing;
+use crate::error::{Cause, Error, Noun, Result};
+use crate::handle::{Handle, HandleKind};
+
+/// Requests of one comm that NCCL may have open: lines of a window, or records of messages.
+const REQUESTS: usize = 64;
+const _: () = assert!(REQUESTS >= proto::wire2::window::WINDOW as usize);
+const _: () = assert!(REQUESTS >= proto::wire2::window::RECORDS);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Send,
+    Receive,
+}
+
+/// One end of a connection, from accept, or from what connect answered, until its slot is free again.
+#[derive(Debug)]
+pub(super) struct Comm {
+    pub(super) side: Side,
+    pub(super) channel: ChannelId,
+    /// NCCL has closed it: its handle is stale, and it ends when its peer has closed too.
+    pub(super) is_closing: bool,
+    /// What its calls fail with, beside what its flow says.
+    pub(super) failure: Option<Error>,
+    /// The failure is in the log.
+    pub(super) told: bool,
+    pub(super) flushing: Flushing,
+    /// The requests that are open: a bit each, and the line that its handle carries.
+    open: u64,
+    lines: [u16; REQUESTS],
+    /// Of a sender: how many requests it has given out.
+    serial: u16,
+}
+
+impl Comm {
+    pub(super) fn new(side: Side, channel: ChannelId) -> Self {
+        Self {
+            side,
+            channel,
+            is_closing: false,
+            failure: None,
+            told: false,
+            flushing: Flushing::default(),
+            open: 0,
+            lines: [0; REQUESTS],
+            serial: 0,
+        }
+    }
+
+    /// What the handle of a message's request carries for a line.
+    #[inline]
+    pub(super) fn sent(&mut self, record: usize) -> u16 {
+        self.serial = self.serial.wrapping_add(1);
+        let line = self.serial << 6 | low16(record as u32);
+        self.opened(line)
+    }
+
+    /// The same of a receive's, or a group's.
+    #[inline]
+    pub(super) fn received(&mut self, first: Line) -> u16 {
+        self.opened(low16(first.number()))
+    }
+
+    fn opened(&mut self, line: u16) -> u16 {
+        let at = usize::from(line) % REQUESTS;
+        self.open |= 1 << at;
+        self.lines[at] = line;
+        line
+    }
+
+    /// Whether NCCL has this request, and was not told its end.
+    #[inline]
+    pub(super) fn has(&self, line: u16) -> bool {
+        let at = usize::from(line) % REQUESTS;
+        self.open >> at & 1 == 1 && self.lines[at] == line
+    }
+
+    /// NCCL was told its end.
+    #[inline]
+    pub(super) fn ended(&mut self, line: u16) {
+        self.open &= !(1 << (usize::from(line) % REQUESTS));
+    }
+
+    /// Requests that are open.
+    pub(super) fn requests(&self) -> u32 {
+        self.open.count_ones()
+    }
+}
+
+/// The comms of one endpoint, by the slots of their connections.
+#[derive(Debug)]
+pub(super) struct Comms {
+    list: Vec<Entry>,
+    /// Where generations begin: far from those of the endpoints before, whose number may be this one's.
+    first: u16,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u16,
+    comm: Option<Box<Comm>>,
+}
+
+impl Comms {
+    pub(super) fn new(first: u16) -> Self {
+        Self { list: Vec::new(), first }
+    }
+
+    /// Puts a comm into a slot; its handle's generation.
+    pub(super) fn put(&mut self, slot: Slot, comm: Comm) -> u16 {
+        let first = self.first;
+        while self.list.len() <= slot.index() {
+            self.list.push(Entry { generation: first, comm: None });
+        }
+        let entry = &mut self.list[slot.index()];
+        entry.comm = Some(Box::new(comm));
+        entry.generation
+    }
+
+    /// The slot is free again.
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Comm>> {
+        let entry = self.list.get_mut(slot.index())?;
+        let comm = entry.comm.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        Some(comm)
+    }
+
+    /// The comm that a handle of this side names, while NCCL may use it.
+    #[inline]
+    pub(super) fn open(
+        &mut self,
+        handle: Handle,
+        side: Side,
+        noun: Noun,
+    ) -> Result<(Slot, &mut Comm)> {
+        let found = self.named(handle).filter(|(_, comm)| comm.side == side && !comm.is_closing);
+        found.ok_or_else(|| Cause::Stale(noun).into())
+    }
+
+    /// The same for either side.
+    pub(super) fn any(&mut self, handle: Handle, noun: Noun) -> Result<(Slot, &mut Comm)> {
+        self.open(handle, side_of(handle), noun)
+    }
+
+    #[inline]
+    fn named(&mut self, handle: Handle) -> Option<(Slot, &mut Comm)> {
+        let slot = Slot::new(usize::from(handle.slot()))?;
+        let entry = self.list.get_mut(slot.index())?;
+        if entry.generation != handle.generation() {
+            return None;
+        }
+        Some((slot, entry.comm.as_deref_mut()?))
+    }
+
+    #[inline]
+    pub(super) fn at(&self, slot: Slot) -> Option<&Comm> {
+        self.list.get(slot.index())?.comm.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn at_mut(&mut self, slot: Slot) -> Option<&mut Comm> {
+        self.list.get_mut(slot.index())?.comm.as_deref_mut()
+    }
+
+    /// The slot and the handle's generation of each.
+    pub(super) fn all(&self) -> Vec<(Slot, u16)> {
+        let numbered = self.list.iter().enumerate();
+        let taken = numbered.filter(|(_, entry)| entry.comm.is_some());
+        taken.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.generation))).collect()
+    }
+
+    /// Each with its slot.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Comm)> {
+        let numbered = self.list.iter().enumerate();
+        numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref()?)))
+    }
+
+    /// The same, to change them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Comm)> {
+        let numbered = self.list.iter_mut().enumerate();
+        numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref_mut()?)))
+    }
+}
+
+/// On which side a comm stands, or the comm of a request.
+pub(super) fn side_of(handle: Handle) -> Side {
+    let receives =
+        [HandleKind::Receiver, HandleKind::ReceiveRequest, HandleKind::OptionalReceiveRequest];
+    if receives.iter().any(|kind| handle.is(*kind)) { Side::Receive } else { Side::Send }
+}
+
+/// The line of a receive, of which a request's handle has the low half, by a line that is not far from it.
+#[inline]
+pub(super) fn line_near(near: Line, low: u16) -> Line {
+    near.plus(u32::from(low16(near.number()).wrapping_sub(low)).wrapping_neg())
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "cutting to the low half is the point")]
+pub(super) const fn low16(number: u32) -> u16 {
+    number as u16
+}
+
+const _: () = assert!(limits::MAX_GROUP <= REQUESTS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comm() -> Comm {
+        Comm::new(Side::Send, ChannelId(0))
+    }
+
+    #[test]
+    fn a_request_is_known_until_its_end_is_told() {
+        let mut comm = comm();
+        let (first, second) = (comm.sent(3), comm.sent(4));
+        assert!(comm.has(first) && comm.has(second));
+        comm.ended(first);
+        assert!(!comm.has(first) && comm.has(second));
+        let again = comm.sent(3);
+        assert!(comm.has(again) && !comm.has(first), "of the same record, another message");
+    }
+
+    #[test]
+    fn a_line_is_found_by_its_low_half_across_the_wrap() {
+        for (near, low, line) in
+            [(5_u32, 3_u16, 3_u32), (0x1_0002, 0xffff, 0xffff), (2, 0xfffe, 0xffff_fffe)]
+        {
+            assert_eq!(line_near(Line::new(near), low), Line::new(line));
+        }
+    }
+
+    #[test]
+    fn a_handle_of_a_closed_comm_is_stale_and_so_is_one_of_the_other_side() {
+        let mut comms = Comms::new(7);
+        let slot = Slot::new(2).unwrap();
+        let generation = comms.put(slot, comm());
+        let handle = |kind, generation| Handle::new(kind, 0, generation, 2, 0);
+        let mine = handle(HandleKind::Sender, generation);
+        assert!(comms.open(mine, Side::Send, Noun::SendComm).is_ok());
+        assert!(comms.open(mine, Side::Receive, Noun::ReceiveComm).is_err());
+        comms.remove(slot);
+        assert!(comms.open(mine, Side::Send, Noun::SendComm).is_err());
+        comms.put(slot, comm());
+        assert!(comms.open(mine, Side::Send, Noun::SendComm).is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! What an endpoint has dropped, and why; and what it has told early.
+
+use proto::wire2::receive::Dropped;
+
+/// Drops, counted: each is harmless alone, and many of one kind tell what is wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    /// Messages on a control rail that are none of ours.
+    pub(super) garbage: u64,
+    /// HELLOs that nothing proves, and OPENs for listeners that are closed.
+    pub(super) late_messages: u64,
+    /// Immediates that name no connection.
+    pub(super) stray_immediates: u64,
+    /// Frames and events for connections that are gone.
+    pub(super) stale_frames: u64,
+    /// Receives that were reported before their bytes came, as NCCL allows for some. No drop, but as well to know.
+    pub(super) early_receives: u64,
+    receives: Dropped,
+}
+
+impl Counters {
+    pub(crate) const NONE: Self = Self {
+        garbage: 0,
+        late_messages: 0,
+        stray_immediates: 0,
+        stale_frames: 0,
+        early_receives: 0,
+        receives: Dropped { late: 0, duplicates: 0, violations: 0 },
+    };
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.garbage += other.garbage;
+        self.late_messages += other.late_messages;
+        self.stray_immediates += other.stray_immediates;
+        self.stale_frames += other.stale_frames;
+        self.early_receives += other.early_receives;
+        self.add_receives(&other.receives);
+    }
+
+    /// A connection's own, at its end.
+    pub(super) fn add_receives(&mut self, other: &Dropped) {
+        self.receives.late += other.late;
+        self.receives.duplicates += other.duplicates;
+        self.receives.violations += other.violations;
+    }
+
+    /// Every counter by name.
+    pub(crate) fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("garbage_messages", self.garbage),
+            ("late_messages", self.late_messages),
+            ("stray_immediates", self.stray_immediates),
+            ("stale_frames", self.stale_frames),
+            ("early_receives", self.early_receives),
+            ("late_parts", self.receives.late),
+            ("duplicate_parts", self.receives.duplicates),
+            ("violations", self.receives.violations),
+        ]
+    }
+}

@@ -1,0 +1,185 @@
+//! deregMr: a registration goes when nothing can touch its memory any more.
+//!
+//! ```text
+//!  withdraw its receives, give up what is to be sent from it ─▶ nothing touches it ─▶ closed
+//!                                                           └─▶ past the bound: an error, and it stays registered
+//! ```
+//!
+//! A connection whose receives are withdrawn has failed, as every connection whose memory goes under a receive has. The rails are
+//! shared with other connections and must not break, so no region closes while a peer may write to it: a peer that does not answer is
+//! waited for within a bound; then deregMr is an error, and its handle can be given back later, or the endpoint's close frees it
+//! (docs/decisions/0008-memory-a-silent-peer-may-touch.md). A peer whose operations fail has ended: it begins nothing more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::wire2::Slot;
+use proto::wire2::setup::Seat;
+
+use super::Endpoint;
+use super::hands::name_of;
+use super::region::UserRegion;
+use crate::error::{Cause, Error, Noun, Result};
+use crate::handle::{Handle, HandleKind};
+use crate::label::Label;
+
+/// Polls in which what has ended is heard of, before anybody is asked.
+const LAST_POLLS: u32 = 64;
+/// How long a peer is given to answer once one has not.
+const LEAST_WAIT: Duration = Duration::from_millis(10);
+/// How much less time the next peer is given after one that let its wait pass: many of them cost little more than the first.
+const PATIENCE_SHRINKS: u32 = 6;
+
+/// A registration that NCCL gives back, and that something may still touch. No message can name it any more.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    handle: Handle,
+    until: Instant,
+    /// What NCCL was told when that had passed: it stays, and may be given back again.
+    failure: Option<Error>,
+}
+
+impl Endpoint {
+    /// Takes a handle back. True: the memory is free. False: ask [`Endpoint::has_left`] until it is. An error: it is not, and
+    /// the handle can be given back again.
+    pub(crate) fn deregister(&mut self, handle: Handle) -> Result<bool> {
+        let until = Instant::now() + self.patience;
+        if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.handle == handle) {
+            leaving.until = until;
+            return self.has_left(handle);
+        }
+        let ours = handle.is(HandleKind::Region) && handle.endpoint() == self.number;
+        if !ours || self.hands.regions.of(handle.name()).is_none() {
+            return Err(Cause::Stale(Noun::MemoryHandle).into());
+        }
+        self.tenants.closed(handle);
+        self.hands.regions.hide(handle.slot());
+        self.leaving.push(Leaving { handle, until, failure: None });
+        for _ in 0..LAST_POLLS {
+            if !self.is_touched(handle) {
+                break;
+            }
+            self.progress();
+        }
+        self.give_up_region(handle);
+        self.has_left(handle)
+    }
+
+    /// Whether nothing touches the memory of a handle any more that is given back: then it is closed.
+    pub(crate) fn has_left(&mut self, handle: Handle) -> Result<bool> {
+        let at = self.leaving.iter().position(|leaving| leaving.handle == handle);
+        // Closed meanwhile, with what it was of.
+        let Some(at) = at else { return Ok(true) };
+        self.progress();
+        if !self.is_touched(handle) {
+            self.leaving.swap_remove(at);
+            return self.close_region(handle);
+        }
+        let now = Instant::now();
+        if now < self.leaving[at].until {
+            return Ok(false);
+        }
+        if self.only_the_dead_touch(handle) {
+            self.leaving.swap_remove(at);
+            return self.close_region(handle);
+        }
+        Err(self.stays(at))
+    }
+
+    /// What a handle names, also while it is given back.
+    fn region_of(&self, handle: Handle) -> Option<&Arc<UserRegion>> {
+        self.hands.regions.get(handle.slot(), handle.generation())
+    }
+
+    /// Whether an operation of ours may touch the memory by this handle, or a peer's.
+    fn is_touched(&self, handle: Handle) -> bool {
+        let Some(region) = self.region_of(handle) else { return false };
+        // Another handle of the same registration keeps it open.
+        let shared = self.cache.is_shared(region);
+        let posted = !shared && region.is_used(&self.hands.nics);
+        posted || self.reads_from(region) || !self.touching(handle).is_empty()
+    }
+
+    /// The connections that may touch the memory by this handle.
+    fn touching(&self, handle: Handle) -> Vec<Slot> {
+        let name = name_of(handle.slot(), handle.generation());
+        let touches = |seat: &Seat| match (seat.sender(), seat.receiver()) {
+            (Some(flow), _) => flow.feeds_from(name),
+            (_, Some(flow)) => flow.exposes(name),
+            _ => false,
+        };
+        let all = self.comms.iter().map(|(slot, _)| slot);
+        all.filter(|slot| self.core.connection(*slot).is_some_and(touches)).collect()
+    }
+
+    /// Whether those that may touch it are connections to peers that have ended, as far as this side can see, and no operation of ours.
+    fn only_the_dead_touch(&self, handle: Handle) -> bool {
+        let Some(region) = self.region_of(handle) else { return true };
+        let used = !self.cache.is_shared(region) && region.is_used(&self.hands.nics);
+        let is_dead = |slot: &Slot| {
+            let (channel, _) = self.hands.seats[slot.index()];
+            let peer = self.hands.peer_of(channel);
+            peer.failure.is_some()
+                && peer.met.as_ref().is_some_and(|met| met.first_failure.is_some())
+        };
+        !used && !self.reads_from(region) && self.touching(handle).iter().all(is_dead)
+    }
+
+    /// Receives into this memory are withdrawn; what was to be sent from it, and is not posted, never will be.
+    fn give_up_region(&mut self, handle: Handle) {
+        let name = name_of(handle.slot(), handle.generation());
+        let now = self.now();
+        for slot in self.touching(handle) {
+            self.core.with(&mut self.hands, slot, now, |seat, _| {
+                if let Some(flow) = seat.receiver_mut() {
+                    flow.withdraw();
+                } else if let Some(flow) = seat.sender_mut() {
+                    flow.give_up_region(name);
+                }
+            });
+            if let Some(comm) = self.comms.at_mut(slot) {
+                let peer = self.hands.peer_of(comm.channel).label();
+                let cause = match comm.side {
+                    super::comms::Side::Send => Cause::SendDeregistered.sending(peer),
+                    super::comms::Side::Receive => Cause::ReceiveDeregistered.receiving(peer),
+                };
+                comm.failure.get_or_insert(cause);
+            }
+        }
+    }
+
+    fn close_region(&mut self, handle: Handle) -> Result<bool> {
+        let taken = self.hands.regions.remove(handle.slot(), handle.generation());
+        let Some(region) = taken else { return Ok(true) };
+        let Some(region) = self.cache.release(region) else { return Ok(true) };
+        let len = region.memory().len();
+        let device = self.label();
+        match region.deregister(&mut self.hands.nics) {
+            Ok(()) => Ok(true),
+            Err(fault) => Err(Cause::NotClosed { device, len, fault }.into()),
+        }
+    }
+
+    /// The region stays registered: a peer may write to it whenever it is polled again, and would break rails that other connections
+    /// share.
+    #[cold]
+    fn stays(&mut self, at: usize) -> Error {
+        let handle = self.leaving[at].handle;
+        let names = self.touching(handle).into_iter().map(|slot| {
+            let (channel, _) = self.hands.seats[slot.index()];
+            self.hands.peer_of(channel).label().text().to_owned()
+        });
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names.dedup();
+        let peers = Label::of(&names.join(" and "));
+        let (address, len) = match self.region_of(handle) {
+            Some(region) => (region.memory().address(), region.memory().len()),
+            None => (0, 0),
+        };
+        self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
+        let cause = Cause::StaysRegistered { device: self.label(), peers, address, len };
+        let failure = self.leaving[at].failure.get_or_insert(cause.into());
+        super::failures::repeated(failure)
+    }
+}

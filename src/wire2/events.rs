@@ -1,0 +1,291 @@
+//! What the NICs of an endpoint say, as events of the loop.
+
+use proto::wire2::channel::{WriteId, Written};
+use proto::wire2::flow;
+use proto::wire2::letter::{LETTER_WORDS, Letter};
+use proto::wire2::{ChannelId, Epoch, Event, Immediate, Slot};
+
+use super::hands::{Hands, Happened, LETTER_MAGIC};
+use super::letters::About;
+use super::nics::Port;
+use super::operation::Purpose;
+use crate::error::{Cause, Operation};
+use crate::label::Label;
+
+/// Batches that one poll takes from one queue: a flood of completions must not hold the lock for ever.
+const BATCHES: u32 = 4;
+
+/// How far the polling of the NICs is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    nic: usize,
+    of_control: bool,
+    /// Batches that are left of the queue that is being read; 0: it is yet to be polled.
+    batches: u32,
+}
+
+impl Hands {
+    /// The next completion of this poll, which began with [`Hands::begin`].
+    #[inline]
+    pub(super) fn next_completion(&mut self) -> Option<Happened> {
+        while self.cursor.nic < self.nics.len() {
+            let Cursor { nic, of_control, batches } = self.cursor;
+            if batches == 0 {
+                self.poll_queue(BATCHES);
+                continue;
+            }
+            let port = &mut self.nics[nic];
+            let event = if of_control { port.nic.next_control() } else { port.nic.next_data() };
+            match event {
+                Some(event) if of_control => {
+                    if let Some(event) = self.of_control(nic, event) {
+                        return Some(event);
+                    }
+                }
+                Some(event) => {
+                    if let Some(event) = self.of_data(nic, event) {
+                        return Some(event);
+                    }
+                }
+                None if batches > 1 => self.poll_queue(batches - 1),
+                None => self.next_queue(),
+            }
+        }
+        None
+    }
+
+    /// A new poll begins.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.cursor = Cursor::default();
+        for Port { nic, letters, .. } in &mut self.nics {
+            let Some(letters) = letters else { continue };
+            if let Err(error) = letters.post_receives(nic) {
+                log::error!("a control rail takes no receive: {error}");
+                letters.stop();
+            }
+        }
+    }
+
+    /// Reads a batch of the queue at the cursor; the next queue, if it is empty.
+    #[inline]
+    fn poll_queue(&mut self, batches: u32) {
+        let nic = &mut self.nics[self.cursor.nic].nic;
+        let found = if self.cursor.of_control { nic.poll_control() } else { nic.poll_data() };
+        if found.is_empty() {
+            self.next_queue();
+        } else {
+            self.cursor.batches = if found.is_full() { batches } else { 1 };
+        }
+    }
+
+    #[inline]
+    fn next_queue(&mut self) {
+        let Cursor { nic, of_control, .. } = self.cursor;
+        let control_is_next = !of_control && self.nics[nic].nic.has_control();
+        self.cursor = Cursor {
+            nic: if control_is_next { nic } else { nic + 1 },
+            of_control: control_is_next,
+            batches: 0,
+        };
+    }
+
+    #[inline]
+    fn of_data(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
+        match event {
+            fabric::Event::Arrived { immediate, len } => self.arrived(nic, immediate, len as u64),
+            fabric::Event::Ended { token, .. } => match Purpose::of(token)? {
+                Purpose::Part { slot, generation, message, part } => {
+                    let event = flow::Event::Written { message, part };
+                    Some(Event::Connection { slot, generation, event })
+                }
+                other => {
+                    self.ended(other, true);
+                    None
+                }
+            },
+            fabric::Event::Failed(failed) => self.data_failed(nic, &failed),
+            fabric::Event::Broken(error) => {
+                self.broken(nic, error);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn of_control(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
+        match event {
+            fabric::Event::Ended { token, len } => match Purpose::of(token)? {
+                Purpose::Packet { channel, epoch, number } => {
+                    self.wrote(nic, channel, epoch, Written::Packet(number), true)
+                }
+                Purpose::Cell { channel, epoch } => {
+                    self.wrote(nic, channel, epoch, Written::Cell, true)
+                }
+                other => self.letter_moved(nic, other, len),
+            },
+            // No peer of ours writes so.
+            fabric::Event::Arrived { .. } => None,
+            fabric::Event::Failed(failed) => self.control_failed(nic, &failed),
+            fabric::Event::Broken(error) => {
+                self.broken(nic, error);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn arrived(&mut self, nic: usize, bits: u64, len: u64) -> Option<Happened> {
+        let immediate = Immediate::from_bits(bits);
+        let named = usize::from(immediate.connection());
+        let slot = Slot::new(named & (Slot::COUNT - 1))?;
+        if let Some((channel, generation)) = self.seats.get(slot.index()).copied()
+            && usize::from(generation.get() & 3) == named / Slot::COUNT
+            && let Some(rail) = self.met(channel).and_then(|met| met.data_rail(nic))
+        {
+            let event = flow::Event::Arrived { rail, immediate, len };
+            return Some(Event::Connection { slot, generation, event });
+        }
+        self.news.strays.push((len, bits));
+        None
+    }
+
+    #[inline]
+    fn wrote(
+        &mut self,
+        nic: usize,
+        channel: u16,
+        epoch: u8,
+        what: Written,
+        well: bool,
+    ) -> Option<Happened> {
+        let channel = ChannelId(channel.into());
+        let met = self.met(channel)?;
+        // The newest epoch that ends in this byte and is not later than what was posted.
+        let behind = low_byte(met.epoch.0).wrapping_sub(epoch);
+        let epoch = Epoch(met.epoch.0.wrapping_sub(behind.into()));
+        let rail = met.control_rail(nic)?;
+        Some(Event::Wrote { channel, write: WriteId { epoch, what }, rail, well })
+    }
+
+    /// What is none of the loop's.
+    #[cold]
+    fn ended(&mut self, purpose: Purpose, well: bool) {
+        match purpose {
+            Purpose::Flush { flush } => self.news.flushes.push((flush, well)),
+            Purpose::Probe { attempt } if well => self.news.probes.push(attempt),
+            Purpose::Probe { attempt } => self.news.failed_probes.push(attempt),
+            _ => {}
+        }
+    }
+
+    /// A two-sided message has come or left.
+    #[cold]
+    fn letter_moved(&mut self, nic: usize, purpose: Purpose, len: usize) -> Option<Happened> {
+        let letters = self.nics[nic].letters.as_mut()?;
+        match purpose {
+            Purpose::Letter { buffer } => {
+                letters.sent(buffer);
+                None
+            }
+            Purpose::Inbox { buffer } => {
+                let bytes = letters.arrived(buffer, len);
+                letters.ended(buffer);
+                self.heard(bytes)
+            }
+            _ => None,
+        }
+    }
+
+    /// QUERY and STATUS are for the loop, all else is for the endpoint.
+    fn heard(&mut self, bytes: Vec<u8>) -> Option<Happened> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let [magic, words @ ..] = words else {
+            self.news.mail.push(bytes);
+            return None;
+        };
+        if u64::from_le_bytes(*magic) != LETTER_MAGIC {
+            self.news.mail.push(bytes);
+            return None;
+        }
+        let words: &[[u8; 8]; LETTER_WORDS] = words.try_into().ok().filter(|_| rest.is_empty())?;
+        let letter = Letter::decode(&words.map(u64::from_le_bytes))?;
+        let channel = *self.keys.get(&letter.key)?;
+        Some(Event::Letter { channel, letter, proven: false })
+    }
+
+    #[cold]
+    fn data_failed(&mut self, nic: usize, failed: &fabric::Failed) -> Option<Happened> {
+        let Some(purpose) = failed.token.and_then(Purpose::of) else {
+            log::debug!(
+                "{}: an operation without a name failed: {}",
+                self.nics[nic].label,
+                failed.error
+            );
+            return None;
+        };
+        let Purpose::Part { slot, generation, message, part } = purpose else {
+            self.ended(purpose, false);
+            return None;
+        };
+        if let Some((channel, _)) = self.seats.get(slot.index()).copied() {
+            self.operation_failed(channel, nic, Operation::Data, &failed.error);
+        }
+        let event = flow::Event::WriteFailed { message, part, code: failed.error.errno };
+        Some(Event::Connection { slot, generation, event })
+    }
+
+    #[cold]
+    fn control_failed(&mut self, nic: usize, failed: &fabric::Failed) -> Option<Happened> {
+        let Some(purpose) = failed.token.and_then(Purpose::of) else {
+            log::debug!(
+                "{}: an operation without a name failed: {}",
+                self.nics[nic].label,
+                failed.error
+            );
+            return None;
+        };
+        match purpose {
+            Purpose::Packet { channel, epoch, number } => {
+                let id = ChannelId(channel.into());
+                self.operation_failed(id, nic, Operation::Control, &failed.error);
+                self.wrote(nic, channel, epoch, Written::Packet(number), false)
+            }
+            Purpose::Cell { channel, epoch } => {
+                let id = ChannelId(channel.into());
+                self.operation_failed(id, nic, Operation::Control, &failed.error);
+                self.wrote(nic, channel, epoch, Written::Cell, false)
+            }
+            Purpose::Letter { buffer } => {
+                let about = self.nics[nic].letters.as_mut()?.sent(buffer);
+                let About::Channel { channel, rail } = about else { return None };
+                self.operation_failed(channel, nic, Operation::Control, &failed.error);
+                Some(Event::LetterFailed { channel, rail })
+            }
+            Purpose::Inbox { buffer } => {
+                // Cancelled, or flushed with the connection that it was to come by: posted again unless the endpoint closes.
+                let letters = self.nics[nic].letters.as_mut()?;
+                if !failed.error.is_cancelled() {
+                    letters.ended(buffer);
+                }
+                None
+            }
+            other => {
+                self.ended(other, false);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn broken(&mut self, nic: usize, fault: fabric::FabricError) {
+        let rail = Label::of(&self.nics[nic].label);
+        self.news.broken.get_or_insert(Cause::QueueBroken { rail, fault });
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
+const fn low_byte(number: u32) -> u8 {
+    number as u8
+}

@@ -1,0 +1,74 @@
+//! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
+
+use proto::wire2::{Cause as ChannelCause, ChannelId, Fault, Outcome, Slot, Violation};
+
+use super::Endpoint;
+use super::comms::Side;
+use crate::error::{Cause, Error};
+
+impl Endpoint {
+    /// The error of a call about the comm in this slot whose flow has failed. The log hears of it once. What has begun is pushed a
+    /// little further: who is told of a failure may never call again.
+    #[cold]
+    pub(super) fn failed(&mut self, slot: Slot, fault: Fault) -> Error {
+        let (channel, _) = self.hands.seats[slot.index()];
+        let cause = self.cause_of(channel, fault);
+        let peer = self.hands.peer_of(channel).label();
+        let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
+        let error = comm.failure.unwrap_or_else(|| match comm.side {
+            Side::Send => cause.sending(peer),
+            Side::Receive => cause.receiving(peer),
+        });
+        comm.failure = Some(error);
+        let logged = std::mem::replace(&mut comm.told, true) || error.logged;
+        if !logged {
+            self.progress();
+        }
+        Error { logged, ..error }
+    }
+
+    fn cause_of(&self, channel: ChannelId, fault: Fault) -> Cause {
+        let peer = self.hands.peer_of(channel);
+        let of_fabric = || peer.met.as_ref().and_then(|met| met.first_failure);
+        match fault {
+            Fault::TooLong { line, sent, posted } => {
+                Cause::TooLong { line: line.number(), sent, posted }
+            }
+            Fault::Unsendable { len } => Cause::Unsendable { len },
+            Fault::Violation(Violation::Group) => Cause::GroupDisagrees,
+            Fault::Violation(Violation::Size { said, posted }) => Cause::Overrun { said, posted },
+            Fault::Violation(violation) => Cause::Broke(violation.text()),
+            Fault::Withdrawn => Cause::Withdrawn,
+            Fault::Closed => Cause::ConnectionClosed,
+            Fault::Ended => peer.failure.map_or(Cause::ConnectionClosed, |failure| failure.cause),
+            Fault::Transport { code } => of_fabric().unwrap_or(Cause::Transport { code }),
+            Fault::PeerFailed { line } => Cause::PeerFailed { line: line.number() },
+            Fault::Misuse(what) => Cause::Misuse(what),
+        }
+    }
+
+    /// A channel is over, or has failed: its connections know, and NCCL hears of it by them.
+    #[cold]
+    pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
+        self.forget_opens(channel);
+        let bound_ms = u32::try_from(self.settings.peer_timeout.as_millis()).unwrap_or(u32::MAX);
+        let Some(met) = self.hands.met(channel) else { return };
+        let of_fabric = met.first_failure;
+        let cause = match outcome {
+            Outcome::Over => return,
+            Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },
+            Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
+            Outcome::Failed(cause) => Cause::Channel(cause),
+        };
+        let peer = self.hands.peer_of_mut(channel);
+        let error = *peer.failure.get_or_insert(cause.into());
+        log::debug!("the channel to {} has failed: {error}", peer.label().text());
+    }
+}
+
+/// A failure that sticks: each time but the first the log has it already.
+pub(super) fn repeated(failure: &mut Error) -> Error {
+    let told = *failure;
+    failure.logged = true;
+    told
+}

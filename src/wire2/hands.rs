@@ -1,0 +1,502 @@
+//! What the loop of `proto` asks for, done on NICs: posts, copies, control memory, and what happened.
+//!
+//! ```text
+//!  proto::wire2::Endpoint ──post, act, send──▶ Hands ──▶ Nic
+//!                         ◀───next_event────── Hands ◀── completions
+//!                                                └─────▶ HELLOs, OPENs, ends: for the endpoint, after the poll
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use fabric::{Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
+use proto::Capabilities;
+use proto::codec::Bounded;
+use proto::rails::Rail;
+use proto::wire2::channel::{Post, WriteId, Written};
+use proto::wire2::endpoint::LentInbox;
+use proto::wire2::flow::Action;
+use proto::wire2::frame::Open;
+use proto::wire2::letter::{Body, Letter};
+use proto::wire2::memory::{MemoryId, Payload, Shadows};
+use proto::wire2::receive::{Copy, Place};
+use proto::wire2::setup::{EndpointId, Entries, Hello, Host, Role, Seat};
+use proto::wire2::{
+    Account, Breach, ChannelId, Event, Generation, MessageId, Nonce, Outcome, Outgoing, PartWrite,
+    Perform, Slot,
+};
+
+use super::events::Cursor;
+use super::letters::About;
+use super::memory::{ControlMemory, RING, Unit};
+use super::nics::Port;
+use super::operation::Purpose;
+use super::peers::{Met, Peer};
+use super::prove::{Mac, random_number};
+use super::region::UserRegion;
+use super::slots::Slots;
+use crate::error::{Cause, Operation};
+use crate::label::Label;
+
+/// What of a region's name stands for the landing page: messages without bytes.
+pub(super) const LANDING: u32 = u32::MAX;
+
+/// What precedes QUERY and STATUS.
+pub(super) const LETTER_MAGIC: u64 = u64::from_le_bytes(*b"IRletter");
+
+/// The events of the endpoint's own connections.
+pub(super) type Happened = Event<proto::wire2::flow::Event>;
+
+/// What the loop does not handle itself, gathered until it has ended.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// HELLOs, or garbage.
+    pub(super) mail: Vec<Vec<u8>>,
+    pub(super) opens: Vec<(ChannelId, Open)>,
+    pub(super) ended: Vec<(ChannelId, Outcome)>,
+    pub(super) flushes: Vec<(u16, bool)>,
+    pub(super) probes: Vec<super::operation::Attempt>,
+    pub(super) failed_probes: Vec<super::operation::Attempt>,
+    /// Writes with immediates for no connection: length and immediate.
+    pub(super) strays: Vec<(u64, u64)>,
+    /// A queue is unusable.
+    pub(super) broken: Option<Cause>,
+}
+
+impl News {
+    fn is_none(&self) -> bool {
+        self.mail.is_empty()
+            && self.opens.is_empty()
+            && self.ended.is_empty()
+            && self.flushes.is_empty()
+            && self.probes.is_empty()
+            && self.failed_probes.is_empty()
+            && self.strays.is_empty()
+            && self.broken.is_none()
+    }
+}
+
+/// What performing needs.
+#[derive(Debug)]
+pub(super) struct Hands {
+    pub(super) id: EndpointId,
+    pub(super) nics: Vec<Port>,
+    pub(super) memory: ControlMemory,
+    pub(super) regions: Slots<Arc<UserRegion>>,
+    /// What an empty message is sent from and received into.
+    pub(super) landing: Arc<UserRegion>,
+    pub(super) peers: Vec<Peer>,
+    /// The peer of each channel.
+    pub(super) channels: Vec<usize>,
+    /// Whose letters name this number.
+    pub(super) keys: HashMap<u64, ChannelId>,
+    /// The channel and generation of each connection, by slot.
+    pub(super) seats: Vec<(ChannelId, Generation)>,
+    pub(super) capabilities: Capabilities,
+    pub(super) rails: Vec<Rail>,
+    pub(super) host: Host,
+    pub(super) queued: VecDeque<Happened>,
+    pub(super) cursor: Cursor,
+    pub(super) news: News,
+}
+
+impl Hands {
+    /// What has happened beside the loop, if anything.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        !self.news.is_none()
+    }
+
+    pub(super) fn peer_of(&self, channel: ChannelId) -> &Peer {
+        &self.peers[self.channels[channel.0 as usize]]
+    }
+
+    pub(super) fn peer_of_mut(&mut self, channel: ChannelId) -> &mut Peer {
+        &mut self.peers[self.channels[channel.0 as usize]]
+    }
+
+    #[inline]
+    pub(super) fn met_mut(&mut self, channel: ChannelId) -> Option<&mut Met> {
+        let peer = *self.channels.get(channel.0 as usize)?;
+        self.peers.get_mut(peer)?.met.as_mut()
+    }
+
+    #[inline]
+    pub(super) fn met(&self, channel: ChannelId) -> Option<&Met> {
+        let peer = *self.channels.get(channel.0 as usize)?;
+        self.peers.get(peer)?.met.as_ref()
+    }
+
+    pub(super) fn find_peer(&self, id: EndpointId, half: Option<Role>) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.id == id && peer.half == half)
+    }
+
+    /// Which of our control rails that of this NIC is: regions of control memory stand in that order.
+    pub(super) fn control_number(&self, nic: usize) -> usize {
+        self.nics[..nic].iter().filter(|port| port.nic.has_control()).count()
+    }
+
+    /// The region of a message, by the name that it has there.
+    #[inline]
+    pub(super) fn region(&self, name: u32) -> Option<&Arc<UserRegion>> {
+        if name == LANDING {
+            return Some(&self.landing);
+        }
+        let (slot, generation) = parts_of(name);
+        self.regions.get(slot, generation)
+    }
+
+    /// What we say of ourselves to a peer.
+    pub(super) fn hello(&self, peer: &Peer, channel: &[u8]) -> Option<Vec<u8>> {
+        let mut hello = Hello {
+            from: self.id,
+            to: peer.id,
+            nonce: peer.nonce,
+            echo: peer.theirs,
+            capabilities: self.capabilities,
+            rails: self.rails.clone(),
+            host: self.host,
+            entries: Entries::default(),
+            channel: Bounded::new(channel)?,
+        };
+        let credential = peer.credential;
+        hello.add_entry(credential.listener, credential.role, &credential.secret, &Mac);
+        hello.encode().inspect_err(|error| log::error!("a HELLO cannot be made: {error}")).ok()
+    }
+
+    fn letter_bytes(&self, channel: ChannelId, letter: &Letter) -> Option<Vec<u8>> {
+        let words = letter.encode();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        match letter.body {
+            Body::Hello(_) => self.hello(self.peer_of(channel), &bytes),
+            Body::Query(_) | Body::Status(_) => {
+                Some([LETTER_MAGIC.to_le_bytes().as_slice(), &bytes].concat())
+            }
+        }
+    }
+
+    /// Posts a part. None: not now.
+    #[inline]
+    fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
+        let &PartWrite { message, part, rail, source, target, key, len, immediate } = write;
+        let (channel, generation) = *self.seats.get(slot.index())?;
+        let peer = *self.channels.get(channel.0 as usize)?;
+        let met = self.peers.get(peer)?.met.as_ref()?;
+        let lane = *met.data.get(usize::from(rail))?;
+        let region = if source.region == LANDING {
+            &self.landing
+        } else {
+            let (slot, generation) = parts_of(source.region);
+            match self.regions.get(slot, generation) {
+                Some(region) => region,
+                None => return Some(Err(Cause::SendDeregistered)),
+            }
+        };
+        let len = usize::try_from(len).ok()?;
+        let Some(local) = region.local(lane.nic, source.address, len) else {
+            return Some(Err(Cause::OutsideOfRegion { address: source.address, len }));
+        };
+        let remote = RemoteBytes { address: target, key: RemoteKey::from_wire(key) };
+        let delivery = if immediate.is_some() { Delivery::Default } else { Delivery::Complete };
+        let write = Write { local, remote, peer: lane.peer, delivery };
+        let token = Purpose::Part { slot, generation, message, part }.token();
+        let posted = self.nics[lane.nic].nic.write(
+            &write,
+            immediate.map(proto::wire2::Immediate::bits),
+            token,
+        );
+        match posted {
+            Ok(Posted::Accepted) => Some(Ok(())),
+            Ok(Posted::Again | Posted::Full) => None,
+            Err(error) => Some(Err(Cause::NotPosted(error))),
+        }
+    }
+
+    /// A part will never be posted: the flow hears of it as of one that failed.
+    #[cold]
+    fn never_written(&mut self, slot: Slot, message: MessageId, part: u8, cause: Cause) {
+        let (channel, generation) = self.seats[slot.index()];
+        if let Some(met) = self.met_mut(channel) {
+            met.failed(cause);
+        }
+        let event = proto::wire2::flow::Event::WriteFailed { message, part, code: 0 };
+        self.queued.push_back(Event::Connection { slot, generation, event });
+    }
+
+    fn copy_parked(&self, copy: &Copy, account: &Account) {
+        let Copy { target, len, from, .. } = copy;
+        let len = usize::from(*len);
+        let place =
+            self.region(target.region).and_then(|region| region.host_bytes(target.address, len));
+        let Some(place) = place else { return };
+        account.parking.read(*from, |index, word| {
+            let at = index * 8;
+            if at < len {
+                place.put(at, &word.to_le_bytes()[..(len - at).min(8)]);
+            }
+        });
+    }
+
+    fn lent(&mut self, channel: ChannelId, rail: u8) -> Result<LentInbox, Option<FabricError>> {
+        let lane = self.met(channel).and_then(|met| met.control.get(usize::from(rail)));
+        let nic = lane.ok_or(None)?.nic;
+        let memory = self.memory.take(&mut self.nics)?;
+        let control = self.control_number(nic);
+        let target = self.memory.target(memory, control);
+        let nonce = random_number();
+        let (Some((address, key)), Ok(nonce)) = (target, nonce) else {
+            self.memory.release(memory);
+            return Err(None);
+        };
+        Ok(LentInbox { memory, address, key, nonce: Nonce(nonce) })
+    }
+}
+
+impl Shadows for Hands {
+    type Shadow = Unit;
+
+    #[inline]
+    fn shadow(&mut self, id: MemoryId) -> &mut Unit {
+        self.memory.unit(id)
+    }
+}
+
+impl Perform<Seat> for Hands {
+    type Inbox = Unit;
+
+    #[inline]
+    fn inbox(&mut self, id: MemoryId) -> &mut Unit {
+        self.memory.unit(id)
+    }
+
+    #[inline]
+    fn post(&mut self, channel: ChannelId, post: &Post) -> bool {
+        let Some(peer) = self.channels.get(channel.0 as usize).copied() else { return false };
+        let Some(met) = self.peers[peer].met.as_mut() else { return false };
+        let Some(lane) = met.control.get(usize::from(post.rail)).copied() else { return false };
+        met.epoch = post.write.epoch;
+        let number = if lane.nic == 0 { 0 } else { self.control_number(lane.nic) };
+        let (at, len) = (post.at as usize, post.bytes as usize);
+        let Some(local) = self.memory.local(post.from, number, at, len) else { return false };
+        let remote = RemoteBytes {
+            address: post.address.wrapping_add(at as u64),
+            key: RemoteKey::from_wire(post.key),
+        };
+        let nic = &mut self.nics[lane.nic].nic;
+        let write = Write { local, remote, peer: lane.peer, delivery: Delivery::Default };
+        let token = token_of(channel, post.write).token();
+        match nic.write_control(&write, token) {
+            Ok(Posted::Accepted) => true,
+            Ok(Posted::Again | Posted::Full) => false,
+            Err(error) => {
+                self.post_failed(channel, post, error);
+                true
+            }
+        }
+    }
+
+    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool {
+        let lane = self.met(channel).and_then(|met| met.control.get(usize::from(rail))).copied();
+        let (Some(lane), Some(bytes)) = (lane, self.letter_bytes(channel, letter)) else {
+            return false;
+        };
+        let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
+        let Some(letters) = letters else { return false };
+        match letters.send(nic, lane.peer, &bytes, About::Channel { channel, rail }) {
+            Ok(Posted::Accepted) => true,
+            Ok(Posted::Again | Posted::Full) => false,
+            Err(error) => {
+                let cause = Cause::CannotReach { rail: Label::of(label), fault: error };
+                if let Some(met) = self.met_mut(channel) {
+                    met.failed(cause);
+                }
+                self.queued.push_back(Event::LetterFailed { channel, rail });
+                true
+            }
+        }
+    }
+
+    #[inline]
+    fn act(&mut self, slot: Slot, action: &Action, account: &Account) -> bool {
+        match action {
+            Action::Write(write) => match self.write(slot, write) {
+                Some(Ok(())) => true,
+                None => false,
+                Some(Err(cause)) => {
+                    self.never_written(slot, write.message, write.part, cause);
+                    true
+                }
+            },
+            Action::Copy(copy) => {
+                self.copy_parked(copy, account);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    fn copy_out(&mut self, shadow: MemoryId, payload: Payload, message: &Outgoing) {
+        let Payload { word, bytes } = payload;
+        let unit = &*self.memory.unit(shadow);
+        let offset = unit.offset(word);
+        // The last word is sent whole.
+        if !bytes.is_multiple_of(8) {
+            unit.pages().store_relaxed((offset + bytes) / 8, 0);
+        }
+        let source = message.source;
+        let region = if source.region == LANDING {
+            Some(&self.landing)
+        } else {
+            let (slot, generation) = parts_of(source.region);
+            self.regions.get(slot, generation)
+        };
+        if let Some(place) = region.and_then(|region| region.host_bytes(source.address, bytes)) {
+            let copied = place.copy_to_pages(self.memory.unit(shadow).pages(), offset);
+            assert!(copied, "a shadow has room for what it was told to take");
+        }
+    }
+
+    #[inline]
+    fn copy_in(
+        &mut self,
+        inbox: MemoryId,
+        payload: Payload,
+        _: Slot,
+        place: &Place,
+        account: &mut Account,
+    ) {
+        let Payload { word, bytes } = payload;
+        match place {
+            Place::Receive(arrived) => {
+                let (target, len) = (arrived.target, usize::from(arrived.len).min(bytes));
+                let Self { memory, regions, landing, .. } = self;
+                let region = if target.region == LANDING {
+                    Some(&*landing)
+                } else {
+                    let (slot, generation) = parts_of(target.region);
+                    regions.get(slot, generation)
+                };
+                if let Some(place) =
+                    region.and_then(|region| region.host_bytes(target.address, len))
+                {
+                    let unit = &*memory.unit(inbox);
+                    let copied = place.fill_from_pages(unit.pages(), unit.offset(word));
+                    assert!(copied, "a payload lies inside of its inbox");
+                }
+            }
+            Place::Parked(parked) => {
+                let unit = &*self.memory.unit(inbox);
+                let first = unit.offset(word) / 8;
+                account.parking.fill(*parked, |index| unit.pages().load(first + index));
+            }
+        }
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<Happened> {
+        if let Some(event) = self.queued.pop_front() {
+            return Some(event);
+        }
+        self.next_completion()
+    }
+
+    fn lend_inbox(&mut self, channel: ChannelId, rail: u8) -> Option<LentInbox> {
+        let lent = self.lent(channel, rail);
+        lent.inspect_err(|error| {
+            if let Some(error) = error {
+                log::error!("no memory for an inbox: {error}; trying again");
+            }
+        })
+        .ok()
+    }
+
+    fn lend_shadow(&mut self, _: ChannelId) -> Option<MemoryId> {
+        let taken = self.memory.take(&mut self.nics);
+        taken.inspect_err(|error| log::error!("no memory for a shadow: {error}; trying again")).ok()
+    }
+
+    /// It stays taken: nothing but the rail's closing ends what a peer has begun, and the endpoint closes its rails.
+    fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
+        log::debug!("inbox {} on control rail {rail} is read no more", memory.0);
+    }
+
+    fn release_shadow(&mut self, memory: MemoryId) {
+        self.memory.release(memory);
+    }
+
+    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) {
+        self.news.opens.push((channel, *open));
+    }
+
+    fn violated(&mut self, slot: Slot, breach: Breach) {
+        let (channel, _) = self.seats[slot.index()];
+        let peer = self.peer_of(channel).label();
+        log::error!("{} broke the protocol: {}", peer.text(), breach.0);
+    }
+
+    fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
+        self.news.ended.push((channel, outcome));
+    }
+}
+
+impl Hands {
+    #[cold]
+    fn post_failed(&mut self, channel: ChannelId, post: &Post, error: FabricError) {
+        if let Some(met) = self.met_mut(channel) {
+            met.failed(Cause::NotPosted(error));
+        }
+        let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
+        self.queued.push_back(event);
+    }
+
+    /// An operation to the peer of a channel has failed on a NIC.
+    #[cold]
+    pub(super) fn operation_failed(
+        &mut self,
+        channel: ChannelId,
+        nic: usize,
+        operation: Operation,
+        error: &fabric::CompletionError,
+    ) {
+        let rail = Label::of(&self.nics[nic].label);
+        if let Some(met) = self.met_mut(channel) {
+            met.failed(Cause::Completion { operation, rail, failed: error.into() });
+        }
+    }
+}
+
+#[inline]
+fn token_of(channel: ChannelId, write: WriteId) -> Purpose {
+    let (epoch, number) = (low_byte(write.epoch.0), low_half(channel.0));
+    match write.what {
+        Written::Packet(packet) => Purpose::Packet { channel: number, epoch, number: packet },
+        Written::Cell => Purpose::Cell { channel: number, epoch },
+    }
+}
+
+/// A region's name: its slot and generation.
+pub(super) const fn name_of(slot: u16, generation: u16) -> u32 {
+    (generation as u32) << 16 | slot as u32
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the fields that `name_of` made")]
+pub(super) const fn parts_of(name: u32) -> (u16, u16) {
+    (name as u16, (name >> 16) as u16)
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
+const fn low_byte(number: u32) -> u8 {
+    number as u8
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "channels are counted below that")]
+const fn low_half(number: u32) -> u16 {
+    number as u16
+}
+
+/// Channels of one endpoint: a token names them by 16 bits.
+pub(super) const CHANNELS_MAX: usize = 1 << 16;
+const _: () = assert!(RING.bytes() == 64 << 10, "docs/protocol.md says so");

@@ -1,0 +1,116 @@
+//! Buffers of the two-sided messages of one control rail: HELLO, QUERY, STATUS.
+
+use std::sync::Arc;
+
+use fabric::{Control, FabricError, Nic, Pages, PeerAddress, Post, Region};
+use proto::limits::MAX_MESSAGE_BYTES;
+use proto::wire2::ChannelId;
+
+use super::operation::Purpose;
+
+/// Receives kept posted. A storm of connects waits in the provider, not in us.
+const RECEIVES: u16 = 32;
+/// Messages under way at once; past that they are sent later.
+const SENDS: u16 = 32;
+
+/// What a message that is under way is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    /// A channel, on this rail of its own.
+    Channel { channel: ChannelId, rail: u8 },
+    /// A peer that is not known yet, or an answer that nobody here waits for.
+    Stranger,
+}
+
+/// One registration, cut into buffers: first those of receives.
+#[derive(Debug)]
+pub(super) struct Letters {
+    region: Region<Control>,
+    pages: Arc<Pages>,
+    free: Vec<u16>,
+    under_way: Box<[About]>,
+    /// Receives that are to be posted again.
+    unposted: Vec<u16>,
+}
+
+impl Letters {
+    pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
+        let buffers = RECEIVES + SENDS;
+        let pages = Arc::new(Pages::map(usize::from(buffers) * MAX_MESSAGE_BYTES)?);
+        let region = nic.register(Arc::clone(&pages).into())?;
+        Ok(Self {
+            region,
+            pages,
+            free: (RECEIVES..buffers).rev().collect(),
+            under_way: vec![About::Stranger; usize::from(buffers)].into(),
+            unposted: (0..RECEIVES).collect(),
+        })
+    }
+
+    /// A receive has ended: it is posted again with the next turn.
+    pub(super) fn ended(&mut self, buffer: u16) {
+        self.unposted.push(buffer);
+    }
+
+    /// Posts receives again, as far as the provider takes them.
+    ///
+    /// # Errors
+    ///
+    /// What fi_recv (fi_msg(3)) returned: the rail cannot hear any more.
+    pub(super) fn post_receives(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
+        while let Some(buffer) = self.unposted.last().copied() {
+            let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
+            let room = self.region.local(at, MAX_MESSAGE_BYTES).ok_or(FabricError::OUTSIDE)?;
+            match nic.receive(room, Purpose::Inbox { buffer }.token())? {
+                Post::Accepted => self.unposted.pop(),
+                Post::Again | Post::Full => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+
+    /// No receive is posted any more.
+    pub(super) fn stop(&mut self) {
+        self.unposted.clear();
+    }
+
+    /// A copy of what arrived in a buffer: the peer may write on, we read what we took.
+    pub(super) fn arrived(&self, buffer: u16, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len.min(MAX_MESSAGE_BYTES)];
+        self.pages.copy_out(usize::from(buffer) * MAX_MESSAGE_BYTES, &mut bytes);
+        bytes
+    }
+
+    /// Posts a message.
+    ///
+    /// # Errors
+    ///
+    /// What fi_send (fi_msg(3)) returned; -FI_EINVAL for a message that is too long.
+    pub(super) fn send(
+        &mut self,
+        nic: &mut Nic,
+        peer: PeerAddress,
+        message: &[u8],
+        about: About,
+    ) -> Result<Post, FabricError> {
+        if message.len() > MAX_MESSAGE_BYTES {
+            return Err(FabricError::OUTSIDE);
+        }
+        let Some(buffer) = self.free.last().copied() else { return Ok(Post::Full) };
+        let at = usize::from(buffer) * MAX_MESSAGE_BYTES;
+        self.pages.copy_in(at, message);
+        let local = self.region.local(at, message.len()).ok_or(FabricError::OUTSIDE)?;
+        let posted = nic.send(local, peer, Purpose::Letter { buffer }.token())?;
+        if posted == Post::Accepted {
+            self.free.pop();
+            self.under_way[usize::from(buffer)] = about;
+        }
+        Ok(posted)
+    }
+
+    /// A message has left, or failed: what it was about.
+    pub(super) fn sent(&mut self, buffer: u16) -> About {
+        self.free.push(buffer);
+        self.under_way.get(usize::from(buffer)).copied().unwrap_or(About::Stranger)
+    }
+}

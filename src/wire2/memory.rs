@@ -1,0 +1,153 @@
+//! Control memory: the inboxes that peers write into, and the shadows that our packets leave from.
+//!
+//! Units are cut from slabs, each registered once per control rail. A unit holds a ring, the cell behind it, and nothing else: units
+//! lie an odd number of cache lines apart, so that the first lines of many inboxes do not share a set of the cache.
+
+use std::sync::Arc;
+
+use fabric::{Control, FabricError, LocalBytes, Pages, Region};
+use proto::wire2::memory::{InboxMemory, MemoryId, ShadowMemory};
+use proto::wire2::packet::Ring;
+
+use super::nics::Port;
+
+/// Units of one slab.
+const UNITS: u32 = 8;
+const LINE_BYTES: usize = 64;
+
+/// One registration per control rail.
+#[derive(Debug)]
+struct Slab {
+    pages: Arc<Pages>,
+    /// In the order of the NICs that have a control rail.
+    regions: Vec<Region<Control>>,
+}
+
+/// An inbox or a shadow, with its cell.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pages: Arc<Pages>,
+    first_word: usize,
+}
+
+/// All control memory of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct ControlMemory {
+    slabs: Vec<Slab>,
+    units: Vec<Unit>,
+    free: Vec<MemoryId>,
+}
+
+impl ControlMemory {
+    /// A unit that nobody has.
+    pub(super) fn take(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
+        if self.free.is_empty() {
+            self.grow(nics)?;
+        }
+        self.free.pop().ok_or(FabricError::OUTSIDE)
+    }
+
+    /// Nothing reads this unit any more, and no peer can write there.
+    pub(super) fn release(&mut self, id: MemoryId) {
+        self.free.push(id);
+    }
+
+    /// # Panics
+    ///
+    /// For a unit of another endpoint.
+    #[inline]
+    pub(super) fn unit(&mut self, id: MemoryId) -> &mut Unit {
+        &mut self.units[id.0 as usize]
+    }
+
+    /// `len` bytes of a unit from `at` on, as a post on the control rail of this number names them.
+    #[inline]
+    pub(super) fn local(
+        &self,
+        id: MemoryId,
+        control: usize,
+        at: usize,
+        len: usize,
+    ) -> Option<LocalBytes<'_, Control>> {
+        let unit = self.units.get(id.0 as usize)?;
+        self.slab_of(id)?.regions.get(control)?.local(unit.first_word * 8 + at, len)
+    }
+
+    /// Where a peer writes to the unit by the control rail of this number, and the key it needs.
+    pub(super) fn target(&self, id: MemoryId, control: usize) -> Option<(u64, u64)> {
+        let unit = self.units.get(id.0 as usize)?;
+        let region = self.slab_of(id)?.regions.get(control)?;
+        let address = unit.pages.address() + unit.first_word as u64 * 8;
+        Some((region.target_address(address)?, region.key().to_wire()))
+    }
+
+    fn slab_of(&self, id: MemoryId) -> Option<&Slab> {
+        self.slabs.get((id.0 / UNITS) as usize)
+    }
+
+    fn grow(&mut self, nics: &mut [Port]) -> Result<(), FabricError> {
+        let pages = Arc::new(Pages::map(UNITS as usize * UNIT_BYTES)?);
+        let mut regions = Vec::new();
+        for port in nics.iter_mut().filter(|port| port.nic.has_control()) {
+            // Regions of the rails before one that refuses are dropped, and closed by their NICs.
+            regions.push(port.nic.register(Arc::clone(&pages).into())?);
+        }
+        let first = u32::try_from(self.units.len()).map_err(|_| FabricError::OUTSIDE)?;
+        for unit in 0..UNITS {
+            let first_word = unit as usize * UNIT_BYTES / 8;
+            self.units.push(Unit { pages: Arc::clone(&pages), first_word });
+        }
+        self.free.extend((first..first + UNITS).rev().map(MemoryId));
+        self.slabs.push(Slab { pages, regions });
+        Ok(())
+    }
+
+    /// The bytes of all slabs.
+    pub(super) fn bytes(&self) -> usize {
+        self.slabs.iter().map(|slab| slab.pages.len()).sum()
+    }
+}
+
+impl Unit {
+    /// Where a word of the ring lies, in bytes of its pages.
+    #[inline]
+    pub(super) fn offset(&self, word: usize) -> usize {
+        (self.first_word + word) * 8
+    }
+
+    #[inline]
+    pub(super) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+}
+
+impl InboxMemory for Unit {
+    #[inline]
+    fn load(&self, word: usize) -> u64 {
+        self.pages.load(self.first_word + word)
+    }
+
+    #[inline]
+    fn store(&mut self, word: usize, value: u64) {
+        self.pages.store_relaxed(self.first_word + word, value);
+    }
+}
+
+impl ShadowMemory for Unit {
+    #[inline]
+    fn load(&self, word: usize) -> u64 {
+        self.pages.load(self.first_word + word)
+    }
+
+    #[inline]
+    fn store(&mut self, word: usize, value: u64) {
+        self.pages.store_relaxed(self.first_word + word, value);
+    }
+}
+
+/// A ring, and its cell on a cache line of its own.
+const UNIT_BYTES: usize = RING.bytes() as usize + LINE_BYTES;
+/// Of every channel: both ends must have the same.
+pub(super) const RING: Ring = Ring::LONG;
+const _: () =
+    assert!((UNIT_BYTES / LINE_BYTES) % 2 == 1, "units are staggered by an odd number of lines");

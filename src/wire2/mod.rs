@@ -1,0 +1,263 @@
+//! The rails one communicator uses on one device, behind one lock: wire version 2.
+//!
+//! ```text
+//!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Hands ──▶ NICs
+//! ```
+//!
+//! All state of an endpoint sits in this object, and whoever calls into it holds the lock of its cell (`plugin::registry`): NCCL's
+//! service thread and progress thread take turns, and the keeper polls where neither does. libfabric's objects are used under that
+//! lock alone, which is what FI_THREAD_DOMAIN asks for.
+
+pub(crate) mod broken;
+#[path = "../endpoint/cache.rs"]
+mod cache;
+mod calls;
+pub(crate) mod close;
+mod comms;
+pub(crate) mod counters;
+mod deregister;
+mod events;
+mod failures;
+mod flush;
+mod hands;
+#[path = "../endpoint/in_flight.rs"]
+mod in_flight;
+mod keep;
+mod letters;
+mod memory;
+mod nics;
+mod operation;
+mod peers;
+#[path = "../endpoint/probe.rs"]
+mod probe;
+mod probing;
+mod prove;
+#[path = "../endpoint/region.rs"]
+mod region;
+mod regions;
+mod release;
+mod setup;
+#[path = "../endpoint/slots.rs"]
+pub(crate) mod slots;
+pub(crate) mod tenants;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use fabric::Pages;
+use proto::Capabilities;
+use proto::wire2::budget::Budget;
+use proto::wire2::setup::{ClosedListeners, Seat};
+use proto::wire2::{Moment, Slot};
+
+use crate::comm::peer::Acquaintances;
+use crate::error::{Cause, Error, Result};
+use crate::handle::HandleKind;
+use crate::label::Label;
+use crate::types::{Device, Settings};
+use cache::RegionCache;
+use comms::Comms;
+use counters::Counters;
+use deregister::Leaving;
+use flush::Flush;
+use hands::{Hands, News};
+use nics::Port;
+pub(crate) use nics::{OPERATIONS, Opened};
+use probe::Probe;
+use region::UserRegion;
+use setup::{Listening, PendingConnect};
+use slots::Slots;
+use tenants::Tenants;
+
+/// The rails, the memory and the connections of one communicator on one device.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    number: u16,
+    settings: Settings,
+    device: Device,
+    /// When its clock began.
+    began: Instant,
+    /// Whether it is known what the device can do; no connection is made before.
+    settled: bool,
+    /// The probe of the device, while this endpoint makes it.
+    probe: Option<Probe>,
+    tenants: Tenants,
+    core: proto::wire2::Endpoint<Seat>,
+    hands: Hands,
+    comms: Comms,
+    listeners: Slots<Listening>,
+    closed_listeners: ClosedListeners,
+    connects: Slots<PendingConnect>,
+    /// Entries of completion queues that receives may take.
+    budget: Budget,
+    flushes: Slots<Flush>,
+    counters: Counters,
+    acquaintances: Acquaintances,
+    /// Registrations that are held.
+    cache: RegionCache,
+    /// Registrations that NCCL gives back, and that peers may still use.
+    leaving: Vec<Leaving>,
+    /// How long peers that do not answer may hold up those who end something.
+    patience: Duration,
+    /// Requests that NCCL was not told the end of.
+    outstanding: u32,
+    /// Comms that are closed and not over.
+    closing: u32,
+    /// The keys of a receive that is being posted.
+    keys: Vec<u64>,
+    failure: Option<Error>,
+    /// A panic has left it as it is: see `broken`.
+    broken: bool,
+}
+
+impl Endpoint {
+    pub(crate) fn open(
+        number: u16,
+        device: Device,
+        settings: Settings,
+        opened: Vec<Opened>,
+        capabilities: Capabilities,
+    ) -> Result<Self> {
+        let nics = opened.into_iter().map(Port::new).collect::<std::result::Result<Vec<_>, _>>();
+        let no_memory = |fault| Cause::NoControlMemory { device: device.label, fault };
+        let mut nics = nics.map_err(no_memory)?;
+        let landing = Pages::map(fabric::page_bytes())
+            .and_then(|pages| UserRegion::register_pages(&mut nics, Arc::new(pages)));
+        let landing = landing.map(Arc::new).map_err(Cause::NoLandingPage)?;
+        let first = first_generation();
+        let entries = u32::try_from(settings.cq_entries).unwrap_or(u32::MAX);
+        let rails = setup::rails_of(&nics)?;
+        let hands = Hands {
+            id: prove::random_id().map_err(|_| Cause::NoRandom)?,
+            nics,
+            memory: Default::default(),
+            regions: Slots::new(regions::REGIONS_MAX)
+                .beginning_at(first)
+                .named(HandleKind::Region, number),
+            landing,
+            peers: Vec::new(),
+            channels: Vec::new(),
+            keys: HashMap::new(),
+            seats: Vec::new(),
+            capabilities,
+            rails,
+            host: setup::host_of(&device, &settings),
+            queued: VecDeque::new(),
+            cursor: Default::default(),
+            news: News::default(),
+        };
+        let mut endpoint = Self {
+            number,
+            patience: settings.close_timeout,
+            began: Instant::now(),
+            settled: false,
+            probe: None,
+            tenants: Tenants::default(),
+            core: proto::wire2::Endpoint::new(Slot::COUNT),
+            hands,
+            comms: Comms::new(first),
+            listeners: Slots::new(u16::MAX).beginning_at(first),
+            closed_listeners: ClosedListeners::default(),
+            connects: Slots::new(u16::MAX).beginning_at(first),
+            // The rest is for operations of our own, which complete in the same queues.
+            budget: Budget::new(entries.saturating_sub(OPERATIONS.into())),
+            flushes: Slots::new(u16::MAX).beginning_at(first),
+            counters: Counters::default(),
+            acquaintances: Acquaintances::default(),
+            cache: RegionCache::default(),
+            leaving: Vec::new(),
+            outstanding: 0,
+            closing: 0,
+            keys: Vec::new(),
+            failure: None,
+            broken: false,
+            settings,
+            device,
+        };
+        // Its first post costs a connection of this endpoint with itself, which may come about meanwhile.
+        endpoint.progress();
+        endpoint.settle();
+        Ok(endpoint)
+    }
+
+    /// The moment by this endpoint's clock.
+    #[inline]
+    fn now(&self) -> Moment {
+        let nanos = self.began.elapsed().as_nanos();
+        Moment::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// One poll: sends what is due, takes what has happened, and sends what that gave rise to.
+    #[inline]
+    fn progress(&mut self) {
+        let now = self.now();
+        self.progress_at(now);
+    }
+
+    #[inline]
+    fn progress_at(&mut self, now: Moment) {
+        self.hands.begin();
+        self.core.progress(&mut self.hands, now);
+        if self.hands.has_news() || self.closing > 0 {
+            self.attend(now);
+        }
+    }
+
+    /// What the loop has left to us.
+    #[cold]
+    fn attend(&mut self, now: Moment) {
+        let News { mail, opens, ended, flushes, probes, failed_probes, strays, broken } =
+            std::mem::take(&mut self.hands.news);
+        if let Some(cause) = broken {
+            self.fail_all(cause.into());
+        }
+        probes.into_iter().for_each(|attempt| self.probe_ended(attempt, true));
+        failed_probes.into_iter().for_each(|attempt| self.probe_ended(attempt, false));
+        for (len, immediate) in strays {
+            if !self.probe_arrived(len, immediate) {
+                self.counters.stray_immediates += 1;
+            }
+        }
+        flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
+        mail.into_iter().for_each(|bytes| self.heard(&bytes, now));
+        opens.into_iter().for_each(|(channel, open)| self.asked(channel, open, now));
+        ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
+        self.release_closed();
+    }
+
+    /// The name by which peers and logs know the device.
+    fn label(&self) -> Label {
+        self.device.label
+    }
+
+    /// Fails all that the endpoint has, for good.
+    #[cold]
+    fn fail_all(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+        for peer in &mut self.hands.peers {
+            peer.failure.get_or_insert(error);
+            if let Some(met) = &peer.met {
+                self.core.fail(met.channel, proto::wire2::Cause::NoRail);
+            }
+        }
+    }
+
+    fn check_alive(&mut self) -> Result<()> {
+        match &mut self.failure {
+            Some(failure) => Err(failures::repeated(failure)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where the generations of an endpoint begin: far from where those of the endpoints before it are by now, since their
+/// number may be this one's.
+fn first_generation() -> u16 {
+    static ENDPOINTS: AtomicU16 = AtomicU16::new(0);
+    ENDPOINTS.fetch_add(STRIDE, Ordering::Relaxed)
+}
+
+/// Odd, so that all 65536 values take their turn.
+const STRIDE: u16 = 40_503;

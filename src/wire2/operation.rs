@@ -1,0 +1,127 @@
+//! Why an operation was posted, and so what its completion means: a NIC gives back the 64 bits that it was posted with.
+
+use proto::wire2::{Generation, MessageId, PacketNumber, Slot};
+
+/// Why an operation was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A part of a message, by the connection in this slot.
+    Part { slot: Slot, generation: Generation, message: MessageId, part: u8 },
+    /// A packet of a channel. Of the epoch only the low byte: a channel has few at a time.
+    Packet { channel: u16, epoch: u8, number: PacketNumber },
+    /// The acknowledgement in a peer's cell.
+    Cell { channel: u16, epoch: u8 },
+    /// A two-sided message, out of this buffer.
+    Letter { buffer: u16 },
+    /// A posted receive, into this buffer.
+    Inbox { buffer: u16 },
+    /// A read for the flush in this slot.
+    Flush { flush: u16 },
+    /// An attempt of the device's probe.
+    Probe { attempt: Attempt },
+}
+
+/// One operation of an endpoint on memory of its own, which shows what its provider can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    Write,
+    WriteWithImmediate,
+    Read,
+    /// A write that completes on delivery.
+    WriteToTheEnd,
+}
+
+impl Attempt {
+    const ALL: [Self; 4] = [Self::Write, Self::WriteWithImmediate, Self::Read, Self::WriteToTheEnd];
+}
+
+impl Purpose {
+    /// As a NIC keeps it: a kind in the low byte, a small number, a slot and a number of 32 bits.
+    #[inline]
+    pub(super) const fn token(self) -> u64 {
+        match self {
+            Self::Part { slot, generation, message, part } => {
+                let number = (message.index() as u32) << 8 | part as u32;
+                pack(PART, generation.get(), slot.index() as u16, number)
+            }
+            Self::Packet { channel, epoch, number } => pack(PACKET, epoch, channel, number.get()),
+            Self::Cell { channel, epoch } => pack(CELL, epoch, channel, 0),
+            Self::Letter { buffer } => pack(LETTER, 0, buffer, 0),
+            Self::Inbox { buffer } => pack(INBOX, 0, buffer, 0),
+            Self::Flush { flush } => pack(FLUSH, 0, flush, 0),
+            Self::Probe { attempt } => pack(PROBE, 0, attempt as u16, 0),
+        }
+    }
+
+    /// What [`Purpose::token`] made; none of other bits.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields that `pack` made")]
+    pub(super) fn of(token: u64) -> Option<Self> {
+        let (small, slot, number) =
+            ((token >> 8) as u8, (token >> 16) as u16, (token >> 32) as u32);
+        Some(match token & 0xff {
+            PART => Self::Part {
+                slot: Slot::new(usize::from(slot))?,
+                generation: Generation::new(small),
+                message: MessageId::new((number >> 8) as u8),
+                part: number as u8,
+            },
+            PACKET => {
+                Self::Packet { channel: slot, epoch: small, number: PacketNumber::new(number) }
+            }
+            CELL => Self::Cell { channel: slot, epoch: small },
+            LETTER => Self::Letter { buffer: slot },
+            INBOX => Self::Inbox { buffer: slot },
+            FLUSH => Self::Flush { flush: slot },
+            PROBE => Self::Probe { attempt: *Attempt::ALL.get(usize::from(slot))? },
+            _ => return None,
+        })
+    }
+}
+
+const PART: u64 = 1;
+const PACKET: u64 = 2;
+const CELL: u64 = 3;
+const LETTER: u64 = 4;
+const INBOX: u64 = 5;
+const FLUSH: u64 = 6;
+const PROBE: u64 = 7;
+
+#[inline]
+const fn pack(kind: u64, small: u8, slot: u16, number: u32) -> u64 {
+    kind | (small as u64) << 8 | (slot as u64) << 16 | (number as u64) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_purpose_comes_back_as_it_was_posted() {
+        for slot in [0, 1, 0x3fff_u16] {
+            for number in [0, 1, 63] {
+                let epoch = number * 4;
+                for purpose in [
+                    Purpose::Part {
+                        slot: Slot::new(usize::from(slot)).unwrap(),
+                        generation: Generation::new(number),
+                        message: MessageId::new(number),
+                        part: 63 - number,
+                    },
+                    Purpose::Packet { channel: slot, epoch, number: PacketNumber::new(u32::MAX) },
+                    Purpose::Cell { channel: slot, epoch },
+                    Purpose::Letter { buffer: slot },
+                    Purpose::Inbox { buffer: slot },
+                    Purpose::Flush { flush: slot },
+                ] {
+                    assert_eq!(Purpose::of(purpose.token()), Some(purpose));
+                }
+            }
+        }
+        for attempt in Attempt::ALL {
+            let purpose = Purpose::Probe { attempt };
+            assert_eq!(Purpose::of(purpose.token()), Some(purpose));
+        }
+        assert_eq!((Purpose::of(0), Purpose::of(8)), (None, None));
+    }
+}

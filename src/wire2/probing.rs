@@ -1,0 +1,146 @@
+//! The probe of a device (`endpoint::probe`), carried out on its first endpoint: posted there, polled with everything else, and
+//! ended like every operation. So its contexts and its memory live as long as any of ours, should the provider be late.
+//!
+//! Connections wait for what it finds. One endpoint of a device probes, whichever is first; the others wait for it, and its
+//! own caller may be away meanwhile, so they also push it on ([`Endpoint::push_probe`]). An endpoint that closes, or finds that not
+//! even a plain write works, leaves the probe to the next.
+
+use std::time::Instant;
+
+use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
+use proto::Capabilities;
+
+use super::Endpoint;
+use super::hands::Hands;
+use super::operation::{Attempt, Purpose};
+use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
+use crate::error::{Cause, Result};
+
+/// Where the endpoint's own page is read and written: flushes use its beginning.
+const SOURCE: u64 = 1024;
+const TARGET: u64 = 2048;
+/// It is the first NIC that probes.
+const PROBED: usize = 0;
+
+impl Endpoint {
+    /// Whether it is known what the device can do. Else finding out has gone on.
+    pub(super) fn is_settled(&mut self) -> Result<bool> {
+        if !self.settled {
+            self.settle();
+            self.check_alive()?;
+        }
+        Ok(self.settled)
+    }
+
+    #[cold]
+    pub(super) fn settle(&mut self) {
+        if self.device.probed.capabilities().is_none() && self.device.probed.take_probe(self.number)
+        {
+            self.probe = Some(Probe::new(Instant::now()));
+        }
+        self.drive_probe();
+        if let Some(known) = self.device.probed.capabilities() {
+            self.adopt(known);
+            self.settled = true;
+        }
+    }
+
+    /// The endpoint whose probe this one waits for.
+    pub(crate) fn waits_for(&self) -> Option<u16> {
+        if self.settled {
+            None
+        } else {
+            self.device.probed.prober().filter(|number| *number != self.number)
+        }
+    }
+
+    /// The same for an endpoint whose caller is busy elsewhere: another one's caller waits for it.
+    pub(crate) fn push_probe(&mut self) {
+        if self.probe.is_some() {
+            self.progress();
+            self.drive_probe();
+        }
+    }
+
+    /// Whoever needs the probe may begin anew.
+    pub(super) fn leave_probe(&mut self) {
+        if self.probe.take().is_some() {
+            self.device.probed.leave_probe(self.number);
+        }
+    }
+
+    fn drive_probe(&mut self) {
+        while let Some(probe) = &mut self.probe {
+            match probe.step(Instant::now()) {
+                Step::Wait => return,
+                Step::Post(attempt) => {
+                    let posted = self.attempt(attempt);
+                    let Some(probe) = &mut self.probe else { return };
+                    match posted {
+                        Ok(Post::Accepted) => probe.posted(),
+                        Ok(Post::Again | Post::Full) => return,
+                        Err(error) => probe.refused(error),
+                    }
+                }
+                Step::Over(Ok(found)) => {
+                    self.probe = None;
+                    self.device.probed.learned(self.number, found.with(self.hands.capabilities));
+                }
+                Step::Over(Err(error)) => {
+                    self.leave_probe();
+                    let (device, interface) = (self.device.label, self.device.interface);
+                    self.fail_all(Cause::CannotUse { device, interface, fault: error }.into());
+                }
+            }
+        }
+    }
+
+    fn attempt(&mut self, attempt: Attempt) -> std::result::Result<Post, FabricError> {
+        let Hands { nics, landing, .. } = &mut self.hands;
+        let port = nics.get_mut(PROBED).ok_or(FabricError::NO_RAIL)?;
+        let peer = port.myself()?;
+        let local = landing.local(PROBED, landing.address() + SOURCE, PROBE_BYTES);
+        let local = local.ok_or(FabricError::OUTSIDE)?;
+        let remote = RemoteBytes {
+            address: landing.target(landing.address() + TARGET),
+            key: RemoteKey::from_wire(landing.key(PROBED)),
+        };
+        let token = Purpose::Probe { attempt }.token();
+        let write = Write { local, remote, peer, delivery: Delivery::Default };
+        match attempt {
+            Attempt::Write => port.nic.write(&write, None, token),
+            Attempt::WriteWithImmediate => port.nic.write(&write, Some(PROBE_IMMEDIATE), token),
+            Attempt::Read => port.nic.read(local, remote, peer, token),
+            Attempt::WriteToTheEnd => {
+                let write = Write { delivery: Delivery::Complete, ..write };
+                port.nic.write(&write, None, token)
+            }
+        }
+    }
+
+    /// An operation of the probe has ended.
+    pub(super) fn probe_ended(&mut self, attempt: Attempt, well: bool) {
+        if let Some(probe) = &mut self.probe {
+            probe.ended(attempt, well);
+        }
+    }
+
+    /// Whether an arrival that no connection waits for was the probe's.
+    pub(super) fn probe_arrived(&mut self, len: u64, immediate: u64) -> bool {
+        let Some(probe) = &mut self.probe else { return false };
+        probe.arrived(len, immediate);
+        true
+    }
+
+    /// Takes what was found, within what the settings allow.
+    fn adopt(&mut self, found: Capabilities) {
+        self.hands.capabilities = found;
+        if self.settings.force_fin {
+            self.hands.capabilities.immediate = proto::ImmediateWidth::None;
+        }
+        if self.settings.largest_write != 0 {
+            let largest = &mut self.hands.capabilities.largest_write;
+            *largest = self.settings.largest_write.min(*largest);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! regMr: NCCL's buffers on the data rails of an endpoint. deregMr is in `deregister`.
+//!
+//! All of it happens under the endpoint's lock, as every post and every reading of a queue: providers keep a domain's keys
+//! where an arriving write looks them up, and at FI_THREAD_DOMAIN nothing else keeps the two apart.
+
+use fabric::{FabricError, Memory, MemoryKind, UserMemory};
+
+use super::Endpoint;
+use super::region::UserRegion;
+use crate::error::{Bug, By, Cause, Error, Noun, Result, Table};
+use crate::handle::{Handle, HandleKind};
+use crate::label::Label;
+use crate::types::{GpuAccess, gpu_number};
+
+/// Regions of one endpoint: NCCL registers each buffer once per connection.
+pub(super) const REGIONS_MAX: u16 = u16::MAX;
+
+impl Endpoint {
+    /// Refuses what the device's properties do not offer.
+    pub(crate) fn takes_gpu_memory(&self, by_dmabuf: bool) -> Result<()> {
+        match self.device.gpu_access {
+            GpuAccess::Direct { dmabuf } if dmabuf || !by_dmabuf => Ok(()),
+            GpuAccess::Direct { .. } => Err(Cause::NoDmabufHere { device: self.label() }.into()),
+            GpuAccess::ByHost { because } => {
+                Err(Cause::HostMemoryOnly { device: self.label(), because }.into())
+            }
+        }
+    }
+
+    /// Whether the handle names a comm that NCCL has open.
+    pub(crate) fn check_comm(&mut self, comm: Handle) -> Result<()> {
+        let noun = match comm.is(HandleKind::Sender) {
+            true => Noun::SendComm,
+            false => Noun::ReceiveComm,
+        };
+        let (_, comm) = self.comms.any(comm, noun)?;
+        // On a connection that has failed otherwise memory comes and goes as on any.
+        match comm.failure {
+            Some(error) if error.cause == Cause::Panicked => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Registers `memory` on every data rail, unless a registration that is held covers it.
+    pub(crate) fn register(&mut self, memory: UserMemory) -> Result<Handle> {
+        if memory.kind() != MemoryKind::Host {
+            self.takes_gpu_memory(memory.dmabuf().is_some())?;
+        }
+        if self.hands.regions.upcoming().is_none() {
+            let table = Table::Regions { device: self.label() };
+            return Err(Cause::Full { table, count: REGIONS_MAX.into() }.into());
+        }
+        let (memory, nics) = (Memory::from(memory), &mut self.hands.nics);
+        let region = self.cache.find_or(&memory, || UserRegion::register(nics, &memory));
+        let region = region.map_err(|error| refused(self.device.label, &memory, error))?;
+        let mut generation = 0;
+        let slot = self.hands.regions.insert_with(|_, current| {
+            generation = current;
+            region
+        });
+        let slot = slot.ok_or(Cause::Bug(Bug::SlotTaken))?;
+        Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
+    }
+}
+
+fn refused(device: Label, memory: &Memory, fault: FabricError) -> Error {
+    let by = match (memory.kind(), memory.dmabuf()) {
+        (MemoryKind::Host, _) => By::Host,
+        (MemoryKind::Cuda { device }, None) => By::GpuAddress { gpu: gpu_number(device) },
+        (MemoryKind::Cuda { device }, Some(_)) => By::GpuDmabuf { gpu: gpu_number(device) },
+    };
+    let len = memory.len();
+    Cause::NotRegistered { device, len, by, fault }.into()
+}

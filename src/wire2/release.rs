@@ -1,0 +1,20 @@
+//! The end of an endpoint's objects. Drained and fenced, everything closes by ownership; where a NIC still has operations past the bound,
+//! two laws meet, and [`fabric::Nic`] says what closes first, and what leaks.
+
+use super::Endpoint;
+use super::nics::Port;
+
+impl Endpoint {
+    /// Closes what can be closed. The log tells of NICs that leak.
+    pub(crate) fn release(mut self: Box<Self>) {
+        let close = |Port { nic, label, .. }: Port| nic.close().err().map(|_| label);
+        let leaked: Vec<String> = self.hands.nics.drain(..).filter_map(close).collect();
+        if !leaked.is_empty() {
+            log::warn!(
+                "device {}: {} cannot be closed before its operations end, and leaks with the memory registered there",
+                self.label(),
+                leaked.join(", ")
+            );
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Whose is what, on an endpoint that several communicators share because a NIC has no more.
+//!
+//! A communicator that is finalized takes along what it has left open, and nothing of the others'.
+
+use std::collections::HashMap;
+
+use super::Endpoint;
+use crate::error::Result;
+use crate::handle::{Handle, HandleKind};
+
+/// A communicator, by a number that no other of the process has had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tenant(pub(crate) u32);
+
+/// The communicators of one endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Tenants {
+    /// Whose call this is.
+    calling: Tenant,
+    /// The one that it was opened for: what is not listed is this one's, so an endpoint that nobody shares lists nothing.
+    first: Tenant,
+    of_others: HashMap<Handle, Tenant>,
+}
+
+impl Tenants {
+    /// The caller has made this.
+    pub(super) fn made(&mut self, handle: Handle) {
+        if self.calling != self.first {
+            self.of_others.insert(handle, self.calling);
+        }
+    }
+
+    /// It is closed.
+    pub(super) fn closed(&mut self, handle: Handle) {
+        self.of_others.remove(&handle);
+    }
+
+    fn of(&self, handle: Handle) -> Tenant {
+        self.of_others.get(&handle).copied().unwrap_or(self.first)
+    }
+}
+
+impl Endpoint {
+    /// It was opened for this communicator.
+    pub(crate) fn belongs_to(&mut self, tenant: Tenant) {
+        self.tenants.first = tenant;
+    }
+
+    /// This communicator calls.
+    pub(crate) fn called_by(&mut self, tenant: Tenant) {
+        self.tenants.calling = tenant;
+    }
+
+    /// What came of `parent` is of the same communicator.
+    pub(crate) fn inherits(&mut self, parent: Handle, child: Handle) {
+        self.tenants.calling = self.tenants.of(parent);
+        self.tenants.made(child);
+    }
+
+    /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
+    /// given back like any.
+    pub(crate) fn leaves(&mut self, tenant: Tenant) -> Vec<Handle> {
+        let named = |kind, (slot, generation)| Handle::new(kind, self.number, generation, slot, 0);
+        let listeners =
+            self.listeners.keys().into_iter().map(|key| named(HandleKind::Listener, key));
+        let connects = self.connects.keys().into_iter().map(|key| named(HandleKind::Connect, key));
+        let regions = self.hands.regions.keys();
+        let regions = regions.into_iter().map(|key| named(HandleKind::Region, key));
+        let all = listeners.chain(connects).chain(self.open_comms()).chain(regions);
+        let its: Vec<_> = all.filter(|handle| self.tenants.of(*handle) == tenant).collect();
+        let (regions, others): (Vec<_>, Vec<_>) =
+            its.into_iter().partition(|handle| handle.is(HandleKind::Region));
+        for handle in others {
+            // What is closed already, and drains, says so.
+            if let Err(error) = self.close_left(handle) {
+                log::debug!("device {}: at the end of a communicator: {error}", self.label());
+            }
+        }
+        regions
+    }
+
+    fn close_left(&mut self, handle: Handle) -> Result<()> {
+        if handle.is(HandleKind::Listener) {
+            return self.close_listen(handle);
+        }
+        if handle.is(HandleKind::Receiver) {
+            return self.close_receive(handle);
+        }
+        if handle.is(HandleKind::Connect) {
+            // What a panic has left is asked for nothing more.
+            self.check_intact()?;
+            self.abandon_connect((handle.slot(), handle.generation()));
+            return Ok(());
+        }
+        self.close_send(handle)
+    }
+}
