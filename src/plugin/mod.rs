@@ -7,6 +7,8 @@ mod discovery;
 mod environment;
 mod failure;
 mod gpu;
+#[cfg(feature = "wire2")]
+mod keeper;
 mod opening;
 mod order;
 mod plan;
@@ -258,7 +260,14 @@ impl Locked {
     #[inline(always)]
     pub(crate) fn test(&mut self, request: Name) -> Result<Tested> {
         match self.0.as_deref_mut() {
-            Some(endpoint) => endpoint.test(request),
+            Some(endpoint) => {
+                let tested = endpoint.test(request);
+                #[cfg(feature = "wire2")]
+                if endpoint.needs_keeper() {
+                    keeper::wake();
+                }
+                tested
+            }
             None => Err(absent(request.any_request())),
         }
     }

@@ -112,6 +112,8 @@ pub(super) fn close_context(context: Handle) -> Result<Vec<Handle>> {
 
 /// Closes an endpoint. The last one of all takes those along that were kept for the others.
 fn end(mut endpoint: Box<Endpoint>) {
+    #[cfg(feature = "wire2")]
+    super::keeper::forget(endpoint.number());
     match catch_unwind(AssertUnwindSafe(|| endpoint.drain())) {
         Ok(report) => super::record(&report),
         Err(_) => endpoint.panicked(),
@@ -204,6 +206,8 @@ fn open_or_share(
         Ok(mut endpoint) => {
             endpoint.belongs_to(place.tenant);
             *cell = Some(endpoint);
+            #[cfg(feature = "wire2")]
+            super::keeper::watch(place.number);
             return Ok((cell, true));
         }
         Err(error) => error,
@@ -280,6 +284,12 @@ pub(super) fn lock(name: Name) -> Locked {
 #[inline(never)]
 fn wait_for(cell: &'static Cell) -> Locked {
     cell.lock()
+}
+
+/// An endpoint's cell, unless another thread has it.
+#[cfg(feature = "wire2")]
+pub(super) fn try_lock(number: u16) -> Option<Locked> {
+    CELL[usize::from(number) % CELLS].try_lock()
 }
 
 /// Runs `body` on the endpoint that `handle` names, under its lock. After a panic there it fails, for good.

@@ -266,8 +266,11 @@ impl Endpoint {
             comm.ended(line);
         }
         self.outstanding -= 1;
-        if self.outstanding == 0 && self.core.must_send_first() {
-            self.progress();
+        if self.outstanding == 0 {
+            if self.core.must_send_first() {
+                self.progress();
+            }
+            self.needs_keeper = self.core.owes();
         }
     }
 

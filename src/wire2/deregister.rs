@@ -27,6 +27,8 @@ use crate::label::Label;
 const LAST_POLLS: u32 = 64;
 /// How long a peer is given to answer once one has not.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
+/// A provider that takes nothing for a living peer does so for moments.
+const GONE_AFTER: Duration = Duration::from_millis(200);
 /// How much less time the next peer is given after one that let its wait pass: many of them cost little more than the first.
 const PATIENCE_SHRINKS: u32 = 6;
 
@@ -116,11 +118,16 @@ impl Endpoint {
     fn only_the_dead_touch(&self, handle: Handle) -> bool {
         let Some(region) = self.region_of(handle) else { return true };
         let used = !self.cache.is_shared(region) && region.is_used(&self.hands.nics);
+        let now = self.now();
         let is_dead = |slot: &Slot| {
             let (channel, _) = self.hands.seats[slot.index()];
             let peer = self.hands.peer_of(channel);
-            peer.failure.is_some()
-                && peer.met.as_ref().is_some_and(|met| met.first_failure.is_some())
+            let met = peer.met.as_ref();
+            // Nothing is taken for it, or what was taken has failed.
+            met.is_some_and(|met| {
+                let refused = met.refused_since.is_some_and(|since| now.since(since) >= GONE_AFTER);
+                refused || peer.failure.is_some() && met.first_failure.is_some()
+            })
         };
         !used && !self.reads_from(region) && self.touching(handle).iter().all(is_dead)
     }

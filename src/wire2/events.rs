@@ -3,7 +3,7 @@
 use proto::wire2::channel::{WriteId, Written};
 use proto::wire2::flow;
 use proto::wire2::letter::{LETTER_WORDS, Letter};
-use proto::wire2::{ChannelId, Epoch, Event, Immediate, Slot};
+use proto::wire2::{ChannelId, Epoch, Event, Immediate, Moment, Slot};
 
 use super::hands::{Hands, Happened, LETTER_MAGIC};
 use super::letters::About;
@@ -56,7 +56,8 @@ impl Hands {
 
     /// A new poll begins.
     #[inline]
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, now: Moment) {
+        self.now = now;
         self.cursor = Cursor::default();
         for Port { nic, letters, .. } in &mut self.nics {
             let Some(letters) = letters else { continue };

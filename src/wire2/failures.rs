@@ -12,6 +12,10 @@ impl Endpoint {
     #[cold]
     pub(super) fn failed(&mut self, slot: Slot, fault: Fault) -> Error {
         let (channel, _) = self.hands.seats[slot.index()];
+        if fault == Fault::Ended && self.hands.peer_of(channel).failure.is_none() {
+            // The channel is failing, and the next poll says why.
+            self.progress();
+        }
         let cause = self.cause_of(channel, fault);
         let peer = self.hands.peer_of(channel).label();
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };

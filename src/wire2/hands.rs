@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabric::{Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
@@ -22,8 +23,8 @@ use proto::wire2::memory::{MemoryId, Payload, Shadows};
 use proto::wire2::receive::{Copy, Place};
 use proto::wire2::setup::{EndpointId, Entries, Hello, Host, Role, Seat};
 use proto::wire2::{
-    Account, Breach, ChannelId, Event, Generation, MessageId, Nonce, Outcome, Outgoing, PartWrite,
-    Perform, Slot,
+    Account, Breach, ChannelId, Event, Generation, MessageId, Moment, Nonce, Outcome, Outgoing,
+    PartWrite, Perform, Slot,
 };
 
 use super::events::Cursor;
@@ -97,6 +98,10 @@ pub(super) struct Hands {
     pub(super) host: Host,
     pub(super) queued: VecDeque<Happened>,
     pub(super) cursor: Cursor,
+    /// The moment of the poll.
+    pub(super) now: Moment,
+    /// After so long a peer whose packets nobody takes is lost.
+    pub(super) refusals_bound: Duration,
     pub(super) news: News,
 }
 
@@ -272,10 +277,12 @@ impl Perform<Seat> for Hands {
     #[inline]
     fn post(&mut self, channel: ChannelId, post: &Post) -> bool {
         let Some(peer) = self.channels.get(channel.0 as usize).copied() else { return false };
-        let Some(met) = self.peers[peer].met.as_mut() else { return false };
-        let Some(lane) = met.control.get(usize::from(post.rail)).copied() else { return false };
-        met.epoch = post.write.epoch;
+        let lane =
+            self.peers[peer].met.as_ref().and_then(|met| met.control.get(usize::from(post.rail)));
+        let Some(lane) = lane.copied() else { return false };
         let number = if lane.nic == 0 { 0 } else { self.control_number(lane.nic) };
+        let Some(met) = self.peers[peer].met.as_mut() else { return false };
+        met.epoch = post.write.epoch;
         let (at, len) = (post.at as usize, post.bytes as usize);
         let Some(local) = self.memory.local(post.from, number, at, len) else { return false };
         let remote = RemoteBytes {
@@ -285,9 +292,14 @@ impl Perform<Seat> for Hands {
         let nic = &mut self.nics[lane.nic].nic;
         let write = Write { local, remote, peer: lane.peer, delivery: Delivery::Default };
         let token = token_of(channel, post.write).token();
-        match nic.write_control(&write, token) {
-            Ok(Posted::Accepted) => true,
-            Ok(Posted::Again | Posted::Full) => false,
+        let posted = nic.write_control(&write, token);
+        match posted {
+            Ok(Posted::Accepted) => met.was_taken(true, self.now).is_zero(),
+            Ok(Posted::Full) => false,
+            Ok(Posted::Again) => {
+                let refused = met.was_taken(false, self.now);
+                refused >= self.refusals_bound && self.refused_for_good(channel, post)
+            }
             Err(error) => {
                 self.post_failed(channel, post, error);
                 true
@@ -302,9 +314,19 @@ impl Perform<Seat> for Hands {
         };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
         let Some(letters) = letters else { return false };
-        match letters.send(nic, lane.peer, &bytes, About::Channel { channel, rail }) {
-            Ok(Posted::Accepted) => true,
-            Ok(Posted::Again | Posted::Full) => false,
+        let sent = letters.send(nic, lane.peer, &bytes, About::Channel { channel, rail });
+        let now = self.now;
+        match sent {
+            Ok(Posted::Accepted) => {
+                self.met_mut(channel).is_none_or(|met| met.was_taken(true, now).is_zero())
+            }
+            Ok(Posted::Full) => false,
+            Ok(Posted::Again) => {
+                if let Some(met) = self.met_mut(channel) {
+                    met.was_taken(false, now);
+                }
+                false
+            }
             Err(error) => {
                 let cause = Cause::CannotReach { rail: Label::of(label), fault: error };
                 if let Some(met) = self.met_mut(channel) {
@@ -440,6 +462,18 @@ impl Perform<Seat> for Hands {
 }
 
 impl Hands {
+    /// The provider has taken nothing for this peer past the bound: the rail to it is lost.
+    #[cold]
+    fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
+        let bound_ms = u32::try_from(self.refusals_bound.as_millis()).unwrap_or(u32::MAX);
+        if let Some(met) = self.met_mut(channel) {
+            met.failed(Cause::Silent { bound_ms });
+        }
+        let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
+        self.queued.push_back(event);
+        true
+    }
+
     #[cold]
     fn post_failed(&mut self, channel: ChannelId, post: &Post, error: FabricError) {
         if let Some(met) = self.met_mut(channel) {

@@ -5,6 +5,12 @@ use std::time::Duration;
 use super::Endpoint;
 
 impl Endpoint {
+    /// Whether the last request was reported since the last time while something is owed.
+    #[inline]
+    pub(crate) fn needs_keeper(&mut self) -> bool {
+        std::mem::take(&mut self.needs_keeper)
+    }
+
     /// Polls in NCCL's place, if that is due. How long until it will be; None: nothing here lives.
     pub(crate) fn keep(&mut self) -> Option<Duration> {
         if self.broken {
@@ -12,7 +18,7 @@ impl Endpoint {
         }
         let now = self.now();
         if self.core.keeper_due()? <= now {
-            self.hands.begin();
+            self.hands.begin(now);
             self.core.keep(&mut self.hands, now);
             if self.hands.has_news() || self.closing > 0 {
                 self.attend(now);

@@ -105,6 +105,8 @@ pub(crate) struct Endpoint {
     outstanding: u32,
     /// Comms that are closed and not over.
     closing: u32,
+    /// The last request was reported while something is owed: its caller may not come back.
+    needs_keeper: bool,
     /// The keys of a receive that is being posted.
     keys: Vec<u64>,
     failure: Option<Error>,
@@ -146,6 +148,8 @@ impl Endpoint {
             host: setup::host_of(&device, &settings),
             queued: VecDeque::new(),
             cursor: Default::default(),
+            now: Moment::default(),
+            refusals_bound: settings.peer_timeout,
             news: News::default(),
         };
         let mut endpoint = Self {
@@ -170,6 +174,7 @@ impl Endpoint {
             leaving: Vec::new(),
             outstanding: 0,
             closing: 0,
+            needs_keeper: false,
             keys: Vec::new(),
             failure: None,
             broken: false,
@@ -198,7 +203,7 @@ impl Endpoint {
 
     #[inline]
     fn progress_at(&mut self, now: Moment) {
-        self.hands.begin();
+        self.hands.begin(now);
         self.core.progress(&mut self.hands, now);
         if self.hands.has_news() || self.closing > 0 {
             self.attend(now);
@@ -225,6 +230,11 @@ impl Endpoint {
         opens.into_iter().for_each(|(channel, open)| self.asked(channel, open, now));
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         self.release_closed();
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> u16 {
+        self.number
     }
 
     /// The name by which peers and logs know the device.

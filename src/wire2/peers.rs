@@ -65,6 +65,8 @@ pub(super) struct Met {
     pub(super) epoch: Epoch,
     /// What the fabric said first of a failed operation to this peer.
     pub(super) first_failure: Option<Cause>,
+    /// Since when the provider takes nothing for the peer on a control rail.
+    pub(super) refused_since: Option<Moment>,
 }
 
 impl Peer {
@@ -118,6 +120,16 @@ impl Met {
     #[inline]
     pub(super) fn control_rail(&self, nic: usize) -> Option<u8> {
         rail_of(&self.control, nic)
+    }
+
+    /// A post on a control rail was taken, or was refused for now: how long nothing was taken.
+    #[inline]
+    pub(super) fn was_taken(&mut self, taken: bool, now: Moment) -> Duration {
+        if taken {
+            self.refused_since = None;
+            return Duration::ZERO;
+        }
+        now.since(*self.refused_since.get_or_insert(now))
     }
 
     /// An operation has failed: the first word of the fabric's stays.

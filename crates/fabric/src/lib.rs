@@ -37,6 +37,7 @@
 //! Control memory is read and written in [`Pages`] and [`Ring`]s, by words and in order: peers change it at any time. Nothing here
 //! waits, retries or allocates in a post or an eventless poll.
 
+pub mod background;
 mod census;
 mod context;
 mod error;

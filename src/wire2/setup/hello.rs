@@ -204,6 +204,7 @@ impl Endpoint {
             name,
             epoch: Epoch(0),
             first_failure: None,
+            refused_since: None,
         });
         self.hands.channels.push(index);
         self.hands.keys.insert(key, channel);

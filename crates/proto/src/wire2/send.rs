@@ -75,6 +75,8 @@ pub struct SendFlow {
     free: u64,
     posting: u64,
     fins: u64,
+    /// A bit per place of a line whose message travels in parts, and not in a packet.
+    written: u64,
     fault: Option<Fault>,
     /// A message that was too long for its receive: the receiver is to learn of it.
     refused: Option<Refused>,
@@ -128,6 +130,7 @@ impl SendFlow {
             free: ALL_FREE,
             posting: 0,
             fins: 0,
+            written: 0,
             fault: None,
             refused: None,
             ending: Ending::default(),

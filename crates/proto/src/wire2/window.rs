@@ -8,7 +8,7 @@ use crate::ids::Line;
 /// lines that both ends still need.
 pub const WINDOW: u32 = 64;
 /// Messages that a sender keeps a record of: begun, and not yet reported.
-pub const RECORDS: usize = 48;
+pub const RECORDS: usize = 64;
 /// An immediate tells lines apart modulo this.
 pub const RESIDUES: u32 = 256;
 

@@ -27,7 +27,15 @@ impl<C: Connection> Endpoint<C> {
         }
         let words = peer.channel.shadow().inline_room_words();
         let submit = tenant.connection.submit(message, words, &mut peer.account, now);
-        let (id, frame) = match submit.map_err(SubmitError::Connection)? {
+        let submit = match submit {
+            Ok(submit) => submit,
+            Err(fault) => {
+                // What it owes its peer about that must leave.
+                self.table.touch(slot, &mut peer.owing, &peer.account, now);
+                return Err(SubmitError::Connection(fault));
+            }
+        };
+        let (id, frame) = match submit {
             Submit::Inline { message, frame } => (message, frame),
             other => {
                 self.table.touch(slot, &mut peer.owing, &peer.account, now);

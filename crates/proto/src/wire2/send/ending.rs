@@ -15,7 +15,7 @@ use crate::wire2::account::Account;
 use crate::wire2::fault::{Fault, Violation};
 use crate::wire2::frame::{Close, Frame, Lines};
 use crate::wire2::message::MessageId;
-use crate::wire2::window::RECORDS;
+use crate::wire2::window::{RECORDS, bit};
 
 /// How far the end of the connection is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,9 @@ impl SendFlow {
             let refused = self.refused.is_some_and(|refused| refused.line == line);
             let ahead = line.distance(self.first);
             let taken = ahead < u8::BITS && self.group.taken >> ahead & 1 == 1;
-            !refused && (taken || self.first.is_after(line))
+            // What travels in packets is written nowhere: the receiver drops it.
+            let written = self.written & bit(line) != 0;
+            !refused && written && (taken || self.first.is_after(line))
         };
         let asked = (0..u128::BITS).filter(|index| lines.set >> index & 1 == 1);
         asked.filter(|index| begun(lines.first.plus(*index))).fold(0, |set, index| set | 1 << index)
@@ -96,7 +98,7 @@ impl SendFlow {
     pub fn feeds_from(&self, region: u32) -> bool {
         let feeds = |record: &super::record::Record| {
             let unposted = matches!(record.state, State::Writing(writing) if !writing.is_posted() || writing.next_round(record.len).is_some());
-            unposted && record.source.region == region
+            unposted && record.source().region == region
         };
         self.posting != 0 && self.records.iter().any(feeds)
     }

@@ -10,7 +10,7 @@ use crate::wire2::credit;
 use crate::wire2::fault::{Fault, Violation};
 use crate::wire2::frame;
 use crate::wire2::unadvertised::Sent;
-use crate::wire2::window::{WINDOW, within};
+use crate::wire2::window::{WINDOW, bit, within};
 
 impl SendFlow {
     /// The line for a message of this tag.
@@ -155,6 +155,7 @@ impl SendFlow {
             }
             let sent = self.unadvertised.pop().ok_or(Violation::Done)?;
             account.sent -= credit::cost(sent.len);
+            self.written &= !bit(self.first);
             self.first = self.first.plus(1);
             self.open_groups(account)?;
         }
@@ -175,6 +176,7 @@ impl SendFlow {
             let Some(sent) = self.unadvertised.take(line, advert.tag) else { continue };
             account.sent -= credit::cost(sent.len);
             self.adverts.take(line);
+            self.written &= !bit(line);
             self.group.taken |= 1 << index;
             self.compare(sent, line, advert.len, advert.cut);
         }

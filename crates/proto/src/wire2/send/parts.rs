@@ -95,7 +95,7 @@ impl SendFlow {
                 Some(Immediate::new(to, line, part.into(), last, whole, low))
             }
         };
-        let Source { address, region } = record.source;
+        let Source { address, region } = record.source();
         Some(PartWrite {
             message: MessageId(low8(at as u64)),
             part,

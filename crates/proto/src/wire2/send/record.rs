@@ -14,7 +14,8 @@ use crate::wire2::split::Split;
 /// One message. Its target is the advert of its line, which stays until the receiver has completed that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    pub(super) source: Source,
+    address: u64,
+    region: u32,
     /// The line that it fills; of an inline message without an advert, its number.
     pub(super) line: Line,
     pub(super) len: u64,
@@ -58,8 +59,21 @@ pub(super) enum Path {
 }
 
 impl Record {
+    #[inline]
+    pub(super) const fn new(source: Source, line: Line, len: u64, state: State) -> Self {
+        // Flat, so that 64 of them take 3 KiB.
+        let Source { address, region } = source;
+        Self { address, region, line, len, state }
+    }
+
+    #[inline]
+    pub(super) const fn source(&self) -> Source {
+        Source { address: self.address, region: self.region }
+    }
+
     pub(super) const FREE: Self = Self {
-        source: Source { address: 0, region: 0 },
+        address: 0,
+        region: 0,
         line: Line::FIRST,
         len: 0,
         state: State::Free,

@@ -11,7 +11,7 @@ use crate::wire2::frame::{INLINE_WORDS, Inline};
 use crate::wire2::message::{MessageId, Source};
 use crate::wire2::terms::InlineLimits;
 use crate::wire2::unadvertised::Sent;
-use crate::wire2::window::RECORDS;
+use crate::wire2::window::{RECORDS, bit};
 
 impl SendFlow {
     /// Takes a message, if it can be sent now. `words` is the room in the open packet.
@@ -53,6 +53,7 @@ impl SendFlow {
             if INLINE_WORDS + frame.payload_words() > words {
                 return Ok(Submit::NotNow);
             }
+            self.written &= !bit(line);
             self.take_line(line, account);
             let message = self.record(message.source, line, len, State::Inline);
             return Ok(Submit::Inline { message, frame });
@@ -63,6 +64,7 @@ impl SendFlow {
             self.refused = Some(Refused { line, len, owed: true });
             return Err(self.stick(Fault::Unsendable { len }));
         }
+        self.written |= bit(line);
         self.take_line(line, account);
         let split = self.terms.cutting.split(len);
         let state = State::Writing(Writing::new(split, path));
@@ -94,6 +96,7 @@ impl SendFlow {
         account.sent += cost;
         self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len });
         if !self.terms.grouped {
+            self.written &= !bit(self.first);
             self.first = self.first.plus(1);
         }
         let message = self.record(message.source, number, message.len, State::Inline);
@@ -118,7 +121,7 @@ impl SendFlow {
     fn record(&mut self, source: Source, line: Line, len: u64, state: State) -> MessageId {
         let at = self.free.trailing_zeros() as usize % RECORDS;
         self.free &= !(1 << at);
-        self.records[at] = Record { source, line, len, state };
+        self.records[at] = Record::new(source, line, len, state);
         MessageId(crate::bits::low8(at as u64))
     }
 

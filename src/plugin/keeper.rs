@@ -1,0 +1,125 @@
+//! The keeper: a thread that polls endpoints in NCCL's place.
+//!
+//! NCCL may stop calling for good once its last request is reported, while packets are unacknowledged or a peer asks whether we live.
+//! So one thread per process polls, under the same lock, an endpoint that nobody has polled for 10 ms while it owes something, and now
+//! and then one that owes nothing. It begins with the first endpoint, ends with the last, takes no signals, calls no CUDA, and never
+//! waits for a lock: who has it polls.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::registry;
+
+/// The keeper sleeps no longer, and no shorter.
+const LONGEST: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(1);
+/// An endpoint that another thread has is asked again after this.
+const BUSY: Duration = Duration::from_millis(50);
+/// A keeper that wakes later than this is woken for an endpoint that owes something.
+const SOON: Duration = Duration::from_millis(15);
+
+#[derive(Debug)]
+struct Keeper {
+    endpoints: Vec<u16>,
+    thread: Option<JoinHandle<()>>,
+    /// It was woken before its time.
+    is_woken: bool,
+}
+
+static KEEPER: Mutex<Keeper> =
+    Mutex::new(Keeper { endpoints: Vec::new(), thread: None, is_woken: false });
+static BELL: Condvar = Condvar::new();
+/// When the keeper wakes next, in nanoseconds of [`clock`]; the end of time while there is none.
+static WAKES: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// An endpoint is open: it is kept from now on.
+pub(super) fn watch(number: u16) {
+    let mut keeper = lock();
+    keeper.endpoints.push(number);
+    if keeper.thread.is_none() {
+        match fabric::background::spawn("ironrail-keeper", run) {
+            Ok(thread) => keeper.thread = Some(thread),
+            Err(error) => log::warn!(
+                "no thread for what is to be done while NCCL does not call ({error}): peers may take an idle rank for dead"
+            ),
+        }
+    }
+}
+
+/// An endpoint closes. The last one takes the keeper along.
+pub(super) fn forget(number: u16) {
+    let thread = {
+        let mut keeper = lock();
+        if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
+            keeper.endpoints.swap_remove(at);
+        }
+        if keeper.endpoints.is_empty() { keeper.thread.take() } else { None }
+    };
+    if let Some(thread) = thread {
+        BELL.notify_all();
+        // It has caught what panicked.
+        let _ended = thread.join();
+    }
+}
+
+/// An endpoint owes something, and its caller may not come back: the keeper looks after it soon.
+#[inline]
+pub(super) fn wake() {
+    let soon = clock().saturating_add(nanos(SOON));
+    if WAKES.load(Ordering::Relaxed) > soon {
+        ring();
+    }
+}
+
+#[cold]
+fn ring() {
+    lock().is_woken = true;
+    BELL.notify_all();
+}
+
+fn run() {
+    let mut keeper = lock();
+    while !keeper.endpoints.is_empty() {
+        let endpoints = keeper.endpoints.clone();
+        keeper.is_woken = false;
+        drop(keeper);
+        let wait = endpoints.into_iter().map(keep).min().unwrap_or(LONGEST);
+        let wait = wait.clamp(SHORTEST, LONGEST);
+        keeper = lock();
+        WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);
+        if !keeper.is_woken && !keeper.endpoints.is_empty() {
+            let waited = BELL.wait_timeout(keeper, wait);
+            keeper = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+    WAKES.store(u64::MAX, Ordering::Relaxed);
+}
+
+/// Polls an endpoint, if that is due; how long until it will be.
+fn keep(number: u16) -> Duration {
+    let Some(mut cell) = registry::try_lock(number) else { return BUSY };
+    let Some(endpoint) = cell.as_deref_mut() else { return BUSY };
+    let kept = catch_unwind(AssertUnwindSafe(|| endpoint.keep()));
+    kept.unwrap_or_else(|_| {
+        endpoint.panicked();
+        None
+    })
+    .unwrap_or(LONGEST)
+}
+
+fn lock() -> MutexGuard<'static, Keeper> {
+    KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nanoseconds since the first call.
+fn clock() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    nanos(BEGAN.get_or_init(Instant::now).elapsed())
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
