@@ -30,10 +30,8 @@ impl Endpoint {
         } else if let Ok((slot, comm)) = self.comms.any(about, Noun::Comm) {
             (comm.failure, comm.told) = (Some(PANICKED), true);
             let now = self.now();
-            self.core.with(&mut self.hands, slot, now, |seat, _| {
-                if let Some(flow) = seat.flow_mut() {
-                    flow.fail("a call about the connection has panicked");
-                }
+            self.core.with(&mut self.hands, slot, now, |flow, _| {
+                flow.fail("a call about the connection has panicked");
             });
         }
     }

@@ -121,8 +121,8 @@ impl Endpoint {
             *place = Receive { target, address, len, tag, keys, host };
         }
         let receives = &receives[..all.len()];
-        let posted = core.with(hands, slot, now, |seat, account| {
-            let flow = seat.receiver_mut()?;
+        let posted = core.with(hands, slot, now, |flow, account| {
+            let flow = flow.receiver_mut()?;
             budget.give_back(std::mem::take(&mut account.entries_freed));
             let cost = receives.iter().map(|receive| flow.entries(receive.len)).sum();
             if flow.fault().is_none() && !budget.take(slot, cost) {
@@ -151,13 +151,13 @@ impl Endpoint {
     fn gather_keys(&self, slot: Slot, all: &[Bytes], keys: &mut Vec<u64>) -> usize {
         keys.clear();
         let channel = self.comms.at(slot).map(|comm| comm.channel);
-        let Some(met) = channel.and_then(|channel| self.hands.met(channel)) else { return 0 };
+        let Some(peer) = channel.and_then(|channel| self.hands.peer(channel)) else { return 0 };
         for bytes in all {
             if let Some(region) = self.hands.region(bytes.region) {
-                keys.extend(met.data.iter().map(|lane| region.key(lane.nic)));
+                keys.extend(peer.data.iter().map(|lane| region.key(lane.nic)));
             }
         }
-        met.data.len()
+        peer.data.len()
     }
 
     /// The request of a receive that may end before its bytes are there.
@@ -207,8 +207,8 @@ impl Endpoint {
     fn ask_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
         let now = self.now();
         let message = MessageId::new((line & 63) as u8);
-        let polled = self.core.with(&mut self.hands, slot, now, |seat, _| {
-            seat.sender_mut().map(|flow| flow.poll(message))
+        let polled = self.core.with(&mut self.hands, slot, now, |flow, _| {
+            flow.sender_mut().map(|flow| flow.poll(message))
         });
         match polled.flatten() {
             Some(SendPoll::Pending) => Ok(Tested::Pending),
@@ -224,8 +224,8 @@ impl Endpoint {
         let optional = request.is(HandleKind::OptionalReceiveRequest);
         let mut sizes = [0; MAX_GROUP];
         let mut carried = 0;
-        let polled = self.core.with(&mut self.hands, slot, now, |seat, _| {
-            let flow = seat.receiver_mut()?;
+        let polled = self.core.with(&mut self.hands, slot, now, |flow, _| {
+            let flow = flow.receiver_mut()?;
             let first = line_near(flow.next(), line);
             let polled = flow.poll(first);
             if let ReceivePoll::Done { count } = polled {

@@ -5,8 +5,7 @@
 use std::time::{Duration, Instant};
 
 use fabric::{Carried, Posts};
-use proto::wire2::ChannelId;
-use proto::wire2::setup::Seat;
+use proto::wire2::{ChannelId, Flow};
 
 use super::Endpoint;
 use super::comms::{Side, low16};
@@ -44,11 +43,7 @@ impl Endpoint {
             return Ok(());
         }
         let now = self.now();
-        self.core.with(&mut self.hands, slot, now, |seat, account| {
-            if let Some(flow) = seat.flow_mut() {
-                flow.close(account);
-            }
-        });
+        self.core.with(&mut self.hands, slot, now, |flow, account| flow.close(account));
         self.budget.forget(slot);
         // Its last words leave: the caller may not be heard of again, and the peer may wait for them. Some providers send only what a
         // later poll pushes.
@@ -60,17 +55,15 @@ impl Endpoint {
     /// Slots whose connections are over are free again.
     #[cold]
     pub(super) fn release_closed(&mut self) {
-        let now = self.now();
-        self.release_abandoned(now);
-        let over = |slot| self.core.connection(slot).is_none_or(Seat::is_over);
+        let over = |slot| self.core.connection(slot).is_none_or(Flow::is_over);
         let closed: Vec<_> =
             self.comms.iter().filter(|(slot, comm)| comm.is_closing && over(*slot)).collect();
         let closed: Vec<_> = closed.into_iter().map(|(slot, _)| slot).collect();
         for slot in closed {
-            let Some(seat) = self.core.disconnect(slot) else { continue };
+            let Some(flow) = self.core.disconnect(slot) else { continue };
             self.comms.remove(slot);
             self.closing = self.closing.saturating_sub(1);
-            if let Some(flow) = seat.receiver() {
+            if let Some(flow) = flow.receiver() {
                 self.counters.add_receives(&flow.dropped());
                 self.budget.give_back(flow.entries_held());
             }
@@ -168,7 +161,7 @@ impl Endpoint {
             let side = super::comms::side_of(handle);
             let _closed = self.close_comm(handle, side, Noun::Comm);
         }
-        for (channel, _) in (0..).map(ChannelId).zip(self.hands.channels.clone()) {
+        for (channel, _) in (0..).map(ChannelId).zip(&self.hands.channels) {
             self.core.end(channel);
         }
     }

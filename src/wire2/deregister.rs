@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proto::wire2::Flow;
 use proto::wire2::Slot;
-use proto::wire2::setup::Seat;
 
 use super::Endpoint;
 use super::hands::name_of;
@@ -27,8 +27,6 @@ use crate::label::Label;
 const LAST_POLLS: u32 = 64;
 /// How long a peer is given to answer once one has not.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
-/// A provider that takes nothing for a living peer does so for moments.
-const GONE_AFTER: Duration = Duration::from_millis(200);
 /// How much less time the next peer is given after one that let its wait pass: many of them cost little more than the first.
 const PATIENCE_SHRINKS: u32 = 6;
 
@@ -105,7 +103,7 @@ impl Endpoint {
     /// The connections that may touch the memory by this handle.
     fn touching(&self, handle: Handle) -> Vec<Slot> {
         let name = name_of(handle.slot(), handle.generation());
-        let touches = |seat: &Seat| match (seat.sender(), seat.receiver()) {
+        let touches = |flow: &Flow| match (flow.sender(), flow.receiver()) {
             (Some(flow), _) => flow.feeds_from(name),
             (_, Some(flow)) => flow.exposes(name),
             _ => false,
@@ -121,13 +119,7 @@ impl Endpoint {
         let now = self.now();
         let is_dead = |slot: &Slot| {
             let (channel, _) = self.hands.seats[slot.index()];
-            let peer = self.hands.peer_of(channel);
-            let met = peer.met.as_ref();
-            // Nothing is taken for it, or what was taken has failed.
-            met.is_some_and(|met| {
-                let refused = met.refused_since.is_some_and(|since| now.since(since) >= GONE_AFTER);
-                refused || peer.failure.is_some() && met.first_failure.is_some()
-            })
+            self.hands.peer(channel).is_none_or(|peer| peer.is_gone(now))
         };
         !used && !self.reads_from(region) && self.touching(handle).iter().all(is_dead)
     }
@@ -137,15 +129,15 @@ impl Endpoint {
         let name = name_of(handle.slot(), handle.generation());
         let now = self.now();
         for slot in self.touching(handle) {
-            self.core.with(&mut self.hands, slot, now, |seat, _| {
-                if let Some(flow) = seat.receiver_mut() {
+            self.core.with(&mut self.hands, slot, now, |flow, _| {
+                if let Some(flow) = flow.receiver_mut() {
                     flow.withdraw();
-                } else if let Some(flow) = seat.sender_mut() {
+                } else if let Some(flow) = flow.sender_mut() {
                     flow.give_up_region(name);
                 }
             });
             if let Some(comm) = self.comms.at_mut(slot) {
-                let peer = self.hands.peer_of(comm.channel).label();
+                let peer = self.hands.label(comm.channel);
                 let cause = match comm.side {
                     super::comms::Side::Send => Cause::SendDeregistered.sending(peer),
                     super::comms::Side::Receive => Cause::ReceiveDeregistered.receiving(peer),
@@ -174,7 +166,7 @@ impl Endpoint {
         let handle = self.leaving[at].handle;
         let names = self.touching(handle).into_iter().map(|slot| {
             let (channel, _) = self.hands.seats[slot.index()];
-            self.hands.peer_of(channel).label().text().to_owned()
+            self.hands.label(channel).text().to_owned()
         });
         let mut names: Vec<String> = names.collect();
         names.sort();

@@ -2,10 +2,9 @@
 
 use proto::wire2::channel::{WriteId, Written};
 use proto::wire2::flow;
-use proto::wire2::letter::{LETTER_WORDS, Letter};
 use proto::wire2::{ChannelId, Epoch, Event, Immediate, Moment, Slot};
 
-use super::hands::{Hands, Happened, LETTER_MAGIC};
+use super::hands::{Hands, Happened};
 use super::letters::About;
 use super::nics::Port;
 use super::operation::Purpose;
@@ -138,14 +137,13 @@ impl Hands {
     #[inline]
     fn arrived(&mut self, nic: usize, bits: u64, len: u64) -> Option<Happened> {
         let immediate = Immediate::from_bits(bits);
-        let named = usize::from(immediate.connection());
-        let slot = Slot::new(named & (Slot::COUNT - 1))?;
-        if let Some((channel, generation)) = self.seats.get(slot.index()).copied()
-            && usize::from(generation.get() & 3) == named / Slot::COUNT
-            && let Some(rail) = self.met(channel).and_then(|met| met.data_rail(nic))
+        let connection = immediate.connection();
+        let slot = usize::from(connection) & (Slot::COUNT - 1);
+        if let Some((channel, _)) = self.seats.get(slot)
+            && let Some(rail) = self.peer(*channel).and_then(|peer| peer.data_rail(nic))
         {
             let event = flow::Event::Arrived { rail, immediate, len };
-            return Some(Event::Connection { slot, generation, event });
+            return Some(Event::Arrived { connection, event });
         }
         self.news.strays.push((len, bits));
         None
@@ -161,11 +159,11 @@ impl Hands {
         well: bool,
     ) -> Option<Happened> {
         let channel = ChannelId(channel.into());
-        let met = self.met(channel)?;
+        let peer = self.peer(channel)?;
         // The newest epoch that ends in this byte and is not later than what was posted.
-        let behind = low_byte(met.epoch.0).wrapping_sub(epoch);
-        let epoch = Epoch(met.epoch.0.wrapping_sub(behind.into()));
-        let rail = met.control_rail(nic)?;
+        let behind = low_byte(peer.epoch.0).wrapping_sub(epoch);
+        let epoch = Epoch(peer.epoch.0.wrapping_sub(behind.into()));
+        let rail = peer.control_rail(nic)?;
         Some(Event::Wrote { channel, write: WriteId { epoch, what }, rail, well })
     }
 
@@ -192,27 +190,11 @@ impl Hands {
             Purpose::Inbox { buffer } => {
                 let bytes = letters.arrived(buffer, len);
                 letters.ended(buffer);
-                self.heard(bytes)
+                self.news.mail.push(bytes);
+                None
             }
             _ => None,
         }
-    }
-
-    /// QUERY and STATUS are for the loop, all else is for the endpoint.
-    fn heard(&mut self, bytes: Vec<u8>) -> Option<Happened> {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let [magic, words @ ..] = words else {
-            self.news.mail.push(bytes);
-            return None;
-        };
-        if u64::from_le_bytes(*magic) != LETTER_MAGIC {
-            self.news.mail.push(bytes);
-            return None;
-        }
-        let words: &[[u8; 8]; LETTER_WORDS] = words.try_into().ok().filter(|_| rest.is_empty())?;
-        let letter = Letter::decode(&words.map(u64::from_le_bytes))?;
-        let channel = *self.keys.get(&letter.key)?;
-        Some(Event::Letter { channel, letter, proven: false })
     }
 
     #[cold]

@@ -12,12 +12,14 @@ impl Endpoint {
     #[cold]
     pub(super) fn failed(&mut self, slot: Slot, fault: Fault) -> Error {
         let (channel, _) = self.hands.seats[slot.index()];
-        if fault == Fault::Ended && self.hands.peer_of(channel).failure.is_none() {
+        if fault == Fault::Ended
+            && self.hands.peer(channel).is_none_or(|peer| peer.failure.is_none())
+        {
             // The channel is failing, and the next poll says why.
             self.progress();
         }
         let cause = self.cause_of(channel, fault);
-        let peer = self.hands.peer_of(channel).label();
+        let peer = self.hands.label(channel);
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
         let error = comm.failure.unwrap_or_else(|| match comm.side {
             Side::Send => cause.sending(peer),
@@ -32,8 +34,8 @@ impl Endpoint {
     }
 
     fn cause_of(&self, channel: ChannelId, fault: Fault) -> Cause {
-        let peer = self.hands.peer_of(channel);
-        let of_fabric = || peer.met.as_ref().and_then(|met| met.first_failure);
+        let peer = self.hands.peer(channel);
+        let of_fabric = || peer.and_then(|peer| peer.first_failure);
         match fault {
             Fault::TooLong { line, sent, posted } => {
                 Cause::TooLong { line: line.number(), sent, posted }
@@ -44,7 +46,9 @@ impl Endpoint {
             Fault::Violation(violation) => Cause::Broke(violation.text()),
             Fault::Withdrawn => Cause::Withdrawn,
             Fault::Closed => Cause::ConnectionClosed,
-            Fault::Ended => peer.failure.map_or(Cause::ConnectionClosed, |failure| failure.cause),
+            Fault::Ended => peer
+                .and_then(|peer| peer.failure)
+                .map_or(Cause::ConnectionClosed, |failure| failure.cause),
             Fault::Transport { code } => of_fabric().unwrap_or(Cause::Transport { code }),
             Fault::PeerFailed { line } => Cause::PeerFailed { line: line.number() },
             Fault::Misuse(what) => Cause::Misuse(what),
@@ -54,19 +58,17 @@ impl Endpoint {
     /// A channel is over, or has failed: its connections know, and NCCL hears of it by them.
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
-        self.forget_opens(channel);
         let bound_ms = u32::try_from(self.settings.peer_timeout.as_millis()).unwrap_or(u32::MAX);
-        let Some(met) = self.hands.met(channel) else { return };
-        let of_fabric = met.first_failure;
+        let Some(peer) = self.hands.peer_mut(channel) else { return };
+        let of_fabric = peer.first_failure;
         let cause = match outcome {
             Outcome::Over => return,
             Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },
             Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
             Outcome::Failed(cause) => Cause::Channel(cause),
         };
-        let peer = self.hands.peer_of_mut(channel);
         let error = *peer.failure.get_or_insert(cause.into());
-        log::debug!("the channel to {} has failed: {error}", peer.label().text());
+        log::debug!("the channel to {} has failed: {error}", peer.label());
     }
 }
 

@@ -147,7 +147,7 @@ impl Endpoint {
         let (_, found) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
         let (channel, rails) = (found.channel, found.flushing.rails(place));
         let running = found.flushing.nics;
-        let lanes = self.hands.met(channel).map_or(&[][..], |met| &met.data);
+        let lanes = self.hands.peer(channel).map_or(&[][..], |peer| &peer.data);
         let brought = lanes.iter().enumerate().filter(|(rail, _)| rails >> rail & 1 == 1);
         let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
         if unposted == 0 || (!self_read && place == Place::Host) {

@@ -6,22 +6,20 @@
 //!                                                └─────▶ HELLOs, OPENs, ends: for the endpoint, after the poll
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
-use proto::codec::Bounded;
-use proto::rails::Rail;
 use proto::wire2::channel::{Post, WriteId, Written};
 use proto::wire2::endpoint::LentInbox;
-use proto::wire2::flow::Action;
-use proto::wire2::frame::Open;
-use proto::wire2::letter::{Body, Letter};
+use proto::wire2::flow::{Action, Flow};
+use proto::wire2::frame::{Open, Refused};
+use proto::wire2::letter::Letter;
 use proto::wire2::memory::{MemoryId, Payload, Shadows};
 use proto::wire2::receive::{Copy, Place};
-use proto::wire2::setup::{EndpointId, Entries, Hello, Host, Role, Seat};
+use proto::wire2::setup::Peers;
 use proto::wire2::{
     Account, Breach, ChannelId, Event, Generation, MessageId, Moment, Nonce, Outcome, Outgoing,
     PartWrite, Perform, Slot,
@@ -29,10 +27,10 @@ use proto::wire2::{
 
 use super::events::Cursor;
 use super::letters::About;
-use super::memory::{ControlMemory, RING, Unit};
+use super::memory::{ControlMemory, Unit};
 use super::nics::Port;
 use super::operation::Purpose;
-use super::peers::{Met, Peer};
+use super::peers::Peer;
 use super::prove::{Mac, random_number};
 use super::region::UserRegion;
 use super::slots::Slots;
@@ -42,9 +40,6 @@ use crate::label::Label;
 /// What of a region's name stands for the landing page: messages without bytes.
 pub(super) const LANDING: u32 = u32::MAX;
 
-/// What precedes QUERY and STATUS.
-pub(super) const LETTER_MAGIC: u64 = u64::from_le_bytes(*b"IRletter");
-
 /// The events of the endpoint's own connections.
 pub(super) type Happened = Event<proto::wire2::flow::Event>;
 
@@ -53,7 +48,6 @@ pub(super) type Happened = Event<proto::wire2::flow::Event>;
 pub(super) struct News {
     /// HELLOs, or garbage.
     pub(super) mail: Vec<Vec<u8>>,
-    pub(super) opens: Vec<(ChannelId, Open)>,
     pub(super) ended: Vec<(ChannelId, Outcome)>,
     pub(super) flushes: Vec<(u16, bool)>,
     pub(super) probes: Vec<super::operation::Attempt>,
@@ -67,7 +61,6 @@ pub(super) struct News {
 impl News {
     fn is_none(&self) -> bool {
         self.mail.is_empty()
-            && self.opens.is_empty()
             && self.ended.is_empty()
             && self.flushes.is_empty()
             && self.probes.is_empty()
@@ -80,22 +73,18 @@ impl News {
 /// What performing needs.
 #[derive(Debug)]
 pub(super) struct Hands {
-    pub(super) id: EndpointId,
     pub(super) nics: Vec<Port>,
     pub(super) memory: ControlMemory,
     pub(super) regions: Slots<Arc<UserRegion>>,
     /// What an empty message is sent from and received into.
     pub(super) landing: Arc<UserRegion>,
-    pub(super) peers: Vec<Peer>,
-    /// The peer of each channel.
-    pub(super) channels: Vec<usize>,
-    /// Whose letters name this number.
-    pub(super) keys: HashMap<u64, ChannelId>,
+    /// Listeners, and who is met.
+    pub(super) peers: Peers<Mac>,
+    /// The other end of each channel, by its number.
+    pub(super) channels: Vec<Peer>,
     /// The channel and generation of each connection, by slot.
     pub(super) seats: Vec<(ChannelId, Generation)>,
     pub(super) capabilities: Capabilities,
-    pub(super) rails: Vec<Rail>,
-    pub(super) host: Host,
     pub(super) queued: VecDeque<Happened>,
     pub(super) cursor: Cursor,
     /// The moment of the poll.
@@ -112,28 +101,20 @@ impl Hands {
         !self.news.is_none()
     }
 
-    pub(super) fn peer_of(&self, channel: ChannelId) -> &Peer {
-        &self.peers[self.channels[channel.0 as usize]]
-    }
-
-    pub(super) fn peer_of_mut(&mut self, channel: ChannelId) -> &mut Peer {
-        &mut self.peers[self.channels[channel.0 as usize]]
+    #[inline]
+    pub(super) fn peer(&self, channel: ChannelId) -> Option<&Peer> {
+        self.channels.get(channel.0 as usize)
     }
 
     #[inline]
-    pub(super) fn met_mut(&mut self, channel: ChannelId) -> Option<&mut Met> {
-        let peer = *self.channels.get(channel.0 as usize)?;
-        self.peers.get_mut(peer)?.met.as_mut()
+    pub(super) fn peer_mut(&mut self, channel: ChannelId) -> Option<&mut Peer> {
+        self.channels.get_mut(channel.0 as usize)
     }
 
-    #[inline]
-    pub(super) fn met(&self, channel: ChannelId) -> Option<&Met> {
-        let peer = *self.channels.get(channel.0 as usize)?;
-        self.peers.get(peer)?.met.as_ref()
-    }
-
-    pub(super) fn find_peer(&self, id: EndpointId, half: Option<Role>) -> Option<usize> {
-        self.peers.iter().position(|peer| peer.id == id && peer.half == half)
+    /// What the other end of a channel is called.
+    #[cold]
+    pub(super) fn label(&self, channel: ChannelId) -> Label {
+        self.peer(channel).map_or_else(|| Label::of("a peer"), Peer::label)
     }
 
     /// Which of our control rails that of this NIC is: regions of control memory stand in that order.
@@ -151,43 +132,12 @@ impl Hands {
         self.regions.get(slot, generation)
     }
 
-    /// What we say of ourselves to a peer.
-    pub(super) fn hello(&self, peer: &Peer, channel: &[u8]) -> Option<Vec<u8>> {
-        let mut hello = Hello {
-            from: self.id,
-            to: peer.id,
-            nonce: peer.nonce,
-            echo: peer.theirs,
-            capabilities: self.capabilities,
-            rails: self.rails.clone(),
-            host: self.host,
-            entries: Entries::default(),
-            channel: Bounded::new(channel)?,
-        };
-        let credential = peer.credential;
-        hello.add_entry(credential.listener, credential.role, &credential.secret, &Mac);
-        hello.encode().inspect_err(|error| log::error!("a HELLO cannot be made: {error}")).ok()
-    }
-
-    fn letter_bytes(&self, channel: ChannelId, letter: &Letter) -> Option<Vec<u8>> {
-        let words = letter.encode();
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        match letter.body {
-            Body::Hello(_) => self.hello(self.peer_of(channel), &bytes),
-            Body::Query(_) | Body::Status(_) => {
-                Some([LETTER_MAGIC.to_le_bytes().as_slice(), &bytes].concat())
-            }
-        }
-    }
-
     /// Posts a part. None: not now.
     #[inline]
     fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
         let &PartWrite { message, part, rail, source, target, key, len, immediate } = write;
         let (channel, generation) = *self.seats.get(slot.index())?;
-        let peer = *self.channels.get(channel.0 as usize)?;
-        let met = self.peers.get(peer)?.met.as_ref()?;
-        let lane = *met.data.get(usize::from(rail))?;
+        let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
         let region = if source.region == LANDING {
             &self.landing
         } else {
@@ -221,8 +171,8 @@ impl Hands {
     #[cold]
     fn never_written(&mut self, slot: Slot, message: MessageId, part: u8, cause: Cause) {
         let (channel, generation) = self.seats[slot.index()];
-        if let Some(met) = self.met_mut(channel) {
-            met.failed(cause);
+        if let Some(peer) = self.peer_mut(channel) {
+            peer.failed(cause);
         }
         let event = proto::wire2::flow::Event::WriteFailed { message, part, code: 0 };
         self.queued.push_back(Event::Connection { slot, generation, event });
@@ -243,7 +193,7 @@ impl Hands {
     }
 
     fn lent(&mut self, channel: ChannelId, rail: u8) -> Result<LentInbox, Option<FabricError>> {
-        let lane = self.met(channel).and_then(|met| met.control.get(usize::from(rail)));
+        let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail)));
         let nic = lane.ok_or(None)?.nic;
         let memory = self.memory.take(&mut self.nics)?;
         let control = self.control_number(nic);
@@ -266,7 +216,7 @@ impl Shadows for Hands {
     }
 }
 
-impl Perform<Seat> for Hands {
+impl Perform<Flow> for Hands {
     type Inbox = Unit;
 
     #[inline]
@@ -276,13 +226,12 @@ impl Perform<Seat> for Hands {
 
     #[inline]
     fn post(&mut self, channel: ChannelId, post: &Post) -> bool {
-        let Some(peer) = self.channels.get(channel.0 as usize).copied() else { return false };
-        let lane =
-            self.peers[peer].met.as_ref().and_then(|met| met.control.get(usize::from(post.rail)));
-        let Some(lane) = lane.copied() else { return false };
+        let rail = usize::from(post.rail);
+        let lane = self.peer(channel).and_then(|peer| peer.control.get(rail)).copied();
+        let Some(lane) = lane else { return false };
         let number = if lane.nic == 0 { 0 } else { self.control_number(lane.nic) };
-        let Some(met) = self.peers[peer].met.as_mut() else { return false };
-        met.epoch = post.write.epoch;
+        let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return false };
+        peer.epoch = post.write.epoch;
         let (at, len) = (post.at as usize, post.bytes as usize);
         let Some(local) = self.memory.local(post.from, number, at, len) else { return false };
         let remote = RemoteBytes {
@@ -294,10 +243,10 @@ impl Perform<Seat> for Hands {
         let token = token_of(channel, post.write).token();
         let posted = nic.write_control(&write, token);
         match posted {
-            Ok(Posted::Accepted) => met.was_taken(true, self.now).is_zero(),
+            Ok(Posted::Accepted) => peer.was_taken(true, self.now).is_zero(),
             Ok(Posted::Full) => false,
             Ok(Posted::Again) => {
-                let refused = met.was_taken(false, self.now);
+                let refused = peer.was_taken(false, self.now);
                 refused >= self.refusals_bound && self.refused_for_good(channel, post)
             }
             Err(error) => {
@@ -308,8 +257,8 @@ impl Perform<Seat> for Hands {
     }
 
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool {
-        let lane = self.met(channel).and_then(|met| met.control.get(usize::from(rail))).copied();
-        let (Some(lane), Some(bytes)) = (lane, self.letter_bytes(channel, letter)) else {
+        let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail))).copied();
+        let (Some(lane), Some(bytes)) = (lane, self.peers.message(channel, letter)) else {
             return false;
         };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
@@ -318,19 +267,19 @@ impl Perform<Seat> for Hands {
         let now = self.now;
         match sent {
             Ok(Posted::Accepted) => {
-                self.met_mut(channel).is_none_or(|met| met.was_taken(true, now).is_zero())
+                self.peer_mut(channel).is_none_or(|peer| peer.was_taken(true, now).is_zero())
             }
             Ok(Posted::Full) => false,
             Ok(Posted::Again) => {
-                if let Some(met) = self.met_mut(channel) {
-                    met.was_taken(false, now);
+                if let Some(peer) = self.peer_mut(channel) {
+                    peer.was_taken(false, now);
                 }
                 false
             }
             Err(error) => {
                 let cause = Cause::CannotReach { rail: Label::of(label), fault: error };
-                if let Some(met) = self.met_mut(channel) {
-                    met.failed(cause);
+                if let Some(peer) = self.peer_mut(channel) {
+                    peer.failed(cause);
                 }
                 self.queued.push_back(Event::LetterFailed { channel, rail });
                 true
@@ -446,17 +395,17 @@ impl Perform<Seat> for Hands {
         self.memory.release(memory);
     }
 
-    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) {
-        self.news.opens.push((channel, *open));
+    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
+        self.peers.asked(channel, open)
     }
 
     fn violated(&mut self, slot: Slot, breach: Breach) {
         let (channel, _) = self.seats[slot.index()];
-        let peer = self.peer_of(channel).label();
-        log::error!("{} broke the protocol: {}", peer.text(), breach.0);
+        log::error!("{} broke the protocol: {}", self.label(channel), breach.0);
     }
 
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
+        self.peers.ended(channel);
         self.news.ended.push((channel, outcome));
     }
 }
@@ -466,8 +415,8 @@ impl Hands {
     #[cold]
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
         let bound_ms = u32::try_from(self.refusals_bound.as_millis()).unwrap_or(u32::MAX);
-        if let Some(met) = self.met_mut(channel) {
-            met.failed(Cause::Silent { bound_ms });
+        if let Some(peer) = self.peer_mut(channel) {
+            peer.failed(Cause::Silent { bound_ms });
         }
         let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
         self.queued.push_back(event);
@@ -476,8 +425,8 @@ impl Hands {
 
     #[cold]
     fn post_failed(&mut self, channel: ChannelId, post: &Post, error: FabricError) {
-        if let Some(met) = self.met_mut(channel) {
-            met.failed(Cause::NotPosted(error));
+        if let Some(peer) = self.peer_mut(channel) {
+            peer.failed(Cause::NotPosted(error));
         }
         let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
         self.queued.push_back(event);
@@ -493,8 +442,8 @@ impl Hands {
         error: &fabric::CompletionError,
     ) {
         let rail = Label::of(&self.nics[nic].label);
-        if let Some(met) = self.met_mut(channel) {
-            met.failed(Cause::Completion { operation, rail, failed: error.into() });
+        if let Some(peer) = self.peer_mut(channel) {
+            peer.failed(Cause::Completion { operation, rail, failed: error.into() });
         }
     }
 }
@@ -533,4 +482,3 @@ const fn low_half(number: u32) -> u16 {
 
 /// Channels of one endpoint: a token names them by 16 bits.
 pub(super) const CHANNELS_MAX: usize = 1 << 16;
-const _: () = assert!(RING.bytes() == 64 << 10, "docs/protocol.md says so");

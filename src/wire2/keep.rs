@@ -21,7 +21,7 @@ impl Endpoint {
             self.hands.begin(now);
             self.core.keep(&mut self.hands, now);
             if self.hands.has_news() || self.closing > 0 {
-                self.attend(now);
+                self.attend();
             }
         }
         Some(self.core.keeper_due()?.since(now))

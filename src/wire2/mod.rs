@@ -41,7 +41,7 @@ mod setup;
 pub(crate) mod slots;
 pub(crate) mod tenants;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -49,8 +49,8 @@ use std::time::{Duration, Instant};
 use fabric::Pages;
 use proto::Capabilities;
 use proto::wire2::budget::Budget;
-use proto::wire2::setup::{ClosedListeners, Seat};
-use proto::wire2::{Moment, Slot};
+use proto::wire2::setup::{Peers, Presence};
+use proto::wire2::{Flow, Moment, Slot};
 
 use crate::comm::peer::Acquaintances;
 use crate::error::{Cause, Error, Result};
@@ -61,11 +61,14 @@ use cache::RegionCache;
 use comms::Comms;
 use counters::Counters;
 use deregister::Leaving;
+use events::Cursor;
 use flush::Flush;
 use hands::{Hands, News};
+use memory::ControlMemory;
 use nics::Port;
 pub(crate) use nics::{OPERATIONS, Opened};
 use probe::Probe;
+use prove::Mac;
 use region::UserRegion;
 use setup::{Listening, PendingConnect};
 use slots::Slots;
@@ -84,11 +87,10 @@ pub(crate) struct Endpoint {
     /// The probe of the device, while this endpoint makes it.
     probe: Option<Probe>,
     tenants: Tenants,
-    core: proto::wire2::Endpoint<Seat>,
+    core: proto::wire2::Endpoint<Flow>,
     hands: Hands,
     comms: Comms,
     listeners: Slots<Listening>,
-    closed_listeners: ClosedListeners,
     connects: Slots<PendingConnect>,
     /// Entries of completion queues that receives may take.
     budget: Budget,
@@ -130,24 +132,26 @@ impl Endpoint {
         let landing = landing.map(Arc::new).map_err(Cause::NoLandingPage)?;
         let first = first_generation();
         let entries = u32::try_from(settings.cq_entries).unwrap_or(u32::MAX);
-        let rails = setup::rails_of(&nics)?;
-        let hands = Hands {
+        let presence = Presence {
             id: prove::random_id().map_err(|_| Cause::NoRandom)?,
+            capabilities,
+            rails: setup::rails_of(&nics)?,
+            host: setup::host_of(&device, &settings),
+            offers: setup::offers_of(&settings),
+        };
+        let hands = Hands {
             nics,
-            memory: Default::default(),
+            memory: ControlMemory::default(),
             regions: Slots::new(regions::REGIONS_MAX)
                 .beginning_at(first)
                 .named(HandleKind::Region, number),
             landing,
-            peers: Vec::new(),
+            peers: Peers::new(presence, Mac),
             channels: Vec::new(),
-            keys: HashMap::new(),
             seats: Vec::new(),
             capabilities,
-            rails,
-            host: setup::host_of(&device, &settings),
             queued: VecDeque::new(),
-            cursor: Default::default(),
+            cursor: Cursor::default(),
             now: Moment::default(),
             refusals_bound: settings.peer_timeout,
             news: News::default(),
@@ -163,7 +167,6 @@ impl Endpoint {
             hands,
             comms: Comms::new(first),
             listeners: Slots::new(u16::MAX).beginning_at(first),
-            closed_listeners: ClosedListeners::default(),
             connects: Slots::new(u16::MAX).beginning_at(first),
             // The rest is for operations of our own, which complete in the same queues.
             budget: Budget::new(entries.saturating_sub(OPERATIONS.into())),
@@ -206,14 +209,14 @@ impl Endpoint {
         self.hands.begin(now);
         self.core.progress(&mut self.hands, now);
         if self.hands.has_news() || self.closing > 0 {
-            self.attend(now);
+            self.attend();
         }
     }
 
     /// What the loop has left to us.
     #[cold]
-    fn attend(&mut self, now: Moment) {
-        let News { mail, opens, ended, flushes, probes, failed_probes, strays, broken } =
+    fn attend(&mut self) {
+        let News { mail, ended, flushes, probes, failed_probes, strays, broken } =
             std::mem::take(&mut self.hands.news);
         if let Some(cause) = broken {
             self.fail_all(cause.into());
@@ -226,8 +229,7 @@ impl Endpoint {
             }
         }
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
-        mail.into_iter().for_each(|bytes| self.heard(&bytes, now));
-        opens.into_iter().for_each(|(channel, open)| self.asked(channel, open, now));
+        mail.into_iter().for_each(|bytes| self.heard(&bytes));
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         self.release_closed();
     }
@@ -246,11 +248,9 @@ impl Endpoint {
     #[cold]
     fn fail_all(&mut self, error: Error) {
         self.failure.get_or_insert(error);
-        for peer in &mut self.hands.peers {
+        for peer in &mut self.hands.channels {
             peer.failure.get_or_insert(error);
-            if let Some(met) = &peer.met {
-                self.core.fail(met.channel, proto::wire2::Cause::NoRail);
-            }
+            self.core.fail(peer.channel, proto::wire2::Cause::NoRail);
         }
     }
 

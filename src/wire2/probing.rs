@@ -142,5 +142,6 @@ impl Endpoint {
             let largest = &mut self.hands.capabilities.largest_write;
             *largest = self.settings.largest_write.min(*largest);
         }
+        self.hands.peers.settle(self.hands.capabilities);
     }
 }

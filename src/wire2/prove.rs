@@ -41,6 +41,14 @@ pub(super) fn random_number() -> Result<u64, getrandom::Error> {
     }
 }
 
+/// The same for the protocol. Where the system has none to give, nothing is proven and no connection comes about: 0 is no nonce.
+pub(super) fn drawn() -> u64 {
+    random_number().unwrap_or_else(|error| {
+        log::error!("no random number: {error}");
+        0
+    })
+}
+
 pub(super) fn random_id() -> Result<EndpointId, getrandom::Error> {
     random_bytes().map(EndpointId)
 }

@@ -1,24 +1,21 @@
-//! How connections come about: HELLO between endpoints, OPEN and OPENED on their channel. Nothing here blocks.
-//!
-//! ```text
-//!  connect   the handle ─▶ HELLO ─▶ the peer's HELLO: rails pair, a channel is made ─▶ OPEN ─▶ OPENED: the comm
-//!  accept    HELLO that one of our listeners proves: a channel is made ─▶ OPEN ─▶ OPENED has left: the comm
-//! ```
+//! How connections come about: what `proto::wire2::setup` says, done. Nothing here blocks.
 
 mod accept;
 mod connect;
-mod hello;
+mod meet;
 
 pub(super) use accept::Listening;
 pub(super) use connect::PendingConnect;
 
 use proto::codec::{Address, Name};
 use proto::rails::Rail;
-use proto::wire2::setup::{Features, Host};
+use proto::wire2::ChannelId;
+use proto::wire2::setup::{Features, Host, Offers};
 
 use super::Endpoint;
+use super::memory::RING;
 use super::nics::Port;
-use crate::error::{Cause, Result};
+use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{Device, Settings};
 
 /// The control rail on which endpoints meet.
@@ -54,19 +51,32 @@ pub(super) fn host_of(device: &Device, settings: &Settings) -> Host {
     }
 }
 
-impl Endpoint {
-    /// The longest message that may come inline to a receive of the host's.
-    pub(super) fn inline_host(&self) -> u16 {
-        self.settings.inline_bytes_max
+/// What we would like channels to be like.
+pub(super) fn offers_of(settings: &Settings) -> Offers {
+    Offers {
+        ring: RING,
+        inline_bytes_max: settings.inline_bytes_max,
+        shared_from: settings.stripe_bytes_min as u64,
     }
+}
 
-    /// The same without an advert: none where a connection may receive into GPU memory, which no copy of ours reaches.
-    pub(super) fn inline_unadvertised(&self) -> u16 {
-        if self.device.gpu_access.is_direct() { 0 } else { self.inline_host() }
+impl Endpoint {
+    /// The longest message that may come inline without an advert: none where a connection may receive into GPU memory, which no copy
+    /// of ours reaches.
+    fn inline_unadvertised(&self) -> u16 {
+        if self.device.gpu_access.is_direct() { 0 } else { self.settings.inline_bytes_max }
     }
 
     /// How our side can send and receive.
     fn features(&self, groups: bool) -> Features {
         Features { groups, fin_only: self.settings.force_fin }
+    }
+
+    /// Why a channel cannot go on, for a call of set-up.
+    fn channel_failure(&mut self, channel: ChannelId) -> Error {
+        match self.hands.peer_mut(channel).and_then(|peer| peer.failure.as_mut()) {
+            Some(failure) => super::failures::repeated(failure),
+            None => Cause::Bug(Bug::SlotTaken).into(),
+        }
     }
 }

@@ -71,9 +71,31 @@ impl Flow {
         }
     }
 
+    /// The sender, once the connection is open.
+    #[inline]
+    pub fn sender(&self) -> Option<&SendFlow> {
+        if let Self::Send(flow) = self { Some(flow) } else { None }
+    }
+
+    #[inline]
+    pub fn sender_mut(&mut self) -> Option<&mut SendFlow> {
+        if let Self::Send(flow) = self { Some(flow) } else { None }
+    }
+
+    #[inline]
+    pub fn receiver(&self) -> Option<&ReceiveFlow> {
+        if let Self::Receive(flow) = self { Some(flow) } else { None }
+    }
+
+    #[inline]
+    pub fn receiver_mut(&mut self) -> Option<&mut ReceiveFlow> {
+        if let Self::Receive(flow) = self { Some(flow) } else { None }
+    }
+
     /// Fails it from outside: a bug of the caller's.
     pub fn fail(&mut self, what: &'static str) {
         match self {
+            Self::Connecting(connecting) => connecting.close(),
             Self::Send(flow) => flow.fail(what),
             Self::Receive(flow) => flow.fail(what),
         }

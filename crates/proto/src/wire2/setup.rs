@@ -78,7 +78,6 @@ mod opening;
 mod peers;
 mod proof;
 mod rails;
-mod seat;
 mod version;
 
 pub use agreement::{Agreement, Offers};
@@ -91,5 +90,4 @@ pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, COMPLAINT, Features, Opening, Outcom
 pub use peers::{Greeting, Heard, Ignored, PeerId, Peers, Presence};
 pub use proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, open_words, verify};
 pub use rails::{Pair, Rails, pair};
-pub use seat::{Seat, Settling, refusal};
 pub use version::{OLDEST_VERSION, OldRequest, VERSION, Versions, refuse_old, speaks_old};

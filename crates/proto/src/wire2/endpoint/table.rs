@@ -108,7 +108,7 @@ impl<C: Connection> Table<C> {
             // So that no refused action allocates.
             self.acting.reserve(self.entries.len() - self.acting.len());
         }
-        self.entries[slot.index()].tenant = 
+        self.entries[slot.index()].tenant =
             Some(Tenant { connection, channel, waits: false, newest: None });
     }
 

@@ -71,13 +71,8 @@ impl Record {
         Source { address: self.address, region: self.region }
     }
 
-    pub(super) const FREE: Self = Self {
-        address: 0,
-        region: 0,
-        line: Line::FIRST,
-        len: 0,
-        state: State::Free,
-    };
+    pub(super) const FREE: Self =
+        Self { address: 0, region: 0, line: Line::FIRST, len: 0, state: State::Free };
 }
 
 impl Writing {

@@ -203,11 +203,6 @@ impl Opening {
         complains
     }
 
-    /// Whether its listener was closed, or took another: no answer comes any more.
-    pub fn has_lost(&self) -> bool {
-        self.state == State::Lost
-    }
-
     /// What the peer is to call this connection.
     pub fn name(&self) -> Name {
         self.from

@@ -104,6 +104,15 @@ impl<P: Prove> Peers<P> {
         }
     }
 
+    /// What the endpoint was found to be able to do. No HELLO is sent or heard before that is known.
+    pub fn settle(&mut self, found: Capabilities) {
+        self.us.capabilities = found;
+    }
+
+    pub fn us(&self) -> &Presence {
+        &self.us
+    }
+
     /// A new listener and the handle that names it. `secret` is drawn at random; `control` is where the endpoint takes
     /// two-sided messages. None: so many listeners were made that no number is left.
     pub fn listen(

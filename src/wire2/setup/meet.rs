@@ -1,0 +1,194 @@
+//! HELLO: who is there, which rails pair, and the channel that comes of it.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use fabric::Post;
+use proto::codec::Address;
+use proto::handshake::Identity;
+use proto::rails::Rail;
+use proto::wire2::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
+use proto::wire2::{Event, Moment};
+
+use super::super::Endpoint;
+use super::super::hands::CHANNELS_MAX;
+use super::super::letters::About;
+use super::super::nics::Port;
+use super::super::peers::{Lane, Peer};
+use super::super::prove::drawn;
+use super::FRONT_DOOR;
+use crate::comm::peer;
+use crate::error::{Bug, Cause, Error, Nonsense, Result, Table};
+use crate::label::Label;
+
+/// Past so many different differences, the log hears of no more.
+const DIFFERENCES_MAX: usize = 16;
+
+impl Endpoint {
+    /// A two-sided message: bytes of anybody's.
+    pub(in crate::endpoint) fn heard(&mut self, bytes: &[u8]) {
+        // What this end can do is said by its first HELLO: before it is known, the peer asks again.
+        if !self.settled {
+            return;
+        }
+        match self.hands.peers.heard(bytes, &mut drawn) {
+            Heard::Nothing(ignored) => self.ignored(&ignored),
+            Heard::Old { version, request } => {
+                let text = format!(
+                    "it speaks protocol version {VERSION}, and was asked in version {version}: start all ranks with the same release"
+                );
+                if let Ok(answer) = refuse_old(&request, &text) {
+                    self.answer(request.reply_to.as_bytes(), &answer);
+                }
+            }
+            Heard::Meets { peer, letter } => {
+                let channel = match self.join(peer) {
+                    Ok(channel) => channel,
+                    // The peer repeats its HELLO, and this is tried again.
+                    Err(error) => {
+                        log::warn!("device {}: no channel to a peer: {error}", self.label());
+                        return;
+                    }
+                };
+                if let Some(letter) = letter {
+                    self.hands.queued.push_back(Event::Letter { channel, letter, proven: true });
+                }
+            }
+            Heard::Letter { channel, letter, proven } => {
+                self.hands.queued.push_back(Event::Letter { channel, letter, proven });
+            }
+        }
+    }
+
+    fn ignored(&mut self, ignored: &Ignored) {
+        match ignored {
+            Ignored::Bytes(error) => {
+                self.counters.garbage += 1;
+                log::debug!("device {}: a message is dropped: {error}", self.label());
+            }
+            Ignored::Unproven | Ignored::Stranger => self.counters.late_messages += 1,
+            Ignored::Known => {}
+            Ignored::NoRail(peer) => {
+                let host = self.hands.peers.host(*peer);
+                let name = host.map_or_else(String::new, |host| host.host.to_text());
+                if is_news(std::slice::from_ref(&format!("no rail to {name}"))) {
+                    log::error!(
+                        "device {}, to a process on {name}: {}",
+                        self.label(),
+                        Error::from(Cause::NoCommonRail)
+                    );
+                }
+            }
+        }
+    }
+
+    /// Presents ourselves to the peers of which only a handle is known, where that is due.
+    pub(in crate::endpoint) fn introduce(&mut self, now: Moment) -> Result<()> {
+        while let Some(greeting) = self.hands.peers.next_hello(now) {
+            let Greeting { peer, control, bytes, .. } = greeting;
+            let lane = self.lane(FRONT_DOOR, control.as_bytes())?;
+            let Port { nic, letters, .. } = &mut self.hands.nics[lane.nic];
+            let Some(letters) = letters else { return Err(Cause::NoFrontDoorName.into()) };
+            let posted = letters.send(nic, lane.peer, &bytes, About::Stranger);
+            nic.leave(lane.peer);
+            match posted {
+                Ok(Post::Accepted) => self.hands.peers.greeted(peer, now),
+                Ok(Post::Again | Post::Full) => return Ok(()),
+                Err(error) => return Err(Cause::Unreachable(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A rail of ours, and the address that it reaches.
+    fn lane(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
+        let port = self.hands.nics.get_mut(nic).ok_or(Cause::Nonsense(Nonsense::Rail))?;
+        match port.nic.join(name) {
+            Ok(peer) => Ok(Lane { nic, peer }),
+            Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
+        }
+    }
+
+    /// A peer is known: the channel to it is made.
+    fn join(&mut self, id: PeerId) -> Result<proto::wire2::ChannelId> {
+        let none = Cause::Bug(Bug::SlotTaken);
+        let peers = &self.hands.peers;
+        let agreement = peers.agreement(id).ok_or(none)?.clone();
+        let rails = peers.rails(id).ok_or(none)?.to_vec();
+        let host = *peers.host(id).ok_or(none)?;
+        let parameters = peers.parameters(id, self.settings.peer_timeout).ok_or(none)?;
+        let number = self.hands.channels.len();
+        if number >= CHANNELS_MAX {
+            let count = u32::try_from(number).unwrap_or(u32::MAX);
+            return Err(Cause::Full { table: Table::Connections, count }.into());
+        }
+        let data = self.lanes(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
+        let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails)?;
+        let channel = self.core.add_channel(parameters).ok_or(none)?;
+        let theirs = identity(&host);
+        let name = self.acquaintances.meet(&theirs);
+        self.compare(&name, &theirs);
+        self.hands.channels.push(Peer::new(channel, data, control, name));
+        self.hands.peers.join(id, channel);
+        Ok(channel)
+    }
+
+    fn lanes(
+        &mut self,
+        pairs: &[Pair],
+        address: impl Fn(&Rail) -> Option<Address>,
+        theirs: &[Rail],
+    ) -> Result<Box<[Lane]>> {
+        let mut lanes = Vec::with_capacity(pairs.len());
+        for Pair { ours, theirs: at } in pairs {
+            let rail = theirs.get(usize::from(*at)).and_then(&address);
+            let name = rail.ok_or(Cause::Nonsense(Nonsense::Rail))?;
+            lanes.push(self.lane(usize::from(*ours), name.as_bytes())?);
+        }
+        Ok(lanes.into())
+    }
+
+    /// Sends a message to who asked, at the address that came with the question. Unsent, it is asked for again.
+    fn answer(&mut self, to: &[u8], bytes: &[u8]) {
+        let Ok(lane) = self.lane(FRONT_DOOR, to) else { return };
+        let Port { nic, letters, .. } = &mut self.hands.nics[lane.nic];
+        let posted =
+            letters.as_mut().map(|letters| letters.send(nic, lane.peer, bytes, About::Stranger));
+        nic.leave(lane.peer);
+        if let Some(Err(error)) = posted {
+            log::debug!("device {}: an answer to a stranger: {error}", self.label());
+        }
+    }
+
+    /// A difference between the ends that should not be: one WARN that names it, however many connections have it.
+    fn compare(&self, name: &peer::Peer, theirs: &Identity) {
+        let ours = identity(&self.hands.peers.us().host);
+        let mut found = peer::differences(&ours, theirs);
+        let names = self.settings.differing(&theirs.settings);
+        if !names.is_empty() {
+            found.push(format!("other values than we have for {}", names.join(", ")));
+        }
+        if !found.is_empty() && is_news(&found) {
+            let found = found.join("; ");
+            log::warn!("{name} has {found}: run the same, with the same settings, on all ranks");
+        }
+    }
+}
+
+fn identity(host: &Host) -> Identity {
+    Identity {
+        host: host.host,
+        process: host.process,
+        provider: host.provider,
+        provider_version: host.provider_version,
+        libfabric_version: host.libfabric_version,
+        settings: host.settings,
+    }
+}
+
+/// Whether the log does not have this yet. What comes past the bound is left out: there is enough to mend.
+fn is_news(difference: &[String]) -> bool {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    told.len() < DIFFERENCES_MAX && told.insert(difference.join("; "))
+}
