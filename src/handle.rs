@@ -23,8 +23,6 @@ pub(crate) enum HandleKind {
     FlushRequest = 8,
     /// Of a receive that may be told done before its bytes are there.
     OptionalReceiveRequest = 9,
-    /// Of a send whose receive was not known, by the number of the message: `proto::eager`.
-    EagerSendRequest = 10,
     /// Of a connect that is on its way: what the handle keeps between its calls.
     Connect = 11,
 }
@@ -158,7 +156,6 @@ impl Name {
                 HandleKind::ReceiveRequest,
                 HandleKind::FlushRequest,
                 HandleKind::OptionalReceiveRequest,
-                HandleKind::EagerSendRequest,
             ],
         )
     }
@@ -198,29 +195,6 @@ impl Name {
     #[inline(always)]
     pub(crate) const fn request(self, line: u16) -> Self {
         Self(self.0 | REQUEST | line as u64)
-    }
-
-    /// Of a comm's request for line 0: that for the line that ends in `line`.
-    #[inline(always)]
-    pub(crate) const fn ending_in(self, line: u16) -> Self {
-        Self(self.0 | line as u64)
-    }
-
-    /// Of a request: whether its comm receives.
-    #[inline(always)]
-    pub(crate) const fn receives(self) -> bool {
-        self.0 & 1 << KIND_SHIFT != 0
-    }
-
-    /// Of a request: all of it but the line.
-    #[inline(always)]
-    pub(crate) const fn asked(self) -> u64 {
-        self.0 >> SLOT_SHIFT
-    }
-
-    /// Of a comm: what all of its requests are [`asked`](Name::asked).
-    pub(crate) const fn requests(self) -> u64 {
-        (self.0 | REQUEST) >> SLOT_SHIFT
     }
 }
 

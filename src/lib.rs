@@ -1,7 +1,7 @@
 //! Ironrail, a network plugin for NCCL over libfabric rails.
 //!
 //! ```text
-//! NCCL ──C ABI──▶ abi ──▶ plugin ──▶ endpoint ──▶ comm ──▶ proto      pure: events in, actions out
+//! NCCL ──C ABI──▶ abi ──▶ plugin ──▶ endpoint ──▶ proto      pure: events in, actions out
 //!                                       │
 //!                                       └────▶ fabric (Nic, Region) ──▶ libfabric-sys ──▶ libfabric.so
 //! ```
@@ -11,13 +11,6 @@
 
 mod abi;
 #[forbid(unsafe_code)]
-mod comm;
-#[forbid(unsafe_code)]
-#[cfg(not(feature = "wire2"))]
-mod endpoint;
-#[forbid(unsafe_code)]
-#[cfg(feature = "wire2")]
-#[path = "wire2/mod.rs"]
 mod endpoint;
 mod error;
 #[forbid(unsafe_code)]

@@ -4,8 +4,8 @@
 //! close. They say that NCCL needs a comm no more, and do nothing else; then the endpoint closes, and what its NICs may still touch
 //! leaks or closes behind them (`release`).
 
-use super::{Endpoint, SenderState};
-use crate::error::{Cause, Error, Result};
+use super::Endpoint;
+use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 
 /// What every call answers from then on. The panic is logged.
@@ -18,44 +18,26 @@ impl Endpoint {
         self.broken = true;
         // Another endpoint finds out what it would have.
         self.leave_probe();
-        // So that no short form finds a comm: they ask for nothing else.
-        self.senders.hide_all();
-        self.receivers.hide_all();
     }
 
     /// A panic in a call about a comm, or a request of its, that had not touched the endpoint: the others go on.
     #[cold]
     pub(crate) fn comm_panicked(&mut self, about: Handle) {
-        let (slot, generation) = (about.slot(), about.generation());
         if about.is(HandleKind::Listener) {
-            if let Some(listener) = self.listeners.get_mut(slot, generation) {
-                listener.broken = true;
+            if let Some(listening) = self.listeners.get_mut(about.slot(), about.generation()) {
+                listening.broken = true;
             }
-        } else if [HandleKind::Sender, HandleKind::SendRequest, HandleKind::EagerSendRequest]
-            .iter()
-            .any(|kind| about.is(*kind))
-        {
-            if let Some(SenderState::Connected(sender)) =
-                self.senders.get_mut(slot, generation).map(|state| &mut **state)
-            {
-                sender.fail(PANICKED);
-                sender.block();
-            }
-        } else if [
-            HandleKind::Receiver,
-            HandleKind::ReceiveRequest,
-            HandleKind::OptionalReceiveRequest,
-        ]
-        .iter()
-        .any(|kind| about.is(*kind))
-            && let Some(receiver) = self.receivers.get_mut(slot, generation)
-        {
-            receiver.fail(PANICKED);
-            self.abandon_receives(slot, generation);
+        } else if let Ok((slot, comm)) = self.comms.any(about, Noun::Comm) {
+            (comm.failure, comm.told) = (Some(PANICKED), true);
+            let now = self.now();
+            self.core.with(&mut self.hands, slot, now, |flow, _| {
+                flow.fail("a call about the connection has panicked");
+            });
         }
     }
 
     /// An error for all calls but those that close.
+    #[inline]
     pub(crate) fn check_intact(&self) -> Result<()> {
         if self.broken { Err(PANICKED) } else { Ok(()) }
     }

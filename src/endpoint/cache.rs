@@ -68,16 +68,6 @@ impl RegionCache {
         held.is_some_and(|held| held.handles > 1)
     }
 
-    /// A share is not given back though its handle is: what peers may still touch is not given out again.
-    pub(crate) fn forget(&mut self, region: &Arc<UserRegion>) {
-        let key = Key::of(region.memory());
-        let Some(held) = self.held.get_mut(&key).filter(|held| held.is(region)) else { return };
-        held.handles -= 1;
-        if held.handles == 0 {
-            self.held.remove(&key);
-        }
-    }
-
     /// The held registration that covers `memory`.
     fn find(&mut self, memory: &Memory) -> Option<Arc<UserRegion>> {
         if !is_told_apart(memory) {

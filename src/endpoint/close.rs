@@ -1,119 +1,96 @@
-//! The end of connections and of the endpoint: drain, say bye, give memory and ids back.
+//! The end of connections and of the endpoint: what was begun goes on, CLOSE both ways, END both ways, within a bound.
 //!
-//! A ring is handed on only when this end has nothing in flight and the peer has said bye: until then it may still write
-//! there. What cannot be known to be quiet stays taken until the endpoint closes.
+//! A slot is free again when nothing of its connection can come any more; until then its memory and its number stay as they are.
 
 use std::time::{Duration, Instant};
 
 use fabric::{Carried, Posts};
-use proto::eager::FIRST_EAGER;
-use proto::handshake::Side;
-use proto::{Begun, Bye, CommId, ConnectionId, Line};
+use proto::wire2::{ChannelId, Flow};
 
+use super::Endpoint;
+use super::comms::{Side, low16};
 use super::counters::Counters;
-use super::lanes::{ControlLane, Lane};
 use super::nics::Port;
 use super::operation::Purpose;
-use super::setup::{id, parts};
-use super::{Endpoint, SenderState, open_sender, receiver};
-use crate::error::{Cause, Noun, Result};
+use crate::error::{Noun, Result};
 use crate::fault;
 use crate::handle::{Handle, HandleKind};
 
-/// How long the closing of an endpoint waits for peers to say bye: a socket that closes over unread bytes takes back
-/// what it has sent, and a peer may still be reading that its last message is done.
-const BYE_WAIT: Duration = Duration::from_millis(250);
-
-/// The same once a peer was waited for in vain: all in all an abort takes less than two seconds, of which `deregMr` has had
-/// most.
-const BYE_WAIT_IMPATIENT: Duration = Duration::from_millis(100);
-
-/// Turns in which what needs no peer ends, when time is up: on a busy machine the clock alone says little, as who yields
-/// there comes back once in many milliseconds.
-const LAST_TURNS: u32 = 256;
+/// How long the closing of an endpoint waits for peers that are silent, once one was waited for in vain: all in all an abort takes less
+/// than two seconds, of which `deregMr` has had most.
+const IMPATIENT_WAIT: Duration = Duration::from_millis(250);
+/// How long posted receives have to end after they were cancelled.
+const CANCEL_WAIT: Duration = Duration::from_millis(50);
+/// Polls in which what needs no peer ends, when time is up: on a busy machine the clock alone says little.
+const LAST_POLLS: u32 = 256;
 
 impl Endpoint {
     pub(crate) fn close_send(&mut self, comm: Handle) -> Result<()> {
-        let Self { senders, nics, tenants, .. } = self;
-        let sender = open_sender(senders.get_mut(comm.slot(), comm.generation()), Noun::SendComm)?;
-        tenants.closed(comm);
-        sender.ending.closing = true;
-        if self.broken {
-            return Ok(());
-        }
-        sender.block();
-        sender.count_in_flight(nics, comm.slot());
-        self.senders.hide(comm.slot());
-        self.progress();
-        self.try_release_sender(comm.slot());
-        self.part();
-        Ok(())
+        self.close_comm(comm, Side::Send, Noun::SendComm)
     }
 
     pub(crate) fn close_receive(&mut self, comm: Handle) -> Result<()> {
-        let (slot, generation) = (comm.slot(), comm.generation());
-        let Self { receivers, nics, slabs, outstanding, working, tenants, .. } = self;
-        let receiver = receivers.get_mut(slot, generation);
-        let receiver = receiver.filter(|receiver| !receiver.ending.closing);
-        let receiver = receiver.ok_or(Cause::Stale(Noun::ReceiveComm))?;
-        tenants.closed(comm);
-        receiver.ending.closing = true;
+        self.close_comm(comm, Side::Receive, Noun::ReceiveComm)
+    }
+
+    fn close_comm(&mut self, handle: Handle, side: Side, noun: Noun) -> Result<()> {
+        let (slot, comm) = self.comms.open(handle, side, noun)?;
+        comm.is_closing = true;
+        self.outstanding -= comm.requests();
+        self.closing += 1;
+        self.tenants.closed(handle);
         if self.broken {
             return Ok(());
         }
-        receiver.flow.end_plain_arrivals();
-        if !std::mem::replace(&mut receiver.ending.blocked, true) {
-            *outstanding -= receiver.outstanding();
-        }
-        receiver.write_lone_done(&mut receiver::Means { nics, slabs, slot, generation }, true);
-        // Adverts that are yet to be written never will be: the connection may have had no other work.
-        if receiver.queued && !receiver.has_work() {
-            receiver.queued = false;
-            working.remove(slot);
-        }
-        let exposes = receiver.exposes_any();
-        receivers.hide(slot);
-        if exposes {
-            self.withdraw_closed(slot);
-        }
-        self.tell_if_idle();
+        let now = self.now();
+        self.core.with(&mut self.hands, slot, now, |flow, account| flow.close(account));
+        self.budget.forget(slot);
+        // Its last words leave: the caller may not be heard of again, and the peer may wait for them. Some providers send only what a
+        // later poll pushes.
         self.progress();
-        self.try_release_receiver(slot);
-        self.part();
+        self.progress();
         Ok(())
     }
 
-    /// Lets the last words of a connection leave: the caller may not be heard of again, and the peer may wait for them. Some
-    /// providers send only what a later turn pushes.
-    pub(super) fn part(&mut self) {
-        for _ in 0..2 {
-            self.progress();
+    /// Slots whose connections are over are free again.
+    #[cold]
+    pub(super) fn release_closed(&mut self) {
+        let over = |slot| self.core.connection(slot).is_none_or(Flow::is_over);
+        let closed: Vec<_> =
+            self.comms.iter().filter(|(slot, comm)| comm.is_closing && over(*slot)).collect();
+        let closed: Vec<_> = closed.into_iter().map(|(slot, _)| slot).collect();
+        for slot in closed {
+            let Some(flow) = self.core.disconnect(slot) else { continue };
+            self.comms.remove(slot);
+            self.closing = self.closing.saturating_sub(1);
+            if let Some(flow) = flow.receiver() {
+                self.counters.add_receives(&flow.dropped());
+                self.budget.give_back(flow.entries_held());
+            }
         }
     }
 
-    pub(crate) fn close_listen(&mut self, listener: Handle) -> Result<()> {
-        self.tenants.closed(listener);
-        let taken = self.listeners.remove(listener.slot(), listener.generation());
-        let listener = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
-        if self.broken {
-            return Ok(());
-        }
-        listener.requests().for_each(|request| self.answered.forget(request.mark()));
-        if let Some(accepting) = listener.accepting {
-            self.forget(&accepting);
-        }
-        Ok(())
+    /// The handles of comms that NCCL has open.
+    pub(super) fn open_comms(&self) -> impl Iterator<Item = Handle> {
+        let all = self.comms.all().into_iter();
+        all.filter_map(|(slot, generation)| {
+            let comm = self.comms.at(slot).filter(|comm| !comm.is_closing)?;
+            let kind = match comm.side {
+                Side::Send => HandleKind::Sender,
+                Side::Receive => HandleKind::Receiver,
+            };
+            Some(Handle::new(kind, self.number, generation, low16(slot.index() as u32), 0))
+        })
     }
 
     /// Whether NCCL has closed everything that it opened here.
     pub(crate) fn is_unused(&self) -> bool {
-        let closing = |state: &SenderState| matches!(state, SenderState::Connected(sender) if sender.ending.closing);
-        let senders = self.senders.iter().all(|state| closing(state));
-        let receivers = self.receivers.iter().all(|receiver| receiver.ending.closing);
-        self.listeners.is_empty() && senders && receivers
+        self.listeners.is_empty()
+            && self.connects.is_empty()
+            && self.comms.iter().all(|(_, comm)| comm.is_closing)
     }
 
-    /// Drains what is in flight, within a bound; [`Endpoint::release`] then closes. One that a panic has left as it is drains nothing.
+    /// Ends all channels, within a bound; [`Endpoint::release`] then closes. One that a panic has left as it is ends nothing.
     pub(crate) fn drain(&mut self) -> Report {
         fault::point("finalize locked");
         if self.broken {
@@ -121,28 +98,23 @@ impl Endpoint {
         }
         let start = Instant::now();
         self.leave_probe();
-        self.close_comms();
-        let (bound, bye_wait) = match self.is_impatient() {
-            // What is in flight is worth more: where regions are bound, it leaks.
-            true => (BYE_WAIT, BYE_WAIT_IMPATIENT),
-            false => (self.settings.close_timeout, BYE_WAIT),
+        self.close_all();
+        let bound = match self.is_impatient() {
+            true => IMPATIENT_WAIT,
+            false => self.settings.close_timeout,
         };
-        while start.elapsed() < bound {
+        while start.elapsed() < bound && !self.has_ended() {
             self.progress();
-            self.release_all();
-            let quiet = self.nics.iter().all(|port| port.in_flight() == 0);
-            let awaits_bye = !(self.senders.is_empty() && self.receivers.is_empty())
-                && start.elapsed() < bye_wait;
-            let fenced = !self.receivers.keys().iter().any(|(slot, _)| self.awaits_fence(*slot));
-            if quiet && fenced && self.notices.is_empty() && !awaits_bye {
-                break;
-            }
             std::thread::yield_now();
         }
-        self.give_up_unsent();
-        self.cancel_inboxes();
-        self.make_last_turns();
-        let in_flight: usize = self.nics.iter().map(Port::in_flight).sum();
+        self.cancel_receives();
+        for _ in 0..LAST_POLLS {
+            if self.hands.nics.iter().all(|port| port.nic.in_flight() == 0) {
+                break;
+            }
+            self.progress();
+        }
+        let in_flight: usize = self.hands.nics.iter().map(Port::in_flight).sum();
         if in_flight > 0 {
             log::warn!(
                 "device {} closes with {in_flight} operations in flight after {} ms: their peers do not answer",
@@ -150,10 +122,24 @@ impl Endpoint {
                 start.elapsed().as_millis()
             );
         }
-        for receiver in self.receivers.iter() {
-            self.counters.add_receives(&receiver.counters());
-        }
+        self.counters.stale_frames += self.core.stale();
         self.report()
+    }
+
+    /// Whether all channels are over or have failed, and nothing is in flight.
+    fn has_ended(&self) -> bool {
+        let over = |channel: ChannelId| {
+            let channel = self.core.channel(channel);
+            channel.is_none_or(|channel| channel.is_over() || channel.failure().is_some())
+        };
+        let mut channels = (0..).map(ChannelId).zip(&self.hands.channels);
+        channels.all(|(channel, _)| over(channel))
+            && self.hands.nics.iter().all(|port| port.in_flight() == 0)
+    }
+
+    /// Whether a peer was waited for in vain.
+    fn is_impatient(&self) -> bool {
+        self.patience < self.settings.close_timeout
     }
 
     /// Whether others of this process may still reach what it has drained: it goes with [`Endpoint::release`] once none is open.
@@ -161,203 +147,44 @@ impl Endpoint {
         self.device.is_mapped_by_peers
     }
 
-    /// What NCCL left open: an abort, or a finalize that frees what is left.
-    fn close_comms(&mut self) {
-        for (slot, generation) in self.senders.keys() {
-            self.abandon_connect(slot, generation);
-            let handle = Handle::new(HandleKind::Sender, self.number, generation, slot, 0);
-            // One that is closing already is as it should be.
-            let _ = self.close_send(handle);
+    /// What NCCL left open: an abort, or a finalize that frees what is left. Then every channel ends.
+    fn close_all(&mut self) {
+        for (slot, generation) in self.listeners.keys() {
+            let handle = Handle::new(HandleKind::Listener, self.number, generation, slot, 0);
+            let _closed = self.close_listen(handle);
         }
-        for (slot, generation) in self.receivers.keys() {
-            let handle = Handle::new(HandleKind::Receiver, self.number, generation, slot, 0);
-            let _ = self.close_receive(handle);
+        for at in self.connects.keys() {
+            self.abandon_connect(at);
+        }
+        let open: Vec<_> = self.open_comms().collect();
+        for handle in open {
+            let side = super::comms::side_of(handle);
+            let _closed = self.close_comm(handle, side, Noun::Comm);
+        }
+        for (channel, _) in (0..).map(ChannelId).zip(&self.hands.channels) {
+            self.core.end(channel);
         }
     }
 
-    /// What was not posted by now never will be: nothing in flight keeps its memory.
-    fn give_up_unsent(&mut self) {
-        for (slot, generation) in self.senders.keys() {
-            if let Some(SenderState::Connected(sender)) =
-                self.senders.get_mut(slot, generation).map(|state| &mut **state)
-                && !sender.is_drained()
-            {
-                sender.fail(Cause::EndpointCloses.into());
-                self.give_up_parts_of(slot);
+    fn cancel_receives(&mut self) {
+        let is_receive = |token| matches!(Purpose::of(token), Some(Purpose::Inbox { .. }));
+        for Port { nic, letters, .. } in &mut self.hands.nics {
+            if let Some(letters) = letters {
+                letters.stop();
             }
+            nic.cancel(is_receive);
         }
-    }
-
-    fn release_all(&mut self) {
-        for (slot, _) in self.senders.keys() {
-            self.try_release_sender(slot);
-        }
-        for (slot, _) in self.receivers.keys() {
-            self.try_release_receiver(slot);
-        }
-    }
-
-    /// Says bye once a closing sender has drained, and frees its slot once the peer has said it too.
-    pub(super) fn try_release_sender(&mut self, slot: u16) {
-        let generation = self.senders.generation(slot);
-        let Some(SenderState::Connected(sender)) =
-            self.senders.get_mut(slot, generation).map(|state| &mut **state)
-        else {
-            return;
-        };
-        if !sender.ending.closing || !sender.is_drained() {
-            return;
-        }
-        let heard_bye = sender.ending.heard_bye;
-        if !std::mem::replace(&mut sender.ending.said_bye, true) {
-            let lane = sender.control();
-            let bye = Bye {
-                connection: ConnectionId(id(slot, generation)),
-                comm: sender.comm(),
-                nonce: sender.nonce(),
-                from: Side::Sender,
-                begun: sender.begun(),
-                eager_end: sender.eager_end(),
-                done: Line::FIRST,
-            };
-            self.say_bye(lane.nic, lane.peer, &bye);
-        }
-        if heard_bye
-            && let Some(mut state) = self.senders.remove(slot, generation)
-            && let SenderState::Connected(sender) = &mut *state
-        {
-            self.leave(sender.lanes(), sender.control());
-            sender.release(&mut self.slabs);
-        }
-    }
-
-    /// The same for a closing receiver.
-    pub(super) fn try_release_receiver(&mut self, slot: u16) {
-        let generation = self.receivers.generation(slot);
-        self.drive_fence(slot);
-        if self.awaits_fence(slot) {
-            return;
-        }
-        let Some(receiver) = self.receivers.get_mut(slot, generation) else { return };
-        // A done that is still owed goes first: the bye tells the sender not to wait for it.
-        if !receiver.ending.closing || !receiver.is_drained() || receiver.queued {
-            return;
-        }
-        let heard_bye = receiver.ending.heard_bye;
-        let is_due = heard_bye && receiver.is_eager_due();
-        if !std::mem::replace(&mut receiver.ending.said_bye, true)
-            && let Some(comm) = CommId::new(slot)
-        {
-            let lane = receiver.control();
-            let (connection, nonce) = (receiver.connection, receiver.nonce());
-            let (from, begun, done) = (Side::Receiver, Begun::NOTHING, receiver.done());
-            let eager_end = FIRST_EAGER;
-            let bye = Bye { connection, comm, nonce, from, begun, eager_end, done };
-            self.say_bye(lane.nic, lane.peer, &bye);
-        }
-        if is_due && self.awaits_eager(slot) {
-            return;
-        }
-        if heard_bye && let Some(mut receiver) = self.receivers.remove(slot, generation) {
-            self.counters.add_receives(&receiver.counters());
-            self.answered.close(receiver.mark);
-            self.leave(receiver.lanes(), receiver.control());
-            receiver.release(&mut self.slabs);
-        }
-    }
-
-    /// One user less of the peer's addresses.
-    pub(super) fn leave(&mut self, lanes: &[Lane], control: ControlLane) {
-        for lane in lanes {
-            self.nics[lane.nic].nic.leave(lane.peer);
-        }
-        self.nics[control.nic].nic.leave(control.peer);
-    }
-
-    /// The peer has closed its end.
-    pub(super) fn heard_bye(&mut self, bye: &Bye) {
-        let known = match bye.from {
-            Side::Sender => self.sender_left(bye),
-            Side::Receiver => self.receiver_left(bye),
-        };
-        if !known {
-            self.counters.late_messages += 1;
-        }
-    }
-
-    fn sender_left(&mut self, bye: &Bye) -> bool {
-        let slot = bye.comm.get();
-        let Some(receiver) = self.receivers.at_mut(slot) else { return false };
-        if receiver.nonce() != bye.nonce {
-            return false;
-        }
-        receiver.ending.heard_bye = true;
-        self.unheard.end_of(receiver.lanes());
-        receiver.fenced(bye.begun);
-        receiver.eager_ends(bye.eager_end);
-        if receiver.copies() {
-            self.take_copies(slot);
-        }
-        let Some(receiver) = self.receivers.at_mut(slot) else { return false };
-        self.left |= !receiver.fail_if_left();
-        self.try_release_receiver(slot);
-        true
-    }
-
-    /// What was on its way when its sender said bye may have come since.
-    #[cold]
-    pub(super) fn fail_left(&mut self) {
-        self.left = false;
-        for (_, _, receiver) in self.receivers.iter_mut() {
-            self.left |= receiver.ending.heard_bye && !receiver.fail_if_left();
-        }
-    }
-
-    fn receiver_left(&mut self, bye: &Bye) -> bool {
-        let (slot, generation) = parts(bye.connection.0);
-        match self.senders.get_mut(slot, generation).map(|state| &mut **state) {
-            Some(SenderState::Asking { asking, control, .. }) => {
-                asking.left(bye.nonce, true);
-                // NCCL may never ask for this connection again.
-                let control = *control;
-                self.decline(control, bye.connection, bye.comm, bye.nonce);
-            }
-            Some(SenderState::Connected(sender)) if sender.nonce() == bye.nonce => {
-                sender.ending.heard_bye = true;
-                self.unheard.end_of(sender.lanes());
-                sender.left(bye.done);
-            }
-            _ => return false,
-        }
-        self.try_release_sender(slot);
-        true
-    }
-
-    fn cancel_inboxes(&mut self) {
-        self.owed_inboxes.clear();
-        let is_inbox = |token| matches!(Purpose::of(token), Some(Purpose::Inbox { .. }));
-        self.nics.iter_mut().for_each(|port| port.nic.cancel(is_inbox));
         // Where regions are bound, one with a posted receive cannot be closed: the wait is worth more there.
-        let bound = self.nics.iter().any(Port::binds_regions);
+        let bound = self.hands.nics.iter().any(Port::binds_regions);
         let most = match bound {
-            true if self.is_impatient() => BYE_WAIT,
-            true => self.settings.close_timeout.max(BYE_WAIT),
-            false => BYE_WAIT / 5,
+            true if self.is_impatient() => IMPATIENT_WAIT,
+            true => self.settings.close_timeout.max(IMPATIENT_WAIT),
+            false => CANCEL_WAIT,
         };
         let start = Instant::now();
-        while self.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
+        while self.hands.nics.iter().any(|port| port.nic.receives_in_flight() > 0)
             && start.elapsed() < most
         {
-            self.progress();
-        }
-    }
-
-    /// Receives that were cancelled end, and what was sent to nobody fails.
-    fn make_last_turns(&mut self) {
-        for _ in 0..LAST_TURNS {
-            if self.nics.iter().all(|port| port.nic.in_flight() == 0) {
-                break;
-            }
             self.progress();
         }
     }
@@ -368,7 +195,7 @@ impl Endpoint {
             let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
             RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
         };
-        Report { rails: self.nics.iter().map(rail).collect(), counters: self.counters }
+        Report { rails: self.hands.nics.iter().map(rail).collect(), counters: self.counters }
     }
 }
 

@@ -10,20 +10,22 @@ use std::sync::Arc;
 
 use fabric::{FabricError, MemoryKind, Post, RemoteBytes, RemoteKey};
 
+use super::Endpoint;
+use super::comms::Side;
+use super::hands::Hands;
 use super::in_flight::InFlight;
 use super::nics::Port;
 use super::operation::Purpose;
 use super::region::UserRegion;
 use super::slots::Slots;
-use super::{Endpoint, Receiver, open_receiver, setup};
 use crate::error::{Bug, Cause, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind, Name};
-use crate::types::{Buffer, Poll};
+use crate::types::{Buffer, Tested};
 
 /// What one read takes, or what is left of the buffer: a cache line.
 const READ_BYTES: usize = 64;
 /// Of a group: a read for each GPU that a buffer of it lies on, and one for the host.
-const READS_MAX: usize = setup::MAX_GROUP as usize;
+const READS_MAX: usize = proto::limits::MAX_GROUP;
 
 /// Whose memory is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,25 +82,74 @@ impl Flush {
     }
 }
 
+/// What is to be flushed of one comm's receives.
+#[derive(Debug, Default)]
+pub(super) struct Flushing {
+    /// A bit per data rail that brought bytes since the last flush began.
+    carried: u16,
+    /// Flushes that have not ended, and the NICs that they read on, as bits.
+    count: u32,
+    nics: u32,
+    last: Option<Place>,
+}
+
+impl Flushing {
+    /// A receive was reported whose bytes these rails brought.
+    #[inline]
+    pub(super) fn carried(&mut self, rails: u16) {
+        self.carried |= rails;
+    }
+
+    /// The data rails to read on, a bit each; what was read before of another place says nothing of this one.
+    ///
+    /// What a flush takes is of receives that were reported before it, whosever they are. So while that one has not ended another
+    /// one reads there too; and behind a flush of another place nobody knows what it has taken of this one, and all are read.
+    fn rails(&mut self, place: Place) -> u16 {
+        let carried = std::mem::take(&mut self.carried);
+        let last = self.last.replace(place);
+        let other = last.is_some_and(|last| last != place || last == Place::Several);
+        if other { u16::MAX } else { carried }
+    }
+
+    fn begins(&mut self, nics: u32) {
+        self.count += 1;
+        self.nics |= nics;
+    }
+
+    fn ends(&mut self) {
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            self.nics = 0;
+        }
+    }
+}
+
 impl Endpoint {
     /// Reads once on each rail that brought bytes to `comm` since its last flush, from each place where `buffers` are. `None`: there
     /// is nothing to wait for.
     ///
     /// The sizes that NCCL gives say nothing: its lists may have lost step with each other (NCCL src/transport/net.cc:1641-1687).
     pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Buffer]) -> Result<Option<Name>> {
-        buffers.iter().try_for_each(|buffer| buffer.checked().map(drop))?;
-        let comm = comm.receiver()?;
+        let handle = comm.receiver()?;
+        for Buffer { address, len, .. } in buffers {
+            if *address == 0 && *len > 0 {
+                return Err(Cause::NullAddress { len: *len }.into());
+            }
+        }
         self.check_intact()?;
-        let self_read = self.capabilities.self_read;
-        let mut reads = reads_of(&self.regions, buffers)?;
+        let self_read = self.hands.capabilities.self_read;
+        let mut reads = reads_of(&self.hands.regions, buffers)?;
         let mut places = reads.iter().flatten().map(|read| read.place);
         let place = match (places.next(), places.next()) {
             (Some(place), None) => place,
             _ => Place::Several,
         };
-        let slot = self.receivers.get_mut(comm.slot(), comm.generation());
-        let receiver = open_receiver(slot, Noun::ReceiveComm)?;
-        let unposted = receiver.nics_to_flush(place);
+        let (_, found) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
+        let (channel, rails) = (found.channel, found.flushing.rails(place));
+        let running = found.flushing.nics;
+        let lanes = self.hands.peer(channel).map_or(&[][..], |peer| &peer.data);
+        let brought = lanes.iter().enumerate().filter(|(rail, _)| rails >> rail & 1 == 1);
+        let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
         if unposted == 0 || (!self_read && place == Place::Host) {
             return Ok(None);
         }
@@ -106,7 +157,7 @@ impl Endpoint {
             return Err(Cause::NoFlush { device: self.label() }.into());
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
-        let flush = Flush { comm, reads, in_flight: InFlight::default(), failed: false };
+        let flush = Flush { comm: handle, reads, in_flight: InFlight::default(), failed: false };
         let mut generation = 0;
         let slot = self.flushes.insert_with(|_, current| {
             generation = current;
@@ -114,42 +165,59 @@ impl Endpoint {
         });
         let full = Cause::Full { table: Table::Flushes, count: u16::MAX.into() };
         let slot = slot.ok_or(full)?;
-        self.receiver_of(comm, |receiver| receiver.flush_begins(unposted));
+        if let Ok((_, comm)) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm) {
+            comm.flushing.begins(unposted);
+        }
         self.post_flush(slot)?;
         let request = Handle::new(HandleKind::FlushRequest, self.number, generation, slot, 0);
         Ok(Some(request.name()))
     }
 
-    pub(super) fn test_flush(&mut self, request: Handle) -> Result<Poll> {
+    pub(super) fn test_flush(&mut self, request: Handle) -> Result<Tested> {
         let (slot, generation) = (request.slot(), request.generation());
-        let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
-        if flush.unposted() != 0 {
-            self.post_flush(slot)?;
+        for polled in [false, true] {
+            let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
+            if flush.unposted() != 0 {
+                self.post_flush(slot)?;
+            }
+            let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
+            if flush.unposted() == 0 && flush.has_ended() {
+                break;
+            }
+            if polled {
+                return Ok(Tested::Pending);
+            }
+            self.progress();
         }
         let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
-        if flush.unposted() != 0 || !flush.has_ended() {
-            return Ok(Poll::Pending);
-        }
         let (comm, failed) = (flush.comm, flush.failed);
         self.flushes.remove(slot, generation);
-        self.receiver_of(comm, Receiver::flush_ends);
+        if let Ok((_, comm)) = self.comms.open(comm, Side::Receive, Noun::ReceiveComm) {
+            comm.flushing.ends();
+        }
         if failed {
             return Err(Cause::FlushFailed { device: self.label() }.into());
         }
-        Ok(Poll::Done { sizes: 0 })
+        Ok(Tested::Group { count: 0, sizes: [0; proto::limits::MAX_GROUP] })
     }
 
-    fn receiver_of(&mut self, comm: Handle, body: impl FnOnce(&mut Receiver)) {
-        if let Some(receiver) = self.receivers.get_mut(comm.slot(), comm.generation()) {
-            body(receiver);
+    /// A read of a flush has ended.
+    pub(super) fn flush_read(&mut self, flush: u16, well: bool) {
+        if let Some(flush) = self.flushes.at_mut(flush) {
+            flush.completed(well);
         }
+    }
+
+    /// Whether a flush reads from a registration.
+    pub(super) fn reads_from(&self, region: &UserRegion) -> bool {
+        self.flushes.iter().any(|flush| flush.reads_from(region))
     }
 
     /// Posts the reads that are yet to be posted. One that is refused waits for the next test, and none is made twice. What was
     /// deregistered meanwhile is read no more.
     fn post_flush(&mut self, slot: u16) -> Result<()> {
-        let Self { flushes, nics, landing, regions, .. } = self;
-        let Some(flush) = flushes.at_mut(slot) else { return Ok(()) };
+        let Hands { nics, landing, regions, .. } = &mut self.hands;
+        let Some(flush) = self.flushes.at_mut(slot) else { return Ok(()) };
         for read in flush.reads.iter_mut().flatten() {
             let found = match read.buffer {
                 None => Some((&**landing, landing.address())),
@@ -182,8 +250,7 @@ fn reads_of(
 ) -> Result<[Option<Read>; READS_MAX]> {
     let mut reads = [None; READS_MAX];
     for buffer in buffers {
-        let receive = buffer.checked()?;
-        let (place, buffer, key) = match receive.region {
+        let (place, source, key) = match buffer.region.optional_region()? {
             None => (Place::Host, None, None),
             Some(handle) => {
                 let (slot, generation) = (handle.slot(), handle.generation());
@@ -191,12 +258,12 @@ fn reads_of(
                     regions.get(slot, generation).ok_or(Cause::Stale(Noun::MemoryHandle))?;
                 match region.memory().kind() {
                     MemoryKind::Host => (Place::Host, None, None),
-                    MemoryKind::Cuda { device } if region.holds(receive.address, 1) => {
-                        let buffer = Some((slot, generation, receive.address));
-                        (Place::Gpu(device), buffer, Some(region.key(0)))
+                    MemoryKind::Cuda { device } if region.holds(buffer.address, 1) => {
+                        let source = Some((slot, generation, buffer.address));
+                        (Place::Gpu(device), source, Some(region.key(0)))
                     }
                     MemoryKind::Cuda { .. } => {
-                        let address = receive.address;
+                        let address = buffer.address;
                         return Err(Cause::FlushOutsideOfRegion { address }.into());
                     }
                 }
@@ -204,7 +271,7 @@ fn reads_of(
         };
         let known = |read: &&mut Option<Read>| read.is_none_or(|read| read.place == place);
         if let Some(free @ None) = reads.iter_mut().find(known) {
-            *free = Some(Read { place, buffer, key, unposted: 0 });
+            *free = Some(Read { place, buffer: source, key, unposted: 0 });
         }
     }
     Ok(reads)

@@ -1,37 +1,24 @@
 //! Why an operation was posted, and so what its completion means: a NIC gives back the 64 bits that it was posted with.
 
-use proto::Line;
+use proto::wire2::{Generation, MessageId, PacketNumber, Slot};
 
 /// Why an operation was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A part of a message, posted on a data rail by the sender in this slot.
-    Part { sender: u16, line: Line },
-    /// The same of a message that is this one part, and needs no fin: the sender does not count it, until what is in flight is asked
-    /// for ([`super::nics::Port::count_wholes`]).
-    Whole { sender: u16, line: Line },
-    /// Adverts, by the receiver in this slot.
-    Advert { receiver: u16, generation: u16 },
-    /// A done that no advert carries, by the receiver in this slot.
-    LoneDone { receiver: u16, generation: u16 },
-    /// The record that stands in for immediates, by the sender in this slot.
-    Fin { sender: u16, line: Line },
-    /// A message that was sent before its receive was known, by the sender in this slot.
-    Eager { sender: u16, number: u32 },
-    /// Short messages that travel together, by the sender in this slot.
-    Bundle { sender: u16 },
-    /// A read for the flush in this slot.
-    Flush { flush: u16 },
-    /// A sign of life asked for by the sender in this slot.
-    SenderPulse { sender: u16 },
-    /// The same by a receiver.
-    ReceiverPulse { receiver: u16, generation: u16 },
+    /// A part of a message, by the connection in this slot.
+    Part { slot: Slot, generation: Generation, message: MessageId, part: u8 },
+    /// A packet of a channel. Of the epoch only the low byte: a channel has few at a time.
+    Packet { channel: u16, epoch: u8, number: PacketNumber },
+    /// The acknowledgement in a peer's cell.
+    Cell { channel: u16, epoch: u8 },
     /// A two-sided message, out of this buffer.
-    Message { buffer: u16 },
-    /// An attempt of the device's probe.
-    Probe { attempt: Attempt },
+    Letter { buffer: u16 },
     /// A posted receive, into this buffer.
     Inbox { buffer: u16 },
+    /// A read for the flush in this slot.
+    Flush { flush: u16 },
+    /// An attempt of the device's probe.
+    Probe { attempt: Attempt },
 }
 
 /// One operation of an endpoint on memory of its own, which shows what its provider can do.
@@ -49,82 +36,60 @@ impl Attempt {
 }
 
 impl Purpose {
-    /// As a NIC keeps it: a kind, a slot and a number.
-    #[inline(always)]
+    /// As a NIC keeps it: a kind in the low byte, a small number, a slot and a number of 32 bits.
+    #[inline]
     pub(super) const fn token(self) -> u64 {
         match self {
-            Self::Part { sender, line } => pack(PART, sender, line.number()),
-            Self::Whole { sender, line } => pack(WHOLE, sender, line.number()),
-            Self::Advert { receiver, generation } => pack(ADVERT, receiver, generation as u32),
-            Self::LoneDone { receiver, generation } => pack(LONE_DONE, receiver, generation as u32),
-            Self::Fin { sender, line } => pack(FIN, sender, line.number()),
-            Self::Eager { sender, number } => pack(EAGER, sender, number),
-            Self::Bundle { sender } => pack(BUNDLE, sender, 0),
-            Self::Flush { flush } => pack(FLUSH, flush, 0),
-            Self::SenderPulse { sender } => pack(SENDER_PULSE, sender, 0),
-            Self::ReceiverPulse { receiver, generation } => {
-                pack(RECEIVER_PULSE, receiver, generation as u32)
+            Self::Part { slot, generation, message, part } => {
+                let number = (message.index() as u32) << 8 | part as u32;
+                pack(PART, generation.get(), slot.index() as u16, number)
             }
-            Self::Message { buffer } => pack(MESSAGE, buffer, 0),
-            Self::Probe { attempt } => pack(PROBE, attempt as u16, 0),
-            Self::Inbox { buffer } => pack(INBOX, buffer, 0),
+            Self::Packet { channel, epoch, number } => pack(PACKET, epoch, channel, number.get()),
+            Self::Cell { channel, epoch } => pack(CELL, epoch, channel, 0),
+            Self::Letter { buffer } => pack(LETTER, 0, buffer, 0),
+            Self::Inbox { buffer } => pack(INBOX, 0, buffer, 0),
+            Self::Flush { flush } => pack(FLUSH, 0, flush, 0),
+            Self::Probe { attempt } => pack(PROBE, 0, attempt as u16, 0),
         }
     }
 
     /// What [`Purpose::token`] made; none of other bits.
-    #[inline(always)]
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields that `pack` made")]
     pub(super) fn of(token: u64) -> Option<Self> {
-        let (slot, number) = ((token >> SLOT_SHIFT) as u16, (token >> NUMBER_SHIFT) as u32);
-        let (line, generation) = (Line::new(number), number as u16);
-        Some(match token & KIND_MASK {
-            PART => Self::Part { sender: slot, line },
-            WHOLE => Self::Whole { sender: slot, line },
-            ADVERT => Self::Advert { receiver: slot, generation },
-            LONE_DONE => Self::LoneDone { receiver: slot, generation },
-            FIN => Self::Fin { sender: slot, line },
-            EAGER => Self::Eager { sender: slot, number },
-            BUNDLE => Self::Bundle { sender: slot },
-            FLUSH => Self::Flush { flush: slot },
-            SENDER_PULSE => Self::SenderPulse { sender: slot },
-            RECEIVER_PULSE => Self::ReceiverPulse { receiver: slot, generation },
-            MESSAGE => Self::Message { buffer: slot },
-            PROBE => Self::Probe { attempt: *Attempt::ALL.get(usize::from(slot))? },
+        let (small, slot, number) =
+            ((token >> 8) as u8, (token >> 16) as u16, (token >> 32) as u32);
+        Some(match token & 0xff {
+            PART => Self::Part {
+                slot: Slot::new(usize::from(slot))?,
+                generation: Generation::new(small),
+                message: MessageId::new((number >> 8) as u8),
+                part: number as u8,
+            },
+            PACKET => {
+                Self::Packet { channel: slot, epoch: small, number: PacketNumber::new(number) }
+            }
+            CELL => Self::Cell { channel: slot, epoch: small },
+            LETTER => Self::Letter { buffer: slot },
             INBOX => Self::Inbox { buffer: slot },
+            FLUSH => Self::Flush { flush: slot },
+            PROBE => Self::Probe { attempt: *Attempt::ALL.get(usize::from(slot))? },
             _ => return None,
         })
     }
-
-    /// The sender whose write of data this is.
-    pub(super) fn sender_of_data(self) -> Option<u16> {
-        match self {
-            Self::Part { sender, .. } | Self::Whole { sender, .. } => Some(sender),
-            _ => None,
-        }
-    }
 }
 
-const KIND_MASK: u64 = 0xff;
-const SLOT_SHIFT: u32 = 16;
-const NUMBER_SHIFT: u32 = 32;
-
 const PART: u64 = 1;
-const WHOLE: u64 = 2;
-const ADVERT: u64 = 3;
-const LONE_DONE: u64 = 4;
-const FIN: u64 = 5;
-const EAGER: u64 = 6;
-const BUNDLE: u64 = 7;
-const FLUSH: u64 = 8;
-const SENDER_PULSE: u64 = 9;
-const RECEIVER_PULSE: u64 = 10;
-const MESSAGE: u64 = 11;
-const INBOX: u64 = 12;
-const PROBE: u64 = 13;
+const PACKET: u64 = 2;
+const CELL: u64 = 3;
+const LETTER: u64 = 4;
+const INBOX: u64 = 5;
+const FLUSH: u64 = 6;
+const PROBE: u64 = 7;
 
-#[inline(always)]
-const fn pack(kind: u64, slot: u16, number: u32) -> u64 {
-    kind | (slot as u64) << SLOT_SHIFT | (number as u64) << NUMBER_SHIFT
+#[inline]
+const fn pack(kind: u64, small: u8, slot: u16, number: u32) -> u64 {
+    kind | (small as u64) << 8 | (slot as u64) << 16 | (number as u64) << 32
 }
 
 #[cfg(test)]
@@ -133,22 +98,21 @@ mod tests {
 
     #[test]
     fn every_purpose_comes_back_as_it_was_posted() {
-        for slot in [0, 1, u16::MAX] {
-            for number in [0, 7, u16::MAX] {
-                let (line, wide) = (Line::new(u32::from(number) << 16 | 3), u32::MAX);
+        for slot in [0, 1, 0x3fff_u16] {
+            for number in [0, 1, 63] {
+                let epoch = number * 4;
                 for purpose in [
-                    Purpose::Part { sender: slot, line },
-                    Purpose::Whole { sender: slot, line },
-                    Purpose::Advert { receiver: slot, generation: number },
-                    Purpose::LoneDone { receiver: slot, generation: number },
-                    Purpose::Fin { sender: slot, line },
-                    Purpose::Eager { sender: slot, number: wide },
-                    Purpose::Bundle { sender: slot },
-                    Purpose::Flush { flush: slot },
-                    Purpose::SenderPulse { sender: slot },
-                    Purpose::ReceiverPulse { receiver: slot, generation: number },
-                    Purpose::Message { buffer: slot },
+                    Purpose::Part {
+                        slot: Slot::new(usize::from(slot)).unwrap(),
+                        generation: Generation::new(number),
+                        message: MessageId::new(number),
+                        part: 63 - number,
+                    },
+                    Purpose::Packet { channel: slot, epoch, number: PacketNumber::new(u32::MAX) },
+                    Purpose::Cell { channel: slot, epoch },
+                    Purpose::Letter { buffer: slot },
                     Purpose::Inbox { buffer: slot },
+                    Purpose::Flush { flush: slot },
                 ] {
                     assert_eq!(Purpose::of(purpose.token()), Some(purpose));
                 }
@@ -158,6 +122,6 @@ mod tests {
             let purpose = Purpose::Probe { attempt };
             assert_eq!(Purpose::of(purpose.token()), Some(purpose));
         }
-        assert_eq!((Purpose::of(0), Purpose::of(14)), (None, None));
+        assert_eq!((Purpose::of(0), Purpose::of(8)), (None, None));
     }
 }

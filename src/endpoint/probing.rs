@@ -11,6 +11,7 @@ use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 
 use super::Endpoint;
+use super::hands::Hands;
 use super::operation::{Attempt, Purpose};
 use super::probe::{PROBE_BYTES, PROBE_IMMEDIATE, Probe, Step};
 use crate::error::{Cause, Result};
@@ -83,7 +84,7 @@ impl Endpoint {
                 }
                 Step::Over(Ok(found)) => {
                     self.probe = None;
-                    self.device.probed.learned(self.number, found.with(self.capabilities));
+                    self.device.probed.learned(self.number, found.with(self.hands.capabilities));
                 }
                 Step::Over(Err(error)) => {
                     self.leave_probe();
@@ -95,7 +96,7 @@ impl Endpoint {
     }
 
     fn attempt(&mut self, attempt: Attempt) -> std::result::Result<Post, FabricError> {
-        let Self { nics, landing, .. } = self;
+        let Hands { nics, landing, .. } = &mut self.hands;
         let port = nics.get_mut(PROBED).ok_or(FabricError::NO_RAIL)?;
         let peer = port.myself()?;
         let local = landing.local(PROBED, landing.address() + SOURCE, PROBE_BYTES);
@@ -133,13 +134,14 @@ impl Endpoint {
 
     /// Takes what was found, within what the settings allow.
     fn adopt(&mut self, found: Capabilities) {
-        self.capabilities = found;
+        self.hands.capabilities = found;
         if self.settings.force_fin {
-            self.capabilities.immediate = proto::ImmediateWidth::None;
+            self.hands.capabilities.immediate = proto::ImmediateWidth::None;
         }
         if self.settings.largest_write != 0 {
-            let largest = &mut self.capabilities.largest_write;
+            let largest = &mut self.hands.capabilities.largest_write;
             *largest = self.settings.largest_write.min(*largest);
         }
+        self.hands.peers.settle(self.hands.capabilities);
     }
 }

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, MemoryKind, Pages, Region};
+use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, Pages, Region};
 
 use super::nics::Port;
 
@@ -15,8 +15,6 @@ pub(crate) struct UserRegion {
     others: Box<[Region<Data>]>,
     /// The rails' keys, as they travel.
     keys: Box<[u64]>,
-    /// The first two of them, 0 where there is none.
-    first_keys: [u64; 2],
     /// What is added to an address of ours to name it to a peer.
     to_target: u64,
     address: u64,
@@ -50,9 +48,8 @@ impl UserRegion {
         let to_target = first.remote_base().wrapping_sub(address);
         let all = iter::once(&first).chain(&others);
         let keys: Box<[_]> = all.map(|region| region.key().to_wire()).collect();
-        let first_keys = [0, 1].map(|rail: usize| keys.get(rail).copied().unwrap_or(0));
         let end = address.saturating_add(len as u64);
-        Ok(Self { first, others, keys, first_keys, to_target, address, end })
+        Ok(Self { first, others, keys, to_target, address, end })
     }
 
     /// Closes it. In an error it is closed where that is possible, and stays registered elsewhere.
@@ -90,14 +87,6 @@ impl UserRegion {
         address >= self.address && end.is_some_and(|end| end <= self.end)
     }
 
-    /// The same for at least one byte, in fewer steps.
-    #[inline(always)]
-    pub(crate) fn holds_some(&self, address: u64, len: usize) -> bool {
-        // Not behind the address where there is none, or where they wrap.
-        let end = address.wrapping_add(len as u64);
-        end > address && address >= self.address && end <= self.end
-    }
-
     /// How many bytes there are from `address` on; none outside.
     pub(crate) fn bytes_from(&self, address: u64) -> usize {
         let inside = address >= self.address;
@@ -127,36 +116,10 @@ impl UserRegion {
         if rail == 0 { Some(&self.first) } else { self.others.get(rail - 1) }
     }
 
-    /// Puts the first `len` bytes of `words` where a peer would name `target`. False, and nothing happens, out of bounds or where the memory is not the
-    /// host's.
-    #[inline]
-    pub(crate) fn store<const COUNT: usize>(
-        &self,
-        target: u64,
-        words: [u64; COUNT],
-        len: usize,
-    ) -> bool {
-        debug_assert_eq!(self.memory().kind(), MemoryKind::Host, "a copy to GPU memory");
-        let address = target.wrapping_sub(self.to_target);
-        self.first.store_words(address, words, len)
-    }
-
     /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.
     #[inline]
     pub(crate) fn target(&self, address: u64) -> u64 {
         address.wrapping_add(self.to_target)
-    }
-
-    /// The keys that let the peer write, of the first `rails` data rails.
-    #[inline]
-    pub(crate) fn keys(&self, rails: usize) -> &[u64] {
-        self.keys.get(..rails).unwrap_or(&[])
-    }
-
-    /// Those of the first two data rails.
-    #[inline(always)]
-    pub(crate) fn first_keys(&self) -> [u64; 2] {
-        self.first_keys
     }
 
     /// The key that lets the peer write through data rail `rail`.

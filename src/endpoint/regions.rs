@@ -1,4 +1,4 @@
-//! regMr: NCCL's buffers on the data rails of an endpoint. deregMr is in `fence`.
+//! regMr: NCCL's buffers on the data rails of an endpoint. deregMr is in `deregister`.
 //!
 //! All of it happens under the endpoint's lock, as every post and every reading of a queue: providers keep a domain's keys
 //! where an arriving write looks them up, and at FI_THREAD_DOMAIN nothing else keeps the two apart.
@@ -7,7 +7,7 @@ use fabric::{FabricError, Memory, MemoryKind, UserMemory};
 
 use super::Endpoint;
 use super::region::UserRegion;
-use crate::error::{Bug, By, Cause, Error, Result, Table};
+use crate::error::{Bug, By, Cause, Error, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::label::Label;
 use crate::types::{GpuAccess, gpu_number};
@@ -27,20 +27,34 @@ impl Endpoint {
         }
     }
 
+    /// Whether the handle names a comm that NCCL has open.
+    pub(crate) fn check_comm(&mut self, comm: Handle) -> Result<()> {
+        let noun = match comm.is(HandleKind::Sender) {
+            true => Noun::SendComm,
+            false => Noun::ReceiveComm,
+        };
+        let (_, comm) = self.comms.any(comm, noun)?;
+        // On a connection that has failed otherwise memory comes and goes as on any.
+        match comm.failure {
+            Some(error) if error.cause == Cause::Panicked => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Registers `memory` on every data rail, unless a registration that is held covers it.
     pub(crate) fn register(&mut self, memory: UserMemory) -> Result<Handle> {
         if memory.kind() != MemoryKind::Host {
             self.takes_gpu_memory(memory.dmabuf().is_some())?;
         }
-        if self.regions.upcoming().is_none() {
+        if self.hands.regions.upcoming().is_none() {
             let table = Table::Regions { device: self.label() };
             return Err(Cause::Full { table, count: REGIONS_MAX.into() }.into());
         }
-        let (memory, nics) = (Memory::from(memory), &mut self.nics);
+        let (memory, nics) = (Memory::from(memory), &mut self.hands.nics);
         let region = self.cache.find_or(&memory, || UserRegion::register(nics, &memory));
         let region = region.map_err(|error| refused(self.device.label, &memory, error))?;
         let mut generation = 0;
-        let slot = self.regions.insert_with(|_, current| {
+        let slot = self.hands.regions.insert_with(|_, current| {
             generation = current;
             region
         });

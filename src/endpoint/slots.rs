@@ -18,14 +18,12 @@ pub(crate) struct Slots<T> {
 struct Entry<T> {
     /// The handle that names the value.
     name: u64,
-    /// What names of its requests are of: [`Name::requests`].
-    requests: u64,
     value: Option<T>,
 }
 
 impl<T> Entry<T> {
     fn new(name: Name) -> Self {
-        Self { name: name.bits(), requests: name.requests(), value: None }
+        Self { name: name.bits(), value: None }
     }
 
     #[inline]
@@ -57,39 +55,11 @@ impl<T> Slots<T> {
         if entry.name == name.bits() { entry.value.as_ref() } else { None }
     }
 
-    /// As [`Slots::of`], to change it.
-    #[inline(always)]
-    pub(crate) fn of_mut(&mut self, name: Name) -> Option<&mut T> {
-        let entry = self.entries.get_mut(usize::from(name.slot()))?;
-        if entry.name == name.bits() { entry.value.as_mut() } else { None }
-    }
-
-    /// The value that the request is one of.
-    #[inline(always)]
-    pub(crate) fn asked(&self, request: Name) -> Option<&T> {
-        let entry = self.entries.get(usize::from(request.slot()))?;
-        if entry.requests == request.asked() { entry.value.as_ref() } else { None }
-    }
-
-    /// As [`Slots::asked`], to change it.
-    #[inline(always)]
-    pub(crate) fn asked_mut(&mut self, request: Name) -> Option<&mut T> {
-        let entry = self.entries.get_mut(usize::from(request.slot()))?;
-        if entry.requests == request.asked() { entry.value.as_mut() } else { None }
-    }
-
     /// The value in `slot` has no name any more: [`Slots::get`] finds it still, until it is removed.
     pub(crate) fn hide(&mut self, slot: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(slot)) {
-            // No name of a value has a line, and no name that many bits behind it.
-            (entry.name, entry.requests) = (entry.name | 1, u64::MAX);
-        }
-    }
-
-    /// None of the values has a name any more.
-    pub(crate) fn hide_all(&mut self) {
-        for (slot, _) in self.keys() {
-            self.hide(slot);
+            // No name of a value has a line.
+            entry.name |= 1;
         }
     }
 
@@ -157,24 +127,6 @@ impl<T> Slots<T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
-    /// Slot and value of each.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (u16, &T)> {
-        let numbered = (0..=u16::MAX).zip(&self.entries);
-        numbered.filter_map(|(slot, entry)| Some((slot, entry.value.as_ref()?)))
-    }
-
-    /// Slot, generation and value of each.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (u16, u16, &T)> {
-        let numbered = (0..=u16::MAX).zip(&self.entries);
-        numbered.filter_map(|(slot, entry)| Some((slot, entry.generation(), entry.value.as_ref()?)))
-    }
-
-    /// The same, to change them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u16, u16, &mut T)> {
-        let numbered = (0..=u16::MAX).zip(&mut self.entries);
-        numbered.filter_map(|(slot, entry)| Some((slot, entry.generation(), entry.value.as_mut()?)))
-    }
-
     /// Slot and generation of every value.
     pub(crate) fn keys(&self) -> Vec<(u16, u16)> {
         let numbered = self.entries.iter().enumerate().filter(|(_, entry)| entry.value.is_some());
@@ -229,22 +181,6 @@ mod tests {
         assert_eq!((slots.of(name(0)), slots.of(name(1))), (None, Some(&"second")));
         let requests = [0, 1].map(|generation| slots.asked(name(generation).request(9)));
         assert_eq!(requests, [None, Some(&"second")]);
-    }
-
-    #[test]
-    fn only_requests_of_a_value_ask_for_it() {
-        let mut slots = Slots::new(8).named(HandleKind::Receiver, 5);
-        let slot = slots.insert_with(|_, _| "only").unwrap();
-        let name = |kind, endpoint| Handle::new(kind, endpoint, 0, slot, 65535).name();
-        let asked = [
-            name(HandleKind::ReceiveRequest, 5),
-            name(HandleKind::ReceiveRequest, 6),
-            name(HandleKind::SendRequest, 5),
-            name(HandleKind::OptionalReceiveRequest, 5),
-            name(HandleKind::Receiver, 5),
-        ];
-        let found = asked.map(|request| slots.asked_mut(request).copied());
-        assert_eq!(found, [Some("only"), None, None, None, None]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::{Endpoint, SenderState};
+use super::Endpoint;
 use crate::error::Result;
 use crate::handle::{Handle, HandleKind};
 
@@ -63,11 +63,10 @@ impl Endpoint {
         let named = |kind, (slot, generation)| Handle::new(kind, self.number, generation, slot, 0);
         let listeners =
             self.listeners.keys().into_iter().map(|key| named(HandleKind::Listener, key));
-        let senders = self.senders.keys().into_iter().map(|key| named(HandleKind::Sender, key));
-        let receivers =
-            self.receivers.keys().into_iter().map(|key| named(HandleKind::Receiver, key));
-        let regions = self.regions.keys().into_iter().map(|key| named(HandleKind::Region, key));
-        let all = listeners.chain(senders).chain(receivers).chain(regions);
+        let connects = self.connects.keys().into_iter().map(|key| named(HandleKind::Connect, key));
+        let regions = self.hands.regions.keys();
+        let regions = regions.into_iter().map(|key| named(HandleKind::Region, key));
+        let all = listeners.chain(connects).chain(self.open_comms()).chain(regions);
         let its: Vec<_> = all.filter(|handle| self.tenants.of(*handle) == tenant).collect();
         let (regions, others): (Vec<_>, Vec<_>) =
             its.into_iter().partition(|handle| handle.is(HandleKind::Region));
@@ -87,12 +86,10 @@ impl Endpoint {
         if handle.is(HandleKind::Receiver) {
             return self.close_receive(handle);
         }
-        let (slot, generation) = (handle.slot(), handle.generation());
-        let state = self.senders.get(slot, generation).map(|state| &**state);
-        if matches!(state, Some(SenderState::Asking { .. })) {
+        if handle.is(HandleKind::Connect) {
             // What a panic has left is asked for nothing more.
             self.check_intact()?;
-            self.abandon_connect(slot, generation);
+            self.abandon_connect((handle.slot(), handle.generation()));
             return Ok(());
         }
         self.close_send(handle)

@@ -105,14 +105,6 @@ settings! {
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
-    /// How many turns of progress must find nothing before a done that is owed travels alone. 0: at once.
-    lone_done_turns: u32 = "LONE_DONE_TURNS", Takes::Number { min: 0, max: 1 << 20, zero: Zero::Refused }, "128", shared false;
-    /// Adverts may wait for one another, to travel in one write. Off: each goes at once.
-    advert_batching: bool = "ADVERT_BATCHING", Takes::Switch, "1", shared true;
-    /// Messages up to this length are sent at once, into memory that the receiver lends, where their receive is not known yet. 40 is the most there is room for; a larger value says the same.
-    eager_bytes_max: u64 = "EAGER_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "40", shared false;
-    /// Messages up to this length may wait for the next turn of progress and travel together in one write, when several are sent between two turns. 16 is the most there is room for; a larger value says the same.
-    bundle_bytes_max: u64 = "BUNDLE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "16", shared false;
     /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.
@@ -249,10 +241,6 @@ impl Config {
             connect_warn: self.connect_warn,
             peer_timeout: self.peer_timeout,
             close_timeout: self.close_timeout,
-            lone_done_turns: self.lone_done_turns,
-            advert_batching: self.advert_batching,
-            eager_bytes_max: self.eager_bytes_max,
-            bundle_bytes_max: self.bundle_bytes_max,
             inline_bytes_max: u16::try_from(self.inline_bytes_max.min(4096)).unwrap_or(4096),
             cq_entries: self.cq_entries_or_default(),
             job: self.job.clone(),

@@ -7,7 +7,6 @@ mod discovery;
 mod environment;
 mod failure;
 mod gpu;
-#[cfg(feature = "wire2")]
 mod keeper;
 mod opening;
 mod order;
@@ -262,7 +261,6 @@ impl Locked {
         match self.0.as_deref_mut() {
             Some(endpoint) => {
                 let tested = endpoint.test(request);
-                #[cfg(feature = "wire2")]
                 if endpoint.needs_keeper() {
                     keeper::wake();
                 }

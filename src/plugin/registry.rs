@@ -112,7 +112,6 @@ pub(super) fn close_context(context: Handle) -> Result<Vec<Handle>> {
 
 /// Closes an endpoint. The last one of all takes those along that were kept for the others.
 fn end(mut endpoint: Box<Endpoint>) {
-    #[cfg(feature = "wire2")]
     super::keeper::forget(endpoint.number());
     match catch_unwind(AssertUnwindSafe(|| endpoint.drain())) {
         Ok(report) => super::record(&report),
@@ -206,7 +205,6 @@ fn open_or_share(
         Ok(mut endpoint) => {
             endpoint.belongs_to(place.tenant);
             *cell = Some(endpoint);
-            #[cfg(feature = "wire2")]
             super::keeper::watch(place.number);
             return Ok((cell, true));
         }
@@ -287,7 +285,6 @@ fn wait_for(cell: &'static Cell) -> Locked {
 }
 
 /// An endpoint's cell, unless another thread has it.
-#[cfg(feature = "wire2")]
 pub(super) fn try_lock(number: u16) -> Option<Locked> {
     CELL[usize::from(number) % CELLS].try_lock()
 }

@@ -10,30 +10,10 @@ pub(crate) use settings::Settings;
 
 use proto::limits::MAX_GROUP;
 
-use crate::handle::{Handle, Name};
+use crate::handle::Name;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
-
-/// One receive of a group.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Receive {
-    pub(crate) address: u64,
-    pub(crate) len: usize,
-    pub(crate) tag: i32,
-    /// `None` where NCCL gave null.
-    pub(crate) region: Option<Handle>,
-}
-
-/// A request's state after a turn of progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Poll {
-    Pending,
-    /// `sizes` of them were written to the slice the caller gave.
-    Done {
-        sizes: u32,
-    },
-}
 
 /// One buffer, as NCCL named it.
 #[derive(Clone, Copy, Debug)]

@@ -14,10 +14,6 @@ pub(crate) struct Settings {
     pub(crate) connect_warn: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) close_timeout: Duration,
-    pub(crate) lone_done_turns: u32,
-    pub(crate) advert_batching: bool,
-    pub(crate) eager_bytes_max: u64,
-    pub(crate) bundle_bytes_max: u64,
     /// The longest message that travels in a packet.
     pub(crate) inline_bytes_max: u16,
     /// Entries of each completion queue.

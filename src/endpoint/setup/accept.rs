@@ -1,310 +1,187 @@
-//! Listen and accept: waits for requests, makes the receiving side, and answers.
+//! Listen and accept: OPENs that a listener's secret proves are queued, and answered by OPENED.
 
-use std::time::Instant;
+use proto::codec::Bounded;
+use proto::wire2::frame::Refusal;
+use proto::wire2::setup::{Asked, Secret, refuse};
+use proto::wire2::{ChannelId, ListenerId, Moment, Slot};
 
-use fabric::{PeerAddress, Post};
-use proto::handshake::{RefusalReason, Ring};
-use proto::rails::Pairing;
-use proto::{CommId, FlowParameters, ReceiveFlow, Reply, Request, Window};
-
-use super::{FRONT_DOOR, control_pair, id, names};
-use crate::comm::listener::Listener;
-use crate::comm::peer::Peer;
-use crate::comm::setup;
-use crate::endpoint::broken::PANICKED;
-use crate::endpoint::eager::Inlet;
-use crate::endpoint::messages::Letter;
-use crate::endpoint::receiver::{Receiver, Rings};
-use crate::endpoint::{Endpoint, random};
-use crate::error::{Cause, Error, Noun, Result, Table};
+use super::super::Endpoint;
+use super::super::comms::{Comm, Side, low16};
+use super::super::prove::{of_job, random_bytes};
+use super::FRONT_DOOR;
+use crate::error::{Cause, Noun, Result, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::types::HANDLE_BYTES;
 
-/// An accept that has begun: the connection is whole but for its reply, which is yet to be posted.
+/// What `listen` opened.
 #[derive(Debug)]
-pub(in crate::endpoint) struct Accepting {
-    slot: u16,
-    generation: u16,
-    peer: PeerAddress,
-    since: Instant,
+pub(in crate::endpoint) struct Listening {
+    listener: ListenerId,
+    /// Receives of its connections come in groups.
+    groups: bool,
+    /// A connection that is answered, until OPENED has left.
+    accepting: Option<Slot>,
+    /// A call about it has panicked.
+    pub(in crate::endpoint) broken: bool,
+    /// Since when accept finds nothing, and whether that was said.
+    waiting_since: Option<Moment>,
+    warned: bool,
 }
-
-/// The memory that a sender may write to.
-#[derive(Debug)]
-struct Lent {
-    fins: Ring,
-    eager: Option<Ring>,
-    bundles: Option<Ring>,
-}
-
-/// Microseconds for which what the sender may send has to keep the rails busy, that adverts wait longer: several times what
-/// they take to it.
-const BUSY_US: u64 = 20;
 
 impl Endpoint {
-    /// Opens a listener, and writes the handle that lets a peer find it.
-    ///
-    /// Receives of its connections come in groups of up to `max_group`.
+    /// Opens a listener, and writes the handle that peers connect with. `max_group`: the largest group of receives of the caller's
+    /// version.
     pub(crate) fn listen(
         &mut self,
         handle: &mut [u8; HANDLE_BYTES],
         max_group: usize,
     ) -> Result<Handle> {
-        let nonce = random();
-        let control = self.front_door_name()?;
-        let address_format = self.device.address_format;
+        self.check_alive()?;
+        let table = Table::Listeners { device: self.label() };
+        let full = Cause::Full { table, count: u16::MAX.into() };
+        if self.listeners.upcoming().is_none() {
+            return Err(full.into());
+        }
+        let door = self.hands.nics.get(FRONT_DOOR).filter(|port| port.nic.has_control());
+        let control = door.and_then(|port| Bounded::new(port.nic.control_name()));
+        let control = control.ok_or(Cause::NoFrontDoorName)?;
+        let shown = random_bytes().map(Secret).map_err(|_| Cause::NoRandom)?;
+        let secret = of_job(shown, &self.settings.job);
+        let made = self.hands.peers.listen(secret, control, self.device.address_format);
+        let mut wire = made.ok_or(full)?;
+        wire.secret = shown;
+        let listening = Listening {
+            listener: wire.listener,
+            groups: max_group > 1,
+            accepting: None,
+            broken: false,
+            waiting_since: None,
+            warned: false,
+        };
         let mut generation = 0;
         let slot = self.listeners.insert_with(|_, current| {
             generation = current;
-            Listener::new(nonce, max_group)
+            listening
         });
-        let slot = slot.ok_or_else(|| {
-            let table = Table::Listeners { device: self.label() };
-            Cause::Full { table, count: u16::MAX.into() }
-        })?;
-        let listener = id(slot, generation);
-        *handle = proto::Handle { listener, nonce, control, address_format }.encode();
-        let listener = Handle::new(HandleKind::Listener, self.number, generation, slot, 0);
+        *handle = wire.encode();
+        let listener =
+            Handle::new(HandleKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
         self.tenants.made(listener);
         Ok(listener)
     }
 
-    /// Takes the next request of the listener. The comm is given out by the call that posted the reply.
-    pub(crate) fn accept(&mut self, listener: Handle) -> Result<Option<Handle>> {
+    /// `None`: nobody has connected, or the answer has not left; a poll was made.
+    pub(crate) fn accept(&mut self, handle: Handle) -> Result<Option<Handle>> {
         self.check_alive()?;
-        self.progress();
-        if !self.is_settled()? {
+        let now = self.now();
+        self.progress_at(now);
+        let settled = self.settled || self.is_settled()?;
+        let at = (handle.slot(), handle.generation());
+        let ours = handle.is(HandleKind::Listener);
+        let listening = self.listeners.get_mut(at.0, at.1).filter(|_| ours);
+        let listening = listening.ok_or(Cause::Stale(Noun::ListenComm))?;
+        if listening.broken {
+            return Err(super::super::broken::PANICKED);
+        }
+        if !settled {
             return Ok(None);
         }
-        let (slot, generation) = (listener.slot(), listener.generation());
-        loop {
-            let place =
-                self.listeners.get_mut(slot, generation).ok_or(Cause::Stale(Noun::ListenComm))?;
-            if place.broken {
-                return Err(PANICKED);
-            }
-            if let Some(accepting) = place.accepting.take() {
-                return self.commit(slot, generation, accepting);
-            }
-            let Some(request) = place.pop() else {
-                self.watch_accept(slot, generation)?;
+        if listening.accepting.is_none() {
+            let listener = listening.listener;
+            let asked = self.hands.peers.accept(listener);
+            let Some(asked) = asked else {
+                self.watch_accept(at, now)?;
                 return Ok(None);
             };
-            let max_group = place.max_group.min(request.max_group.into());
-            match self.prepare(&request, max_group) {
-                Ok(accepting) => {
-                    let place = self
-                        .listeners
-                        .get_mut(slot, generation)
-                        .ok_or(Cause::Stale(Noun::ListenComm))?;
-                    place.accepting = Some(accepting);
-                }
-                Err((reason, text)) => {
-                    self.answered.forget(request.mark());
-                    self.refuse(&request.reply_to, request.connection, reason, text)
-                }
-            }
+            self.begin_accept(at, &asked, now)?;
         }
+        self.step_accept(at, now)
     }
 
-    /// Posts the reply. EAGAIN means not committed: the next call tries again.
-    fn commit(
-        &mut self,
-        slot: u16,
-        generation: u16,
-        accepting: Accepting,
-    ) -> Result<Option<Handle>> {
-        let Accepting { slot: comm, generation: of_comm, peer, .. } = accepting;
-        match self.post_reply(comm, of_comm, peer) {
-            Ok(Post::Accepted) => {
-                // Nobody may call again for a while, and the peer waits.
-                self.part();
-                self.nics[FRONT_DOOR].nic.leave(peer);
-                if let Some(place) = self.listeners.get_mut(slot, generation) {
-                    place.waiting_since = None;
-                }
-                Ok(Some(Handle::new(HandleKind::Receiver, self.number, of_comm, comm, 0)))
-            }
-            Ok(Post::Again | Post::Full)
-                if accepting.since.elapsed() <= self.settings.connect_timeout =>
-            {
-                if let Some(place) = self.listeners.get_mut(slot, generation) {
-                    place.accepting = Some(accepting);
-                }
-                Ok(None)
-            }
-            Ok(Post::Again | Post::Full) => {
-                self.forget(&accepting);
-                Err(Cause::AcceptUnreachable { device: self.label() }.into())
-            }
-            Err(error) => {
-                self.forget(&accepting);
-                Err(error)
-            }
-        }
-    }
-
-    fn post_reply(&mut self, slot: u16, generation: u16, peer: PeerAddress) -> Result<Post> {
-        let Some(receiver) = self.receivers.get_mut(slot, generation) else {
-            return Err(Cause::Stale(Noun::Connection).into());
+    fn begin_accept(&mut self, at: (u16, u16), asked: &Asked, now: Moment) -> Result<()> {
+        let channel = ChannelId(asked.channel);
+        let groups = self.listeners.get(at.0, at.1).is_some_and(|listening| listening.groups);
+        let Some(name) = self.core.vacant() else {
+            self.core.refuse(channel, refuse(&asked.open, Refusal::Busy));
+            let count = u32::from(low16(Slot::COUNT as u32));
+            return Err(Cause::Full { table: Table::Connections, count }.into());
         };
-        let (mark, reply) = (receiver.mark, std::mem::take(&mut receiver.reply));
-        let letter = Letter::Reply { receiver: slot, generation };
-        let posted = self.post_message(FRONT_DOOR, peer, &reply, letter);
-        if let Some(receiver) = self.receivers.get_mut(slot, generation) {
-            receiver.reply = reply;
-        }
-        if let (Ok(Post::Accepted), Some(comm)) = (&posted, CommId::new(slot)) {
-            self.answered.open(mark, comm);
-        }
-        Ok(posted.map_err(Cause::Unreachable)?)
-    }
-
-    /// Makes the receiving side of the connection that `request` asks for, and its reply.
-    fn prepare(
-        &mut self,
-        request: &Request,
-        max_group: usize,
-    ) -> std::result::Result<Accepting, (RefusalReason, String)> {
-        let local = |error: Error| (RefusalReason::Feature, error.to_string());
-        let rails = self.rails().map_err(local)?;
-        let pairing = Pairing::of(&request.rails, &rails).ok_or_else(|| {
-            let ours = names(&rails);
-            let theirs = names(&request.rails);
-            (RefusalReason::Rails, format!("no rail in common: ours reach {ours}, yours {theirs}"))
-        })?;
-        let window = Window::for_groups_of(max_group);
-        if !window.fits(request.window) {
-            let text = format!("a mailbox of {} lines is too small", request.window.lines());
-            return Err((RefusalReason::Feature, text));
-        }
-        let nonce = random();
-        let peer = self.acquaintances.meet(&request.identity);
-        let (ours, theirs, rail_count) =
-            (self.capabilities, request.capabilities, pairing.data.len());
-        let nonces = (request.nonce, nonce);
-        let parameters =
-            |comm| setup::settle(&ours, &theirs, window, rail_count, nonces, comm, false);
-        // What can be refused is looked at before anything is taken.
-        parameters(CommId::default()).map_err(local)?;
-        let (slot, generation, lent) =
-            self.insert_receiver(request, &pairing, parameters, peer.clone()).map_err(local)?;
-        let reply_to = self.join(FRONT_DOOR, request.reply_to.as_bytes()).map_err(|error| {
-            self.discard_receiver(slot, generation);
-            local(error)
-        })?;
-        let comm = CommId::new(slot)
-            .ok_or_else(|| (RefusalReason::Feature, "no comm id is left".to_owned()))?;
-        let reply = Reply {
-            connection: request.connection,
-            comm,
-            nonce,
-            capabilities: self.capabilities,
-            rails,
-            pairing,
-            fins: lent.fins,
-            window,
-            fin_only: false,
-            eager: lent.eager,
-            bundles: lent.bundles,
-            identity: self.identity(),
+        let (features, unadvertised) = (self.features(groups), self.inline_unadvertised());
+        let flow = self.hands.peers.accepting(asked, name, features, unadvertised);
+        let Some(mut flow) = flow else {
+            self.core.refuse(channel, refuse(&asked.open, Refusal::Feature));
+            return Err(Cause::CannotTell.settling());
         };
-        let reply = reply.encode().map_err(|error| (RefusalReason::Feature, error.to_string()))?;
-        if let Some(receiver) = self.receivers.get_mut(slot, generation) {
-            receiver.reply = reply.into();
+        if let Some(flow) = flow.receiver_mut() {
+            flow.set_busy_bytes(self.busy_bytes());
         }
-        self.compare(&peer, &request.identity);
-        Ok(Accepting { slot, generation, peer: reply_to, since: Instant::now() })
+        self.seat(name.slot, channel, name.generation);
+        if self.core.connect(name, channel, flow, now)
+            && let Some(listening) = self.listeners.get_mut(at.0, at.1)
+        {
+            listening.accepting = Some(name.slot);
+        }
+        Ok(())
     }
 
-    fn insert_receiver(
-        &mut self,
-        request: &Request,
-        pairing: &Pairing,
-        parameters: impl Fn(CommId) -> Result<FlowParameters>,
-        peer: Peer,
-    ) -> Result<(u16, u16, Lent)> {
-        let full = Cause::Full { table: Table::Connections, count: CommId::COUNT.into() };
-        let comm = self.receivers.upcoming().and_then(CommId::new).ok_or(full)?;
-        let parameters = parameters(comm)?;
-        let inject_bytes = self.capabilities.agree(&request.capabilities).rma_inject_bytes as usize;
-        let mut flow = ReceiveFlow::new(parameters).map_err(Cause::from)?;
-        flow.set_pace(proto::receive::Pace {
-            adverts_wait: self.settings.advert_batching,
-            busy_bytes: u64::from(self.device.speed_mbps) / 8 * BUSY_US,
-            lone_done_turns: self.settings.lone_done_turns,
-        });
-        let shadow = self
-            .slabs
-            .take(&mut self.nics, parameters.format().bytes() / 8)
-            .map_err(|error| self.no_memory(error))?;
-        let fins = match self.slabs.take_quiet(&mut self.nics, proto::wire::FIN_PLACE_BYTES / 8) {
-            Ok(fins) => fins,
-            Err(error) => {
-                self.slabs.release(&shadow);
-                return Err(self.no_memory(error).into());
-            }
-        };
-        let pair = control_pair(pairing, comm);
-        let control = (usize::from(pair.receiver), usize::from(pair.sender));
-        let data = pairing.data.iter().map(|pair| (pair.receiver.into(), pair.sender.into()));
-        let joined = self.join_all(data, control, &request.rails, &request.mailbox);
-        let (lanes, control) = joined.inspect_err(|_| {
-            self.slabs.release(&shadow);
-            self.slabs.release(&fins);
-        })?;
-        let ring = Ring { address: self.slabs.target(&fins), keys: self.slabs.keys(&fins) };
-        let (inlet, eager) = self.lend_eager_ring(request.eager_bytes).unzip();
-        let inlet = inlet.map(|ring| {
-            flow.allow_eager();
-            Inlet::new(ring)
-        });
-        let may_bundle = !parameters.sends_arrive_when_complete;
-        let bundle_bytes = if may_bundle { request.bundle_bytes } else { 0 };
-        let (bundles, bundle_ring) = self.lend_bundle_ring(bundle_bytes).unzip();
-        if bundles.is_some() {
-            flow.allow_bundles();
-        }
-        let rings = Rings { shadow, fins: Some(fins), inlet, bundles, control, inject_bytes };
-        let receiver = Receiver::new(flow, rings, lanes, peer, request);
-        let (mut generation, number) = (0, self.number);
-        let slot = self.receivers.insert_with(|slot, current| {
-            generation = current;
-            let comm = Handle::new(HandleKind::Receiver, number, current, slot, 0);
-            Box::new(receiver.named(comm.name()))
-        });
-        Ok((slot.ok_or(full)?, generation, Lent { fins: ring, eager, bundles: bundle_ring }))
+    /// What the rails carry in 20 us.
+    fn busy_bytes(&self) -> u64 {
+        u64::from(self.device.speed_mbps) * 20 / 8
     }
 
-    /// An accept that could not be committed, or whose listener closed before: nobody knows of it.
-    pub(in crate::endpoint) fn forget(&mut self, accepting: &Accepting) {
-        self.nics[FRONT_DOOR].nic.leave(accepting.peer);
-        self.discard_receiver(accepting.slot, accepting.generation);
+    fn step_accept(&mut self, at: (u16, u16), now: Moment) -> Result<Option<Handle>> {
+        let accepting = self.listeners.get(at.0, at.1).and_then(|listening| listening.accepting);
+        let Some(slot) = accepting else { return Ok(None) };
+        self.core.send_urgent(&mut self.hands, slot, now);
+        let gone = self.core.connection(slot).is_none_or(|flow| flow.fault().is_some());
+        if !gone && !self.core.has_left(slot, now) {
+            return Ok(None);
+        }
+        let Some(listening) = self.listeners.get_mut(at.0, at.1) else { return Ok(None) };
+        listening.accepting = None;
+        if gone {
+            // The peer is gone before it knew of the connection: the listener goes on.
+            self.discard(slot, Side::Receive);
+            return Ok(None);
+        }
+        (listening.waiting_since, listening.warned) = (None, false);
+        let (channel, _) = self.hands.seats[slot.index()];
+        let generation = self.comms.put(slot, Comm::new(Side::Receive, channel));
+        let slot = low16(slot.index() as u32);
+        Ok(Some(Handle::new(HandleKind::Receiver, self.number, generation, slot, 0)))
     }
 
-    fn discard_receiver(&mut self, slot: u16, generation: u16) {
-        if let Some(mut receiver) = self.receivers.remove(slot, generation) {
-            self.answered.forget(receiver.mark);
-            self.leave(receiver.lanes(), receiver.control());
-            receiver.release(&mut self.slabs);
+    pub(crate) fn close_listen(&mut self, handle: Handle) -> Result<()> {
+        self.tenants.closed(handle);
+        let taken = self.listeners.remove(handle.slot(), handle.generation());
+        let listening = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
+        if self.broken {
+            return Ok(());
         }
+        if let Some(slot) = listening.accepting {
+            self.discard(slot, Side::Receive);
+        }
+        let waiting: Vec<_> = self.hands.peers.close(listening.listener).collect();
+        for (channel, refused) in waiting {
+            self.core.refuse(channel, refused);
+        }
+        self.progress();
+        Ok(())
     }
 
     /// Says once that accept is waiting, and ends the wait.
-    fn watch_accept(&mut self, slot: u16, generation: u16) -> Result<()> {
-        let now = Instant::now();
-        let (warn, bound, label) =
+    fn watch_accept(&mut self, at: (u16, u16), now: Moment) -> Result<()> {
+        let (warn, bound, device) =
             (self.settings.connect_warn, self.settings.connect_timeout, self.label());
-        let Some(listener) = self.listeners.get_mut(slot, generation) else { return Ok(()) };
-        let waited = now.duration_since(*listener.waiting_since.get_or_insert(now));
+        let Some(listening) = self.listeners.get_mut(at.0, at.1) else { return Ok(()) };
+        let waited = now.since(*listening.waiting_since.get_or_insert(now));
         if waited > bound {
-            let seconds = waited.as_secs();
-            return Err(Cause::AcceptTimeout { device: label, seconds }.into());
+            return Err(Cause::AcceptTimeout { device, seconds: waited.as_secs() }.into());
         }
-        if waited > warn && !listener.warned {
-            listener.warned = true;
+        if waited > warn && !listening.warned {
+            listening.warned = true;
             log::info!(
-                "accept on device {label} has waited {} s for a peer to connect",
+                "accept on device {device} has waited {} s for a peer to connect",
                 waited.as_secs()
             );
         }

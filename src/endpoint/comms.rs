@@ -179,12 +179,6 @@ impl Comms {
         let numbered = self.list.iter().enumerate();
         numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref()?)))
     }
-
-    /// The same, to change them.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Comm)> {
-        let numbered = self.list.iter_mut().enumerate();
-        numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref_mut()?)))
-    }
 }
 
 /// On which side a comm stands, or the comm of a request.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fabric::PeerAddress;
 use proto::wire2::{ChannelId, Epoch, Moment};
 
-use crate::comm::peer;
+use crate::endpoint::identity as peer;
 use crate::error::{Cause, Error};
 use crate::label::Label;
 

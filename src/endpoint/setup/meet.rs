@@ -17,7 +17,7 @@ use super::super::nics::Port;
 use super::super::peers::{Lane, Peer};
 use super::super::prove::drawn;
 use super::FRONT_DOOR;
-use crate::comm::peer;
+use crate::endpoint::identity as peer;
 use crate::error::{Bug, Cause, Error, Nonsense, Result, Table};
 use crate::label::Label;
 
