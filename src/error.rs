@@ -8,8 +8,10 @@ use std::fmt;
 
 pub(crate) use fabric::FabricError;
 use fabric::{CompletionError, error_text};
-use proto::handshake::{HandshakeError, RefusalReason};
-use proto::{ProtocolError, Refusal, Violation};
+pub(crate) use proto::wire2::Cause as ChannelCause;
+pub(crate) use proto::wire2::frame::{Malformed, Refusal};
+use proto::wire2::setup::HandleError;
+use proto::wire2::{Fault, Violation};
 
 use crate::label::Label;
 
@@ -94,22 +96,9 @@ pub(crate) enum Table {
 /// What only a bug of ours can bring about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    ConnectionWithoutMailbox,
-    ConnectionWithoutRails,
     DeviceWithoutRails,
     LandingPageTooSmall,
-    Miscounted,
     SlotTaken,
-}
-
-/// What a peer said at set-up that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Nonsense {
-    ControlRail,
-    Pairing,
-    Rail,
-    Ring,
-    Window,
 }
 
 /// An operation that ended with an error.
@@ -117,10 +106,6 @@ pub(crate) enum Nonsense {
 pub(crate) enum Operation {
     Control,
     Data,
-    Fin,
-    SenderPulse,
-    ShortMessage,
-    ShortMessages,
 }
 
 /// How memory was to be registered.
@@ -278,37 +263,29 @@ pub(crate) enum Cause {
         device: Label,
         seconds: u64,
     },
-    AcceptUnreachable {
-        device: Label,
-    },
     Unreachable(FabricError),
     CannotReach {
         rail: Label,
         fault: FabricError,
     },
-    Nonsense(Nonsense),
+    /// The peer named a rail that is not there.
+    NoSuchRail,
     NotPosted(FabricError),
-    /// After it was refused for a while.
-    NeverPosted {
-        rail: Label,
-        fault: FabricError,
-    },
-    NotAccepted {
-        rail: Label,
-        bound_ms: u32,
-    },
     Completion {
         operation: Operation,
         rail: Label,
         failed: Failed,
     },
     Ended,
+    /// It does not answer when it is asked whether it lives.
     Silent {
         bound_ms: u32,
     },
-    ReceivesWithdrawn,
+    /// Its endpoint refuses every write.
+    TakesNothing {
+        bound_ms: u32,
+    },
     ConnectionClosed,
-    EndpointCloses,
     ReceiveDeregistered,
     SendDeregistered,
 
@@ -322,8 +299,6 @@ pub(crate) enum Cause {
         said: u64,
         posted: u64,
     },
-    LineKind,
-    GroupDisagrees,
     Unsendable {
         len: u64,
     },
@@ -335,12 +310,12 @@ pub(crate) enum Cause {
     /// A frame of the peer's that cannot be.
     Broke(&'static str),
     /// The channel to the peer has failed.
-    Channel(proto::wire2::Cause),
+    Channel(ChannelCause),
     PeerFailed {
         line: u32,
     },
     /// The peer's listener refused the connection.
-    Refused(proto::wire2::frame::Refusal),
+    Refused(Refusal),
     NoCommonRail,
     /// Neither immediates nor delivery completion: no message could be told.
     CannotTell,
@@ -410,6 +385,7 @@ impl Cause {
             | Self::ReceiveDeregistered
             | Self::NoCommonRail
             | Self::CannotTell
+            | Self::Refused(Refusal::Version | Refusal::Feature)
             | Self::TooLong { .. } => Kind::InvalidUsage,
 
             Self::NotStarted(kind) => kind,
@@ -436,29 +412,23 @@ impl Cause {
             Self::StaysRegistered { .. }
             | Self::ConnectTimeout { .. }
             | Self::AcceptTimeout { .. }
-            | Self::AcceptUnreachable { .. }
             | Self::Unreachable(_)
             | Self::CannotReach { .. }
-            | Self::Nonsense(_)
+            | Self::NoSuchRail
             | Self::NotPosted(_)
-            | Self::NeverPosted { .. }
-            | Self::NotAccepted { .. }
             | Self::Completion { .. }
             | Self::Ended
             | Self::Silent { .. }
-            | Self::ReceivesWithdrawn
+            | Self::TakesNothing { .. }
             | Self::ConnectionClosed
-            | Self::EndpointCloses
             | Self::SendDeregistered
             | Self::Overrun { .. }
-            | Self::LineKind
-            | Self::GroupDisagrees
             | Self::Withdrawn
             | Self::Transport { .. }
             | Self::Broke(_)
             | Self::Channel(_)
             | Self::PeerFailed { .. }
-            | Self::Refused(_) => Kind::Remote,
+            | Self::Refused(Refusal::Proof | Refusal::Closed | Refusal::Busy) => Kind::Remote,
         }
     }
 }
@@ -486,21 +456,21 @@ impl From<Cause> for Error {
     }
 }
 
-impl From<ProtocolError> for Cause {
-    fn from(error: ProtocolError) -> Self {
-        match error {
-            ProtocolError::TooLong { line, sent, posted } => {
+impl From<Fault> for Cause {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::TooLong { line, sent, posted } => {
                 Self::TooLong { line: line.number(), sent, posted }
             }
-            ProtocolError::Violation(Violation::LineKind) => Self::LineKind,
-            ProtocolError::Violation(Violation::Group) => Self::GroupDisagrees,
-            ProtocolError::Violation(Violation::Size { said, posted }) => {
-                Self::Overrun { said, posted }
-            }
-            ProtocolError::Unsendable { len } => Self::Unsendable { len },
-            ProtocolError::Misuse(what) => Self::Misuse(what),
-            ProtocolError::Withdrawn => Self::Withdrawn,
-            ProtocolError::Transport { code } => Self::Transport { code },
+            Fault::Unsendable { len } => Self::Unsendable { len },
+            Fault::Violation(Violation::Size { said, posted }) => Self::Overrun { said, posted },
+            Fault::Violation(violation) => Self::Broke(violation.text()),
+            Fault::Withdrawn => Self::Withdrawn,
+            // The channel knows why it has ended, and says so where it is known.
+            Fault::Closed | Fault::Ended => Self::ConnectionClosed,
+            Fault::Transport { code } => Self::Transport { code },
+            Fault::PeerFailed { line } => Self::PeerFailed { line: line.number() },
+            Fault::Misuse(what) => Self::Misuse(what),
         }
     }
 }
@@ -519,38 +489,22 @@ impl fmt::Display for Failed {
     }
 }
 
-/// What connect fails with: an error as any other, or words of the peer's and bytes that are no handle. It is off the fast path.
+/// What connect fails with: an error as any other, or bytes that are no handle. It is off the fast path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetupError {
     Plain(Error),
     /// The handle that NCCL gave is not usable.
-    Handle(HandshakeError),
-    /// The same in wire version 2.
-    WireHandle(proto::wire2::setup::HandleError),
-    /// The request cannot be made.
-    Request(HandshakeError),
-    /// By the peer.
-    Refused(Refusal),
+    Handle(HandleError),
 }
 
 impl SetupError {
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Plain(error) => error.kind(),
-            Self::Handle(HandshakeError::Version { .. })
-            | Self::WireHandle(proto::wire2::setup::HandleError::Version(_)) => Kind::InvalidUsage,
-            Self::WireHandle(_) => Kind::InvalidArgument,
-            Self::Handle(_) => Kind::InvalidArgument,
-            Self::Request(_) => Kind::Internal,
-            Self::Refused(refusal) => match refusal.reason {
-                RefusalReason::Version | RefusalReason::Feature | RefusalReason::Rails => {
-                    Kind::InvalidUsage
-                }
-                RefusalReason::Check
-                | RefusalReason::Nonce
-                | RefusalReason::Busy
-                | RefusalReason::Closed => Kind::Remote,
-            },
+            Self::Handle(HandleError::Version(_)) => Kind::InvalidUsage,
+            Self::Handle(HandleError::Magic | HandleError::Check | HandleError::Value(_)) => {
+                Kind::InvalidArgument
+            }
         }
     }
 }
@@ -569,7 +523,7 @@ impl From<Cause> for SetupError {
 
 #[cfg(test)]
 mod tests {
-    use proto::{ConnectionId, Line};
+    use proto::Line;
 
     use super::*;
 
@@ -582,17 +536,30 @@ mod tests {
     #[test]
     fn what_a_flow_fails_of_is_said_in_its_own_words() {
         let line = Line::new(4);
-        for error in [
-            ProtocolError::TooLong { line, sent: 65, posted: 64 },
-            ProtocolError::Violation(Violation::LineKind),
-            ProtocolError::Violation(Violation::Group),
-            ProtocolError::Violation(Violation::Size { said: 65, posted: 64 }),
-            ProtocolError::Unsendable { len: 9 },
-            ProtocolError::Misuse("a receive has one key for each data rail"),
-            ProtocolError::Withdrawn,
-            ProtocolError::Transport { code: 7 },
-        ] {
-            assert_eq!(Error::from(Cause::from(error)).to_string(), error.to_string());
+        let violations = [
+            Violation::AdvertLine,
+            Violation::Group,
+            Violation::Keys,
+            Violation::Done,
+            Violation::Inline,
+            Violation::Credit,
+            Violation::Fin,
+            Violation::Size { said: 65, posted: 64 },
+            Violation::Ending,
+            Violation::Opened,
+            Violation::Direction,
+        ];
+        let others = [
+            Fault::TooLong { line, sent: 65, posted: 64 },
+            Fault::Unsendable { len: 9 },
+            Fault::Withdrawn,
+            Fault::Closed,
+            Fault::Transport { code: 7 },
+            Fault::PeerFailed { line },
+            Fault::Misuse("a receive has one key for each data rail"),
+        ];
+        for fault in violations.map(Fault::Violation).into_iter().chain(others) {
+            assert_eq!(Error::from(Cause::from(fault)).to_string(), fault.to_string());
         }
     }
 
@@ -605,35 +572,28 @@ mod tests {
 
     #[test]
     fn what_connect_alone_fails_with_has_the_sentence_and_the_code_that_users_know() {
-        let refused = |reason| {
-            let text = "no rail in common".to_owned();
-            SetupError::Refused(Refusal { connection: ConnectionId(1), reason, text })
-        };
-        let refusal = "the peer refused the connection: no rail in common";
         for (error, kind, sentence) in [
             (Cause::Ended.into(), Kind::Remote, "the process has ended"),
             (
-                SetupError::Handle(HandshakeError::Magic),
+                SetupError::Handle(HandleError::Magic),
                 Kind::InvalidArgument,
-                "connect was given a handle that is not usable: it is not of this plugin; do all ranks run the same Ironrail?",
+                "connect was given a handle that is not usable: the peer's handle is not of this plugin: start all ranks with the same network plugin",
             ),
             (
-                SetupError::Handle(HandshakeError::Version { theirs: 9, reply: None }),
+                SetupError::Handle(HandleError::Check),
+                Kind::InvalidArgument,
+                "connect was given a handle that is not usable: the peer's handle was damaged on its way",
+            ),
+            (
+                SetupError::Handle(HandleError::Value("secret")),
+                Kind::InvalidArgument,
+                "connect was given a handle that is not usable: the secret in the peer's handle makes no sense",
+            ),
+            (
+                SetupError::Handle(HandleError::Version(9)),
                 Kind::InvalidUsage,
-                "connect was given a handle that is not usable: it is of protocol version 9, ours is 1; do all ranks run the same Ironrail?",
+                "connect was given a handle that is not usable: the peer speaks version 9 of the protocol and this rank version 2: start all ranks with the same release of the plugin",
             ),
-            (
-                SetupError::Request(HandshakeError::TooLong { len: 9999 }),
-                Kind::Internal,
-                "a request: it would have 9999 bytes",
-            ),
-            (refused(RefusalReason::Version), Kind::InvalidUsage, refusal),
-            (refused(RefusalReason::Feature), Kind::InvalidUsage, refusal),
-            (refused(RefusalReason::Rails), Kind::InvalidUsage, refusal),
-            (refused(RefusalReason::Check), Kind::Remote, refusal),
-            (refused(RefusalReason::Nonce), Kind::Remote, refusal),
-            (refused(RefusalReason::Busy), Kind::Remote, refusal),
-            (refused(RefusalReason::Closed), Kind::Remote, refusal),
         ] {
             assert_eq!((error.to_string().as_str(), error.kind()), (sentence, kind), "{error:?}");
         }

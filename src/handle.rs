@@ -17,7 +17,7 @@ pub(crate) enum HandleKind {
     Receiver = 3,
     Listener = 4,
     Region = 5,
-    /// Of a comm and a line: see [`Handle::request`].
+    /// Of a comm and a line: see [`Name::request`].
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
@@ -46,11 +46,6 @@ impl Handle {
             | u64::from(slot) << 16
             | u64::from(line);
         Self(NonZeroU64::new(bits).expect("every kind is at least 1"))
-    }
-
-    /// The request for `line` of the comm that this handle names.
-    pub(crate) fn request(self, line: u16) -> Self {
-        Self(self.0 | REQUEST | u64::from(line))
     }
 
     pub(crate) fn name(self) -> Name {
@@ -185,12 +180,6 @@ impl Name {
         (self.0 >> 16) as u16
     }
 
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
-    pub(crate) const fn line(self) -> u16 {
-        self.0 as u16
-    }
-
     /// Of a comm: the request for a line that ends in `line`.
     #[inline(always)]
     pub(crate) const fn request(self, line: u16) -> Self {
@@ -202,7 +191,6 @@ impl Name {
 const REQUEST: u64 = 4 << KIND_SHIFT;
 const ENDPOINT_SHIFT: u32 = 52;
 const KIND_SHIFT: u32 = 48;
-const SLOT_SHIFT: u32 = 16;
 const _: () = {
     assert!(HandleKind::Sender as u64 | 4 == HandleKind::SendRequest as u64);
     assert!(HandleKind::Receiver as u64 | 4 == HandleKind::ReceiveRequest as u64);

@@ -6,10 +6,11 @@
 use std::fmt::{self, Display, Formatter};
 
 use net_abi::{PTR_CUDA, PTR_HOST};
-use proto::wire2::Cause as ChannelCause;
-use proto::wire2::frame::Refusal;
 
-use crate::error::{Bug, By, Cause, Error, List, Nonsense, Noun, Of, Operation, SetupError, Table};
+use crate::error::{
+    Bug, By, Cause, ChannelCause, Error, List, Malformed, Noun, Of, Operation, Refusal, SetupError,
+    Table,
+};
 use crate::plugin::{self, PREFIX, StartError};
 
 impl Display for Error {
@@ -84,11 +85,8 @@ impl Display for Cause {
             ),
             Self::Full { table, count } => full(f, table, count),
             Self::Bug(bug) => f.write_str(match bug {
-                Bug::ConnectionWithoutMailbox => "a connection without a mailbox",
-                Bug::ConnectionWithoutRails => "a connection without rails",
                 Bug::DeviceWithoutRails => "a device without rails was opened",
                 Bug::LandingPageTooSmall => "the landing page is too small",
-                Bug::Miscounted => "more operations have ended than were begun, a bug in Ironrail; please report it",
                 Bug::SlotTaken => "an upcoming slot is taken",
             }),
 
@@ -177,10 +175,6 @@ impl Display for Cause {
                 "accept on device {device}: nobody connected in {seconds} s; is the peer alive? \
                  IRONRAIL_CONNECT_TIMEOUT_MS sets the bound"
             ),
-            Self::AcceptUnreachable { device } => write!(
-                f,
-                "accept on device {device}: the peer that asked cannot be reached; check that its interfaces and ours reach each other"
-            ),
             Self::Unreachable(fault) => write!(
                 f,
                 "the peer cannot be reached: {fault}; check that its interfaces and ours reach each other"
@@ -188,30 +182,24 @@ impl Display for Cause {
             Self::CannotReach { rail, fault } => {
                 write!(f, "{rail} cannot use the peer's address: {fault}")
             }
-            Self::Nonsense(what) => f.write_str(match what {
-                Nonsense::ControlRail => "the peer named a control rail that it does not have",
-                Nonsense::Pairing => "the peer paired rails that do not fit together",
-                Nonsense::Rail => "the peer named a rail that is not there",
-                Nonsense::Ring => "the peer named a ring past the address space",
-                Nonsense::Window => "the peer agreed on a window that was not offered",
-            }),
+            Self::NoSuchRail => f.write_str("the peer named a rail that is not there"),
             Self::NotPosted(fault) => fault.fmt(f),
-            Self::NeverPosted { rail, fault } => {
-                write!(f, "{rail}: {fault}; the peer is gone or unreachable")
-            }
-            Self::NotAccepted { rail, bound_ms } => {
-                write!(f, "a write of data on {rail}: ")?;
-                silent(f, bound_ms)
-            }
             Self::Completion { operation, rail, failed } => write!(
                 f,
                 "{operation} on {rail} failed: {failed}; the peer is gone or unreachable"
             ),
             Self::Ended => f.write_str("the process has ended"),
-            Self::Silent { bound_ms } => silent(f, bound_ms),
-            Self::ReceivesWithdrawn => f.write_str("it has withdrawn its receives"),
-            Self::ConnectionClosed => f.write_str("it has closed the connection"),
-            Self::EndpointCloses => f.write_str("the endpoint closes"),
+            Self::Silent { bound_ms } => write!(
+                f,
+                "it has not answered for {bound_ms} ms; the process is gone or stopped, or its host cannot be reached \
+                 (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
+            ),
+            Self::TakesNothing { bound_ms } => write!(
+                f,
+                "its endpoint has refused all writes for {bound_ms} ms; the process is gone, or its host cannot be reached \
+                 (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
+            ),
+            Self::ConnectionClosed => f.write_str("the peer has closed the connection"),
             Self::ReceiveDeregistered => {
                 f.write_str("a buffer of posted receives was deregistered")
             }
@@ -221,20 +209,14 @@ impl Display for Cause {
 
             Self::TooLong { line, sent, posted } => write!(
                 f,
-                "message {line} has {sent} bytes, and its receive was posted with {posted}"
+                "message {line} has {sent} bytes, and its receive has room for {posted}"
             ),
             Self::Overrun { said, posted } => {
                 write!(f, "the peer says it wrote {said} bytes into a receive of {posted}")
             }
-            Self::LineKind => f.write_str(
-                "the peer wrote a control line of a kind that does not belong in its place",
-            ),
-            Self::GroupDisagrees => {
-                f.write_str("the peer's adverts disagree about the group that they form")
-            }
             Self::Unsendable { len } => write!(
                 f,
-                "a message of {len} bytes needs a fin line, and the provider does not tell of delivery"
+                "a message of {len} bytes needs delivery completion, which the provider lacks"
             ),
             Self::Misuse(what) => f.write_str(what),
             Self::Withdrawn => f.write_str("the receives were withdrawn"),
@@ -242,14 +224,14 @@ impl Display for Cause {
             Self::Broke(what) => f.write_str(what),
             Self::Channel(cause) => channel(f, cause),
             Self::PeerFailed { line } => {
-                write!(f, "the peer could not deliver message {line}, which it had begun")
+                write!(f, "the peer could not deliver message {line}")
             }
             Self::Refused(why) => f.write_str(match why {
                 Refusal::Version => {
                     "the peer refused the connection: it speaks another version of the protocol; start all ranks with the same release"
                 }
                 Refusal::Proof => {
-                    "the peer refused the connection: the handle is not of an open listener of this job; are IRONRAIL_JOB and the handles of this run?"
+                    "the peer refused the connection: the handle is not of an open listener of this job; give all ranks the same IRONRAIL_JOB, and handles of this run"
                 }
                 Refusal::Feature => {
                     "the peer refused the connection: its provider can neither tell of immediates nor of delivery"
@@ -298,23 +280,17 @@ fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
             "parts that were written to it on data rail {rail} have not arrived: a connection below was lost without an error"
         ),
         ChannelCause::RailDown { rail } => write!(f, "its data rail {rail} is down"),
-        ChannelCause::Malformed(malformed) => {
-            write!(f, "it sent a frame that is none: {malformed:?}")
-        }
+        ChannelCause::Malformed(malformed) => f.write_str(match malformed {
+            Malformed::Kind => "it sent a frame of a kind that the protocol does not have",
+            Malformed::Short => "it sent a frame that ends early",
+            Malformed::Value => "it sent a frame with a number outside of its bounds",
+            Malformed::Reserved => "it sent a frame with bits set that mean nothing",
+        }),
         ChannelCause::NeverSent => f.write_str("it acknowledges what was never sent"),
         ChannelCause::AfterEnd => f.write_str("it sent a frame behind its last one"),
         ChannelCause::Connection => f.write_str("it broke a rule of another connection"),
         ChannelCause::Peer => f.write_str("its end of the channel has failed: its log says why"),
     }
-}
-
-/// Why a peer is given up.
-fn silent(f: &mut Formatter<'_>, bound_ms: u32) -> fmt::Result {
-    write!(
-        f,
-        "its endpoint has refused all writes for {bound_ms} ms; the process is gone, or its host cannot be reached \
-         (IRONRAIL_PEER_TIMEOUT_MS sets the bound)"
-    )
 }
 
 impl Display for Noun {
@@ -353,10 +329,6 @@ impl Display for Operation {
         f.write_str(match self {
             Self::Control => "a control write",
             Self::Data => "a write of data",
-            Self::Fin => "a write of a fin",
-            Self::SenderPulse => "a sign of life",
-            Self::ShortMessage => "a write of a short message",
-            Self::ShortMessages => "a write of short messages",
         })
     }
 }
@@ -365,16 +337,8 @@ impl Display for SetupError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(error) => error.fmt(f),
-            Self::Handle(error) => write!(
-                f,
-                "connect was given a handle that is not usable: {error}; do all ranks run the same Ironrail?"
-            ),
-            Self::WireHandle(error) => {
+            Self::Handle(error) => {
                 write!(f, "connect was given a handle that is not usable: {error}")
-            }
-            Self::Request(error) => write!(f, "a request: {error}"),
-            Self::Refused(refusal) => {
-                write!(f, "the peer refused the connection: {}", refusal.text)
             }
         }
     }

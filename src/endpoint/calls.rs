@@ -55,7 +55,7 @@ impl Endpoint {
     #[inline]
     fn sent(&mut self, comm: Name, slot: Slot, message: MessageId) -> Name {
         self.outstanding += 1;
-        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message.index()));
+        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message));
         comm.request(line)
     }
 

@@ -8,7 +8,7 @@ use fabric::{Carried, Posts};
 use proto::wire2::{ChannelId, Flow};
 
 use super::Endpoint;
-use super::comms::{Side, low16};
+use super::comms::Side;
 use super::counters::Counters;
 use super::nics::Port;
 use super::operation::Purpose;
@@ -79,7 +79,7 @@ impl Endpoint {
                 Side::Send => HandleKind::Sender,
                 Side::Receive => HandleKind::Receiver,
             };
-            Some(Handle::new(kind, self.number, generation, low16(slot.index() as u32), 0))
+            Some(Handle::new(kind, self.number, generation, slot.number(), 0))
         })
     }
 

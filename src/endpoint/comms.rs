@@ -1,6 +1,6 @@
 //! What NCCL holds of connections: comms by slot, and their requests.
 
-use proto::wire2::{ChannelId, Slot};
+use proto::wire2::{ChannelId, MessageId, Slot};
 use proto::{Line, limits};
 
 use super::flush::Flushing;
@@ -9,6 +9,9 @@ use crate::handle::{Handle, HandleKind};
 
 /// Requests of one comm that NCCL may have open: lines of a window, or records of messages.
 const REQUESTS: usize = 64;
+/// Connections that one endpoint has room for.
+pub(super) const CONNECTIONS_MAX: u32 = 1 << 14;
+const _: () = assert!(CONNECTIONS_MAX as usize == Slot::COUNT);
 const _: () = assert!(REQUESTS >= proto::wire2::window::WINDOW as usize);
 const _: () = assert!(REQUESTS >= proto::wire2::window::RECORDS);
 
@@ -54,9 +57,9 @@ impl Comm {
 
     /// What the handle of a message's request carries for a line.
     #[inline]
-    pub(super) fn sent(&mut self, record: usize) -> u16 {
+    pub(super) fn sent(&mut self, record: MessageId) -> u16 {
         self.serial = self.serial.wrapping_add(1);
-        let line = self.serial << 6 | low16(record as u32);
+        let line = self.serial << 6 | u16::from(record.number());
         self.opened(line)
     }
 
@@ -196,7 +199,7 @@ pub(super) fn line_near(near: Line, low: u16) -> Line {
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "cutting to the low half is the point")]
-pub(super) const fn low16(number: u32) -> u16 {
+const fn low16(number: u32) -> u16 {
     number as u16
 }
 
@@ -213,11 +216,11 @@ mod tests {
     #[test]
     fn a_request_is_known_until_its_end_is_told() {
         let mut comm = comm();
-        let (first, second) = (comm.sent(3), comm.sent(4));
+        let (first, second) = (comm.sent(MessageId::new(3)), comm.sent(MessageId::new(4)));
         assert!(comm.has(first) && comm.has(second));
         comm.ended(first);
         assert!(!comm.has(first) && comm.has(second));
-        let again = comm.sent(3);
+        let again = comm.sent(MessageId::new(3));
         assert!(comm.has(again) && !comm.has(first), "of the same record, another message");
     }
 

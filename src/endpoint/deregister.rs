@@ -178,7 +178,7 @@ impl Endpoint {
         };
         self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
         let cause = Cause::StaysRegistered { device: self.label(), peers, address, len };
-        let failure = self.leaving[at].failure.get_or_insert(cause.into());
+        let failure = self.leaving[at].failure.get_or_insert_with(|| cause.into());
         super::failures::repeated(failure)
     }
 }

@@ -1,6 +1,6 @@
 //! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
 
-use proto::wire2::{Cause as ChannelCause, ChannelId, Fault, Outcome, Slot, Violation};
+use proto::wire2::{Cause as ChannelCause, ChannelId, Fault, Outcome, ReceiveFlow, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
@@ -19,6 +19,7 @@ impl Endpoint {
             self.progress();
         }
         let cause = self.cause_of(channel, fault);
+        self.learn_rank(channel);
         let peer = self.hands.label(channel);
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
         let error = comm.failure.unwrap_or_else(|| match comm.side {
@@ -35,30 +36,29 @@ impl Endpoint {
 
     fn cause_of(&self, channel: ChannelId, fault: Fault) -> Cause {
         let peer = self.hands.peer(channel);
-        let of_fabric = || peer.and_then(|peer| peer.first_failure);
-        match fault {
-            Fault::TooLong { line, sent, posted } => {
-                Cause::TooLong { line: line.number(), sent, posted }
-            }
-            Fault::Unsendable { len } => Cause::Unsendable { len },
-            Fault::Violation(Violation::Group) => Cause::GroupDisagrees,
-            Fault::Violation(Violation::Size { said, posted }) => Cause::Overrun { said, posted },
-            Fault::Violation(violation) => Cause::Broke(violation.text()),
-            Fault::Withdrawn => Cause::Withdrawn,
-            Fault::Closed => Cause::ConnectionClosed,
-            Fault::Ended => peer
-                .and_then(|peer| peer.failure)
-                .map_or(Cause::ConnectionClosed, |failure| failure.cause),
-            Fault::Transport { code } => of_fabric().unwrap_or(Cause::Transport { code }),
-            Fault::PeerFailed { line } => Cause::PeerFailed { line: line.number() },
-            Fault::Misuse(what) => Cause::Misuse(what),
-        }
+        let known = match fault {
+            Fault::Ended => peer.and_then(|peer| peer.failure).map(|failure| failure.cause),
+            Fault::Transport { .. } => peer.and_then(|peer| peer.first_failure),
+            _ => None,
+        };
+        known.unwrap_or_else(|| fault.into())
+    }
+
+    /// The peer's rank, for what it is called: NCCL gives each receive the rank that it waits for as its tag.
+    #[cold]
+    pub(super) fn learn_rank(&mut self, channel: ChannelId) {
+        let Self { comms, core, hands, .. } = self;
+        let Some(peer) = hands.peer_mut(channel) else { return };
+        let of_channel = comms.iter().filter(|(_, comm)| comm.channel == channel);
+        let flows = of_channel.filter_map(|(slot, _)| core.connection(slot)?.receiver());
+        flows.filter_map(ReceiveFlow::awaited_tag).for_each(|rank| peer.name.sends_as(rank));
     }
 
     /// A channel is over, or has failed: its connections know, and NCCL hears of it by them.
     #[cold]
     pub(super) fn channel_ended(&mut self, channel: ChannelId, outcome: Outcome) {
         let bound_ms = u32::try_from(self.settings.peer_timeout.as_millis()).unwrap_or(u32::MAX);
+        self.learn_rank(channel);
         let Some(peer) = self.hands.peer_mut(channel) else { return };
         let of_fabric = peer.first_failure;
         let cause = match outcome {
@@ -67,7 +67,7 @@ impl Endpoint {
             Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
             Outcome::Failed(cause) => Cause::Channel(cause),
         };
-        let error = *peer.failure.get_or_insert(cause.into());
+        let error = *peer.failure.get_or_insert_with(|| cause.into());
         log::debug!("the channel to {} has failed: {error}", peer.label());
     }
 }

@@ -416,7 +416,7 @@ impl Hands {
     fn refused_for_good(&mut self, channel: ChannelId, post: &Post) -> bool {
         let bound_ms = u32::try_from(self.refusals_bound.as_millis()).unwrap_or(u32::MAX);
         if let Some(peer) = self.peer_mut(channel) {
-            peer.failed(Cause::Silent { bound_ms });
+            peer.failed(Cause::TakesNothing { bound_ms });
         }
         let event = Event::Wrote { channel, write: post.write, rail: post.rail, well: false };
         self.queued.push_back(event);

@@ -14,7 +14,6 @@ use crate::label::Label;
 pub(crate) struct Peer {
     pub(crate) host: String,
     pub(crate) process: u32,
-    pub(crate) provider: String,
     /// The rank that this very connection comes from, where tags told it.
     rank: Option<i32>,
     /// What tags told of the peer's process, by whatever connection.
@@ -38,7 +37,7 @@ impl Acquaintances {
         let (host, process) = (identity.host.to_text(), identity.process);
         let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
         let ranks = Arc::clone(self.known.entry((host.clone(), process)).or_insert_with(new));
-        Peer { host, process, provider: identity.provider.to_text(), rank: None, ranks }
+        Peer { host, process, rank: None, ranks }
     }
 }
 

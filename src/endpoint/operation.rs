@@ -41,8 +41,8 @@ impl Purpose {
     pub(super) const fn token(self) -> u64 {
         match self {
             Self::Part { slot, generation, message, part } => {
-                let number = (message.index() as u32) << 8 | part as u32;
-                pack(PART, generation.get(), slot.index() as u16, number)
+                let number = (message.number() as u32) << 8 | part as u32;
+                pack(PART, generation.get(), slot.number(), number)
             }
             Self::Packet { channel, epoch, number } => pack(PACKET, epoch, channel, number.get()),
             Self::Cell { channel, epoch } => pack(CELL, epoch, channel, 0),

@@ -60,7 +60,9 @@ impl UserRegion {
                 Ok(()) => {}
                 // Dropped, and closed when that has ended: no caller comes here before.
                 Err(Kept::InUse(region)) => {
-                    debug_assert!(false, "a region in use is given back");
+                    log::error!(
+                        "a region in use is given back: a bug in Ironrail; please report it"
+                    );
                     drop(region);
                     outcome = Err(FabricError::IN_USE);
                 }

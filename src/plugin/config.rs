@@ -85,7 +85,7 @@ settings! {
     max_rails: usize = "MAX_RAILS", Takes::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// The most control rails in one device. There is one per NIC, up to this number.
     max_control_rails: usize = "MAX_CONTROL_RAILS", Takes::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
-    /// Never use immediates: a fin line ends each message instead.
+    /// Never use immediates: a FIN frame ends each message instead.
     force_fin: bool = "FORCE_FIN", Takes::Switch, "0", shared true;
     /// The most bytes in one write. Smaller ones cut messages into more parts; for tests.
     largest_write: u64 = "LARGEST_WRITE", Takes::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
@@ -99,13 +99,13 @@ settings! {
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
     /// After how long the log says whom connect or accept is waiting for.
     connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
-    /// How long a peer's endpoint may refuse every control write, while we poll, before its connections fail; of data alone thirty times as long. A peer that is merely silent is waited for.
+    /// How long a peer may leave questions unanswered, or its endpoint refuse every write, before its connections fail. A peer that is merely late is waited for: its plugin answers for it.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "15000", shared false;
     /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
-    /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for.
+    /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for; a larger value says the same.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", Takes::Path, "", shared false;
@@ -120,7 +120,7 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_MIN_STRIPE_SIZE", "STRIPE_MIN"),
     ("OFI_NCCL_FORCE_NUM_RAILS", "MAX_RAILS"),
     ("OFI_NCCL_CQ_SIZE", "CQ_ENTRIES"),
-    ("OFI_NCCL_EAGER_MAX_SIZE", "EAGER_MAX_SIZE"),
+    ("OFI_NCCL_EAGER_MAX_SIZE", "INLINE_MAX_SIZE"),
 ];
 
 /// NCCL's own, which protocols its kernels may use (NCCL src/graph/tuning.cc:453).
@@ -313,7 +313,7 @@ fn take_aliases(variables: &BTreeMap<String, String>, texts: &mut Texts, notes: 
         };
         let setting = setting(ours).expect("every alias names a setting, as a test shows");
         // How the peer's users switch it off.
-        let value = if value == "-1" && setting.name == "EAGER_MAX_SIZE" { "0" } else { value };
+        let value = if value == "-1" && setting.name == "INLINE_MAX_SIZE" { "0" } else { value };
         let note = if texts.0.contains_key(ours) {
             format!("{name} is ignored: {PREFIX}{ours} is set")
         } else if setting.takes.parse(value).is_some() {

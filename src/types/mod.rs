@@ -4,6 +4,8 @@ mod device;
 mod settings;
 
 pub(crate) use device::{Device, GpuAccess, Probed, gpu_number};
+/// How a receive, or a group, is posted.
+pub(crate) use proto::wire2::Posting;
 // NCCL's memory, of which only `abi` can vouch.
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;

@@ -7,7 +7,6 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use net_abi::ResultCode;
-use proto::wire2::Posting;
 
 use crate::abi::argument::{Bytes, GROUP_MAX, Group, Lists};
 use crate::abi::guard::guard_locked;
@@ -15,7 +14,7 @@ use crate::abi::object;
 use crate::abi::place::{is_marked, optional_place, place};
 use crate::error::Noun;
 use crate::plugin;
-use crate::types::{Buffer, Tested};
+use crate::types::{Buffer, Posting, Tested};
 
 pub(in crate::abi) unsafe extern "C" fn isend(
     comm: *mut c_void,

@@ -194,11 +194,6 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "accept on device eth0: nobody connected in 600 s; is the peer alive? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
         ),
         called(
-            Cause::AcceptUnreachable { device },
-            Kind::Remote,
-            "accept on device eth0: the peer that asked cannot be reached; check that its interfaces and ours reach each other",
-        ),
-        called(
             Cause::Unreachable(fault),
             Kind::Remote,
             "the peer cannot be reached: fi_write to itself: Input/output error (-5); check that its interfaces and ours reach each other",
@@ -219,36 +214,25 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "receiving from rank 3, process 7 on here: fi_write to itself: Input/output error (-5)",
         ),
         sending(
-            Cause::NeverPosted { rail, fault },
-            Kind::Remote,
-            "sending to rank 3, process 7 on here: net eth0: fi_write to itself: Input/output error (-5); the peer is gone or unreachable",
-        ),
-        sending(
-            Cause::NotAccepted { rail, bound_ms: 450_000 },
-            Kind::Remote,
-            "sending to rank 3, process 7 on here: a write of data on net eth0: its endpoint has refused all writes for 450000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
-        ),
-        sending(
             Cause::Ended,
             Kind::Remote,
             "sending to rank 3, process 7 on here: the process has ended",
         ),
-        receiving(
+        sending(
             Cause::Silent { bound_ms: 15_000 },
             Kind::Remote,
-            "receiving from rank 3, process 7 on here: its endpoint has refused all writes for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
+            "sending to rank 3, process 7 on here: it has not answered for 15000 ms; the process is gone or stopped, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
         ),
-        sending(
-            Cause::ReceivesWithdrawn,
+        receiving(
+            Cause::TakesNothing { bound_ms: 15_000 },
             Kind::Remote,
-            "sending to rank 3, process 7 on here: it has withdrawn its receives",
+            "receiving from rank 3, process 7 on here: its endpoint has refused all writes for 15000 ms; the process is gone, or its host cannot be reached (IRONRAIL_PEER_TIMEOUT_MS sets the bound)",
         ),
         receiving(
             Cause::ConnectionClosed,
             Kind::Remote,
-            "receiving from rank 3, process 7 on here: it has closed the connection",
+            "receiving from rank 3, process 7 on here: the peer has closed the connection",
         ),
-        called(Cause::EndpointCloses, Kind::Remote, "the endpoint closes"),
         receiving(
             Cause::ReceiveDeregistered,
             Kind::InvalidUsage,
@@ -262,7 +246,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         sending(
             Cause::TooLong { line: 4, sent: 65, posted: 64 },
             Kind::InvalidUsage,
-            "sending to rank 3, process 7 on here: message 4 has 65 bytes, and its receive was posted with 64",
+            "sending to rank 3, process 7 on here: message 4 has 65 bytes, and its receive has room for 64",
         ),
         receiving(
             Cause::Overrun { said: 65, posted: 64 },
@@ -270,19 +254,9 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "receiving from rank 3, process 7 on here: the peer says it wrote 65 bytes into a receive of 64",
         ),
         sending(
-            Cause::LineKind,
-            Kind::Remote,
-            "sending to rank 3, process 7 on here: the peer wrote a control line of a kind that does not belong in its place",
-        ),
-        sending(
-            Cause::GroupDisagrees,
-            Kind::Remote,
-            "sending to rank 3, process 7 on here: the peer's adverts disagree about the group that they form",
-        ),
-        sending(
             Cause::Unsendable { len: 9 },
             Kind::Internal,
-            "sending to rank 3, process 7 on here: a message of 9 bytes needs a fin line, and the provider does not tell of delivery",
+            "sending to rank 3, process 7 on here: a message of 9 bytes needs delivery completion, which the provider lacks",
         ),
         receiving(
             Cause::Misuse("a receive has one key for each data rail"),
@@ -308,6 +282,32 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Cause::Transport { code: 0 },
             Kind::Remote,
             "sending to rank 3, process 7 on here: the transport failed (code 0)",
+        ),
+        called(Cause::NoSuchRail, Kind::Remote, "the peer named a rail that is not there"),
+        called(
+            Cause::NoRandom,
+            Kind::System,
+            "the operating system gave no random bytes, which secrets are made of",
+        ),
+        receiving(
+            Cause::Broke("the peer sent a frame of the other direction"),
+            Kind::Remote,
+            "receiving from rank 3, process 7 on here: the peer sent a frame of the other direction",
+        ),
+        receiving(
+            Cause::PeerFailed { line: 4 },
+            Kind::Remote,
+            "receiving from rank 3, process 7 on here: the peer could not deliver message 4",
+        ),
+        settling(
+            Cause::NoCommonRail,
+            Kind::InvalidUsage,
+            "no protocol serves both ends: no rail of the peer's has the same fabric name as one of ours: are all ranks given NICs of the same networks?",
+        ),
+        settling(
+            Cause::CannotTell,
+            Kind::InvalidUsage,
+            "no protocol serves both ends: the provider takes no immediates and does not tell of delivery: no message could be announced",
         ),
     ];
     for kind in [Kind::System, Kind::InvalidUsage] {
@@ -357,35 +357,73 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         all.push(called(Cause::Full { table, count }, Kind::System, sentence));
     }
     for (bug, sentence) in [
-        (Bug::ConnectionWithoutMailbox, "a connection without a mailbox"),
-        (Bug::ConnectionWithoutRails, "a connection without rails"),
         (Bug::DeviceWithoutRails, "a device without rails was opened"),
         (Bug::LandingPageTooSmall, "the landing page is too small"),
-        (
-            Bug::Miscounted,
-            "more operations have ended than were begun, a bug in Ironrail; please report it",
-        ),
         (Bug::SlotTaken, "an upcoming slot is taken"),
     ] {
         all.push(called(Cause::Bug(bug), Kind::Internal, sentence));
     }
-    for (nonsense, sentence) in [
-        (Nonsense::ControlRail, "the peer named a control rail that it does not have"),
-        (Nonsense::Pairing, "the peer paired rails that do not fit together"),
-        (Nonsense::Rail, "the peer named a rail that is not there"),
-        (Nonsense::Ring, "the peer named a ring past the address space"),
-        (Nonsense::Window, "the peer agreed on a window that was not offered"),
+    for (why, kind, sentence) in [
+        (
+            Refusal::Version,
+            Kind::InvalidUsage,
+            "the peer refused the connection: it speaks another version of the protocol; start all ranks with the same release",
+        ),
+        (
+            Refusal::Proof,
+            Kind::Remote,
+            "the peer refused the connection: the handle is not of an open listener of this job; give all ranks the same IRONRAIL_JOB, and handles of this run",
+        ),
+        (
+            Refusal::Feature,
+            Kind::InvalidUsage,
+            "the peer refused the connection: its provider can neither tell of immediates nor of delivery",
+        ),
+        (
+            Refusal::Closed,
+            Kind::Remote,
+            "the peer refused the connection: it has closed the listener",
+        ),
+        (
+            Refusal::Busy,
+            Kind::Remote,
+            "the peer refused the connection: too many wait for its listener",
+        ),
     ] {
-        all.push(called(Cause::Nonsense(nonsense), Kind::Remote, sentence));
+        all.push(called(Cause::Refused(why), kind, sentence));
     }
-    for (operation, words) in [
-        (Operation::Control, "a control write"),
-        (Operation::Data, "a write of data"),
-        (Operation::Fin, "a write of a fin"),
-        (Operation::SenderPulse, "a sign of life"),
-        (Operation::ShortMessage, "a write of a short message"),
-        (Operation::ShortMessages, "a write of short messages"),
+    for (cause, words) in [
+        (ChannelCause::NoRail, "no control rail to it is left"),
+        (ChannelCause::Silent, "nothing was heard of it"),
+        (
+            ChannelCause::DataLost { rail: 1 },
+            "parts that were written to it on data rail 1 have not arrived: a connection below was lost without an error",
+        ),
+        (ChannelCause::RailDown { rail: 1 }, "its data rail 1 is down"),
+        (
+            ChannelCause::Malformed(Malformed::Kind),
+            "it sent a frame of a kind that the protocol does not have",
+        ),
+        (ChannelCause::Malformed(Malformed::Short), "it sent a frame that ends early"),
+        (
+            ChannelCause::Malformed(Malformed::Value),
+            "it sent a frame with a number outside of its bounds",
+        ),
+        (
+            ChannelCause::Malformed(Malformed::Reserved),
+            "it sent a frame with bits set that mean nothing",
+        ),
+        (ChannelCause::NeverSent, "it acknowledges what was never sent"),
+        (ChannelCause::AfterEnd, "it sent a frame behind its last one"),
+        (ChannelCause::Connection, "it broke a rule of another connection"),
+        (ChannelCause::Peer, "its end of the channel has failed: its log says why"),
     ] {
+        let sentence = format!("sending to rank 3, process 7 on here: {words}");
+        all.push(sending(Cause::Channel(cause), Kind::Remote, sentence.leak()));
+    }
+    for (operation, words) in
+        [(Operation::Control, "a control write"), (Operation::Data, "a write of data")]
+    {
         let sentence = format!(
             "sending to rank 3, process 7 on here: {words} on net eth0 failed: Input/output error (5), provider says \"reset by peer\" (104); the peer is gone or unreachable"
         );
@@ -406,7 +444,7 @@ fn every_error_has_the_sentence_and_the_code_that_users_know() {
 fn every_cause_and_every_thing_in_one_is_an_example() {
     let shown: String = examples().iter().map(|(error, ..)| format!("{error:?}\n")).collect();
     let source = include_str!("../../error.rs");
-    for name in ["Cause", "Noun", "List", "Table", "Bug", "Nonsense", "Operation", "By", "Of"] {
+    for name in ["Cause", "Noun", "List", "Table", "Bug", "Operation", "By", "Of"] {
         let variants = variants(source, name);
         assert!(variants.len() > 1, "{name}: {variants:?}");
         for variant in variants {

@@ -6,7 +6,7 @@ use proto::wire2::setup::{Asked, Secret, refuse};
 use proto::wire2::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
-use super::super::comms::{Comm, Side, low16};
+use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::prove::{of_job, random_bytes};
 use super::FRONT_DOOR;
 use crate::error::{Cause, Noun, Result, Table};
@@ -103,7 +103,7 @@ impl Endpoint {
         let groups = self.listeners.get(at.0, at.1).is_some_and(|listening| listening.groups);
         let Some(name) = self.core.vacant() else {
             self.core.refuse(channel, refuse(&asked.open, Refusal::Busy));
-            let count = u32::from(low16(Slot::COUNT as u32));
+            let count = CONNECTIONS_MAX;
             return Err(Cause::Full { table: Table::Connections, count }.into());
         };
         let (features, unadvertised) = (self.features(groups), self.inline_unadvertised());
@@ -147,8 +147,7 @@ impl Endpoint {
         (listening.waiting_since, listening.warned) = (None, false);
         let (channel, _) = self.hands.seats[slot.index()];
         let generation = self.comms.put(slot, Comm::new(Side::Receive, channel));
-        let slot = low16(slot.index() as u32);
-        Ok(Some(Handle::new(HandleKind::Receiver, self.number, generation, slot, 0)))
+        Ok(Some(Handle::new(HandleKind::Receiver, self.number, generation, slot.number(), 0)))
     }
 
     pub(crate) fn close_listen(&mut self, handle: Handle) -> Result<()> {

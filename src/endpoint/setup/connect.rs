@@ -5,7 +5,7 @@ use proto::wire2::setup::{Answer, Handle as WireHandle, PeerId};
 use proto::wire2::{ChannelId, Generation, Moment, Slot};
 
 use super::super::Endpoint;
-use super::super::comms::{Comm, Side, low16};
+use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::prove::{drawn, of_job};
 use crate::error::{Cause, Noun, Result, SetupError, Table};
 use crate::handle::{Handle, HandleKind};
@@ -62,7 +62,7 @@ impl Endpoint {
         handle: &[u8; HANDLE_BYTES],
         now: Moment,
     ) -> Result<(u16, u16), SetupError> {
-        let mut target = WireHandle::decode(handle).map_err(SetupError::WireHandle)?;
+        let mut target = WireHandle::decode(handle).map_err(SetupError::Handle)?;
         target.secret = of_job(target.secret, &self.settings.job);
         let peer = self.hands.peers.meet(&target, &mut drawn);
         let pending = PendingConnect { peer, target, began: now, warned: false, slot: None };
@@ -104,7 +104,7 @@ impl Endpoint {
         if self.hands.peer(channel).is_some_and(|peer| peer.failure.is_some()) {
             return Err(self.channel_failure(channel));
         }
-        let count = u32::from(low16(Slot::COUNT as u32));
+        let count = CONNECTIONS_MAX;
         let full = Cause::Full { table: Table::Connections, count };
         let name = self.core.vacant().ok_or(full)?;
         // A sender takes groups of any size: the receiver says whether there are any.
@@ -134,8 +134,7 @@ impl Endpoint {
         }
         self.connects.remove(at.0, at.1);
         let generation = self.comms.put(slot, Comm::new(Side::Send, channel));
-        let slot = low16(slot.index() as u32);
-        let comm = Handle::new(HandleKind::Sender, self.number, generation, slot, 0);
+        let comm = Handle::new(HandleKind::Sender, self.number, generation, slot.number(), 0);
         self.tenants.made(comm);
         Ok(Some(comm))
     }

@@ -18,7 +18,7 @@ use super::super::peers::{Lane, Peer};
 use super::super::prove::drawn;
 use super::FRONT_DOOR;
 use crate::endpoint::identity as peer;
-use crate::error::{Bug, Cause, Error, Nonsense, Result, Table};
+use crate::error::{Bug, Cause, Error, Result, Table};
 use crate::label::Label;
 
 /// Past so many different differences, the log hears of no more.
@@ -32,7 +32,7 @@ impl Endpoint {
             return;
         }
         match self.hands.peers.heard(bytes, &mut drawn) {
-            Heard::Nothing(ignored) => self.ignored(&ignored),
+            Heard::Nothing(ignored) => self.dropped(&ignored),
             Heard::Old { version, request } => {
                 let text = format!(
                     "it speaks protocol version {VERSION}, and was asked in version {version}: start all ranks with the same release"
@@ -60,8 +60,8 @@ impl Endpoint {
         }
     }
 
-    fn ignored(&mut self, ignored: &Ignored) {
-        match ignored {
+    fn dropped(&mut self, why: &Ignored) {
+        match why {
             Ignored::Bytes(error) => {
                 self.counters.garbage += 1;
                 log::debug!("device {}: a message is dropped: {error}", self.label());
@@ -102,7 +102,7 @@ impl Endpoint {
 
     /// A rail of ours, and the address that it reaches.
     fn lane(&mut self, nic: usize, name: &[u8]) -> Result<Lane> {
-        let port = self.hands.nics.get_mut(nic).ok_or(Cause::Nonsense(Nonsense::Rail))?;
+        let port = self.hands.nics.get_mut(nic).ok_or(Cause::NoSuchRail)?;
         match port.nic.join(name) {
             Ok(peer) => Ok(Lane { nic, peer }),
             Err(fault) => Err(Cause::CannotReach { rail: Label::of(&port.label), fault }.into()),
@@ -142,7 +142,7 @@ impl Endpoint {
         let mut lanes = Vec::with_capacity(pairs.len());
         for Pair { ours, theirs: at } in pairs {
             let rail = theirs.get(usize::from(*at)).and_then(&address);
-            let name = rail.ok_or(Cause::Nonsense(Nonsense::Rail))?;
+            let name = rail.ok_or(Cause::NoSuchRail)?;
             lanes.push(self.lane(usize::from(*ours), name.as_bytes())?);
         }
         Ok(lanes.into())

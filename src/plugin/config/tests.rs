@@ -74,13 +74,13 @@ fn an_empty_environment_gives_the_defaults() {
     assert_eq!(config.provider, None);
     assert!(config.rails.is_empty());
     assert_eq!((config.max_rails, config.max_control_rails), (4, 4));
-    assert!(!config.force_fin && !config.basic_regions && config.advert_batching);
+    assert!(!config.force_fin && !config.basic_regions);
     assert_eq!((config.largest_write, config.stripe_bytes_min, config.cq_entries), (0, 131_072, 0));
     assert_eq!(config.connect_timeout, Duration::from_secs(600));
     assert_eq!(config.connect_warn, Duration::from_secs(30));
     assert_eq!(config.peer_timeout, Duration::from_secs(15));
     assert_eq!(config.close_timeout, Duration::from_millis(1500));
-    assert_eq!(config.lone_done_turns, 128);
+    assert_eq!(config.inline_bytes_max, 4096);
     assert_eq!(config.stats_file, None);
     assert_eq!(config.job, "");
     assert_eq!(config.log_level, LevelFilter::Info);
@@ -108,8 +108,9 @@ fn each_setting_reaches_its_field() {
     assert_eq!(with("CLOSE_TIMEOUT_MS", "0").close_timeout, Duration::ZERO);
     assert_eq!(with("CQ_ENTRIES", "4096").cq_entries_or_default(), 4096);
     assert_eq!(with("CQ_ENTRIES", "0").cq_entries_or_default(), 16_384);
-    assert_eq!(with("LONE_DONE_TURNS", "0").lone_done_turns, 0);
-    assert!(!with("ADVERT_BATCHING", "NO").advert_batching);
+    assert_eq!(with("INLINE_MAX_SIZE", "40").of_endpoints().inline_bytes_max, 40);
+    assert_eq!(with("INLINE_MAX_SIZE", "1G").of_endpoints().inline_bytes_max, 4096);
+    assert_eq!(with("INLINE_MAX_SIZE", "0").of_endpoints().inline_bytes_max, 0);
     assert_eq!(
         with("STATS_FILE", "rails/%h.%p").stats_path(7, "node"),
         Some("rails/node.7".into())
@@ -139,8 +140,7 @@ fn a_wrong_value_is_refused_with_the_name_the_value_and_what_is_accepted() {
         ("PEER_TIMEOUT_MS", "0", "milliseconds from 1"),
         ("CLOSE_TIMEOUT_MS", "99999999999", "milliseconds from 0"),
         ("CQ_ENTRIES", "63", "from 64 to 1048576, or 0 for"),
-        ("LONE_DONE_TURNS", "x", "from 0 to 1048576"),
-        ("ADVERT_BATCHING", "y", "0 or 1"),
+        ("INLINE_MAX_SIZE", "-1", "bytes from 1 to 1024G, or 0 for never"),
         ("RAILS", "127.0.0.1,,127.0.0.2", "a list separated by commas"),
         ("RAILS", "eth0,eth0", "without empty places or repetitions"),
         ("LOG_LEVEL", "loud", "one of off, error, warn, info, debug, trace"),
@@ -170,6 +170,16 @@ fn an_unknown_name_is_told_its_nearest() {
 }
 
 #[test]
+fn a_setting_of_an_earlier_version_is_told_as_any_unknown_name() {
+    for name in ["LONE_DONE_TURNS", "ADVERT_BATCHING", "EAGER_MAX_SIZE", "BUNDLE_MAX_SIZE"] {
+        let config = with(name, "0");
+        let told = format!("{PREFIX}{name} is not a setting of Ironrail and is ignored: ");
+        assert!(texts(&config)[0].starts_with(&told), "{:?}", config.notes());
+        assert_eq!(config.notes()[0].level, Level::Warn);
+    }
+}
+
+#[test]
 fn the_distance_is_the_fewest_changes() {
     for (from, to, steps) in [
         ("", "", 0),
@@ -188,6 +198,9 @@ fn the_peers_names_are_taken_with_a_note_unless_ours_is_given() {
     let taken = config(&[("OFI_NCCL_FORCE_NUM_RAILS", "3"), ("OFI_NCCL_CQ_SIZE", "12288")]);
     assert_eq!((taken.max_rails, taken.cq_entries), (3, 12288));
     assert!(texts(&taken)[1].contains("taken as IRONRAIL_MAX_RAILS=3"));
+
+    let inline = |value| config(&[("OFI_NCCL_EAGER_MAX_SIZE", value)]).inline_bytes_max;
+    assert_eq!((inline("512"), inline("-1")), (512, 0), "-1 is how the peer's users say never");
 
     let ours = config(&[("OFI_NCCL_MIN_STRIPE_SIZE", "4096"), ("IRONRAIL_STRIPE_MIN", "8192")]);
     assert_eq!(ours.stripe_bytes_min, 8192);
@@ -232,7 +245,7 @@ fn fingerprints_name_the_shared_settings_that_differ() {
         ("LARGEST_WRITE", "4K"),
         ("STRIPE_MIN", "64K"),
         ("BASIC_REGIONS", "1"),
-        ("ADVERT_BATCHING", "0"),
+        ("INLINE_MAX_SIZE", "0"),
     ] {
         assert_eq!(plain.differing(&print(name, value)), [format!("{PREFIX}{name}")]);
     }

@@ -18,6 +18,11 @@ impl Slot {
     pub const fn index(self) -> usize {
         self.0 as usize
     }
+
+    #[inline]
+    pub const fn number(self) -> u16 {
+        self.0
+    }
 }
 
 /// Which tenant of a slot is meant. Frames carry six bits of it, immediates the low two.

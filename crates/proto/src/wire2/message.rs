@@ -14,6 +14,11 @@ impl MessageId {
     pub const fn index(self) -> usize {
         self.0 as usize
     }
+
+    #[inline]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
 }
 
 /// Where the bytes of a message lie on this side. `proto` carries it and never reads there.
