@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -53,6 +54,12 @@ impl Peer {
         }
     }
 
+    /// Whether its process is known to have ended. Shared memory takes writes for the dead as for the living, so there the operating
+    /// system is asked; elsewhere a process of that number means nothing.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.provider == SHARED_MEMORY && !Path::new(&format!("/proc/{}", self.process)).exists()
+    }
+
     /// What it is called now, for an error.
     #[cold]
     pub(crate) fn label(&self) -> Label {
@@ -90,6 +97,8 @@ pub(crate) fn differences(ours: &Identity, theirs: &Identity) -> Vec<String> {
     found
 }
 
+/// The provider whose peers are on the same host.
+const SHARED_MEMORY: &str = "shm";
 /// No tag has told yet.
 const NONE: i64 = i64::MIN;
 /// Tags of several ranks: none is said.

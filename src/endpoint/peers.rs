@@ -87,10 +87,11 @@ impl Peer {
         self.first_failure.get_or_insert(cause);
     }
 
-    /// Whether it has ended, as far as this side can see: what was posted to it has failed, or nothing is taken for it.
+    /// Whether it has ended, as far as this side can see: what was posted to it has failed, or nothing is taken for it; or its process
+    /// is gone where that means something.
     pub(super) fn is_gone(&self, now: Moment) -> bool {
         let refused = self.refused_since.is_some_and(|since| now.since(since) >= GONE_AFTER);
-        refused || self.failure.is_some() && self.first_failure.is_some()
+        refused || self.failure.is_some() && self.first_failure.is_some() || self.name.has_ended()
     }
 }
 
