@@ -103,7 +103,13 @@ impl Memory {
         self.0[start + 1] = words[0];
         self.0[start + 2] = words[1];
         let written = header.written_words().min(ring().words() - start);
-        self.0[start] = check(NONCE, words, written, |word| self.0[start + word]);
+        self.0[start] = check(
+            NONCE,
+            words,
+            written,
+            |word| self.0[start + word],
+            |word| std::array::from_fn(|index| self.0[start + word + index]),
+        );
         if script.small(8) == 0 {
             let torn = script.small(SHORTEST / 8) as usize;
             self.0[torn] ^= script.word();
@@ -216,6 +222,10 @@ impl Connection for Listener {
 
     fn waits(&self) -> bool {
         self.outstanding > 0
+    }
+
+    fn awaits_parts(&self) -> bool {
+        false
     }
 
     fn ended(&mut self, _: bool, _: Moment) {

@@ -4,7 +4,8 @@ use proto::Line;
 use proto::limits::MAX_GROUP;
 use proto::wire2::endpoint::SubmitError;
 use proto::wire2::{
-    MessageId, Outgoing, Posting, Receive, ReceivePoll, SendPoll, Slot, Source, Submit, Target,
+    Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceiveFlow, ReceivePoll, SendPoll, Slot,
+    Source, Submit, Target,
 };
 
 use fabric::MemoryKind;
@@ -82,10 +83,10 @@ impl Endpoint {
         let all = &all[..receives.len()];
         let now = self.now();
         self.core.send_urgent(&mut self.hands, slot, now);
-        let mut posted = self.post(slot, all, how)?;
+        let mut posted = self.post(slot, all, how, now)?;
         if posted.is_none() {
             self.progress_at(now);
-            posted = self.post(slot, all, how)?;
+            posted = self.post(slot, all, how, now)?;
         }
         let Some(first) = posted else { return Ok(None) };
         self.outstanding += 1;
@@ -94,8 +95,13 @@ impl Endpoint {
         Ok(Some(if how.optional { self.optional(request) } else { request }))
     }
 
-    fn post(&mut self, slot: Slot, all: &[Bytes], how: Posting) -> Result<Option<Line>> {
-        let now = self.now();
+    fn post(
+        &mut self,
+        slot: Slot,
+        all: &[Bytes],
+        how: Posting,
+        now: Moment,
+    ) -> Result<Option<Line>> {
         let mut keys = std::mem::take(&mut self.keys);
         let rails = self.gather_keys(slot, all, &mut keys);
         let Self { core, hands, budget, .. } = self;
@@ -178,15 +184,17 @@ impl Endpoint {
         if handle.is(HandleKind::FlushRequest) {
             return self.test_flush(handle);
         }
-        if let done @ (Tested::Done(_) | Tested::Group { .. }) = self.ask(handle)? {
+        // By the clock of the last poll: nothing has changed since.
+        if let done @ (Tested::Done(_) | Tested::Group { .. }) = self.ask(handle, self.hands.now)? {
             return Ok(done);
         }
-        self.progress();
-        self.ask(handle)
+        let now = self.now();
+        self.progress_at(now);
+        self.ask(handle, now)
     }
 
     #[inline]
-    fn ask(&mut self, request: Handle) -> Result<Tested> {
+    fn ask(&mut self, request: Handle, now: Moment) -> Result<Tested> {
         let side = super::comms::side_of(request);
         let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
         let line = request.line();
@@ -194,8 +202,8 @@ impl Endpoint {
             return Err(Cause::Stale(Noun::Request).into());
         }
         let tested = match side {
-            Side::Send => self.ask_send(slot, line)?,
-            Side::Receive => self.ask_receive(slot, line, request)?,
+            Side::Send => self.ask_send(slot, line, now)?,
+            Side::Receive => self.ask_receive(slot, line, request, now)?,
         };
         if !matches!(tested, Tested::Pending) {
             self.reported(slot, line);
@@ -204,9 +212,12 @@ impl Endpoint {
     }
 
     #[inline]
-    fn ask_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
-        let now = self.now();
+    fn ask_send(&mut self, slot: Slot, line: u16, now: Moment) -> Result<Tested> {
         let message = MessageId::new((line & 63) as u8);
+        let flow = self.core.connection(slot).and_then(Flow::sender);
+        if flow.is_some_and(|flow| flow.is_pending(message)) {
+            return Ok(Tested::Pending);
+        }
         let polled = self.core.with(&mut self.hands, slot, now, |flow, _| {
             flow.sender_mut().map(|flow| flow.poll(message))
         });
@@ -219,9 +230,19 @@ impl Endpoint {
     }
 
     #[inline]
-    fn ask_receive(&mut self, slot: Slot, line: u16, request: Handle) -> Result<Tested> {
-        let now = self.now();
+    fn ask_receive(
+        &mut self,
+        slot: Slot,
+        line: u16,
+        request: Handle,
+        now: Moment,
+    ) -> Result<Tested> {
         let optional = request.is(HandleKind::OptionalReceiveRequest);
+        let flow = self.core.connection(slot).and_then(Flow::receiver);
+        let pending = |flow: &ReceiveFlow| flow.is_pending(line_near(flow.next(), line));
+        if !optional && flow.is_some_and(pending) {
+            return Ok(Tested::Pending);
+        }
         let mut sizes = [0; MAX_GROUP];
         let mut carried = 0;
         let polled = self.core.with(&mut self.hands, slot, now, |flow, _| {

@@ -14,6 +14,9 @@ use crate::label::Label;
 /// Batches that one poll takes from one queue: a flood of completions must not hold the lock for ever.
 const BATCHES: u32 = 4;
 
+/// Of so many polls one looks at every data rail: what a peer's provider does there beside writes, as connecting, goes on by our polls.
+const DATA_POLLS: u32 = 64;
+
 /// How far the polling of the NICs is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
@@ -53,10 +56,16 @@ impl Hands {
         None
     }
 
-    /// A new poll begins.
+    /// A new poll begins. Where nothing can arrive on data rails, and nothing is in flight there, they are polled now and then: a poll
+    /// costs as much as a short message's way.
     #[inline]
-    pub(super) fn begin(&mut self, now: Moment) {
+    pub(super) fn begin(&mut self, now: Moment, awaits_parts: bool) {
         self.now = now;
+        self.skipped += 1;
+        self.polls_data = awaits_parts || self.skipped == DATA_POLLS;
+        if self.polls_data {
+            self.skipped = 0;
+        }
         self.cursor = Cursor::default();
         for Port { nic, letters, .. } in &mut self.nics {
             let Some(letters) = letters else { continue };
@@ -71,6 +80,9 @@ impl Hands {
     #[inline]
     fn poll_queue(&mut self, batches: u32) {
         let nic = &mut self.nics[self.cursor.nic].nic;
+        if !self.cursor.of_control && !self.polls_data && nic.data_in_flight() == 0 {
+            return self.next_queue();
+        }
         let found = if self.cursor.of_control { nic.poll_control() } else { nic.poll_data() };
         if found.is_empty() {
             self.next_queue();

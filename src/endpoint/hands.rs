@@ -87,6 +87,10 @@ pub(super) struct Hands {
     pub(super) capabilities: Capabilities,
     pub(super) queued: VecDeque<Happened>,
     pub(super) cursor: Cursor,
+    /// Whether data rails are polled this time, though nothing of ours is in flight there.
+    pub(super) polls_data: bool,
+    /// Polls since all data rails were polled.
+    pub(super) skipped: u32,
     /// The moment of the poll.
     pub(super) now: Moment,
     /// After so long a peer whose packets nobody takes is lost.

@@ -18,7 +18,7 @@ impl Endpoint {
         }
         let now = self.now();
         if self.core.keeper_due()? <= now {
-            self.hands.begin(now);
+            self.hands.begin(now, true);
             self.core.keep(&mut self.hands, now);
             if self.hands.has_news() || self.closing > 0 {
                 self.attend();

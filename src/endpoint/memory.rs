@@ -3,6 +3,7 @@
 //! Units are cut from slabs, each registered once per control rail. A unit holds a ring, the cell behind it, and nothing else: units
 //! lie an odd number of cache lines apart, so that the first lines of many inboxes do not share a set of the cache.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, LocalBytes, Pages, Region};
@@ -125,6 +126,16 @@ impl InboxMemory for Unit {
     fn store(&mut self, word: usize, value: u64) {
         self.pages.store_relaxed(self.first_word + word, value);
     }
+
+    #[inline]
+    fn load_eight(&self, word: usize) -> [u64; 8] {
+        self.pages.load_words(self.first_word + word)
+    }
+
+    #[inline]
+    fn fill(&mut self, words: Range<usize>, value: u64) {
+        self.pages.fill_words(self.first_word + words.start..self.first_word + words.end, value);
+    }
 }
 
 impl ShadowMemory for Unit {
@@ -136,6 +147,11 @@ impl ShadowMemory for Unit {
     #[inline]
     fn store(&mut self, word: usize, value: u64) {
         self.pages.store_relaxed(self.first_word + word, value);
+    }
+
+    #[inline]
+    fn load_eight(&self, word: usize) -> [u64; 8] {
+        self.pages.load_words(self.first_word + word)
     }
 }
 

@@ -148,6 +148,8 @@ impl Endpoint {
             capabilities,
             queued: VecDeque::new(),
             cursor: Cursor::default(),
+            polls_data: true,
+            skipped: 0,
             now: Moment::default(),
             refusals_bound: settings.peer_timeout,
             news: News::default(),
@@ -202,7 +204,7 @@ impl Endpoint {
 
     #[inline]
     fn progress_at(&mut self, now: Moment) {
-        self.hands.begin(now);
+        self.hands.begin(now, self.core.awaits_parts() || !self.settled);
         self.core.progress(&mut self.hands, now);
         if self.hands.has_news() || self.closing > 0 {
             self.attend();

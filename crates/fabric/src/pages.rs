@@ -4,6 +4,7 @@
 //! that are atomic word by word: what a peer is writing is seen half, never as undefined behaviour.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -189,6 +190,20 @@ impl Pages {
     #[inline(always)]
     pub fn store_words<const COUNT: usize>(&self, first: usize, words: [u64; COUNT]) {
         store_words(self.places(first), words);
+    }
+
+    /// Writes a value into words, in no order with others.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    pub fn fill_words(&self, words: Range<usize>, value: u64) {
+        let mut at = words.start;
+        while at + 8 <= words.end {
+            self.places::<8>(at).iter().for_each(|word| word.store(value, Ordering::Relaxed));
+            at += 8;
+        }
+        (at..words.end).for_each(|word| self.store_relaxed(word, value));
     }
 
     /// Where `len` bytes at `offset` are; none if they are not all inside.

@@ -307,6 +307,12 @@ impl Nic {
         }
     }
 
+    /// Operations in flight on the data rail.
+    #[inline]
+    pub fn data_in_flight(&self) -> usize {
+        self.operations.data()
+    }
+
     /// How many operations touch a region: posted, or waiting to be.
     #[inline]
     pub fn uses_of<K: RailKind>(&self, region: &Region<K>) -> u32 {

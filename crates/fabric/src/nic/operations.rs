@@ -17,6 +17,8 @@ pub(super) struct Operations {
     taken: u16,
     /// Of the taken ones, posted receives: they end when the peer wants.
     receives: u16,
+    /// Of the taken ones, those of the data rail.
+    data: u16,
 }
 
 /// What an operation is, and so on which rail it is.
@@ -67,7 +69,7 @@ impl Operations {
         let entry = |next| Entry { token: 0, bytes: 0, region: 0, peer: 0, next, kind: Kind::Free };
         let entries = (1..=count).map(entry).collect();
         let contexts = Contexts::new(usize::from(count));
-        Self { contexts, entries, free: 0, taken: 0, receives: 0 }
+        Self { contexts, entries, free: 0, taken: 0, receives: 0, data: 0 }
     }
 
     /// How many more operations can be posted now.
@@ -78,6 +80,10 @@ impl Operations {
 
     pub(super) fn in_flight(&self) -> usize {
         usize::from(self.taken)
+    }
+
+    pub(super) fn data(&self) -> usize {
+        usize::from(self.data)
     }
 
     pub(super) fn receives(&self) -> usize {
@@ -105,6 +111,7 @@ impl Operations {
         self.free = next;
         self.taken += 1;
         self.receives += u16::from(kind == Kind::Receive);
+        self.data += u16::from(kind.is_of_data());
     }
 
     /// Ends the operation that a completion's context names; none where it names nothing in flight.
@@ -125,6 +132,7 @@ impl Operations {
         entry.next = std::mem::replace(&mut self.free, number(index));
         self.taken -= 1;
         self.receives -= u16::from(ended.kind == Kind::Receive);
+        self.data -= u16::from(ended.kind.is_of_data());
         Some(ended)
     }
 

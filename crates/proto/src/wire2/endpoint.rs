@@ -175,6 +175,11 @@ impl<C: Connection> Endpoint<C> {
         taken.sum()
     }
 
+    /// Whether something may arrive on a data rail: else those need not be polled each time.
+    pub fn awaits_parts(&self) -> bool {
+        self.table.awaits_parts()
+    }
+
     /// Frames that were dropped because their connection is gone.
     pub fn stale(&self) -> u64 {
         self.stale

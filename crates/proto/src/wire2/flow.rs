@@ -238,6 +238,14 @@ impl Connection for Flow {
         }
     }
 
+    #[inline]
+    fn awaits_parts(&self) -> bool {
+        match self {
+            Self::Connecting(_) | Self::Send(_) => false,
+            Self::Receive(flow) => flow.awaits_parts(),
+        }
+    }
+
     fn ended(&mut self, failed: bool, _: Moment) {
         match self {
             Self::Connecting(connecting) => connecting.ended(failed),

@@ -9,6 +9,16 @@ pub trait InboxMemory {
 
     /// Overwrites a word that was consumed.
     fn store(&mut self, word: usize, value: u64);
+
+    /// Eight words from this one on, in order.
+    fn load_eight(&self, word: usize) -> [u64; 8] {
+        std::array::from_fn(|index| self.load(word + index))
+    }
+
+    /// Overwrites words that were consumed.
+    fn fill(&mut self, words: std::ops::Range<usize>, value: u64) {
+        words.for_each(|word| self.store(word, value));
+    }
 }
 
 /// A shadow: the bytes that packets are written from. No peer can reach it.
@@ -16,6 +26,11 @@ pub trait ShadowMemory {
     fn load(&self, word: usize) -> u64;
 
     fn store(&mut self, word: usize, value: u64);
+
+    /// Eight words from this one on.
+    fn load_eight(&self, word: usize) -> [u64; 8] {
+        std::array::from_fn(|index| self.load(word + index))
+    }
 }
 
 /// The payload of an INLINE, in the inbox or in the shadow.

@@ -178,12 +178,24 @@ impl ReceiveFlow {
         self.busy_bytes = bytes;
     }
 
+    /// Whether [`poll`](Self::poll) would say "pending", and change nothing.
+    #[inline]
+    pub fn is_pending(&self, first: Line) -> bool {
+        self.fault.is_none() && !self.is_complete(first) && !self.nothing_comes()
+    }
+
+    #[inline]
+    fn is_complete(&self, first: Line) -> bool {
+        let count = u32::from(self.slot(first).count);
+        let complete = |line| matches!(self.slot(line).state, State::Complete { .. });
+        count > 0 && (0..count).all(|index| complete(first.plus(index)))
+    }
+
     /// Asks for the receive, or group, that began with `first`; done is said once.
     #[inline]
     pub fn poll(&mut self, first: Line) -> ReceivePoll {
-        let count = u32::from(self.slot(first).count);
-        let complete = |line| matches!(self.slot(line).state, State::Complete { .. });
-        if count > 0 && (0..count).all(|index| complete(first.plus(index))) {
+        if self.is_complete(first) {
+            let count = u32::from(self.slot(first).count);
             for index in 0..count {
                 let slot = &mut self.slots[place(first.plus(index))];
                 if let State::Complete { size, carried } = slot.state {
@@ -326,6 +338,12 @@ impl ReceiveFlow {
     /// Whether a receive is posted whose bytes have not all come.
     pub fn waits(&self) -> bool {
         self.done != self.next
+    }
+
+    /// Whether the sender may be writing: a line is advertised whose bytes have not all come.
+    #[inline]
+    pub fn awaits_parts(&self) -> bool {
+        self.open_lines() > 0
     }
 
     /// The tag of the oldest receive whose bytes have not all come: with NCCL, the rank that is waited for.

@@ -154,18 +154,30 @@ impl SendFlow {
         }
     }
 
-    /// Asks for a message; done is said once.
+    /// Whether [`poll`](Self::poll) would say "pending", and change nothing.
     #[inline]
-    pub fn poll(&mut self, message: MessageId) -> SendPoll {
-        let record = &mut self.records[message.index() % RECORDS];
-        let done = match record.state {
+    pub fn is_pending(&self, message: MessageId) -> bool {
+        let record = &self.records[message.index() % RECORDS];
+        self.fault.is_none() && !self.is_done(record)
+    }
+
+    #[inline]
+    fn is_done(&self, record: &Record) -> bool {
+        match record.state {
             State::Left | State::Landed { fin: true } => true,
             State::Landed { fin: false } => {
                 !self.terms.needs_done() || self.peer_done.is_after(record.line)
             }
             State::Free | State::Inline | State::Writing(_) | State::FinOwed => false,
-        };
-        if done {
+        }
+    }
+
+    /// Asks for a message; done is said once.
+    #[inline]
+    pub fn poll(&mut self, message: MessageId) -> SendPoll {
+        let at = message.index() % RECORDS;
+        if self.is_done(&self.records[at]) {
+            let record = &mut self.records[at];
             record.state = State::Free;
             self.free |= bit_of(message);
             return SendPoll::Done { len: record.len };

@@ -317,6 +317,10 @@ impl Connection for Talk {
         self.ended.is_none() && (self.unanswered > 0 || self.outstanding() > 0 || expects)
     }
 
+    fn awaits_parts(&self) -> bool {
+        false
+    }
+
     fn ended(&mut self, failed: bool, _: Moment) {
         self.ended = Some(self.ended.unwrap_or(failed));
         self.planned.clear();

@@ -30,9 +30,7 @@ impl Inbox {
         consumed: PacketNumber,
         acknowledged: PacketNumber,
     ) -> Self {
-        for word in 0..ring.words() {
-            memory.store(word, POISON);
-        }
+        memory.fill(0..ring.words(), POISON);
         memory.store(ring.words(), u64::from(acknowledged.get()));
         Self { ring, lease, memory: id, at: 0, consumed }
     }
@@ -73,9 +71,7 @@ impl Inbox {
     /// The packet was consumed.
     #[inline]
     pub fn consume<M: InboxMemory>(&mut self, memory: &mut M, arrived: &Arrived) {
-        for word in arrived.start..arrived.end {
-            memory.store(word, POISON);
-        }
+        memory.fill(arrived.start..arrived.end, POISON);
         self.consumed = arrived.header.number;
         self.at += arrived.header.span();
         if self.at == self.ring.bytes() {

@@ -324,8 +324,13 @@ impl Shadow {
         let bytes = if pad { span } else { bytes };
         let header = Header { number: self.next, bytes, acknowledged: self.consumed, pad };
         let (start, words) = (at as usize / 8, header.words());
-        let sum =
-            check(lease.nonce, words, header.written_words(), |word| memory.load(start + word));
+        let sum = check(
+            lease.nonce,
+            words,
+            header.written_words(),
+            |word| memory.load(start + word),
+            |word| memory.load_eight(start + word),
+        );
         memory.store(start, sum);
         memory.store(start + 1, words[0]);
         memory.store(start + 2, words[1]);

@@ -262,8 +262,13 @@ fn a_frame_may_not_pass_the_end_of_its_packet() {
             Header { number: FIRST, bytes: write.bytes - 8, acknowledged: BEFORE, pad: false };
         let landed = &mut direction.landed.0;
         landed[1..3].copy_from_slice(&header.words());
-        landed[0] =
-            check(lease(1).nonce, header.words(), header.written_words(), |word| landed[word]);
+        landed[0] = check(
+            lease(1).nonce,
+            header.words(),
+            header.written_words(),
+            |word| landed[word],
+            |word| std::array::from_fn(|index| landed[word + index]),
+        );
         assert_eq!(header.written_words(), 6 + words - 1);
         let mut arrived = direction.inbox.next(&direction.landed).unwrap();
         assert_eq!(arrived.next_frame(&direction.landed), Err(Malformed::Short));

@@ -12,6 +12,7 @@ pub(super) struct Tenant<C> {
     pub(super) connection: C,
     pub(super) channel: ChannelId,
     waits: bool,
+    awaits_parts: bool,
     /// The packet that took up its newest frame.
     pub(super) newest: Option<PacketNumber>,
 }
@@ -71,12 +72,19 @@ pub(super) struct Table<C> {
     /// As many as have ever been taken at the same time.
     entries: Vec<Entry<C>>,
     most: usize,
+    /// Connections for which something may arrive on a data rail.
+    awaiting_parts: u32,
     acting: VecDeque<Slot>,
 }
 
 impl<C: Connection> Table<C> {
     pub(super) fn new(slots: usize) -> Self {
-        Self { entries: Vec::new(), most: slots.min(Slot::COUNT), acting: VecDeque::new() }
+        Self {
+            entries: Vec::new(),
+            most: slots.min(Slot::COUNT),
+            awaiting_parts: 0,
+            acting: VecDeque::new(),
+        }
     }
 
     /// A free slot's name: whoever takes it is called that.
@@ -109,7 +117,7 @@ impl<C: Connection> Table<C> {
             self.acting.reserve(self.entries.len() - self.acting.len());
         }
         self.entries[slot.index()].tenant =
-            Some(Tenant { connection, channel, waits: false, newest: None });
+            Some(Tenant { connection, channel, waits: false, awaits_parts: false, newest: None });
     }
 
     /// The slot is free again, for the next generation.
@@ -118,6 +126,7 @@ impl<C: Connection> Table<C> {
         let tenant = entry.tenant.take()?;
         entry.generation = entry.generation.next();
         owing.waiting -= u32::from(tenant.waits);
+        self.awaiting_parts -= u32::from(tenant.awaits_parts);
         Some(tenant.connection)
     }
 
@@ -127,6 +136,11 @@ impl<C: Connection> Table<C> {
 
     pub(super) fn get(&self, slot: Slot) -> Option<&C> {
         Some(&self.entries.get(slot.index())?.tenant.as_ref()?.connection)
+    }
+
+    /// Whether something may arrive on a data rail.
+    pub(super) fn awaits_parts(&self) -> bool {
+        self.awaiting_parts > 0
     }
 
     /// The connection of this name, if that is not a former tenant's.
@@ -171,6 +185,12 @@ impl<C: Connection> Table<C> {
         if waits != tenant.waits {
             tenant.waits = waits;
             owing.waiting = if waits { owing.waiting + 1 } else { owing.waiting - 1 };
+        }
+        let awaits = tenant.connection.awaits_parts();
+        if awaits != tenant.awaits_parts {
+            tenant.awaits_parts = awaits;
+            self.awaiting_parts =
+                if awaits { self.awaiting_parts + 1 } else { self.awaiting_parts - 1 };
         }
         let owes = tenant.connection.owes(account, now);
         if owes == Owes::Nothing {

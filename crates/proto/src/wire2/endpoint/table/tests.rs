@@ -55,6 +55,10 @@ impl Connection for Quiet {
         self.waits
     }
 
+    fn awaits_parts(&self) -> bool {
+        false
+    }
+
     fn ended(&mut self, _: bool, _: Moment) {}
 
     fn peer(&self) -> Option<Name> {
