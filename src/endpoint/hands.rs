@@ -89,8 +89,6 @@ pub(super) struct Hands {
     pub(super) cursor: Cursor,
     /// Whether data rails are polled this time, though nothing of ours is in flight there.
     pub(super) polls_data: bool,
-    /// Packets up to so many bytes are injected.
-    pub(super) injects: usize,
     /// Polls since all data rails were polled.
     pub(super) skipped: u32,
     /// The moment of the poll.
@@ -245,10 +243,7 @@ impl Perform<Flow> for Hands {
             key: RemoteKey::from_wire(post.key),
         };
         let nic = &mut self.nics[lane.nic].nic;
-        // Copied by the provider, a packet need not be looked after until it has left.
-        let short = len <= self.injects;
-        let delivery = if short { Delivery::Injected } else { Delivery::Default };
-        let write = Write { local, remote, peer: lane.peer, delivery };
+        let write = Write { local, remote, peer: lane.peer, delivery: Delivery::Default };
         let token = token_of(channel, post.write).token();
         let posted = nic.write_control(&write, token);
         match posted {

@@ -149,7 +149,6 @@ impl Endpoint {
             queued: VecDeque::new(),
             cursor: Cursor::default(),
             polls_data: true,
-            injects: 0,
             skipped: 0,
             now: Moment::default(),
             refusals_bound: settings.peer_timeout,

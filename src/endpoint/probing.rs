@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use fabric::{Control, Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
+use fabric::{Delivery, FabricError, Post, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 
 use super::Endpoint;
@@ -143,9 +143,5 @@ impl Endpoint {
             *largest = self.settings.largest_write.min(*largest);
         }
         self.hands.peers.settle(self.hands.capabilities);
-        let allowed = self.hands.capabilities.rma_inject_bytes as usize;
-        let ports = self.hands.nics.iter().filter(|port| port.nic.has_control());
-        let shortest = ports.map(|port| port.nic.inject_bytes::<Control>()).min();
-        self.hands.injects = shortest.unwrap_or(0).min(allowed);
     }
 }
