@@ -28,6 +28,17 @@ struct Bytes {
     host: bool,
 }
 
+/// What is not told yet of a receive.
+const NO_BYTES: Bytes = Bytes { address: 0, len: 0, tag: 0, region: LANDING, host: true };
+const NO_RECEIVE: Receive<'_> = Receive {
+    target: Target { address: 0, region: LANDING },
+    address: 0,
+    len: 0,
+    tag: 0,
+    keys: &[],
+    host: true,
+};
+
 impl Endpoint {
     /// Sends a message. `None`: not now; a poll was made.
     #[inline]
@@ -73,14 +84,20 @@ impl Endpoint {
             let (count, most) = (receives.len(), MAX_GROUP);
             return Err(Cause::GroupOfDevice { count, most }.into());
         }
-        let mut all =
-            [Bytes { address: 0, len: 0, tag: 0, region: LANDING, host: true }; MAX_GROUP];
+        // One receive is by far the most common group.
+        let (mut one, mut several);
+        let all: &mut [Bytes] = if receives.len() == 1 {
+            one = [NO_BYTES; 1];
+            &mut one
+        } else {
+            several = [NO_BYTES; MAX_GROUP];
+            &mut several[..receives.len()]
+        };
         for (bytes, receive) in all.iter_mut().zip(receives) {
             *bytes = self.bytes(*receive)?;
         }
         self.check_intact()?;
         let (slot, _) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
-        let all = &all[..receives.len()];
         let now = self.now();
         self.core.send_urgent(&mut self.hands, slot, now);
         let mut posted = self.post(slot, all, how, now)?;
@@ -105,28 +122,23 @@ impl Endpoint {
         let mut keys = std::mem::take(&mut self.keys);
         let rails = self.gather_keys(slot, all, &mut keys);
         let Self { core, hands, budget, .. } = self;
-        let receive = |at: usize| {
-            let Bytes { address, len, tag, region, host } = all[at];
-            let keys = keys.get(at * rails..(at + 1) * rails).unwrap_or_default();
-            let target = Target { address, region };
-            (target, address, len as u64, tag, keys, host)
+        let (mut one, mut several);
+        let receives: &mut [Receive<'_>] = if all.len() == 1 {
+            one = [NO_RECEIVE; 1];
+            &mut one
+        } else {
+            several = [NO_RECEIVE; MAX_GROUP];
+            &mut several[..all.len()]
         };
-        // As many as there can be; those past the count are not posted.
-        let mut receives = [Receive {
-            target: Target { address: 0, region: LANDING },
-            address: 0,
-            len: 0,
-            tag: 0,
-            keys: &[],
-            host: true,
-        }; MAX_GROUP];
-        for (at, place) in receives.iter_mut().enumerate().take(all.len()) {
-            let (target, address, len, tag, keys, host) = receive(at);
-            let address =
-                hands.region(target.region).map_or(address, |region| region.target(address));
-            *place = Receive { target, address, len, tag, keys, host };
+        for (at, (place, bytes)) in receives.iter_mut().zip(all).enumerate() {
+            let Bytes { address, len, tag, region, host } = *bytes;
+            let keys = keys.get(at * rails..(at + 1) * rails).unwrap_or_default();
+            let known = hands.region(region);
+            let named = known.map_or(address, |region| region.target(address));
+            let target = Target { address, region };
+            *place = Receive { target, address: named, len: len as u64, tag, keys, host };
         }
-        let receives = &receives[..all.len()];
+        let receives = &*receives;
         let posted = core.with(hands, slot, now, |flow, account| {
             let flow = flow.receiver_mut()?;
             budget.give_back(std::mem::take(&mut account.entries_freed));

@@ -15,6 +15,8 @@ use crate::label::Label;
 pub(crate) struct Peer {
     pub(crate) host: String,
     pub(crate) process: u32,
+    /// It is reached through shared memory, so that its process is one of this host's.
+    is_here: bool,
     /// The rank that this very connection comes from, where tags told it.
     rank: Option<i32>,
     /// What tags told of the peer's process, by whatever connection.
@@ -37,8 +39,9 @@ impl Acquaintances {
     pub(crate) fn meet(&mut self, identity: &Identity) -> Peer {
         let (host, process) = (identity.host.to_text(), identity.process);
         let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
+        let is_here = identity.provider.to_text() == SHARED_MEMORY;
         let ranks = Arc::clone(self.known.entry((host.clone(), process)).or_insert_with(new));
-        Peer { host, process, rank: None, ranks }
+        Peer { host, process, is_here, rank: None, ranks }
     }
 }
 
@@ -57,7 +60,7 @@ impl Peer {
     /// Whether its process is known to have ended. Shared memory takes writes for the dead as for the living, so there the operating
     /// system is asked; elsewhere a process of that number means nothing.
     pub(crate) fn has_ended(&self) -> bool {
-        self.provider == SHARED_MEMORY && !Path::new(&format!("/proc/{}", self.process)).exists()
+        self.is_here && !Path::new(&format!("/proc/{}", self.process)).exists()
     }
 
     /// What it is called now, for an error.

@@ -10,6 +10,8 @@ pub const TOLD_AFTER_PACKETS: u32 = 32;
 pub const TOLD_AFTER: Duration = Duration::from_millis(4);
 /// Inline messages in packets that are unacknowledged or not completed.
 pub const INLINES_MAX: usize = 1024;
+/// How often a channel to which nothing happens is looked after: its timers are no finer.
+pub const SETTLE_EVERY: Duration = Duration::from_micros(5);
 /// Packets that one poll of a channel consumes at most, so that no peer holds the lock for ever.
 pub const PACKETS_PER_POLL: usize = 64;
 

@@ -23,6 +23,7 @@ pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform};
 use std::collections::VecDeque;
 
 use super::account::Account;
+use super::bound::SETTLE_EVERY;
 use super::channel::{Cause, Channel, Parameters, Patience};
 use super::connection::Connection;
 use super::frame::Refused;
@@ -40,11 +41,36 @@ struct Peer {
     refusals: VecDeque<Refused>,
     /// A packet was posted since the last poll: an INLINE waits for the next one.
     posted: bool,
+    /// Something has happened to the channel since it was settled, and when it is settled though nothing has.
+    stirred: bool,
+    settle_at: Moment,
     /// It has ended, and its connections know.
     reported: bool,
 }
 
 impl Peer {
+    /// Whether nothing is to be sent.
+    #[inline]
+    fn is_content(&self, now: Moment) -> bool {
+        let shadow = self.channel.shadow();
+        !shadow.is_open()
+            && !shadow.is_backed_up()
+            && !self.owing.is_due(now)
+            && self.refusals.is_empty()
+            && !self.channel.ending().is_wanted()
+    }
+
+    /// Whether what follows for the channel is to be found out in this poll.
+    #[inline]
+    fn must_settle(&mut self, now: Moment) -> bool {
+        let due =
+            std::mem::take(&mut self.stirred) || now >= self.settle_at || !self.channel.is_alive();
+        if due {
+            self.settle_at = now.plus(SETTLE_EVERY);
+        }
+        due
+    }
+
     /// A peer has at most one OPEN unanswered for each of its slots.
     fn refuse(&mut self, refused: Refused) {
         if self.refusals.len() < Slot::COUNT {
@@ -94,8 +120,17 @@ impl<C: Connection> Endpoint<C> {
         let account = Account::new(parameters.data_rails);
         let owing = Owing::default();
         let refusals = VecDeque::new();
-        let (posted, reported) = (false, false);
-        self.peers.push(Peer { id, channel, account, owing, refusals, posted, reported });
+        self.peers.push(Peer {
+            id,
+            channel,
+            account,
+            owing,
+            refusals,
+            posted: false,
+            stirred: true,
+            settle_at: Moment::default(),
+            reported: false,
+        });
         Some(id)
     }
 
@@ -150,6 +185,7 @@ impl<C: Connection> Endpoint<C> {
     pub fn end(&mut self, channel: ChannelId) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
             peer.channel.ending_mut().want();
+            peer.stirred = true;
         }
     }
 
@@ -204,7 +240,9 @@ impl<C: Connection> Endpoint<C> {
             self.peers[peer].posted = false;
             self.read(perform, peer, (now, patience));
             let left = self.send(perform, peer, now);
-            self.settle(perform, peer, left, (now, patience));
+            if self.peers[peer].must_settle(now) {
+                self.settle(perform, peer, left, (now, patience));
+            }
         }
     }
 

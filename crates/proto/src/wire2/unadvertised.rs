@@ -20,7 +20,9 @@ pub struct Sent {
 /// All of them, oldest first.
 #[derive(Clone, Debug)]
 pub struct Unadvertised {
-    ring: [Sent; CONNECTION_MESSAGES],
+    /// Base and tag of each, and apart from them the lengths: 10 bytes each, not 12.
+    ring: [(Line, i32); CONNECTION_MESSAGES],
+    lens: [u16; CONNECTION_MESSAGES],
     first: u16,
     count: u16,
     cost: u32,
@@ -28,7 +30,8 @@ pub struct Unadvertised {
 
 impl Default for Unadvertised {
     fn default() -> Self {
-        Self { ring: [Sent::default(); CONNECTION_MESSAGES], first: 0, count: 0, cost: 0 }
+        let ring = [(Line::FIRST, 0); CONNECTION_MESSAGES];
+        Self { ring, lens: [0; CONNECTION_MESSAGES], first: 0, count: 0, cost: 0 }
     }
 }
 
@@ -51,7 +54,7 @@ impl Unadvertised {
     #[inline]
     pub fn push(&mut self, sent: Sent) {
         debug_assert!(self.len() < CONNECTION_MESSAGES);
-        self.ring[self.index(self.count)] = sent;
+        self.set(self.count, sent);
         self.count += 1;
         self.cost += cost(sent.len);
     }
@@ -59,7 +62,7 @@ impl Unadvertised {
     /// The oldest.
     #[inline]
     pub fn first(&self) -> Option<Sent> {
-        (self.count > 0).then(|| self.ring[self.index(0)])
+        (self.count > 0).then(|| self.get(0))
     }
 
     /// Takes the oldest out.
@@ -74,21 +77,21 @@ impl Unadvertised {
 
     /// Takes the message out that belongs to a line of a group, if one does: the oldest that has its tag and may belong to it.
     pub fn take(&mut self, line: Line, tag: i32) -> Option<Sent> {
-        let fits = |sent: &Sent| sent.tag == tag && !sent.base.is_after(line);
-        let at = (0..self.count).find(|at| fits(&self.ring[self.index(*at)]))?;
+        let fits = |sent: Sent| sent.tag == tag && !sent.base.is_after(line);
+        let at = (0..self.count).find(|at| fits(self.get(*at)))?;
         Some(self.remove(at))
     }
 
     /// Takes the message out whose line this is, on a connection for single receives.
     pub fn take_line(&mut self, line: Line) -> Option<Sent> {
-        let at = (0..self.count).find(|at| self.ring[self.index(*at)].base == line)?;
+        let at = (0..self.count).find(|at| self.get(*at).base == line)?;
         Some(self.remove(at))
     }
 
     fn remove(&mut self, at: u16) -> Sent {
-        let sent = self.ring[self.index(at)];
+        let sent = self.get(at);
         for behind in at + 1..self.count {
-            self.ring[self.index(behind - 1)] = self.ring[self.index(behind)];
+            self.set(behind - 1, self.get(behind));
         }
         self.count -= 1;
         self.cost -= cost(sent.len);
@@ -99,6 +102,20 @@ impl Unadvertised {
     pub fn clear(&mut self) -> u32 {
         self.count = 0;
         std::mem::take(&mut self.cost)
+    }
+
+    #[inline]
+    fn get(&self, at: u16) -> Sent {
+        let at = self.index(at);
+        let (base, tag) = self.ring[at];
+        Sent { base, tag, len: self.lens[at] }
+    }
+
+    #[inline]
+    fn set(&mut self, at: u16, sent: Sent) {
+        let at = self.index(at);
+        self.ring[at] = (sent.base, sent.tag);
+        self.lens[at] = sent.len;
     }
 
     #[inline]

@@ -24,6 +24,7 @@ impl<C: Connection> Endpoint<C> {
             Event::Wrote { channel, write, rail, well } => {
                 let Self { peers, table, .. } = self;
                 let Some(peer) = peers.get_mut(channel.0 as usize) else { return };
+                peer.stirred = true;
                 let Peer { channel, owing, account, .. } = peer;
                 let free = channel
                     .wrote(write, rail, well, |sent| left(table, owing, account, sent, now.0));
@@ -36,6 +37,7 @@ impl<C: Connection> Endpoint<C> {
             }
             Event::LetterFailed { channel, rail } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
+                    peer.stirred = true;
                     peer.channel.rail_lost(rail);
                 }
             }
@@ -99,6 +101,7 @@ impl<C: Connection> Endpoint<C> {
             }
             return;
         }
+        peer.stirred = true;
         peer.channel.letter_arrived(letter, now.1);
         match &letter.body {
             Body::Hello(hello) => {
@@ -142,6 +145,7 @@ impl<C: Connection> Endpoint<C> {
         for _ in 0..PACKETS_PER_POLL {
             let channel = &self.peers[index].channel;
             let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
+            self.peers[index].stirred = true;
             self.consume(perform, index, memory, arrived, now);
         }
     }

@@ -104,6 +104,9 @@ impl<C: Connection> Endpoint<C> {
         now: Moment,
     ) -> bool {
         let peer = &mut self.peers[index];
+        if peer.is_content(now) {
+            return false;
+        }
         let left = post(perform, peer, now);
         let channel = &peer.channel;
         if !channel.may_write() {
