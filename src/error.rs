@@ -60,6 +60,7 @@ pub(crate) enum Noun {
     Comm,
     Connection,
     Context,
+    DeviceIndex,
     Devices,
     Endpoint,
     Handle,
@@ -75,6 +76,7 @@ pub(crate) enum Noun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     Addresses,
+    Devices,
     MemoryHandles,
     Sizes,
     Tags,
@@ -164,6 +166,15 @@ pub(crate) enum Cause {
         count: usize,
         most: usize,
     },
+    /// As many devices do not make one, or one of them comes twice.
+    PartsOfDevice {
+        count: usize,
+    },
+    RailsOfDevice {
+        count: usize,
+        most: usize,
+    },
+    MixedNetworks,
     EmptyRegion,
     PastAddressSpace {
         address: u64,
@@ -379,6 +390,9 @@ impl Cause {
             | Self::NullAddress { .. }
             | Self::GroupOfVersion { .. }
             | Self::GroupOfDevice { .. }
+            | Self::PartsOfDevice { .. }
+            | Self::RailsOfDevice { .. }
+            | Self::MixedNetworks
             | Self::EmptyRegion
             | Self::PastAddressSpace { .. }
             | Self::MemoryKind(_)

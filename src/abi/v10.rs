@@ -17,8 +17,8 @@ use super::table::net_table;
 pub static ncclNetPlugin_v10: NetV10 = net_table!(NetV10 {
     entry: [devices, accept, reg_mr, reg_mr_dma_buf, dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen],
     v10: [init, listen, connect],
-    v9: [get_properties],
-} without [get_device_mr, irecv_consumed, make_v_device]);
+    v9: [get_properties, make_v_device],
+} without [get_device_mr, irecv_consumed]);
 
 pub(super) unsafe extern "C" fn init(logger: Logger, _profiler: Profiler) -> ResultCode {
     entry::start(logger)

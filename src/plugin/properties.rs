@@ -17,6 +17,27 @@ pub(crate) fn of_all(plans: &[DevicePlan]) -> Vec<DeviceProperties> {
     plans.iter().enumerate().map(of).collect()
 }
 
+/// The properties of a device that NCCL has made of `parts`: what these have in common.
+pub(super) fn of_made(
+    index: usize,
+    plan: &DevicePlan,
+    parts: &[usize],
+    part: impl Fn(usize) -> DeviceProperties,
+) -> DeviceProperties {
+    let told: Vec<_> = parts.iter().map(|index| part(*index)).collect();
+    let common = |of: fn(&DeviceProperties) -> Option<i16>| {
+        let first = of(told.first()?)?;
+        told.iter().all(|one| of(one) == Some(first)).then_some(first)
+    };
+    DeviceProperties {
+        rail: common(|told| told.rail),
+        plane: common(|told| told.plane),
+        latency_us: told.iter().map(|told| told.latency_us).fold(0.0, f32::max),
+        parts: parts.to_vec(),
+        ..of(index, plan)
+    }
+}
+
 /// The network that all rails of a device are on.
 fn network(plan: &DevicePlan) -> Option<&str> {
     let mut names = plan.rails.iter().map(|rail| rail.fabric_name.as_str());
@@ -54,6 +75,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         max_collective_bytes: BYTES_MAX,
         rail: plan.told.rail.and_then(|rail| i16::try_from(rail).ok()),
         plane: None,
+        parts: vec![index],
     }
 }
 

@@ -43,6 +43,7 @@ enum Key {
 
 #[derive(Debug)]
 struct Registry {
+    /// By owner, and by the number that the device has in the process.
     endpoints: HashMap<(Key, usize), Place>,
     /// The last one that was given a place.
     tenant: u32,
@@ -68,10 +69,11 @@ struct Ending {
     kept: Vec<Box<Endpoint>>,
 }
 
-/// A communicator context of its own, for v11 and newer.
-pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
+/// A communicator context of its own, for v11 and newer; and whether it is the only one.
+pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Handle, bool)> {
     let mut registry = registry();
     let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
+    let is_first = contexts.is_empty();
     let mut generation = 0;
     let slot = contexts.insert_with(|_, current| {
         generation = current;
@@ -79,7 +81,7 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
     });
     let full = Cause::Full { table: Table::Communicators, count: u16::MAX.into() };
     let slot = slot.ok_or(full)?;
-    Ok(Handle::new(HandleKind::Context, 0, generation, slot, 0))
+    Ok((Handle::new(HandleKind::Context, 0, generation, slot, 0), is_first))
 }
 
 /// Forgets the context, and closes the endpoints that only it still owns. Of those that others share the answer names its

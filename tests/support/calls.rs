@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use ironrail_group::loader::Library;
 use ironrail_group::loader::calls::{Calls, Lists};
 use net_abi::{
-    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, ResultCode,
+    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, PropertiesV12,
+    ResultCode, VProps8,
 };
 
 /// What `listen` writes and `connect` is given.
@@ -101,6 +102,18 @@ impl Net {
         let mut count = -1;
         call!(self.table, devices(&raw mut count))?;
         Ok(count)
+    }
+
+    /// One device of these, and its index.
+    pub(crate) fn make_device(self, parts: &[c_int]) -> Answer<c_int> {
+        let mut asked = VProps8 { ndevs: 0, devs: [0; 8] };
+        for (place, part) in asked.devs.iter_mut().zip(parts) {
+            *place = *part;
+        }
+        asked.ndevs = c_int::try_from(parts.len()).expect("a small number");
+        let mut device = -7;
+        call_of_version!(self.table, make_device(&raw mut device, asked))?;
+        Ok(device)
     }
 
     pub(crate) fn listen(self, context: Object, device: c_int) -> Answer<(Handle, Object)> {
@@ -200,10 +213,14 @@ impl Net {
 
     /// `ptrSupport` of a device: bits of memory's kinds.
     pub(crate) fn pointer_support(self, device: c_int) -> Answer<c_int> {
-        let mut properties = std::mem::MaybeUninit::<net_abi::PropertiesV12>::zeroed();
+        self.properties(device).map(|told| told.ptr_support)
+    }
+
+    pub(crate) fn properties(self, device: c_int) -> Answer<PropertiesV12> {
+        let mut properties = std::mem::MaybeUninit::<PropertiesV12>::zeroed();
         call_of_version!(self.table, get_properties_v12(device, properties.as_mut_ptr()))?;
         // SAFETY: the call has written it, and zeros are valid as well.
-        Ok(unsafe { properties.assume_init() }.ptr_support)
+        Ok(unsafe { properties.assume_init() })
     }
 
     pub(crate) fn deregister(self, comm: Object, region: Object) -> Answer<()> {
