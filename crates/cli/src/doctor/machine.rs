@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub(crate) struct Machine {
     pub(crate) host: String,
+    /// Why nothing could be read of it, from afar.
+    pub(crate) unreachable: Option<String>,
     /// The kernel's release, as `uname -r` says it.
     pub(crate) kernel: String,
     /// As `x86_64`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::doctor::machine::SettingsFile;
 
 /// What matters to NCCL, to libfabric and to plugins. Nothing that may be a secret.
-pub(super) fn variables() -> BTreeMap<String, String> {
+pub(in crate::doctor) fn variables() -> BTreeMap<String, String> {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
     all.filter(|(name, _)| matters(name)).map(hidden).collect()

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::machine::{Libfabric, Machine};
+pub(super) use environment::variables;
 
 /// Where and how to look.
 #[derive(Clone, Debug)]
@@ -25,7 +26,7 @@ pub(super) struct Place {
 /// Everything there is to know. Takes as long as the plugin takes to start and to move its messages.
 pub(super) fn machine(place: &Place) -> Machine {
     let root = &place.root;
-    let environment = environment::variables();
+    let environment = variables();
     let files = environment::files(root);
     let mut machine = Machine {
         host: system::text(root, "proc/sys/kernel/hostname").unwrap_or_default(),

@@ -52,7 +52,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
                 plugin.libraries = libraries;
                 whole = true;
             }
-            Said::Libfabric(_) | Said::Gpus(_) => {}
+            Said::Libfabric(_) | Said::Gpus(_) | Said::Pairs(_) => {}
         }
     }
     let call = word(stage);
