@@ -20,7 +20,7 @@ use crate::error::{Cause, Error, Result};
 
 /// Every device of the process.
 #[derive(Debug)]
-pub(super) struct Devices {
+pub(super) struct DeviceTable {
     found: usize,
     table: Lock<Table>,
     library: Arc<Library>,
@@ -46,7 +46,7 @@ struct Table {
     is_fresh: bool,
 }
 
-impl Devices {
+impl DeviceTable {
     pub(super) fn new(
         plans: Vec<DevicePlan>,
         library: Arc<Library>,
@@ -81,6 +81,11 @@ impl Devices {
             table.made.clear();
         }
         self.found + table.made.len()
+    }
+
+    /// All there ever were, for a tool: NCCL's questions are not counted by it.
+    pub(super) fn all(&self) -> Vec<&'static Known> {
+        self.table.lock().all.clone()
     }
 
     /// The device that NCCL counts so.
@@ -166,7 +171,7 @@ mod tests {
     use super::*;
 
     /// As many devices as addresses, on a real provider.
-    fn devices(addresses: &[&str]) -> Devices {
+    fn devices(addresses: &[&str]) -> DeviceTable {
         let mut plans = Vec::new();
         let mut library = None;
         for address in addresses {
@@ -175,10 +180,10 @@ mod tests {
             plans.extend(found.devices);
             library = Some(found.library);
         }
-        Devices::new(plans, library.unwrap(), Arc::new(Config::default()))
+        DeviceTable::new(plans, library.unwrap(), Arc::new(Config::default()))
     }
 
-    fn three() -> Devices {
+    fn three() -> DeviceTable {
         devices(&["127.0.0.1", "127.0.0.2,127.0.0.3", "127.0.0.4"])
     }
 

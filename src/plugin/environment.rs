@@ -21,10 +21,6 @@ pub(crate) struct Wanted {
     pub(crate) value: &'static str,
     /// Part of the name of the providers that read it; of a layered one ([`OVER_TCP`]) all of it.
     pub(crate) provider: &'static str,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "docs/configuration.md is made from it, by a test")
-    )]
     pub(crate) doc: &'static str,
 }
 
@@ -161,6 +157,11 @@ fn in_memory(text: &str) -> io::Result<String> {
     }
     let _kept_open = file.into_raw_fd();
     Ok(path)
+}
+
+/// Whether `prepare` would set it.
+pub(super) fn sets(config: &Config, wanted: &Wanted) -> bool {
+    missing(config).any(|one| one.name == wanted.name)
 }
 
 /// What a user did not set, of the providers that the setting leaves open.

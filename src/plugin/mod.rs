@@ -6,8 +6,10 @@ mod device;
 mod devices;
 mod discovery;
 mod environment;
+mod explain;
 mod failure;
 mod gpu;
+mod json;
 mod opening;
 mod order;
 mod plan;
@@ -31,7 +33,8 @@ use crate::handle::{Handle, Name};
 use crate::types::{HANDLE_BYTES, UserMemory};
 
 pub(crate) use config::{Config, PREFIX};
-use devices::Devices;
+use devices::DeviceTable;
+pub(crate) use explain::explain;
 pub(crate) use failure::StartError;
 
 /// What `getProperties` reports of a device, in the newest form. Strings live as long as the library.
@@ -85,7 +88,7 @@ pub(crate) enum Owner {
 /// What a process has once: settings, libfabric, devices.
 #[derive(Debug)]
 struct Plugin {
-    devices: Devices,
+    devices: DeviceTable,
     settings: Arc<Config>,
     process: u32,
 }
@@ -411,7 +414,7 @@ impl Plugin {
         environment::steer(&settings, order::protocols(order, device_memory));
         environment::widen(&settings, discovery.hint.as_ref());
         let (library, plans) = (discovery.library, discovery.devices);
-        let devices = Devices::new(plans, library, Arc::clone(&settings));
+        let devices = DeviceTable::new(plans, library, Arc::clone(&settings));
         Ok(Self { devices, settings, process: std::process::id() })
     }
 }

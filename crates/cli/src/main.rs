@@ -3,6 +3,7 @@
 
 mod conform;
 mod doctor;
+mod explain;
 mod nccl;
 mod output;
 mod perf;
@@ -24,6 +25,8 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Action {
     Doctor(doctor::Doctor),
+    Info(explain::Info),
+    Explain(explain::Explain),
     /// Measures collectives and messages over a plugin, every byte checked.
     Perf(perf::Perf),
     /// Holds a plugin to the behaviours that NCCL relies on.
@@ -37,7 +40,7 @@ enum Action {
 fn main() -> ExitCode {
     let Command { action } = Command::parse();
     let verbose = match &action {
-        Action::Doctor(_) => false,
+        Action::Doctor(_) | Action::Info(_) | Action::Explain(_) => false,
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
@@ -49,6 +52,8 @@ fn main() -> ExitCode {
         .init();
     let ended = match action {
         Action::Doctor(doctor) => doctor.run(),
+        Action::Info(info) => info.run(),
+        Action::Explain(explain) => explain.run(),
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),

@@ -15,6 +15,7 @@ mod read;
 mod report;
 mod transfer;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,6 +126,11 @@ impl Doctor {
         arguments.extend(self.net.iter().flat_map(|net| ["--net".to_owned(), net.clone()]));
         arguments
     }
+}
+
+/// What NCCL's own files add to this process's environment.
+pub(crate) fn settings_of_files() -> BTreeMap<String, String> {
+    read::settings_of_files()
 }
 
 fn judge(group: &Group) -> Report {

@@ -54,6 +54,20 @@ pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
     files
 }
 
+/// What they add to the environment, as NCCL puts it there before it loads a plugin: what is there stays.
+pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    for file in files(Path::new("/")) {
+        for (name, value) in file.settings.into_iter().flatten() {
+            let is_name = !name.is_empty() && !name.contains('\0') && !value.contains('\0');
+            if is_name && std::env::var_os(&name).is_none() && !name.starts_with("LD_") {
+                settings.entry(name).or_insert(value);
+            }
+        }
+    }
+    settings
+}
+
 fn read(path: &Path, named: bool) -> SettingsFile {
     let settings = fs::read_to_string(path).ok().map(|text| parse(&text));
     SettingsFile { path: path.to_owned(), named, settings }
