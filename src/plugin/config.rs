@@ -379,7 +379,7 @@ impl Setting {
 
 /// Whether the test that compares docs/configuration.md writes it instead.
 #[cfg(test)]
-fn updates_docs() -> bool {
+pub(super) fn updates_docs() -> bool {
     std::env::var_os("UPDATE_DOCS").is_some()
 }
 

@@ -32,6 +32,12 @@ pub(crate) const WANTED: &[Wanted] = &[
         doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and messages then end with fin lines.",
     },
     Wanted {
+        name: "FI_EFA_FORK_SAFE",
+        value: "1",
+        provider: "efa",
+        doc: "Frameworks fork for their data loaders. With a kernel or an rdma-core that does not copy pinned pages at a fork the provider aborts the process there, unless it was told to make its memory safe for it; with newer ones (Linux 5.13, rdma-core 38) this changes nothing.",
+    },
+    Wanted {
         name: "FI_OFI_RXM_MSG_RX_SIZE",
         value: "128",
         provider: OVER_TCP,

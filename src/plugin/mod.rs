@@ -11,6 +11,7 @@ mod failure;
 mod gpu;
 mod json;
 mod opening;
+mod options;
 mod order;
 mod plan;
 mod properties;
@@ -64,7 +65,7 @@ pub(crate) struct DeviceProperties {
 }
 
 /// What a communicator asks of the network: a DSCP, which providers that know traffic classes give to the rails' packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TrafficClass(u8);
 
 impl TrafficClass {
@@ -82,7 +83,8 @@ impl TrafficClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Context(Handle),
-    Thread,
+    /// With the traffic class that its communicator asks for, in this call.
+    Thread(Option<TrafficClass>),
 }
 
 /// What a process has once: settings, libfabric, devices.

@@ -37,8 +37,12 @@ pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Context { slot: u16, generation: u16 },
-    Thread(ThreadId),
+    Context {
+        slot: u16,
+        generation: u16,
+    },
+    /// Its rails are in a class: of the same thread, connects that ask for others have other rails.
+    Thread(ThreadId, Option<TrafficClass>),
 }
 
 #[derive(Debug)]
@@ -323,7 +327,7 @@ pub(super) fn close_if_unused(handle: Handle) {
         let Some(registry) = registry.as_mut() else { return };
         let owners = registry.endpoints.iter().filter(|(_, place)| place.number == number);
         let owners: Vec<_> = owners.map(|(key, _)| *key).collect();
-        let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(_)));
+        let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(..)));
         if owners.is_empty() || !by_threads {
             return;
         }
@@ -357,7 +361,7 @@ impl Registry {
 
     fn key(&self, owner: Owner) -> Result<Key> {
         match owner {
-            Owner::Thread => Ok(Key::Thread(std::thread::current().id())),
+            Owner::Thread(class) => Ok(Key::Thread(std::thread::current().id(), class)),
             Owner::Context(handle) => {
                 let (slot, generation) = (handle.slot(), handle.generation());
                 let open =
@@ -371,10 +375,10 @@ impl Registry {
         }
     }
 
-    /// The traffic class of a context. Up to v10 there is none when an endpoint opens.
+    /// The traffic class of a context, or of a call.
     fn class(&self, owner: Owner) -> Option<TrafficClass> {
         match owner {
-            Owner::Thread => None,
+            Owner::Thread(class) => class,
             Owner::Context(handle) => *self.contexts.get(handle.slot(), handle.generation())?,
         }
     }

@@ -44,6 +44,7 @@ impl fmt::Debug for Failure {
 pub(crate) struct Net {
     table: &'static Calls,
     v8: &'static Calls,
+    v10: &'static Calls,
 }
 
 /// Memory that NCCL would register. It is never freed, so that nothing the plugin does late can hurt.
@@ -77,7 +78,7 @@ macro_rules! call_of_version {
 impl Net {
     /// Opens the file as NCCL does.
     pub(crate) fn open(file: &Path) -> Self {
-        Self { table: calls(file, 12), v8: calls(file, 8) }
+        Self { table: calls(file, 12), v8: calls(file, 8), v10: calls(file, 10) }
     }
 
     pub(crate) fn init(self) -> Answer<Object> {
@@ -96,6 +97,35 @@ impl Net {
     /// The `init` of v8, which knows no contexts.
     pub(crate) fn init_v8(self) -> Answer<()> {
         call!(self.v8, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
+    }
+
+    /// The `init` of v10, which knows no contexts either.
+    pub(crate) fn init_v10(self) -> Answer<()> {
+        call!(self.v10, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
+    }
+
+    pub(crate) fn listen_v10(self, device: c_int) -> Answer<(Handle, Object)> {
+        let (mut handle, mut listener) = ([0xee; HANDLE_MAX_BYTES], STALE);
+        let (context, place) = (ptr::null_mut(), handle.as_mut_ptr().cast());
+        call!(self.v10, listen(context, device, place, &raw mut listener))?;
+        Ok((handle, object(listener).expect("a listener")))
+    }
+
+    /// A connect that asks for a traffic class. `None`: not yet.
+    pub(crate) fn connect_v10(
+        self,
+        device: c_int,
+        traffic_class: c_int,
+        handle: &mut Handle,
+    ) -> Answer<Option<Object>> {
+        let (mut comm, place) = (STALE, handle.as_mut_ptr().cast());
+        let mut config = CommConfig { traffic_class };
+        let (context, device_comm) = (ptr::null_mut(), ptr::null_mut());
+        call!(
+            self.v10,
+            connect(context, device, &raw mut config, place, &raw mut comm, device_comm)
+        )?;
+        Ok(object(comm))
     }
 
     pub(crate) fn devices(self) -> Answer<c_int> {
