@@ -318,6 +318,16 @@ impl Machine {
         named.is_none_or(|name| name.eq_ignore_ascii_case(OURS))
     }
 
+    /// Whether the kernel's release, as `5.10.0-30-amd64`, comes before this one.
+    pub(crate) fn is_older_than(&self, major: u32, minor: u32) -> bool {
+        let mut numbers =
+            self.kernel.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(first)), Some(Ok(second))) => (first, second) < (major, minor),
+            _ => false,
+        }
+    }
+
     /// Whether there is a NIC that moves data by itself.
     pub(crate) fn has_fabric(&self) -> bool {
         !self.rdma.is_empty() || !self.cxi.is_empty()

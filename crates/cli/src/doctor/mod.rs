@@ -27,6 +27,9 @@ use crate::output;
 use child::Probe;
 use finding::Level;
 use group::Ranks;
+pub(crate) use machine::Machine;
+#[cfg(test)]
+pub(crate) use machine::{Cxi, Libfabric, Offer, Rdma};
 use machine::{Group, Pair};
 use read::Place;
 use report::Report;
@@ -126,6 +129,12 @@ impl Doctor {
         arguments.extend(self.net.iter().flat_map(|net| ["--net".to_owned(), net.clone()]));
         arguments
     }
+}
+
+/// This machine without its plugins, with what stands in place of /sys, /proc and /dev below `root`.
+pub(crate) fn surroundings(root: &Path) -> Machine {
+    let wait = Duration::from_secs(20);
+    read::surroundings(&Place { root: root.to_owned(), net: None, wait })
 }
 
 /// What NCCL's own files add to this process's environment.

@@ -25,6 +25,13 @@ pub(super) struct Place {
 
 /// Everything there is to know. Takes as long as the plugin takes to start and to move its messages.
 pub(super) fn machine(place: &Place) -> Machine {
+    let mut machine = surroundings(place);
+    machine.plugins = plugins(&machine, place);
+    machine
+}
+
+/// All but what the plugins do.
+pub(super) fn surroundings(place: &Place) -> Machine {
     let root = &place.root;
     let environment = variables();
     let files = environment::files(root);
@@ -51,7 +58,6 @@ pub(super) fn machine(place: &Place) -> Machine {
     }
     machine.libfabric = Some(probe::libfabric(&libfabric_name(&machine), true, place.wait));
     machine.libfabrics = others(&machine, place.wait);
-    machine.plugins = plugins(&machine, place);
     machine
 }
 
