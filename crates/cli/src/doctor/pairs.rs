@@ -80,7 +80,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn try_once(&mut self, net: &std::rc::Rc<Net>, device: usize) -> Result<(), GroupError> {
+    fn try_once(&mut self, net: &std::sync::Arc<Net>, device: usize) -> Result<(), GroupError> {
         if self.send.is_none() {
             self.send = net.connect(device, &mut self.target)?;
         }
@@ -96,7 +96,7 @@ impl Peer {
 }
 
 /// Until all are open or have failed, or nothing has come about for `wait`.
-fn connect(net: &std::rc::Rc<Net>, device: usize, peers: &mut [Peer], wait: Duration) {
+fn connect(net: &std::sync::Arc<Net>, device: usize, peers: &mut [Peer], wait: Duration) {
     let mut deadline = Instant::now() + wait;
     let mut before = 0;
     loop {
