@@ -104,6 +104,15 @@ impl Net {
         call!(self.v10, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
     }
 
+    /// As `make_device`, by the table that has four places.
+    pub(crate) fn make_device_v10(self, parts: [c_int; 4], count: c_int) -> Answer<c_int> {
+        let [first, second, third, fourth] = parts;
+        let asked = VProps8 { ndevs: count, devs: [first, second, third, fourth, 0, 0, 0, 0] };
+        let mut device = -7;
+        call_of_version!(self.v10, make_device(&raw mut device, asked))?;
+        Ok(device)
+    }
+
     pub(crate) fn listen_v10(self, device: c_int) -> Answer<(Handle, Object)> {
         let (mut handle, mut listener) = ([0xee; HANDLE_MAX_BYTES], STALE);
         let (context, place) = (ptr::null_mut(), handle.as_mut_ptr().cast());

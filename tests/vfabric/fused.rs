@@ -116,3 +116,33 @@ fn what_cannot_be_made_is_refused_in_words() {
         net.finalize(context).expect("finalize");
     });
 }
+
+/// Up to v11 there are four places, and no contexts before: `init` comes once for each time that NCCL loads the plugin.
+#[test]
+fn the_table_v10_fuses_up_to_four() {
+    play(&[provider()], PATIENCE, |part| {
+        let world = World::open(part, "efa", [0, 0]);
+        let net = world.nets[0];
+        net.init_v10().expect("init");
+        assert_eq!(net.devices().expect("devices"), FOUND);
+        let refused = net.make_device_v10([0, 1, 2, 3], 5).expect_err("there are four places");
+        assert_eq!(refused.code, ResultCode::INVALID_ARGUMENT);
+        let fused = net.make_device_v10([0, 1, 2, 3], 4).expect("makeVDevice");
+        assert_eq!(net.properties(fused).expect("getProperties").v_props.ndevs, 4);
+        let (mut handle, listener) = net.listen_v10(fused).expect("listen");
+        let (mut send, mut receive) = (None, None);
+        wait("connect and accept", || {
+            send = send.or_else(|| net.connect_v10(fused, -1, &mut handle).expect("connect"));
+            receive = receive.or_else(|| net.accept(listener).expect("accept"));
+            send.is_some() && receive.is_some()
+        });
+        net.close_listen(listener).expect("close");
+        let mut link = Link::of(net, send.expect("connected"), receive.expect("accepted"));
+        link.exchange(16, SLOT).expect("long messages");
+        assert!(moved(&world, &[0, 1, 2, 3]).iter().all(|bytes| *bytes > 0));
+        link.close();
+        world.fabric.is_clean();
+        net.init_v10().expect("init");
+        assert_eq!(net.devices().expect("devices"), FOUND, "loaded anew");
+    });
+}
