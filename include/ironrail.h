@@ -498,6 +498,14 @@ extern const IronrailNetV8 ncclNetPlugin_v8;
 // What NCCL finds when it looks for a v9 plugin.
 extern const IronrailNetV9 ncclNetPlugin_v9;
 
+// Writes what Ironrail makes of its settings, and its devices once it has started, as JSON: as much as fits into
+// `bytes` bytes, a NUL among them. Returns the length of all of it without the NUL, as snprintf(3) does; 0 after a bug.
+//
+// # Safety
+//
+// `text` has room for `bytes` bytes.
+size_t ironrail_explain(char *text, size_t bytes);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -62,6 +62,7 @@ pub(crate) enum Noun {
     Comm,
     Connection,
     Context,
+    DeviceIndex,
     Devices,
     Endpoint,
     Handle,
@@ -77,6 +78,7 @@ pub(crate) enum Noun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     Addresses,
+    Devices,
     MemoryHandles,
     Sizes,
     Tags,
@@ -149,6 +151,15 @@ pub(crate) enum Cause {
         count: usize,
         most: usize,
     },
+    /// As many devices do not make one, or one of them comes twice.
+    PartsOfDevice {
+        count: usize,
+    },
+    RailsOfDevice {
+        count: usize,
+        most: usize,
+    },
+    MixedNetworks,
     EmptyRegion,
     PastAddressSpace {
         address: u64,
@@ -367,6 +378,9 @@ impl Cause {
             | Self::NullAddress { .. }
             | Self::GroupOfVersion { .. }
             | Self::GroupOfDevice { .. }
+            | Self::PartsOfDevice { .. }
+            | Self::RailsOfDevice { .. }
+            | Self::MixedNetworks
             | Self::EmptyRegion
             | Self::PastAddressSpace { .. }
             | Self::MemoryKind(_)

@@ -1,4 +1,4 @@
-//! What the built library shows to the dynamic loader: seven tables, its name, and no dependency that a host may lack.
+//! What the built library shows to the dynamic loader: seven tables, a call for the command, its name, and no dependency that a host may lack.
 
 mod support;
 
@@ -18,7 +18,7 @@ const DEPENDENCIES: &[&str] = &[
 ];
 
 #[test]
-fn the_library_exports_the_seven_tables_as_data_and_nothing_else() {
+fn the_library_exports_the_seven_tables_as_data_a_call_for_tools_and_nothing_else() {
     let listing = support::output_of(
         Command::new("nm").args(["-D", "--defined-only"]).arg(support::plugin()),
     );
@@ -29,8 +29,8 @@ fn the_library_exports_the_seven_tables_as_data_and_nothing_else() {
             (words.next().expect("a kind"), words.next().expect("a name"))
         })
         .collect();
-    let expected: BTreeSet<(&str, &str)> =
-        net_abi::SYMBOLS.iter().map(|(_, symbol)| ("D", symbol.to_str().expect("ASCII"))).collect();
+    let tables = net_abi::SYMBOLS.iter().map(|(_, symbol)| ("D", symbol.to_str().expect("ASCII")));
+    let expected: BTreeSet<(&str, &str)> = tables.chain([("T", "ironrail_explain")]).collect();
     assert_eq!(exported, expected);
 }
 

@@ -34,6 +34,10 @@ fn main() -> ExitCode {
         Test::new(ends_with_unequal_rails_use_the_common_ones),
         Test::new(up_to_eight_rails_move_data),
         Test::new(the_second_library_moves_data_over_every_profile).needs(second.clone()),
+        Test::new(efa_is_asked_for_its_options_on_the_rails_that_they_are_for)
+            .needs(second.clone()),
+        Test::new(only_efa_is_asked_for_its_options).needs(second.clone()),
+        Test::new(writes_that_are_made_of_messages_move_data_with_one_warning).needs(second),
     ];
     harness::run(tests)
 }
@@ -144,4 +148,36 @@ fn the_second_library_moves_data_over_every_profile() {
         Fabric::client(profile, 12, &[second]).is_clean();
         Fabric::all_reduce(profile, &[second]).is_clean();
     }
+}
+
+/// Its wire, by the virtual fabric, which has no lines in order: every rail is asked for, and those of data tolerate the refusal.
+fn efa_is_asked_for_its_options_on_the_rails_that_they_are_for() {
+    let library = second();
+    let report = Fabric::client("efa", 12, &[("IRONRAIL_LIBFABRIC", &*library)]);
+    report.is_clean();
+    let endpoints = report.number("opened endpoints");
+    assert!(endpoints > 0);
+    assert_eq!(report.number("counter options.shared_memory"), endpoints);
+    assert_eq!(report.number("counter options.lines_refused"), endpoints / 2, "data rails");
+}
+
+fn only_efa_is_asked_for_its_options() {
+    let library = second();
+    for profile in ["cxi", "tcp", "adversary"] {
+        let report = Fabric::client(profile, 12, &[("IRONRAIL_LIBFABRIC", &*library)]);
+        for name in ["shared_memory", "lines_refused"] {
+            assert_eq!(report.number(&format!("counter options.{name}")), 0, "{profile}: {name}");
+        }
+    }
+}
+
+fn writes_that_are_made_of_messages_move_data_with_one_warning() {
+    let library = second();
+    let settings = [("IRONRAIL_LIBFABRIC", &*library), ("VFABRIC_EMULATED", "1")];
+    let fabric = Fabric::new("efa", &settings);
+    let output = fabric.perf("sendrecv").arg("--verbose").output().expect("the command runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("makes messages of writes").count(), 1, "{said}");
+    fabric.report().is_clean();
 }

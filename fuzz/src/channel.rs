@@ -220,6 +220,10 @@ impl Connection for Listener {
         Ok(())
     }
 
+    fn is_quiet(&self) -> bool {
+        true
+    }
+
     fn waits(&self) -> bool {
         self.outstanding > 0
     }

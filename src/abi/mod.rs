@@ -11,6 +11,7 @@
 
 mod argument;
 mod entry;
+mod explain;
 #[cfg(feature = "faults")]
 mod faults;
 mod guard;

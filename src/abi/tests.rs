@@ -103,11 +103,8 @@ fn no_call_of_v9_trusts_its_arguments() {
             irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
         );
     }
-    assert!(
-        table.get_device_mr.is_none()
-            && table.irecv_consumed.is_none()
-            && table.make_v_device.is_none()
-    );
+    refused!(table; make_v_device(null_mut(), null_mut()));
+    assert!(table.get_device_mr.is_none() && table.irecv_consumed.is_none());
 }
 
 #[test]
@@ -123,11 +120,8 @@ fn no_call_of_v10_trusts_its_arguments() {
             irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
         );
     }
-    assert!(
-        table.get_device_mr.is_none()
-            && table.irecv_consumed.is_none()
-            && table.make_v_device.is_none()
-    );
+    refused!(table; make_v_device(null_mut(), null_mut()));
+    assert!(table.get_device_mr.is_none() && table.irecv_consumed.is_none());
 }
 
 #[test]
@@ -144,10 +138,11 @@ fn no_call_of_v11_and_v12_trusts_its_arguments() {
                     isend(wild, null_mut(), usize::MAX, 0, wild, null_mut(), null_mut())
                     irecv(wild, 1, null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut())
                     finalize(wild)
+                    make_v_device(null_mut(), null_mut())
                 );
             }
             assert!($table.get_device_mr.is_none() && $table.irecv_consumed.is_none());
-            assert!($table.make_v_device.is_none() && $table.set_net_attr.is_none());
+            assert!($table.set_net_attr.is_none());
         };
     }
     check!(&v11::ncclNetPlugin_v11);
@@ -289,4 +284,35 @@ fn every_table_has_one_word_as_its_name() {
         // SAFETY: a C string that lives as long as the library.
         assert_eq!(unsafe { CStr::from_ptr(name) }, c"Ironrail");
     }
+}
+
+/// docs/protocol.md says of every entry whether it is there, in the table's order.
+#[test]
+fn the_page_says_which_entries_are_there() {
+    let table = &v12::ncclNetPlugin_v12;
+    macro_rules! entries {
+        ($($name:literal $field:ident),* $(,)?) => {
+            vec![("name", !table.name.is_null()), $(($name, table.$field.is_some())),*]
+        };
+    }
+    let entries = entries![
+        "init" init, "devices" devices, "getProperties" get_properties, "listen" listen,
+        "connect" connect, "accept" accept, "regMr" reg_mr, "regMrDmaBuf" reg_mr_dma_buf,
+        "deregMr" dereg_mr, "isend" isend, "irecv" irecv, "iflush" iflush, "test" test,
+        "closeSend" close_send, "closeRecv" close_recv, "closeListen" close_listen,
+        "getDeviceMr" get_device_mr, "irecvConsumed" irecv_consumed,
+        "makeVDevice" make_v_device, "finalize" finalize, "setNetAttr" set_net_attr,
+    ];
+    assert_eq!(size_of_val(table), entries.len() * size_of::<usize>(), "every entry is here");
+    let page = include_str!("../../docs/protocol.md");
+    let (_, section) = page.split_once("\n## 27. NCCL's table\n").expect("the page has it");
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
+        let name = cells.next()?.trim_end_matches('`').to_owned();
+        let is_there = cells.next()? == "there";
+        Some((name, is_there))
+    };
+    let said: Vec<_> = section.lines().filter_map(row).collect();
+    let there: Vec<_> = entries.into_iter().map(|(name, there)| (name.to_owned(), there)).collect();
+    assert_eq!(said, there);
 }

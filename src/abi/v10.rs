@@ -1,8 +1,7 @@
-//! No contexts: `init` once per process, connections belong to the calling thread. The traffic class comes in `connect`, when the
-//! rails of the thread may be open already, and `listen` has none: it is left out, and the log says so once.
+//! No contexts: `init` once per process, connections belong to the calling thread. The traffic class comes in `connect`, and `listen` has
+//! none: connects in a class have rails of their own in the thread. Data goes from them; what the others send back is control.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use net_abi::{CommConfig, DevHandle, Logger, NetV10, Profiler, ResultCode};
 
@@ -17,8 +16,8 @@ use super::table::net_table;
 pub static ncclNetPlugin_v10: NetV10 = net_table!(NetV10 {
     entry: [devices, accept, reg_mr, reg_mr_dma_buf, dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen],
     v10: [init, listen, connect],
-    v9: [get_properties],
-} without [get_device_mr, irecv_consumed, make_v_device]);
+    v9: [get_properties, make_v_device],
+} without [get_device_mr, irecv_consumed]);
 
 pub(super) unsafe extern "C" fn init(logger: Logger, _profiler: Profiler) -> ResultCode {
     entry::start(logger)
@@ -44,22 +43,8 @@ pub(super) unsafe extern "C" fn connect(
 ) -> ResultCode {
     guard_setup("connect", || {
         // SAFETY: NCCL's configuration of the communicator, or null.
-        unsafe { leave_out_class(config) };
+        let owner = unsafe { connection::of_thread_in_class(config) };
         // SAFETY: NCCL's own places, or null.
-        unsafe { connection::connect_as(connection::of_thread, device, handle, comm) }
+        unsafe { connection::connect_as(|| Ok(owner), device, handle, comm) }
     })
-}
-
-/// # Safety
-///
-/// `config` is null or NCCL's.
-unsafe fn leave_out_class(config: *const CommConfig) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    // SAFETY: the caller vouches for it.
-    let asked = unsafe { config.as_ref() }.map_or(-1, |config| config.traffic_class);
-    if asked >= 0 && !TOLD.swap(true, Ordering::Relaxed) {
-        log::info!(
-            "traffic class {asked} is left out: it can be given to rails by NCCL's table v11 and newer"
-        );
-    }
 }

@@ -14,7 +14,8 @@ use super::v9::narrow_devices;
 pub static ncclNetPlugin_v11: NetV11 = net_table!(NetV11 {
     entry: [init, devices, listen, connect, accept, reg_mr, reg_mr_dma_buf, dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, finalize],
     v11: [get_properties],
-} without [get_device_mr, irecv_consumed, make_v_device, set_net_attr]);
+    v9: [make_v_device],
+} without [get_device_mr, irecv_consumed, set_net_attr]);
 
 pub(super) unsafe extern "C" fn get_properties(
     device: c_int,

@@ -8,8 +8,9 @@ use net_abi::{
 };
 
 use super::entry::{self, connection};
-use super::guard::guard_setup;
+use super::guard::{guard, guard_setup};
 use super::table::net_table;
+use crate::error::{Cause, List};
 
 /// What NCCL finds when it looks for a v9 plugin.
 #[unsafe(no_mangle)]
@@ -17,8 +18,8 @@ use super::table::net_table;
 pub static ncclNetPlugin_v9: NetV9 = net_table!(NetV9 {
     entry: [devices, accept, reg_mr, reg_mr_dma_buf, dereg_mr, iflush, test, close_send, close_recv, close_listen],
     v10: [listen],
-    v9: [init, get_properties, connect, isend, irecv],
-} without [get_device_mr, irecv_consumed, make_v_device]);
+    v9: [init, get_properties, connect, isend, irecv, make_v_device],
+} without [get_device_mr, irecv_consumed]);
 
 pub(super) unsafe extern "C" fn init(logger: Logger) -> ResultCode {
     entry::start(logger)
@@ -90,7 +91,20 @@ fn narrow(newest: &PropertiesV12) -> PropertiesV9 {
     }
 }
 
-/// Ours are physical: one device, itself.
+/// Devices of at most four.
+pub(super) unsafe extern "C" fn make_v_device(
+    device: *mut c_int,
+    parts: *mut VProps4,
+) -> ResultCode {
+    guard("makeVDevice", || {
+        // SAFETY: NCCL's own, or null.
+        let parts = unsafe { parts.as_ref() }.ok_or(Cause::NoList(List::Devices))?;
+        // SAFETY: NCCL's own place, or null.
+        unsafe { entry::make_of(device, parts.ndevs, &parts.devs) }
+    })
+}
+
 pub(super) fn narrow_devices(newest: &VProps8) -> VProps4 {
-    VProps4 { ndevs: newest.ndevs, devs: [newest.devs[0], 0, 0, 0] }
+    let [first, second, third, fourth, ..] = newest.devs;
+    VProps4 { ndevs: newest.ndevs.min(4), devs: [first, second, third, fourth] }
 }

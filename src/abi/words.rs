@@ -49,6 +49,17 @@ impl Display for Cause {
                 f,
                 "a group of {count} receives, where this device's properties say {most} at most"
             ),
+            Self::PartsOfDevice { count } => write!(
+                f,
+                "a device of {count} devices: they are at least one, no more than the version of the API has places for, and each comes once"
+            ),
+            Self::RailsOfDevice { count, most } => write!(
+                f,
+                "a device of {count} rails, where {most} are the most: set NCCL_NET_MERGE_LEVEL=LOC, or lower IRONRAIL_MAX_RAILS"
+            ),
+            Self::MixedNetworks => f.write_str(
+                "NICs on networks of two kinds do not make one device: leave them out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
+            ),
             Self::EmptyRegion => {
                 f.write_str("a region of 0 bytes: there is nothing to register")
             }
@@ -300,6 +311,7 @@ impl Display for Noun {
             Self::Comm => "comm",
             Self::Connection => "connection",
             Self::Context => "context",
+            Self::DeviceIndex => "index of a device",
             Self::Devices => "number of devices",
             Self::Endpoint => "endpoint",
             Self::Handle => "handle",
@@ -317,6 +329,7 @@ impl Display for List {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Addresses => "addresses",
+            Self::Devices => "devices",
             Self::MemoryHandles => "memory handles",
             Self::Sizes => "sizes",
             Self::Tags => "tags",

@@ -155,7 +155,7 @@ impl Endpoint {
         self.keys = keys;
         match posted.flatten() {
             Some(Ok(None)) => {
-                let freed = self.core.take_entries_freed();
+                let freed = self.core.entries_freed();
                 self.budget.give_back(freed);
                 Ok(None)
             }

@@ -5,6 +5,7 @@
 //! - A wrong value fails the start: a job that runs on another setting than its user asked for is worse. A name that is not
 //!   known is a warning, since it may belong to another version.
 
+mod explain;
 mod takes;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use super::failure::StartError;
 use crate::types::Settings;
+pub(super) use explain::settings;
 use takes::Value;
 pub(crate) use takes::{DeviceMemory, Takes, Zero};
 
@@ -30,10 +32,6 @@ pub(crate) struct Setting {
     pub(crate) takes: Takes,
     /// As a user would write it. Empty: unset.
     pub(crate) default: &'static str,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "docs/configuration.md is made from it, by a test")
-    )]
     pub(crate) doc: &'static str,
     /// Whether peers that differ in it work worse together; such settings are in the fingerprint.
     pub(crate) shared: bool,
@@ -148,9 +146,7 @@ impl Config {
     /// Reads the environment, and logs what reading it gave. NCCL has put what /etc/nccl.conf and NCCL_CONF_FILE say there
     /// by then.
     pub(crate) fn read() -> Result<Self, StartError> {
-        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let variables = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
-        let config = Self::from_variables(variables)?;
+        let config = Self::from_variables(variables())?;
         log::set_max_level(config.log_level);
         for note in &config.notes {
             log::log!(note.level, "{}", note.text);
@@ -268,6 +264,12 @@ impl Default for Config {
     }
 }
 
+/// The environment.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (lossy(name), lossy(value)))
+}
+
 type Fingerprint = [u8; FINGERPRINT_BYTES];
 
 fn shared() -> impl Iterator<Item = &'static Setting> {
@@ -369,7 +371,7 @@ impl Setting {
 
 /// Whether the test that compares docs/configuration.md writes it instead.
 #[cfg(test)]
-fn updates_docs() -> bool {
+pub(super) fn updates_docs() -> bool {
     std::env::var_os("UPDATE_DOCS").is_some()
 }
 

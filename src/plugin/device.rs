@@ -6,6 +6,7 @@ use fabric::{Info, Library};
 
 use super::TrafficClass;
 use super::config::Config;
+use super::options;
 use super::plan::{DevicePlan, GpuMemory, RailPlan};
 use crate::label::Label;
 use crate::types::{self, GpuAccess, Probed};
@@ -31,7 +32,8 @@ impl Device {
         let info = |rail: &RailPlan| {
             let mut info = rail.info.clone();
             if let Some(class) = class {
-                info.set_dscp(class.dscp());
+                let class = options::class_of(&info, class);
+                info.set_traffic_class(Some(class));
             }
             info
         };

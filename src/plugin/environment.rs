@@ -21,10 +21,6 @@ pub(crate) struct Wanted {
     pub(crate) value: &'static str,
     /// Part of the name of the providers that read it; of a layered one ([`OVER_TCP`]) all of it.
     pub(crate) provider: &'static str,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "docs/configuration.md is made from it, by a test")
-    )]
     pub(crate) doc: &'static str,
 }
 
@@ -34,6 +30,12 @@ pub(crate) const WANTED: &[Wanted] = &[
         value: "1",
         provider: "cxi",
         doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and messages then end with fin lines.",
+    },
+    Wanted {
+        name: "FI_EFA_FORK_SAFE",
+        value: "1",
+        provider: "efa",
+        doc: "Frameworks fork for their data loaders. With a kernel or an rdma-core that does not copy pinned pages at a fork the provider aborts the process there, unless it was told to make its memory safe for it; with newer ones (Linux 5.13, rdma-core 38) this changes nothing.",
     },
     Wanted {
         name: "FI_OFI_RXM_MSG_RX_SIZE",
@@ -161,6 +163,11 @@ fn in_memory(text: &str) -> io::Result<String> {
     }
     let _kept_open = file.into_raw_fd();
     Ok(path)
+}
+
+/// Whether `prepare` would set it.
+pub(super) fn sets(config: &Config, wanted: &Wanted) -> bool {
+    missing(config).any(|one| one.name == wanted.name)
 }
 
 /// What a user did not set, of the providers that the setting leaves open.

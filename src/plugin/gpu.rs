@@ -6,10 +6,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fabric::{EndpointOption, Info, Library, OptionName, OptionValue, Query, Version};
+use fabric::{Info, Library, Query, Version};
 use gpu::{Driver, Owner};
 
 use super::config::{Config, DeviceMemory};
+use super::options::NO_CUDA_CALLS;
 use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
 use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, opens_with};
 use crate::error::{Cause, Error, Result};
@@ -90,19 +91,7 @@ fn with_gpu_memory(
     }
 }
 
-/// What every endpoint of a rail asks for that may touch GPU memory: the provider's progress runs in NCCL's threads, one of which
-/// kernels wait for, and a call of CUDA's that waits for a kernel there never ends.
-pub(crate) fn options(info: &Info, version: Version) -> &'static [EndpointOption] {
-    if info.device_memory() && version >= TOLD_SINCE { &[NO_CUDA_CALLS] } else { &[] }
-}
-
-/// fi_endpoint(3), FI_OPT_CUDA_API_PERMITTED. A provider whose way to GPU memory are such calls refuses; all that have FI_HMEM know the
-/// option.
-const NO_CUDA_CALLS: EndpointOption = EndpointOption {
-    name: OptionName::CudaApiPermitted,
-    value: OptionValue::Flag(false),
-    required: true,
-};
+/// FI_OPT_CUDA_API_PERMITTED. A provider whose way to GPU memory are such calls refuses; all that have FI_HMEM know the option.
 const TOLD_SINCE: Version = Version::new(1, 18);
 
 /// Whether a provider reads FI_MR_DMABUF (fi_mr(3)): no call tells, and one that does not know the flag takes the descriptor for an

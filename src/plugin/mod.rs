@@ -3,12 +3,16 @@
 mod assumed;
 mod config;
 mod device;
+mod devices;
 mod discovery;
 mod environment;
+mod explain;
 mod failure;
 mod gpu;
+mod json;
 mod keeper;
 mod opening;
+mod options;
 mod order;
 mod plan;
 mod properties;
@@ -32,7 +36,8 @@ use crate::handle::{Handle, Name};
 use crate::types::{Buffer, HANDLE_BYTES, Tested, UserMemory};
 
 pub(crate) use config::{Config, PREFIX};
-use device::Device;
+use devices::DeviceTable;
+pub(crate) use explain::explain;
 pub(crate) use failure::StartError;
 
 /// What `getProperties` reports of a device, in the newest form. Strings live as long as the library.
@@ -57,10 +62,12 @@ pub(crate) struct DeviceProperties {
     /// Which device of a host it is, and which network it is on, where several do not reach each other.
     pub(crate) rail: Option<i16>,
     pub(crate) plane: Option<i16>,
+    /// The devices that it was made of, as NCCL counts them; of one that was found, itself.
+    pub(crate) parts: Vec<usize>,
 }
 
 /// What a communicator asks of the network: a DSCP, which providers that know traffic classes give to the rails' packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TrafficClass(u8);
 
 impl TrafficClass {
@@ -78,14 +85,14 @@ impl TrafficClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Context(Handle),
-    Thread,
+    /// With the traffic class that its communicator asks for, in this call.
+    Thread(Option<TrafficClass>),
 }
 
 /// What a process has once: settings, libfabric, devices.
 #[derive(Debug)]
 struct Plugin {
-    devices: Vec<Device>,
-    properties: Vec<DeviceProperties>,
+    devices: DeviceTable,
     settings: Arc<Config>,
     process: u32,
 }
@@ -94,13 +101,17 @@ static PLUGIN: OnceLock<Result<Plugin, StartError>> = OnceLock::new();
 
 /// Reads settings, finds libfabric, discovers devices: once per process. Later calls return the first answer.
 pub(crate) fn start() -> Result<()> {
-    plugin().map(|_| ())
+    plugin().map(|plugin| plugin.devices.renew())
 }
 
 /// Opens a communicator context. v6 to v10 call `start` alone.
 pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
-    plugin()?;
-    registry::open_context(class)
+    let plugin = plugin()?;
+    let (context, is_first) = registry::open_context(class)?;
+    if is_first {
+        plugin.devices.renew();
+    }
+    Ok(context)
 }
 
 /// Frees what is left of a context: listeners, comms, endpoints.
@@ -112,11 +123,16 @@ pub(crate) fn close_context(context: Handle) -> Result<()> {
 }
 
 pub(crate) fn devices() -> Result<usize> {
-    Ok(plugin()?.devices.len())
+    Ok(plugin()?.devices.count())
+}
+
+/// One device with all rails of these, as NCCL counts them, and its index.
+pub(crate) fn make_device(parts: &[usize]) -> Result<usize> {
+    plugin()?.devices.make(parts)
 }
 
 pub(crate) fn properties(device: usize) -> Result<&'static DeviceProperties> {
-    plugin()?.properties.get(device).ok_or_else(|| no_device(device))
+    plugin()?.devices.get(device).map(|known| &known.properties)
 }
 
 /// `max_group`: how many receives at most come in one group, in the caller's version.
@@ -329,7 +345,8 @@ fn on_device<R, E: From<Error>>(
     device: usize,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
-    let known = plugin()?.devices.get(device).ok_or_else(|| no_device(device))?;
+    let known = plugin()?.devices.get(device)?;
+    let (number_of_device, known) = (known.number, &known.device);
     let open = |number, class| {
         let open = || {
             fault::point("open");
@@ -343,7 +360,7 @@ fn on_device<R, E: From<Error>>(
             Err(PANICKED)
         })
     };
-    registry::with_owned(owner, device, open, body)
+    registry::with_owned(owner, number_of_device, open, body)
 }
 
 /// Adds an endpoint's counters to the process's.
@@ -392,16 +409,14 @@ impl Plugin {
         environment::prepare(&config);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
-        let properties = properties::of_all(&discovery.devices);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);
         let order = order::of(&discovery.library, rails);
-        let device_memory = properties.iter().any(|device| device.device_memory || device.dmabuf);
+        let device_memory = discovery.devices.iter().any(|plan| plan.gpu_memory.is_direct());
         environment::steer(&settings, order::protocols(order, device_memory));
         environment::widen(&settings, discovery.hint.as_ref());
-        let library = &discovery.library;
-        let device = |plan| Device::new(plan, Arc::clone(library), Arc::clone(&settings));
-        let devices = discovery.devices.into_iter().map(device).collect();
-        Ok(Self { devices, properties, settings, process: std::process::id() })
+        let (library, plans) = (discovery.library, discovery.devices);
+        let devices = DeviceTable::new(plans, library, Arc::clone(&settings));
+        Ok(Self { devices, settings, process: std::process::id() })
     }
 }
 

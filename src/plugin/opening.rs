@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabric::{Data, FabricError, Info, Nic, NicOptions};
+use fabric::{Data, FabricError, Info, Nic, NicOptions, OptionName};
 use proto::capabilities::Capabilities;
 
+use super::TrafficClass;
 use super::assumed::assumed;
 use super::device::Device;
+use super::options::{self, Rails};
 use super::plan::RailPlan;
-use super::{TrafficClass, gpu, order};
+use super::provider::family;
 use crate::endpoint::{OPERATIONS, Opened};
 use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
@@ -47,7 +49,9 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
     let (Some(first), Some(info)) = (nics.first(), infos.first()) else {
         return Err(Cause::Bug(Bug::DeviceWithoutRails).into());
     };
-    let known = assumed(info, first.nic.inject_bytes::<Data>());
+    let mut known = assumed(info, first.nic.inject_bytes::<Data>());
+    // The message is acknowledged where it comes in, not where its bytes end.
+    known.proves_arrival &= !emulates_writes(device, info, &first.nic);
     Ok((nics, known))
 }
 
@@ -56,16 +60,44 @@ fn open_one(
     info: &Info,
     with_control: bool,
 ) -> std::result::Result<Nic, FabricError> {
-    let no_cuda = gpu::options(info, device.libfabric_version());
-    let of_data = [order::options(info.provider()), no_cuda].concat();
-    let options = NicOptions {
-        data: Some(&of_data),
-        control: with_control.then_some(no_cuda),
+    let version = device.libfabric_version();
+    let data = options::of(info, version, Rails::Data);
+    let control = options::of(info, version, Rails::Both);
+    let opened = NicOptions {
+        data: Some(&data),
+        control: with_control.then_some(control.as_slice()),
         entries: device.settings.cq_entries_or_default(),
         one_queue: false,
         operations: OPERATIONS,
     };
-    Nic::open(device.library(), info, &options)
+    let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;
+    if let Some(error) = nic.refused_class() {
+        tell_of_class(error);
+    }
+    Ok(nic)
+}
+
+/// Control rails do without low latency: once, since all are alike.
+fn tell_of_class(error: FabricError) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        log::info!("control rails go without the traffic class of low latency: {error}");
+    }
+}
+
+/// Whether a provider makes messages of what is posted as a write.
+fn emulates_writes(device: &Device, info: &Info, nic: &Nic) -> bool {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let asked = family(info) == "efa";
+    let name = OptionName::EfaEmulatedWrite;
+    let emulated = asked && nic.flag::<Data>(device.library(), name) == Some(true);
+    if emulated && !TOLD.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "{} makes messages of writes, which is slow: the device has no RDMA writes, or FI_EFA_USE_DEVICE_RDMA=0 turns them off",
+            info.provider()
+        );
+    }
+    emulated
 }
 
 fn refused(device: &Device, plan: &RailPlan, fault: FabricError) -> Error {

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use fabric::{EndpointOption, Info, Library, OptionName, OptionValue};
+use fabric::{Info, Library};
 
+use super::options::LINES;
 use super::provider::{core, opens_with};
 
 /// What a provider shows of a message that is landing: the least first.
@@ -31,17 +32,6 @@ fn of_rail(library: &Arc<Library>, info: &Info) -> Order {
     }
     by_name(info.provider())
 }
-
-/// What a data rail asks for, so that what was granted once is granted to it.
-pub(crate) fn options(provider: &str) -> &'static [EndpointOption] {
-    if takes_lines(provider) { &[EndpointOption { required: false, ..LINES }] } else { &[] }
-}
-
-const LINES: EndpointOption = EndpointOption {
-    name: OptionName::EfaWriteInOrderAligned128Bytes,
-    value: OptionValue::Flag(true),
-    required: true,
-};
 
 /// Whether the provider's own option for lines in order is worth asking for.
 fn takes_lines(provider: &str) -> bool {
@@ -103,12 +93,5 @@ mod tests {
         for provider in ["efa", "udp;ofi_rxd", "new"] {
             assert_eq!(by_name(provider), Order::Nothing, "{provider}");
         }
-    }
-
-    #[test]
-    fn only_the_provider_that_has_the_option_is_asked_for_it() {
-        assert_eq!(options("efa").len(), 1);
-        assert!(!options("efa")[0].required, "an endpoint opens where it is refused, too");
-        assert!(options("tcp;ofi_rxm").is_empty());
     }
 }

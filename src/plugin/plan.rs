@@ -3,8 +3,10 @@
 use fabric::{Info, Version};
 use topology::{Nic, Properties};
 
+use crate::error::{Cause, Result};
+
 /// A device before it is opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
     /// Unique in the process, and without blanks: NCCL tells devices apart by it.
     pub(crate) name: String,
@@ -17,7 +19,7 @@ pub(crate) struct DevicePlan {
 }
 
 /// A rail before it is opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RailPlan {
     pub(crate) info: Info,
     /// Peers' rails pair by it.
@@ -127,6 +129,32 @@ impl DevicePlan {
         let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
         let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
         Self { name: device_name(&names), rails, gpu_memory, told, because }
+    }
+
+    /// Takes the rails of another device. Networks of two kinds do not go together.
+    pub(super) fn join(&mut self, other: &Self) -> Result<()> {
+        let network = |plan: &Self| plan.rails.first().map(|rail| rail.nic.network.clone());
+        if network(self) != network(other) {
+            return Err(Cause::MixedNetworks.into());
+        }
+        self.rails.extend(other.rails.iter().cloned());
+        self.gpu_memory = match (&self.gpu_memory, &other.gpu_memory) {
+            (GpuMemory::Direct { dmabuf: one }, GpuMemory::Direct { dmabuf: other }) => {
+                GpuMemory::Direct { dmabuf: *one && *other }
+            }
+            (GpuMemory::Direct { .. }, obstacle) | (obstacle, _) => obstacle.clone(),
+        };
+        let (one, other) = (self.told.speed_mbps, other.told.speed_mbps);
+        self.told.speed_mbps = one.zip(other).map(|(one, other)| one + other);
+        // Its own: the first part's belongs to a device that may be used beside it.
+        self.told.guid = None;
+        Ok(())
+    }
+
+    /// Names it after the rails that it has.
+    pub(super) fn rename(&mut self) {
+        let names: Vec<_> = self.rails.iter().map(|rail| rail.interface.as_str()).collect();
+        self.name = device_name(&names);
     }
 
     /// What its rails carry together, in megabits per second; a guess where nobody knows.

@@ -4,7 +4,9 @@ use std::ffi::{CStr, CString};
 use std::fs;
 
 use super::DeviceProperties;
-use super::plan::DevicePlan;
+use super::options;
+use super::plan::{DevicePlan, RailPlan};
+use super::provider::core;
 
 /// The properties of all devices.
 pub(crate) fn of_all(plans: &[DevicePlan]) -> Vec<DeviceProperties> {
@@ -15,6 +17,38 @@ pub(crate) fn of_all(plans: &[DevicePlan]) -> Vec<DeviceProperties> {
         ..of(index, plan)
     };
     plans.iter().enumerate().map(of).collect()
+}
+
+/// The properties of a device that NCCL has made of `parts`: what these have in common.
+pub(super) fn of_made(
+    index: usize,
+    plan: &DevicePlan,
+    parts: &[usize],
+    part: impl Fn(usize) -> DeviceProperties,
+) -> DeviceProperties {
+    let told: Vec<_> = parts.iter().map(|index| part(*index)).collect();
+    let common = |of: fn(&DeviceProperties) -> Option<i16>| {
+        let first = of(told.first()?)?;
+        told.iter().all(|one| of(one) == Some(first)).then_some(first)
+    };
+    DeviceProperties {
+        rail: common(|told| told.rail),
+        plane: common(|told| told.plane),
+        latency_us: told.iter().map(|told| told.latency_us).fold(0.0, f32::max),
+        parts: parts.to_vec(),
+        ..of(index, plan)
+    }
+}
+
+/// NCCL cuts off what is not whole.
+fn latency_us(plan: &DevicePlan) -> u16 {
+    let of = |rail: &RailPlan| {
+        let model = rail.info.nic().and_then(|nic| nic.model);
+        let digits = model.as_deref().and_then(|model| model.strip_prefix("0x"));
+        let device = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        options::latency_us(core(rail.info.provider()), device)
+    };
+    plan.rails.iter().map(of).max().unwrap_or(0)
 }
 
 /// The network that all rails of a device are on.
@@ -44,7 +78,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         guid: plan.told.guid.unwrap_or_else(|| guid(&host(), index, &plan.name)),
         speed_mbps: i32::try_from(plan.speed_mbps()).unwrap_or(i32::MAX),
         port: 1,
-        latency_us: 0.0,
+        latency_us: f32::from(latency_us(plan)),
         max_comms: MAX_COMMS,
         max_receives: MAX_RECEIVES,
         device_memory: plan.gpu_memory.is_direct(),
@@ -54,6 +88,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         max_collective_bytes: BYTES_MAX,
         rail: plan.told.rail.and_then(|rail| i16::try_from(rail).ok()),
         plane: None,
+        parts: vec![index],
     }
 }
 

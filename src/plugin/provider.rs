@@ -7,6 +7,15 @@ pub(super) fn core(provider: &str) -> &str {
     provider.split(';').next().unwrap_or(provider)
 }
 
+/// The provider whose NICs these are: its core, or the one whose wire it speaks (fi_endpoint(3), `protocol`).
+pub(super) fn family(info: &Info) -> &str {
+    match info.protocol() {
+        FI_PROTO_EFA => "efa",
+        FI_PROTO_CXI => "cxi",
+        _ => core(info.provider()),
+    }
+}
+
 /// Opens an endpoint with these options, and closes it: only the provider knows whether it grants them.
 pub(super) fn opens_with(
     library: &Library,

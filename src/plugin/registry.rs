@@ -37,12 +37,17 @@ pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Context { slot: u16, generation: u16 },
-    Thread(ThreadId),
+    Context {
+        slot: u16,
+        generation: u16,
+    },
+    /// Its rails are in a class: of the same thread, connects that ask for others have other rails.
+    Thread(ThreadId, Option<TrafficClass>),
 }
 
 #[derive(Debug)]
 struct Registry {
+    /// By owner, and by the number that the device has in the process.
     endpoints: HashMap<(Key, usize), Place>,
     /// The last one that was given a place.
     tenant: u32,
@@ -68,10 +73,11 @@ struct Ending {
     kept: Vec<Box<Endpoint>>,
 }
 
-/// A communicator context of its own, for v11 and newer.
-pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
+/// A communicator context of its own, for v11 and newer; and whether it is the only one.
+pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Handle, bool)> {
     let mut registry = registry();
     let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
+    let is_first = contexts.is_empty();
     let mut generation = 0;
     let slot = contexts.insert_with(|_, current| {
         generation = current;
@@ -79,7 +85,7 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
     });
     let full = Cause::Full { table: Table::Communicators, count: u16::MAX.into() };
     let slot = slot.ok_or(full)?;
-    Ok(Handle::new(HandleKind::Context, 0, generation, slot, 0))
+    Ok((Handle::new(HandleKind::Context, 0, generation, slot, 0), is_first))
 }
 
 /// Forgets the context, and closes the endpoints that only it still owns. Of those that others share the answer names its
@@ -328,7 +334,7 @@ pub(super) fn close_if_unused(handle: Handle) {
         let Some(registry) = registry.as_mut() else { return };
         let owners = registry.endpoints.iter().filter(|(_, place)| place.number == number);
         let owners: Vec<_> = owners.map(|(key, _)| *key).collect();
-        let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(_)));
+        let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(..)));
         if owners.is_empty() || !by_threads {
             return;
         }
@@ -362,7 +368,7 @@ impl Registry {
 
     fn key(&self, owner: Owner) -> Result<Key> {
         match owner {
-            Owner::Thread => Ok(Key::Thread(std::thread::current().id())),
+            Owner::Thread(class) => Ok(Key::Thread(std::thread::current().id(), class)),
             Owner::Context(handle) => {
                 let (slot, generation) = (handle.slot(), handle.generation());
                 let open =
@@ -376,10 +382,10 @@ impl Registry {
         }
     }
 
-    /// The traffic class of a context. Up to v10 there is none when an endpoint opens.
+    /// The traffic class of a context, or of a call.
     fn class(&self, owner: Owner) -> Option<TrafficClass> {
         match owner {
-            Owner::Thread => None,
+            Owner::Thread(class) => class,
             Owner::Context(handle) => *self.contexts.get(handle.slot(), handle.generation())?,
         }
     }

@@ -273,7 +273,7 @@ static void *load(void)
     // NCCL compares NCCL_NET with the name before it calls init.
     REQUIRE(strcmp(net.v6->name, "Ironrail") == 0, "the name is %s", net.v6->name);
     switch (version) {
-    case 12: REQUIRE(net.v12->makeVDevice == NULL && net.v12->setNetAttr == NULL, "an optional call is there"); break;
+    case 12: REQUIRE(net.v12->makeVDevice != NULL, "NICs cannot be fused"); REQUIRE(net.v12->setNetAttr == NULL, "an optional call is there"); break;
     case 9: REQUIRE(net.v9->getDeviceMr == NULL && net.v9->irecvConsumed == NULL, "an optional call is there"); break;
     default: break;
     }

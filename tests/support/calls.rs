@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use ironrail_group::loader::Library;
 use ironrail_group::loader::calls::{Calls, Lists};
 use net_abi::{
-    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, ResultCode,
+    CommConfig, HANDLE_MAX_BYTES, LOG_WARN, Logger, OPTIONAL_RECEIVE_COMPLETION, PropertiesV12,
+    ResultCode, VProps8,
 };
 
 /// What `listen` writes and `connect` is given.
@@ -43,6 +44,7 @@ impl fmt::Debug for Failure {
 pub(crate) struct Net {
     table: &'static Calls,
     v8: &'static Calls,
+    v10: &'static Calls,
 }
 
 /// Memory that NCCL would register. It is never freed, so that nothing the plugin does late can hurt.
@@ -76,7 +78,7 @@ macro_rules! call_of_version {
 impl Net {
     /// Opens the file as NCCL does.
     pub(crate) fn open(file: &Path) -> Self {
-        Self { table: calls(file, 12), v8: calls(file, 8) }
+        Self { table: calls(file, 12), v8: calls(file, 8), v10: calls(file, 10) }
     }
 
     pub(crate) fn init(self) -> Answer<Object> {
@@ -97,10 +99,60 @@ impl Net {
         call!(self.v8, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
     }
 
+    /// The `init` of v10, which knows no contexts either.
+    pub(crate) fn init_v10(self) -> Answer<()> {
+        call!(self.v10, init(ptr::null_mut(), 0, ptr::null_mut(), logger()))
+    }
+
+    /// As `make_device`, by the table that has four places.
+    pub(crate) fn make_device_v10(self, parts: [c_int; 4], count: c_int) -> Answer<c_int> {
+        let [first, second, third, fourth] = parts;
+        let asked = VProps8 { ndevs: count, devs: [first, second, third, fourth, 0, 0, 0, 0] };
+        let mut device = -7;
+        call_of_version!(self.v10, make_device(&raw mut device, asked))?;
+        Ok(device)
+    }
+
+    pub(crate) fn listen_v10(self, device: c_int) -> Answer<(Handle, Object)> {
+        let (mut handle, mut listener) = ([0xee; HANDLE_MAX_BYTES], STALE);
+        let (context, place) = (ptr::null_mut(), handle.as_mut_ptr().cast());
+        call!(self.v10, listen(context, device, place, &raw mut listener))?;
+        Ok((handle, object(listener).expect("a listener")))
+    }
+
+    /// A connect that asks for a traffic class. `None`: not yet.
+    pub(crate) fn connect_v10(
+        self,
+        device: c_int,
+        traffic_class: c_int,
+        handle: &mut Handle,
+    ) -> Answer<Option<Object>> {
+        let (mut comm, place) = (STALE, handle.as_mut_ptr().cast());
+        let mut config = CommConfig { traffic_class };
+        let (context, device_comm) = (ptr::null_mut(), ptr::null_mut());
+        call!(
+            self.v10,
+            connect(context, device, &raw mut config, place, &raw mut comm, device_comm)
+        )?;
+        Ok(object(comm))
+    }
+
     pub(crate) fn devices(self) -> Answer<c_int> {
         let mut count = -1;
         call!(self.table, devices(&raw mut count))?;
         Ok(count)
+    }
+
+    /// One device of these, and its index.
+    pub(crate) fn make_device(self, parts: &[c_int]) -> Answer<c_int> {
+        let mut asked = VProps8 { ndevs: 0, devs: [0; 8] };
+        for (place, part) in asked.devs.iter_mut().zip(parts) {
+            *place = *part;
+        }
+        asked.ndevs = c_int::try_from(parts.len()).expect("a small number");
+        let mut device = -7;
+        call_of_version!(self.table, make_device(&raw mut device, asked))?;
+        Ok(device)
     }
 
     pub(crate) fn listen(self, context: Object, device: c_int) -> Answer<(Handle, Object)> {
@@ -200,10 +252,14 @@ impl Net {
 
     /// `ptrSupport` of a device: bits of memory's kinds.
     pub(crate) fn pointer_support(self, device: c_int) -> Answer<c_int> {
-        let mut properties = std::mem::MaybeUninit::<net_abi::PropertiesV12>::zeroed();
+        self.properties(device).map(|told| told.ptr_support)
+    }
+
+    pub(crate) fn properties(self, device: c_int) -> Answer<PropertiesV12> {
+        let mut properties = std::mem::MaybeUninit::<PropertiesV12>::zeroed();
         call_of_version!(self.table, get_properties_v12(device, properties.as_mut_ptr()))?;
         // SAFETY: the call has written it, and zeros are valid as well.
-        Ok(unsafe { properties.assume_init() }.ptr_support)
+        Ok(unsafe { properties.assume_init() })
     }
 
     pub(crate) fn deregister(self, comm: Object, region: Object) -> Answer<()> {

@@ -11,6 +11,7 @@ mod connecting;
 mod eager;
 mod fabric;
 mod flush;
+mod fused;
 mod gone;
 mod lines;
 mod link;

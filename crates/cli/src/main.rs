@@ -3,6 +3,9 @@
 
 mod conform;
 mod doctor;
+mod environment;
+mod explain;
+mod manual;
 mod nccl;
 mod output;
 mod perf;
@@ -11,11 +14,11 @@ mod topo;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-/// Drives NCCL net plugins, without a GPU or by NCCL itself.
+/// Checks, explains and measures NCCL net plugins, without a GPU or by NCCL itself.
 #[derive(Debug, Parser)]
-#[command(name = "ironrail", version, propagate_version = true)]
+#[command(name = "ironrail", version, propagate_version = true, after_help = EXAMPLES)]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -24,24 +27,57 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Action {
     Doctor(doctor::Doctor),
+    Env(environment::Environment),
+    Info(explain::Info),
+    Explain(explain::Explain),
     /// Measures collectives and messages over a plugin, every byte checked.
+    #[command(after_help = PERF_EXAMPLES)]
     Perf(perf::Perf),
     /// Holds a plugin to the behaviours that NCCL relies on.
+    #[command(after_help = CONFORM_EXAMPLES)]
     Conform(conform::Conform),
     /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
+    #[command(after_help = NCCL_EXAMPLES)]
     Nccl(nccl::Options),
     /// Shows which NICs of a machine make one device, and why.
+    #[command(after_help = TOPO_EXAMPLES)]
     Topo(topo::Topo),
+    Completions(manual::Completions),
+    Man(manual::Man),
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  ironrail doctor                          what would happen if NCCL started here, now
+  eval \"$(ironrail env)\"                  what makes NCCL use Ironrail, for this shell
+  ironrail perf all_reduce -r 4 -e 64M     four ranks on this machine, columns as in nccl-tests
+  source <(ironrail completions bash)      completions; zsh, fish and others too";
+const PERF_EXAMPLES: &str = "\
+Examples:
+  ironrail perf all_reduce -r 4 -b 8 -e 64M
+  ironrail perf sendrecv --one-way --window 16 --json run.json
+  ironrail perf pingpong -b 8 -e 8 -n 10000
+  ironrail perf versus-raw --provider tcp   the plugin against bare libfabric, in turns";
+const CONFORM_EXAMPLES: &str = "\
+Examples:
+  ironrail conform                         Ironrail, by its newest table
+  ironrail conform --net ofi --abi all     another plugin, by all of its tables";
+const NCCL_EXAMPLES: &str = "\
+Examples:
+  ironrail nccl all_reduce                 NCCL on this machine's GPUs, over the plugin and over sockets";
+const TOPO_EXAMPLES: &str = "\
+Examples:
+  ironrail topo                            PCIe, NUMA, NICs, and which of them make one device
+  ironrail topo --svg topo.svg             as a picture";
 
 fn main() -> ExitCode {
     let Command { action } = Command::parse();
     let verbose = match &action {
-        Action::Doctor(_) => false,
+        Action::Doctor(_) | Action::Env(_) | Action::Info(_) | Action::Explain(_) => false,
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
-        Action::Topo(_) => false,
+        Action::Topo(_) | Action::Completions(_) | Action::Man(_) => false,
     };
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -49,10 +85,15 @@ fn main() -> ExitCode {
         .init();
     let ended = match action {
         Action::Doctor(doctor) => doctor.run(),
+        Action::Env(environment) => environment.run(),
+        Action::Info(info) => info.run(),
+        Action::Explain(explain) => explain.run(),
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),
         Action::Topo(topo) => topo.run(),
+        Action::Completions(completions) => completions.run(Command::command()),
+        Action::Man(man) => man.run(Command::command()),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,

@@ -2,12 +2,21 @@
 
 use std::path::PathBuf;
 
-/// Ours where a build leaves it, or by its word for the loader.
+/// Ours where a build or a package leaves it, or by its word for the loader.
 pub(crate) fn ours() -> String {
-    const FILE: &str = "libnccl-net-ironrail.so";
-    let here = std::env::current_exe().unwrap_or_default();
-    let beside = here.ancestors().skip(1).take(2).map(|folder| folder.join(FILE));
-    let built = ["target/release", "target/debug"].map(|folder| PathBuf::from(folder).join(FILE));
-    let found = beside.chain(built).find(|path| path.is_file());
+    let found = folder().map(|folder| folder.join(FILE));
     found.map_or_else(|| "ironrail".to_owned(), |path| path.to_string_lossy().into_owned())
 }
+
+/// The folder that ours lies in: beside this command, one up, in a folder of its own, or where a package puts it.
+pub(crate) fn folder() -> Option<PathBuf> {
+    let here = std::env::current_exe().unwrap_or_default();
+    let beside =
+        here.ancestors().skip(1).take(2).flat_map(|folder| {
+            [folder.join("plugin"), folder.to_owned(), folder.join("lib/ironrail")]
+        });
+    let built = ["target/release", "target/debug"].map(PathBuf::from);
+    beside.chain(built).find(|folder| folder.join(FILE).is_file())
+}
+
+const FILE: &str = "libnccl-net-ironrail.so";

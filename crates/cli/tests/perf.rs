@@ -128,8 +128,7 @@ fn a_wrong_size_in_a_group_is_found_out() {
 #[test]
 fn odd_rings_and_refused_requests_change_nothing() {
     for ranks in [1, 3, 5] {
-        let mut command =
-            perf(&format!("all_reduce -r {ranks} -b 4 -e 200K -f 3 -n 2 --piece 4K --depth 2"));
+        let mut command = perf(&format!("all_reduce -r {ranks} -b 4 -e 200K -f 3 -n 2"));
         command.env("LOOPBACK_REFUSE", "3");
         let (code, table, errors) = ended(command);
         assert_eq!(code, 0, "{table}{errors}");
@@ -343,7 +342,7 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
         "all_reduce -d complex64 -o min",
         "sendrecv --window 33",
         "pingpong --writes -b 8 -e 16",
-        "all_reduce --piece 100",
+        "all_reduce --root 2",
         "nothing",
     ] {
         let (code, _, errors) = ended(perf(wrong));

@@ -157,9 +157,12 @@ impl Info {
         self.domain_mut().tclass = class;
     }
 
-    /// Asks for a differentiated services code point of IP's, as a traffic class (FI_TC_DSCP, fi_endpoint(3)).
-    pub fn set_dscp(&mut self, dscp: u8) {
-        self.set_traffic_class(Some(sys::FI_TC_DSCP | u32::from(dscp)));
+    /// A copy that asks for a traffic class of endpoints alone, on a domain that was opened as this one says.
+    #[must_use]
+    pub fn in_class(&self, class: u32) -> Self {
+        let mut made = self.clone();
+        made.transmit_mut().tclass = class;
+        made
     }
 
     /// Asks for deeper or shallower queues than the default, in operations. Opening an endpoint fails beyond the

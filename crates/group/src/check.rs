@@ -86,6 +86,10 @@ pub enum Expected {
     Inputs { ranks: usize, each: usize },
     /// The input of one rank.
     Input { rank: usize },
+    /// The same, from element `first` on.
+    Part { rank: usize, first: usize },
+    /// Elements `to * each` to `(to + 1) * each` of every rank's input, one after the other.
+    Dealt { to: usize, each: usize },
 }
 
 impl Expected {
@@ -103,6 +107,11 @@ impl Expected {
             }
             Self::Inputs { each, .. } => input(index / each.max(1), index % each.max(1)),
             Self::Input { rank } => input(rank, index),
+            Self::Part { rank, first } => input(rank, first + index),
+            Self::Dealt { to, each } => {
+                let each = each.max(1);
+                input(index / each, to * each + index % each)
+            }
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A rank's connections to its neighbours in the ring.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,25 @@ use crate::channel::{ReceiveChannel, SendChannel};
 use crate::error::GroupError;
 use crate::loader::{Handle, Library, ListenComm, Net, ReceiveComm, SendComm};
 use crate::patience::{Patience, spins_for};
-use crate::plan::Ring;
+
+/// A rank's place among others that stand in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    pub rank: usize,
+    pub size: usize,
+}
+
+impl Ring {
+    /// The rank that this one sends to.
+    pub fn next(self) -> usize {
+        (self.rank + 1) % self.size
+    }
+
+    /// The rank that this one receives from.
+    pub fn previous(self) -> usize {
+        (self.rank + self.size - 1) % self.size
+    }
+}
 
 /// One rank of a group: to the next it sends, from the previous it receives.
 #[derive(Debug)]
@@ -19,7 +36,7 @@ pub struct Communicator {
     pub patience: Patience,
     ring: Ring,
     device: usize,
-    net: Rc<Net>,
+    net: Arc<Net>,
 }
 
 impl Communicator {
@@ -73,7 +90,7 @@ impl Communicator {
         self.device
     }
 
-    pub fn net(&self) -> &Rc<Net> {
+    pub fn net(&self) -> &Arc<Net> {
         &self.net
     }
 
@@ -105,7 +122,7 @@ impl Pair {
     /// Both in one loop: the neighbour's accept is served by a loop like this one.
     fn connect(
         &mut self,
-        net: &Rc<Net>,
+        net: &Arc<Net>,
         device: usize,
         patience: &mut Patience,
     ) -> Result<(), GroupError> {

@@ -17,8 +17,20 @@ pub enum GroupError {
     Plugin { call: &'static str, code: ResultCode, said: Option<String> },
     /// The plugin did what the contract of the tables forbids.
     Contract(String),
-    /// Nothing moved for `limit`; `whom` says what was waited for.
-    Timeout { whom: String, limit: Duration },
+    /// Nothing moved for `limit`; `whom` says what was waited for, `peers` which ranks did not come, where that is known.
+    Timeout { peers: Vec<usize>, whom: String, limit: Duration },
+    /// A rank died, left, or cannot be reached any more.
+    PeerLost { rank: usize, why: String },
+    /// A rank ended every operation of the group.
+    Aborted { rank: usize },
+    /// An argument that no group takes; nothing moved.
+    InvalidArgument(String),
+    /// A message is longer than the receive that matched it. It is gone, and the next one can be received.
+    TooLong { source: usize, tag: u32, bytes: usize, room: usize },
+    /// A message has elements of another type than the receive that matched it. It is gone, and the next one can be received.
+    OtherType { source: usize, tag: u32, sent: &'static str, wanted: &'static str },
+    /// A rank calls another collective, or the same one with another size.
+    Mismatch { rank: usize, why: String },
     /// The rendezvous failed: a rank left, or sent what is not ours.
     Bootstrap(String),
     /// Memory was used in a way its owner forbids.
@@ -35,7 +47,7 @@ impl GroupError {
     /// Whether the caller asked for what cannot be, rather than something going wrong.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Usage(_) => true,
+            Self::Usage(_) | Self::InvalidArgument(_) => true,
             Self::Rank { error, .. } => error.is_usage(),
             _ => false,
         }
@@ -60,7 +72,18 @@ impl fmt::Display for GroupError {
             Self::Plugin { call, code, said: None } => {
                 write!(f, "the plugin's {call} returned {code}")
             }
-            Self::Timeout { whom, limit } => {
+            Self::PeerLost { rank, why } => write!(f, "rank {rank} is lost: {why}"),
+            Self::Aborted { rank } => write!(f, "rank {rank} aborted the group"),
+            Self::InvalidArgument(why) | Self::Mismatch { why, .. } => f.write_str(why),
+            Self::TooLong { source, tag, bytes, room } => write!(
+                f,
+                "a message of {bytes} bytes from rank {source} with tag {tag} came to a receive of {room}"
+            ),
+            Self::OtherType { source, tag, sent, wanted } => write!(
+                f,
+                "a message of {sent} from rank {source} with tag {tag} came to a receive of {wanted}"
+            ),
+            Self::Timeout { whom, limit, .. } => {
                 write!(f, "nothing moved for {:.1} s while waiting for {whom}", limit.as_secs_f64())
             }
             Self::Memory(error) => error.fmt(f),

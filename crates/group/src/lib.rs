@@ -1,24 +1,30 @@
-//! Ranks and collectives over any NCCL net plugin, driven through its C tables as NCCL drives it.
+//! Ranks, messages and collectives over any NCCL net plugin, driven through its C tables as NCCL drives it.
 //!
 //! ```text
-//!   launch ─▶ bootstrap            who is there, and their handles: a tiny rendezvous
+//!   launch ─▶ bootstrap                who is there, and where to connect to: a rendezvous over TCP
 //!                 │
-//!   collectives ─▶ communicator ─▶ channel ─▶ loader ──C ABI──▶ the plugin
-//!        │                            one rule: only the oldest request of a channel is tested
-//!        ├─▶ plan                 pure: who sends what to whom, in which order
-//!        └─▶ check                test data, poison, counting what is wrong
+//!   messages, collective ─▶ group ─▶ mesh ─▶ loader ──C ABI──▶ the plugin
+//!                                      peers, lanes, slots, matching, waiting, failing
+//!   communicator ─▶ channel ───────────────▶ loader      a ring of bare connections, to measure the plugin itself
+//!   check                              test data, poison, counting what is wrong
 //! ```
+//! [`group::Builder`] makes a [`group::Group`]; docs/group.md is the guide.
+//!
 //! `unsafe` lives in [`loader`] only.
 #![deny(unsafe_code)]
 
 pub mod bootstrap;
 pub mod channel;
 pub mod check;
-pub mod collectives;
+mod collective;
 pub mod communicator;
 pub mod error;
+pub mod group;
 pub mod launch;
 #[expect(unsafe_code, reason = "the one door to the plugin's C tables")]
 pub mod loader;
+pub mod memory;
+mod mesh;
+pub mod messages;
 pub mod patience;
-pub mod plan;
+pub mod tuning;

@@ -54,13 +54,18 @@ impl Patience {
         if now.duration_since(since) < self.limit {
             return Ok(());
         }
-        Err(GroupError::Timeout { whom: whom(), limit: self.limit })
+        Err(GroupError::Timeout { peers: Vec::new(), whom: whom(), limit: self.limit })
     }
 }
 
 /// Changes while anybody in this process waits or moves. It stands still when a call does not come back.
 pub fn beats() -> u64 {
     BEATS.load(Ordering::Relaxed)
+}
+
+/// A group's wait goes on.
+pub(crate) fn note() {
+    beat();
 }
 
 /// Not an atomic addition: a beat that is lost to another thread's is a beat all the same.

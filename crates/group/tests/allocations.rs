@@ -1,18 +1,16 @@
-//! The timed loop allocates nothing once it runs.
+//! In steady state no call allocates, and none registers memory.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::thread;
-use std::time::Duration;
 
-use ironrail_group::bootstrap::Local;
-use ironrail_group::collectives::{self, WINDOW, Workspace};
-use ironrail_group::communicator::Communicator;
-use ironrail_group::loader::{DataType, Library, Op};
-use ironrail_group::plan::{self, Cut};
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
+use ironrail_group::loader::{Library, Op};
+use ironrail_group::memory::Registered;
+use ironrail_group::messages::Any;
 
 struct Counting;
 
@@ -37,42 +35,69 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-#[test]
-fn an_all_reduce_allocates_nothing() {
-    const WAIT: Duration = Duration::from_secs(20);
+/// Runs `work` a few times, then counts what twenty more runs allocate and register on this thread.
+fn counted(
+    size: usize,
+    work: impl Fn(&Group, &mut Registered<f32>, &mut [f32]) -> Result<(), GroupError>
+    + Clone
+    + Send
+    + 'static,
+) {
     let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
     let library = Library::open(plugin.to_str().unwrap(), None).unwrap();
-    let cut = Cut { piece_bytes: 4096, piece_bytes_min: 1024, depth: 4 };
-    let (kind, count) = (DataType::F32, 100_003);
-    let ranks: Vec<_> = Local::group(3)
-        .into_iter()
-        .map(|mut place| {
-            let library = library.clone();
-            thread::spawn(move || {
-                let mut communicator =
-                    Communicator::connect(&library, &mut place, None, WAIT).unwrap();
-                let bytes = count * kind.bytes();
-                let staging = cut.slots() * cut.piece_bytes;
-                let mut workspace = Workspace::new(&communicator, bytes, bytes, staging).unwrap();
-                let plan = plan::all_reduce(communicator.ring(), count, kind.bytes(), cut);
-                let before = ALLOCATIONS.get();
-                for _ in 0..20 {
-                    collectives::run(
-                        &mut communicator,
-                        &mut workspace,
-                        &plan,
-                        (kind, Op::Sum),
-                        WINDOW,
-                    )
-                    .unwrap();
-                }
-                let after = ALLOCATIONS.get();
-                place.leave();
-                after - before
-            })
+    let counts = support::ranks(&library, size, move |group| {
+        let mut registered = group.buffer(100_003).unwrap();
+        let mut plain = vec![1.0; 100_003];
+        let mut run = |times| {
+            for _ in 0..times {
+                work(&group, &mut registered, &mut plain).unwrap();
+            }
+        };
+        run(5);
+        let (allocations, registrations) = (ALLOCATIONS.get(), group.registrations());
+        run(20);
+        let counted = (ALLOCATIONS.get() - allocations, group.registrations() - registrations);
+        group.barrier().unwrap();
+        counted
+    });
+    assert_eq!(counts, vec![(0, 0); size]);
+}
+
+#[test]
+fn collectives_allocate_and_register_nothing() {
+    counted(3, |group, registered, plain| {
+        group.all_reduce(registered, Op::Sum)?;
+        group.all_reduce(&mut plain[..100], Op::Max)?;
+        group.all_reduce_into(plain, registered, Op::Avg)?;
+        group.reduce_in_place(registered, Op::Sum, 1)?;
+        group.broadcast(plain, 2)?;
+        group.all_gather_in_place(&mut registered[..99_999])?;
+        group.reduce_scatter(&plain[..99_999], &mut registered[..33_333], Op::Min)?;
+        group.all_to_all(&plain[..999], &mut registered[..999])?;
+        group.barrier()
+    });
+}
+
+#[test]
+fn messages_allocate_and_register_nothing() {
+    counted(2, |group, registered, plain| {
+        let peer = 1 - group.rank();
+        for count in [1, 100, 100_003] {
+            group.sendrecv(&plain[..count], peer, &mut registered[..count], peer, 5)?;
+            if group.rank() == 0 {
+                group.send(&registered[..count], peer, 7)?;
+                group.recv(&mut plain[..count], Any, Any)?;
+            } else {
+                group.recv(&mut plain[..count], peer, 7)?;
+                group.send(&registered[..count], peer, 9)?;
+            }
+        }
+        group.group(|block| {
+            block.send(&registered[..50_000], peer, 1)?;
+            block.send(&registered[..10], group.rank(), 2)?;
+            let (own, theirs) = plain.split_at_mut(10);
+            block.recv(theirs, peer, 1)?;
+            block.recv(own, group.rank(), 2)
         })
-        .collect();
-    for rank in ranks {
-        assert_eq!(rank.join().unwrap(), 0);
-    }
+    });
 }

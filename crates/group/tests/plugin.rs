@@ -8,16 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ironrail_group::bootstrap::Local;
-use ironrail_group::check::{self, Expected};
-use ironrail_group::collectives::{self, WINDOW, Workspace};
+use ironrail_group::check;
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::{GroupError, MemoryError};
-use ironrail_group::loader::{Buffer, DataType, Library, Net, Op};
+use ironrail_group::loader::{Buffer, Library, Net, Op};
 use ironrail_group::patience::Patience;
-use ironrail_group::plan::{self, Cut};
 
 const WAIT: Duration = Duration::from_secs(20);
-const CUT: Cut = Cut { piece_bytes: 8192, piece_bytes_min: 1024, depth: 3 };
 
 fn open(version: u32) -> Arc<Library> {
     let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
@@ -47,65 +44,19 @@ fn group<T: Send + 'static>(
 #[test]
 fn every_version_of_the_table_carries_an_all_reduce() {
     for version in 6..=12 {
-        group(version, 3, |mut communicator| {
-            let ring = communicator.ring();
-            let (kind, count) = (DataType::F64, 10_007);
-            let bytes = count * kind.bytes();
-            let staging = CUT.slots() * CUT.piece_bytes;
-            let mut workspace = Workspace::new(&communicator, bytes, bytes, staging).unwrap();
-            let plan = plan::all_reduce(ring, count, kind.bytes(), CUT);
-            for iteration in 0..3 {
-                check::fill(&mut workspace.input, kind, 0, count, ring.rank, iteration).unwrap();
-                check::poison(&mut workspace.output).unwrap();
-                collectives::run(
-                    &mut communicator,
-                    &mut workspace,
-                    &plan,
-                    (kind, Op::Sum),
-                    WINDOW.min(CUT.slots()),
-                )
-                .unwrap();
-                let expected = Expected::Reduced { op: Op::Sum, ranks: 3, first: 0 };
-                assert_eq!(
-                    check::count_wrong(&workspace.output, kind, 0, count, expected, iteration)
-                        .unwrap(),
-                    0
-                );
+        support::ranks(&open(version), 3, |group| {
+            for count in [1, 5_000, 100_003] {
+                let input: Vec<f64> =
+                    (0..count).map(|i| check::sample(Op::Sum, group.rank(), i, 1)).collect();
+                let mut output = vec![0.0; count];
+                group.all_reduce_into(&input, &mut output, Op::Sum).unwrap();
+                for (index, sum) in output.iter().enumerate() {
+                    let all = (0..3).map(|rank| check::sample::<f64>(Op::Sum, rank, index, 1));
+                    assert_eq!(*sum, all.sum::<f64>());
+                }
             }
         });
     }
-}
-
-#[test]
-fn every_type_is_reduced_by_every_operation_it_supports() {
-    group(12, 3, |mut communicator| {
-        let ring = communicator.ring();
-        let staging = CUT.slots() * CUT.piece_bytes;
-        for kind in DataType::ALL {
-            for count in [1, 7, 65_537] {
-                let bytes = count * kind.bytes();
-                let mut work = Workspace::new(&communicator, bytes, bytes, staging).unwrap();
-                let plan = plan::all_reduce(ring, count, kind.bytes(), CUT);
-                for op in Op::ALL {
-                    let window = WINDOW.min(CUT.slots());
-                    check::fill_for(&mut work.input, (kind, op), 0, count, ring.rank, 1).unwrap();
-                    check::poison(&mut work.output).unwrap();
-                    let ran =
-                        collectives::run(&mut communicator, &mut work, &plan, (kind, op), window);
-                    if !kind.supports(op) {
-                        let why = ran.unwrap_err().to_string();
-                        assert_eq!(why, format!("elements of type {kind} have no {op}"));
-                        continue;
-                    }
-                    ran.unwrap();
-                    let expected = Expected::Reduced { op, ranks: 3, first: 0 };
-                    let wrong =
-                        check::count_wrong(&work.output, kind, 0, count, expected, 1).unwrap();
-                    assert_eq!(wrong, 0, "{kind} {op} {count}");
-                }
-            }
-        }
-    });
 }
 
 #[test]

@@ -14,7 +14,8 @@ pub struct Properties {
     pub speed_mbps: Option<u64>,
     /// The leader's own, where sysfs tells one that no other device has.
     pub guid: Option<u64>,
-    /// Which device of a host it is: devices of one number meet one another on the way that their hosts are cabled. None of interfaces.
+    /// Which device of a host it is, of several: devices of one number meet one another the way that hosts are cabled. None of
+    /// interfaces.
     pub rail: Option<u16>,
 }
 
@@ -36,7 +37,7 @@ pub fn properties(machine: &Machine, nics: &[Nic], grouping: &Grouping) -> Vec<P
             address: leader.and_then(|leader| nics[leader].address),
             speed_mbps: speeds.sum(),
             guid: guids[index].filter(|_| is_alone),
-            rail: u16::try_from(index).ok().filter(|_| is_driven),
+            rail: u16::try_from(index).ok().filter(|_| is_driven && leaders.len() > 1),
         }
     };
     leaders.iter().enumerate().map(of).collect()

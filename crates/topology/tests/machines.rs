@@ -304,6 +304,49 @@ fn nccls_file_holds_the_ways_to_the_leaders_and_nothing_else() {
     );
 }
 
+/// What all rails go through lets through what it does, however many they are.
+#[test]
+fn the_link_above_the_rails_common_switch_is_told_as_it_is() {
+    let narrow =
+        text_of("p5").replace("device 0200 numa 0 link 32.0 x16", "device 0200 numa 0 link 8.0 x8");
+    let described: Description = narrow.parse().unwrap();
+    let grouping = group(&described.machine, &described.nics, RAILS_MAX);
+    let hint = hint(&described.machine, &described.nics, &grouping).expect("the leader is raised");
+    assert!(hint.xml.contains("<pci busid=\"0000:45:00.0\">\n"), "{}", hint.xml);
+    assert!(hint.xml.contains("<pci busid=\"0000:4f:00.0\" link_speed"), "{}", hint.xml);
+}
+
+/// Two NICs behind each of two switches below one, whose ways meet there alone.
+#[test]
+fn the_links_between_a_leader_and_the_common_switch_are_raised_with_its_own() {
+    let mut text = String::from(
+        "pci 0000:00:01.0 class 060400 link 32.0 x16\npci 0000:01:00.0 below 0000:00:01.0 class 060400 link 32.0 x16\n\
+         pci 0000:50:00.0 below 0000:01:00.0 class 030200 vendor 10de link 32.0 x16\n",
+    );
+    for (half, bus) in [(0, 0x10), (1, 0x20)] {
+        text += &format!(
+            "pci 0000:02:0{half}.0 below 0000:01:00.0 class 060400 link 16.0 x16\n\
+             pci 0000:{bus:x}:00.0 below 0000:02:0{half}.0 class 060400 link 16.0 x16\n"
+        );
+        for nic in 1..=2 {
+            let (port, at) =
+                (format!("0000:{:x}:0{nic}.0", bus + 1), format!("0000:{:x}:00.0", bus + 1 + nic));
+            text += &format!(
+                "pci {port} below 0000:{bus:x}:00.0 class 060400 link 16.0 x16\n\
+                 pci {at} below {port} class 020000 link 16.0 x16\nnic n{half}{nic} at {at} speed 200000\n"
+            );
+        }
+    }
+    let described: Description = text.parse().unwrap();
+    let grouping = group(&described.machine, &described.nics, RAILS_MAX);
+    assert_eq!(grouping.groups.len(), 1, "one GPU, four NICs");
+    let hint =
+        hint(&described.machine, &described.nics, &grouping).expect("four are wider than one");
+    let way = "<pci busid=\"0000:10:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"64\">\n        \
+               <pci busid=\"0000:12:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"64\"/>";
+    assert!(hint.xml.contains(way), "{}", hint.xml);
+}
+
 #[test]
 fn a_limit_of_one_rail_needs_no_file() {
     for expected in EXPECTED {

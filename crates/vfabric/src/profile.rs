@@ -38,6 +38,8 @@ pub(crate) struct Profile {
     pub(crate) progress: Progress,
     /// FI_PROTO_*.
     pub(crate) protocol: u32,
+    /// The traffic classes that endpoints open in.
+    pub(crate) classes: Classes,
     /// The largest frame in bytes, and the kind of network, for fi_info.nic.
     pub(crate) mtu: usize,
     pub(crate) network: &'static str,
@@ -51,6 +53,23 @@ pub(crate) enum ArrivalContext {
     Region,
     /// The context of something else that is in flight, if there is anything: whoever believes it is found out.
     Misleading,
+}
+
+/// Traffic classes, FI_TC_* of fi_endpoint(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Classes {
+    Any,
+    /// FI_TC_BEST_EFFORT to FI_TC_SCAVENGER (libfabric prov/cxi/src/cxip_ep.c, cxip_set_tclass).
+    Labels,
+    None,
+}
+
+impl Classes {
+    /// Whether an endpoint opens in this one.
+    pub(crate) fn has(self, class: u32) -> bool {
+        let is_label = (sys::FI_TC_LABEL..=sys::FI_TC_SCAVENGER).contains(&class);
+        class == sys::FI_TC_UNSPEC || self == Self::Any || self == Self::Labels && is_label
+    }
 }
 
 /// Who has to call for what to happen.
@@ -86,6 +105,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: sys::FI_PROTO_CXI,
+        classes: Classes::Labels,
         mtu: 9000,
         network: "HPC Ethernet",
     },
@@ -114,6 +134,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: sys::FI_PROTO_EFA,
+        classes: Classes::Any,
         mtu: 8760,
         network: "Ethernet",
     },
@@ -138,6 +159,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: false,
         progress: Progress::Software,
         protocol: sys::FI_PROTO_XNET,
+        classes: Classes::Any,
         mtu: 1500,
         network: "Ethernet",
     },
@@ -162,6 +184,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: FI_PROTO_VFABRIC,
+        classes: Classes::Any,
         mtu: 4096,
         network: "None",
     },

@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 
 use crate::faults::{self, Fault};
 use crate::ledger::Rule;
-use crate::profile::{self, Profile};
+use crate::profile::{self, Classes, Profile};
 
 /// One name, what it takes, its default, and what it does. docs/vfabric.md has the same table.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,9 @@ settings! {
     "tolerate", "rules", "", "Broken rules that are counted apart and fail no test; names as in reports.";
     "hmem", "0, 1 or calls, one or one per NIC", "0",
         "Whether device memory (FI_HMEM) is offered. Calls: it is, and by CUDA's calls alone, so that FI_OPT_CUDA_API_PERMITTED cannot be turned off.";
+    "classes", "any, labels or none", "the profile's",
+        "Which traffic classes (FI_TC_*) endpoints open in: labels alone, as on cxi, or none; others are refused with -FI_EINVAL.";
+    "emulated", "0 or 1", "0", "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages.";
     "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
 }
 
@@ -82,6 +85,7 @@ pub(crate) struct Settings {
     pub(crate) tolerated: Vec<Rule>,
     /// Of each NIC, or of all.
     pub(crate) device_memory: Vec<DeviceMemory>,
+    pub(crate) emulated_writes: bool,
     pub(crate) report: Option<PathBuf>,
 }
 
@@ -123,6 +127,7 @@ impl Settings {
             numa: vec![0],
             tolerated: Vec::new(),
             device_memory: vec![DeviceMemory::None],
+            emulated_writes: false,
             report: None,
         }
     }
@@ -220,6 +225,15 @@ impl Settings {
             "hmem" => {
                 self.device_memory = value.split(',').map(device_memory).collect::<Option<_>>()?;
             }
+            "classes" => {
+                profile.classes = match value {
+                    "any" => Classes::Any,
+                    "labels" => Classes::Labels,
+                    "none" => Classes::None,
+                    _ => return None,
+                }
+            }
+            "emulated" => self.emulated_writes = switch(value)?,
             "report" => {
                 let number = std::process::id().to_string();
                 self.report = Some(PathBuf::from(value.replace("%p", &number)));

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use net_abi::{DevHandle, ResultCode};
+use net_abi::{CommConfig, DevHandle, ResultCode};
 
 use crate::abi::argument::{self, GROUP_MAX};
 use crate::abi::guard::{guard, guard_comm, guard_setup};
@@ -82,7 +82,17 @@ fn of_context(context: *mut c_void) -> Result<Owner> {
 
 /// Up to v10 NCCL has no contexts.
 pub(in crate::abi) fn of_thread() -> Result<Owner> {
-    Ok(Owner::Thread)
+    Ok(Owner::Thread(None))
+}
+
+/// In v10 it asks for a traffic class in each connect.
+///
+/// # Safety
+///
+/// `config` is null or NCCL's.
+pub(in crate::abi) unsafe fn of_thread_in_class(config: *const CommConfig) -> Owner {
+    // SAFETY: the caller vouches for it.
+    Owner::Thread(unsafe { argument::traffic_class(config) })
 }
 
 pub(in crate::abi) unsafe extern "C" fn accept(

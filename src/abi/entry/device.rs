@@ -11,7 +11,7 @@ use net_abi::{
 use crate::abi::guard::{guard, report_panics};
 use crate::abi::place::place;
 use crate::abi::{argument, logger, object};
-use crate::error::Noun;
+use crate::error::{Cause, List, Noun, Result};
 use crate::plugin::{self, DeviceProperties};
 
 /// Once per communicator: each gets a context of its own.
@@ -79,15 +79,13 @@ pub(in crate::abi) unsafe fn properties_as<T>(
     guard("getProperties", || {
         // SAFETY: the caller vouches for it.
         let place = unsafe { place(properties, narrow(&UNKNOWN_DEVICE), Noun::Properties) }?;
-        *place = narrow(&newest(device, plugin::properties(argument::device(device)?)?));
+        *place = narrow(&newest(plugin::properties(argument::device(device)?)?));
         Ok(())
     })
 }
 
 /// Every field: NCCL's struct is uninitialised memory.
-fn newest(device: c_int, found: &DeviceProperties) -> PropertiesV12 {
-    let mut devs = [0; 8];
-    devs[0] = device;
+fn newest(found: &DeviceProperties) -> PropertiesV12 {
     PropertiesV12 {
         name: found.name.as_ptr(),
         pci_path: found.pci_path.map_or(ptr::null(), |path| path.as_ptr()),
@@ -99,7 +97,7 @@ fn newest(device: c_int, found: &DeviceProperties) -> PropertiesV12 {
         latency: found.latency_us,
         max_comms: found.max_comms,
         max_recvs: found.max_receives,
-        v_props: VProps8 { ndevs: 1, devs },
+        v_props: parts(&found.parts),
         // Anything else fails NCCL's set-up.
         max_p2p_bytes: found.max_point_to_point_bytes.clamp(1, MAX_POINT_TO_POINT_BYTES),
         max_coll_bytes: found.max_collective_bytes.clamp(1, MAX_POINT_TO_POINT_BYTES),
@@ -108,6 +106,50 @@ fn newest(device: c_int, found: &DeviceProperties) -> PropertiesV12 {
         ..UNKNOWN_DEVICE
     }
 }
+
+/// NCCL goes through as many as the first number says, unchecked.
+fn parts(found: &[usize]) -> VProps8 {
+    let mut devs = [0; 8];
+    let mut ndevs = 0;
+    for (place, part) in devs.iter_mut().zip(found) {
+        *place = c_int::try_from(*part).expect("NCCL counts 128 devices at most");
+        ndevs += 1;
+    }
+    VProps8 { ndevs, devs }
+}
+
+/// A device of several, whose rails are all of theirs: NICs that NCCL fuses.
+pub(in crate::abi) unsafe extern "C" fn make_v_device(
+    device: *mut c_int,
+    parts: *mut VProps8,
+) -> ResultCode {
+    guard("makeVDevice", || {
+        // SAFETY: NCCL's own, or null.
+        let parts = unsafe { parts.as_ref() }.ok_or(Cause::NoList(List::Devices))?;
+        // SAFETY: NCCL's own place, or null.
+        unsafe { make_of(device, parts.ndevs, &parts.devs) }
+    })
+}
+
+/// # Safety
+///
+/// `device` is null or a place for an index.
+pub(in crate::abi) unsafe fn make_of(
+    device: *mut c_int,
+    count: c_int,
+    devs: &[c_int],
+) -> Result<()> {
+    // SAFETY: the caller vouches for it.
+    let device = unsafe { place(device, NO_DEVICE, Noun::DeviceIndex) }?;
+    let given = usize::try_from(count).ok().and_then(|count| devs.get(..count));
+    let wrong = || Cause::PartsOfDevice { count: usize::try_from(count).unwrap_or(0) };
+    let parts = given.ok_or_else(wrong)?.iter().map(|part| argument::device(*part));
+    let made = plugin::make_device(&parts.collect::<Result<Vec<_>>>()?)?;
+    *device = c_int::try_from(made).expect("NCCL counts 128 devices at most");
+    Ok(())
+}
+
+const NO_DEVICE: c_int = -1;
 
 fn bit(set: bool, bit: c_int) -> c_int {
     if set { bit } else { 0 }
@@ -147,27 +189,30 @@ mod tests {
 
     use super::*;
 
-    const FOUND: DeviceProperties = DeviceProperties {
-        name: c"cxi0",
-        pci_path: Some(c"/sys/devices/pci0000:00/0000:00:01.0"),
-        guid: 7,
-        speed_mbps: 200_000,
-        port: 1,
-        latency_us: 2.0,
-        max_comms: 65536,
-        max_receives: 8,
-        device_memory: true,
-        dmabuf: true,
-        regions_are_global: true,
-        max_point_to_point_bytes: usize::MAX,
-        max_collective_bytes: 0,
-        rail: Some(3),
-        plane: None,
-    };
+    fn found() -> DeviceProperties {
+        DeviceProperties {
+            name: c"cxi0",
+            pci_path: Some(c"/sys/devices/pci0000:00/0000:00:01.0"),
+            guid: 7,
+            speed_mbps: 200_000,
+            port: 1,
+            latency_us: 2.0,
+            max_comms: 65536,
+            max_receives: 8,
+            device_memory: true,
+            dmabuf: true,
+            regions_are_global: true,
+            max_point_to_point_bytes: usize::MAX,
+            max_collective_bytes: 0,
+            rail: Some(3),
+            plane: None,
+            parts: vec![3],
+        }
+    }
 
     #[test]
     fn properties_say_what_was_found_within_nccls_limits() {
-        let written = newest(3, &FOUND);
+        let written = newest(&found());
         // SAFETY: 'static.
         assert_eq!(unsafe { CStr::from_ptr(written.name) }, c"cxi0");
         assert!(!written.pci_path.is_null());
@@ -186,10 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn a_device_of_several_names_them_all_and_no_more_than_there_is_room_for() {
+        let of = |parts: &[usize]| {
+            newest(&DeviceProperties { parts: parts.to_vec(), ..found() }).v_props
+        };
+        assert_eq!((of(&[1, 0, 5]).ndevs, of(&[1, 0, 5]).devs), (3, [1, 0, 5, 0, 0, 0, 0, 0]));
+        assert_eq!(of(&[9; 12]).ndevs, 8);
+    }
+
+    #[test]
     fn host_memory_is_always_taken_and_a_path_may_be_missing() {
         let found =
-            DeviceProperties { device_memory: false, dmabuf: false, pci_path: None, ..FOUND };
-        let written = newest(0, &found);
+            DeviceProperties { device_memory: false, dmabuf: false, pci_path: None, ..found() };
+        let written = newest(&found);
         assert_eq!(written.ptr_support, PTR_HOST);
         assert!(written.pci_path.is_null());
     }

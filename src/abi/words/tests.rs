@@ -41,6 +41,21 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "a group of 9 receives, where this device's properties say 8 at most",
         ),
         called(
+            Cause::PartsOfDevice { count: 9 },
+            Kind::InvalidArgument,
+            "a device of 9 devices: they are at least one, no more than the version of the API has places for, and each comes once",
+        ),
+        called(
+            Cause::RailsOfDevice { count: 20, most: 16 },
+            Kind::InvalidArgument,
+            "a device of 20 rails, where 16 are the most: set NCCL_NET_MERGE_LEVEL=LOC, or lower IRONRAIL_MAX_RAILS",
+        ),
+        called(
+            Cause::MixedNetworks,
+            Kind::InvalidArgument,
+            "NICs on networks of two kinds do not make one device: leave them out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
+        ),
+        called(
             Cause::EmptyRegion,
             Kind::InvalidArgument,
             "a region of 0 bytes: there is nothing to register",
@@ -319,6 +334,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (Noun::Comm, "comm"),
         (Noun::Connection, "connection"),
         (Noun::Context, "context"),
+        (Noun::DeviceIndex, "index of a device"),
         (Noun::Devices, "number of devices"),
         (Noun::Endpoint, "endpoint"),
         (Noun::Handle, "handle"),
@@ -336,6 +352,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     }
     for (list, sentence) in [
         (List::Addresses, "NCCL gave no list of addresses"),
+        (List::Devices, "NCCL gave no list of devices"),
         (List::MemoryHandles, "NCCL gave no list of memory handles"),
         (List::Sizes, "NCCL gave no list of sizes"),
         (List::Tags, "NCCL gave no list of tags"),

@@ -13,7 +13,8 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Library, Net};
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Device, Gpus, Libfabric, Offer, Refused, Stage, Transfer};
+use super::machine::{Device, Gpus, Libfabric, Offer, Pair, Refused, Stage, Transfer};
+use super::pairs;
 use super::read::paths;
 use super::transfer;
 use crate::output;
@@ -31,6 +32,8 @@ pub(super) enum Probe {
     Version,
     /// libcuda.so.1.
     Gpu,
+    /// Messages between this rank and all others.
+    Pairs,
 }
 
 /// A line of the child's.
@@ -45,6 +48,7 @@ pub(super) enum Said {
     Failed(String),
     Libfabric(Libfabric),
     Gpus(Gpus),
+    Pairs(Vec<Pair>),
 }
 
 /// Before each line, since a plugin may print as well.
@@ -58,6 +62,10 @@ pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
         Probe::Libfabric => say(&Said::Libfabric(libfabric(name, true))),
         Probe::Version => say(&Said::Libfabric(libfabric(name, false))),
         Probe::Gpu => say(&Said::Gpus(gpus())),
+        Probe::Pairs => say(&match pairs::run(name, wait) {
+            Ok(pairs) => Said::Pairs(pairs),
+            Err(error) => Said::Failed(error.to_string()),
+        }),
     }
 }
 

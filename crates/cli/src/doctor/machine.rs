@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub(crate) struct Machine {
     pub(crate) host: String,
+    /// Why nothing could be read of it, from afar.
+    pub(crate) unreachable: Option<String>,
     /// The kernel's release, as `uname -r` says it.
     pub(crate) kernel: String,
     /// As `x86_64`.
@@ -314,6 +316,16 @@ impl Machine {
     pub(crate) fn is_ours(&self) -> bool {
         let named = self.plugins.iter().find_map(|plugin| plugin.network.as_deref());
         named.is_none_or(|name| name.eq_ignore_ascii_case(OURS))
+    }
+
+    /// Whether the kernel's release, as `5.10.0-30-amd64`, comes before this one.
+    pub(crate) fn is_older_than(&self, major: u32, minor: u32) -> bool {
+        let mut numbers =
+            self.kernel.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(first)), Some(Ok(second))) => (first, second) < (major, minor),
+            _ => false,
+        }
     }
 
     /// Whether there is a NIC that moves data by itself.

@@ -8,11 +8,14 @@
 mod checks;
 mod child;
 mod finding;
+mod group;
 mod machine;
+mod pairs;
 mod read;
 mod report;
 mod transfer;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +26,10 @@ use ironrail_group::error::GroupError;
 use crate::output;
 use child::Probe;
 use finding::Level;
+use group::Ranks;
+pub(crate) use machine::Machine;
+#[cfg(test)]
+pub(crate) use machine::{Cxi, Libfabric, Offer, Rdma};
 use machine::{Group, Pair};
 use read::Place;
 use report::Report;
@@ -53,6 +60,8 @@ pub(crate) struct Doctor {
     /// Judge what `--describe` has written; of several machines, also what differs between them
     #[arg(long, value_name = "FILE", conflicts_with = "describe", num_args = 1..)]
     machine: Vec<PathBuf>,
+    #[command(flatten)]
+    ranks: Ranks,
     /// Also say what was looked at where all is well, and what the plugin logged
     #[arg(short, long)]
     verbose: bool,
@@ -69,6 +78,8 @@ Examples:
   ironrail doctor                        what would happen here, now
   srun -N1 ironrail doctor --json a.json the same inside of a job
   ironrail doctor --net ofi              of another plugin
+  ironrail doctor --peer node2           and between this machine and another
+  ironrail doctor --hosts hosts -n 8     eight ranks on the machines that a file names
   ironrail doctor --describe node7.json  on a machine that nobody else can enter
   ironrail doctor --machine node7.json   and on one's own
   ironrail doctor --machine node*.json   what differs between several";
@@ -84,7 +95,9 @@ impl Doctor {
             child::run(probe, self.net.as_deref().unwrap_or_default(), wait);
             return Ok(true);
         }
-        let group = if self.machine.is_empty() {
+        let group = if self.ranks.is_asked() {
+            group::look(&self.ranks, &self.of_one(), wait)?
+        } else if self.machine.is_empty() {
             let place = Place { root: self.root.clone(), net: self.net.clone(), wait };
             Group { ranks: vec![read::machine(&place)], pairs: Vec::new() }
         } else {
@@ -107,6 +120,26 @@ impl Doctor {
         let worst = report.worst();
         Ok(worst < if self.strict { Level::Warn } else { Level::Fail })
     }
+}
+
+impl Doctor {
+    /// What each of several ranks is told.
+    fn of_one(&self) -> Vec<String> {
+        let mut arguments = vec!["--timeout".to_owned(), self.timeout.to_string()];
+        arguments.extend(self.net.iter().flat_map(|net| ["--net".to_owned(), net.clone()]));
+        arguments
+    }
+}
+
+/// This machine without its plugins, with what stands in place of /sys, /proc and /dev below `root`.
+pub(crate) fn surroundings(root: &Path) -> Machine {
+    let wait = Duration::from_secs(20);
+    read::surroundings(&Place { root: root.to_owned(), net: None, wait })
+}
+
+/// What NCCL's own files add to this process's environment.
+pub(crate) fn settings_of_files() -> BTreeMap<String, String> {
+    read::settings_of_files()
 }
 
 fn judge(group: &Group) -> Report {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{DataType, GROUP_MAX, Op};
+use ironrail_group::tuning::{Algorithm, Tuning};
 
 use super::sizes;
 
@@ -24,12 +25,25 @@ pub(crate) struct Perf {
 #[derive(Debug, Subcommand)]
 #[command(rename_all = "snake_case")]
 enum Command {
-    /// Ring all-reduce: every rank ends with the sum of all inputs.
+    /// Every rank ends with the reduction of all inputs.
     AllReduce(Options),
-    /// Ring all-gather: every rank ends with all inputs. The size is that of the output.
+    /// The root ends with the reduction of all inputs.
+    Reduce(Options),
+    /// Every rank ends with the root's input.
+    Broadcast(Options),
+    /// Every rank ends with all inputs. The size is that of the output.
     AllGather(Options),
-    /// Ring reduce-scatter: every rank ends with its part of the sum. The size is that of the input.
+    /// The root ends with all inputs. The size is that of its output.
+    Gather(Options),
+    /// Every rank ends with its part of the root's input. The size is that of the input.
+    Scatter(Options),
+    /// Every rank ends with its part of the reduction. The size is that of the input.
     ReduceScatter(Options),
+    /// Every rank sends a part of its input to each. The size is that of the input.
+    #[command(name = "alltoall")]
+    AllToAll(Options),
+    /// Every rank waits for all others. Sizes say nothing here.
+    Barrier(Options),
     /// Messages to the next rank and from the previous one, a window of them outstanding: bandwidth of one connection.
     #[command(name = "sendrecv")]
     SendReceive {
@@ -70,20 +84,54 @@ enum Command {
 /// Which measurement, with what belongs to it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Benchmark {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
+    Collective(Collective),
     SendReceive(Stream),
     PingPong(PingPong),
     Raw(Raw),
 }
 
+/// A collective of the group library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Collective {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    Gather,
+    Scatter,
+    ReduceScatter,
+    AllToAll,
+    Barrier,
+}
+
+impl Collective {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::Reduce => "reduce",
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "alltoall",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    pub(super) fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    fn has_root(self) -> bool {
+        matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
+    }
+}
+
 impl Benchmark {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
+            Self::Collective(what) => what.name(),
             Self::SendReceive(_) => "sendrecv",
             Self::PingPong(_) => "pingpong",
             Self::Raw(_) => "raw",
@@ -93,8 +141,16 @@ impl Benchmark {
     /// What nccl-tests writes under redop.
     pub(super) fn operation(&self, operation: Op) -> &'static str {
         match self {
-            Self::AllReduce | Self::ReduceScatter => operation.name(),
+            Self::Collective(what) if what.reduces() => operation.name(),
             _ => "none",
+        }
+    }
+
+    /// What nccl-tests writes under root; -1 where there is none.
+    pub(super) fn root(&self, root: usize) -> i64 {
+        match self {
+            Self::Collective(what) if what.has_root() => i64::try_from(root).unwrap_or(-1),
+            _ => -1,
         }
     }
 }
@@ -329,12 +385,18 @@ pub(super) struct Options {
     /// The plugin's device [default: rank modulo devices]
     #[arg(long, value_name = "INDEX")]
     pub(super) device: Option<usize>,
-    /// Largest piece that a collective sends
-    #[arg(long, default_value = "512K", value_name = "SIZE", value_parser = sizes::parse)]
-    pub(super) piece: usize,
-    /// Pieces of a chunk on their way at once in a collective, 1 to 8
-    #[arg(long, default_value_t = 4, value_name = "COUNT", value_parser = depth)]
-    pub(super) depth: usize,
+    /// The root of a collective that has one
+    #[arg(long, default_value_t = 0, value_name = "RANK")]
+    pub(super) root: usize,
+    /// A collective's output takes its input's place
+    #[arg(long)]
+    pub(super) in_place: bool,
+    /// All-reduce by this algorithm, whatever the table says: one-phase, doubling, mesh or ring
+    #[arg(long, value_name = "NAME")]
+    pub(super) algorithm: Option<Algorithm>,
+    /// A table of algorithms, as `perf tune` writes it
+    #[arg(long, value_name = "FILE")]
+    tuning: Option<PathBuf>,
     /// Seconds without any progress after which a wait is given up
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
     timeout: f64,
@@ -408,6 +470,18 @@ impl Options {
         pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 
+    /// The table of algorithms that was asked for.
+    pub(super) fn tuning(&self) -> Result<Option<Tuning>, GroupError> {
+        let read = |path: &PathBuf| {
+            let text = std::fs::read_to_string(path).map_err(|error| GroupError::System {
+                what: "reading the table of algorithms",
+                error,
+            })?;
+            text.parse()
+        };
+        self.tuning.as_ref().map(read).transpose()
+    }
+
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.timeout)
     }
@@ -426,8 +500,20 @@ impl Options {
                 self.last, self.first
             ));
         }
-        if self.piece == 0 || !self.piece.is_multiple_of(128) || self.piece > MESSAGE_BYTES_MAX {
-            return usage("a piece is a multiple of 128 bytes, of 1 GiB at most".to_owned());
+        if self.root >= self.ranks {
+            return usage(format!("there is no rank {} among {}", self.root, self.ranks));
+        }
+        if self.writes && matches!(benchmark, Benchmark::Collective(_)) {
+            return usage("--writes counts what pingpong, sendrecv and raw move".to_owned());
+        }
+        let apart = [Collective::Gather, Collective::Scatter, Collective::AllToAll];
+        if self.in_place && apart.iter().any(|what| *benchmark == Benchmark::Collective(*what)) {
+            return usage(format!("{} is out of place only", benchmark.name()));
+        }
+        if let Some(algorithm) = self.algorithm
+            && !algorithm.takes(self.ranks)
+        {
+            return usage(format!("{algorithm} does not take {} ranks", self.ranks));
         }
         if self.writes && self.sizes().len() > 1 {
             return usage("--writes counts one size at a time: -b and -e the same".to_owned());
@@ -490,9 +576,15 @@ impl Perf {
     /// Of usage: options that do not go together.
     pub(super) fn task(&self) -> Result<Task<'_>, GroupError> {
         let benchmark = match &self.benchmark {
-            Command::AllReduce(_) => Benchmark::AllReduce,
-            Command::AllGather(_) => Benchmark::AllGather,
-            Command::ReduceScatter(_) => Benchmark::ReduceScatter,
+            Command::AllReduce(_) => Benchmark::Collective(Collective::AllReduce),
+            Command::Reduce(_) => Benchmark::Collective(Collective::Reduce),
+            Command::Broadcast(_) => Benchmark::Collective(Collective::Broadcast),
+            Command::AllGather(_) => Benchmark::Collective(Collective::AllGather),
+            Command::Gather(_) => Benchmark::Collective(Collective::Gather),
+            Command::Scatter(_) => Benchmark::Collective(Collective::Scatter),
+            Command::ReduceScatter(_) => Benchmark::Collective(Collective::ReduceScatter),
+            Command::AllToAll(_) => Benchmark::Collective(Collective::AllToAll),
+            Command::Barrier(_) => Benchmark::Collective(Collective::Barrier),
             Command::SendReceive { stream, .. } => Benchmark::SendReceive(*stream),
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
@@ -513,8 +605,14 @@ impl Perf {
     pub(super) fn options(&self) -> &Options {
         match &self.benchmark {
             Command::AllReduce(options)
+            | Command::Reduce(options)
+            | Command::Broadcast(options)
             | Command::AllGather(options)
+            | Command::Gather(options)
+            | Command::Scatter(options)
             | Command::ReduceScatter(options)
+            | Command::AllToAll(options)
+            | Command::Barrier(options)
             | Command::SendReceive { options, .. }
             | Command::PingPong { options, .. }
             | Command::Raw { options, .. }
@@ -536,10 +634,6 @@ fn positive(text: &str) -> Result<usize, String> {
 
 fn factor(text: &str) -> Result<usize, String> {
     number(text, 2, 1024)
-}
-
-fn depth(text: &str) -> Result<usize, String> {
-    number(text, 1, 8)
 }
 
 /// NCCL_NET_MAX_REQUESTS bounds what a connection has outstanding.

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ironrail_group::bootstrap::{Bootstrap, Hub, Local, Meeting, Remote};
+use ironrail_group::bootstrap::{Bootstrap, Hub, Meeting, Remote};
 use ironrail_group::error::GroupError;
 use ironrail_group::launch::{self, Launch, Program};
 use ironrail_group::loader::Library;
@@ -16,7 +16,7 @@ use ironrail_group::patience;
 use super::arguments::{Benchmark, Options};
 use super::cpus;
 use super::rails::{self, Files};
-use super::rank;
+use super::rank::{self, Failed};
 use super::raw;
 use super::report::{Event, Report};
 use crate::output;
@@ -77,6 +77,17 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
             }
             return Ok(false);
         }
+    } else if let Benchmark::Collective(what) = benchmark {
+        let library = Library::open(&options.net(), options.abi)?;
+        let ran = rank::run_collective((benchmark, *what), options, &library, place, &mut say);
+        return match ran {
+            Ok(()) => Ok(true),
+            Err(Failed { heard: true, .. }) => Ok(false),
+            Err(Failed { error, .. }) => {
+                rails::abandon();
+                Err(error.of_rank(meeting.rank))
+            }
+        };
     } else if let Err(error) = rank(benchmark, options, &mut place, &mut say) {
         // The launcher says it, in its order among what the other ranks have to say.
         if !place.give_up(&error) {
@@ -130,32 +141,59 @@ fn threads(
     library: &Arc<Library>,
     mut event: impl FnMut(Event),
 ) -> Vec<String> {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let hub = match Hub::start(loopback, options.ranks, options.timeout()) {
+        Ok(hub) => hub,
+        Err(why) => return vec![why.to_string()],
+    };
     let (send, receive) = mpsc::channel();
-    let run = |mut place: Local| {
+    let run = |meeting: Meeting| {
         let (send, benchmark) = (send.clone(), benchmark.clone());
         let (options, library) = (options.clone(), Arc::clone(library));
         thread::spawn(move || {
             let mut emit = |event| {
                 let _ = send.send(event);
             };
-            let ran = cpus::settle(&options.cpus, place.rank())
-                .and_then(|()| rank::run(&benchmark, &options, &library, &mut place, &mut emit));
-            match ran {
-                Ok(()) => place.leave(),
-                Err(error) => _ = place.give_up(&error),
-            }
-            place.causes()
+            thread_rank(&benchmark, &options, &library, meeting, &mut emit)
         })
     };
-    let ranks: Vec<_> = Local::group(options.ranks).into_iter().map(run).collect();
+    let ranks: Vec<_> = (0..options.ranks).map(|rank| run(hub.meeting(rank))).collect();
     drop(send);
     while let Ok(parsed) = receive.recv() {
         event(parsed);
     }
-    let panicked = |_| vec!["a rank's thread panicked".to_owned()];
     let ends = ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
-    // All have the same beginning; who ended last has heard the most.
-    ends.max_by_key(Vec::len).unwrap_or_default()
+    let unheard: Vec<_> = ends.filter_map(|ended| ended.err().flatten()).collect();
+    let mut causes = hub.causes();
+    causes.extend(unheard.iter().map(ToString::to_string));
+    causes
+}
+
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Result<(), Option<GroupError>> {
+    Err(Some(GroupError::Contract("a rank's thread panicked".to_owned())))
+}
+
+/// One rank; of an error, what the rendezvous has not heard.
+fn thread_rank(
+    benchmark: &Benchmark,
+    options: &Options,
+    library: &Arc<Library>,
+    meeting: Meeting,
+    emit: &mut dyn FnMut(Event),
+) -> Result<(), Option<GroupError>> {
+    cpus::settle(&options.cpus, meeting.rank).map_err(Some)?;
+    let mut place = Remote::join(meeting, options.timeout()).map_err(Some)?;
+    if let Benchmark::Collective(what) = benchmark {
+        return rank::run_collective((benchmark, *what), options, library, place, emit)
+            .map_err(|Failed { error, heard }| (!heard).then_some(error));
+    }
+    match rank::run(benchmark, options, library, &mut place, emit) {
+        Ok(()) => {
+            place.leave();
+            Ok(())
+        }
+        Err(error) => Err(if place.give_up(&error) { None } else { Some(error) }),
+    }
 }
 
 fn version_table(library: &Library) {

@@ -32,6 +32,8 @@ pub(super) fn row(
         count: shape.count,
         kind: options.kind.to_string(),
         operation: benchmark.operation(options.operation).to_owned(),
+        root: benchmark.root(options.root),
+        in_place: options.in_place,
         iterations,
         times,
         slowest_us: slowest.mean_us,

@@ -4,13 +4,14 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ironrail_group::bootstrap::Bootstrap;
+use ironrail_group::bootstrap::{Bootstrap, Remote};
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::Library;
+use ironrail_group::group::{Builder, Group};
+use ironrail_group::loader::{Library, Net};
 
-use super::arguments::{Benchmark, Options};
-use super::benchmarks::{Workload, workload};
+use super::arguments::{Benchmark, Collective, Options};
+use super::benchmarks::{Workload, of_group, of_neighbours};
 use super::outcome::{Outcome, row};
 use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
@@ -21,33 +22,92 @@ pub(super) fn run(
     benchmark: &Benchmark,
     options: &Options,
     library: &Arc<Library>,
-    bootstrap: &mut dyn Bootstrap,
+    place: &mut dyn Bootstrap,
     emit: &mut dyn FnMut(Event),
 ) -> Result<(), GroupError> {
     let wait = options.timeout();
-    let mut communicator = Communicator::connect(library, bootstrap, options.device, wait)?;
-    let mut work = workload(benchmark, options, &communicator)
-        .inspect_err(|why| _ = bootstrap.give_up(why))?;
-    measure(benchmark, options, &mut communicator, &mut *work, bootstrap, emit)
-        .inspect_err(|why| _ = bootstrap.give_up(why))?;
-    drop(work);
+    let communicator = Communicator::connect(library, place, options.device, wait)?;
+    let (net, device) = (Arc::clone(communicator.net()), communicator.device());
+    let measured = of_neighbours(benchmark, options, communicator)
+        .and_then(|mut work| {
+            measure(benchmark, options, (&net, device), &mut *work, place, emit).map(|()| work)
+        })
+        .inspect_err(|why| _ = place.give_up(why))?;
+    drop(measured);
     // Nobody closes while a neighbour may still be sending.
-    bootstrap.barrier(wait)
+    place.barrier(wait)
+}
+
+/// The same for a collective, which takes the place into the group.
+pub(super) fn run_collective(
+    (benchmark, what): (&Benchmark, Collective),
+    options: &Options,
+    library: &Arc<Library>,
+    place: Remote,
+    emit: &mut dyn FnMut(Event),
+) -> Result<(), Failed> {
+    let mut builder = Builder::new(library).timeout(options.timeout()).device(options.device);
+    let failed = |heard| move |error| Failed { error, heard };
+    if let Some(tuning) = options.tuning().map_err(failed(false))? {
+        builder = builder.tuning(tuning);
+    }
+    let group = builder.join(place).map_err(failed(true))?;
+    let mut place = Place(group.clone());
+    let (net, device) = (group.net(), group.device());
+    let measured = of_group(what, options, &group).and_then(|mut work| {
+        measure(benchmark, options, (&net, device), &mut *work, &mut place, emit)
+    });
+    measured
+        .and_then(|()| place.barrier(options.timeout()))
+        .map_err(|error| Failed { heard: place.give_up(&error), error })
+}
+
+/// Why a rank failed, and whether the rendezvous has heard it.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) error: GroupError,
+    pub(super) heard: bool,
+}
+
+/// A group's own rendezvous.
+#[derive(Debug)]
+struct Place(Group);
+
+impl Bootstrap for Place {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn identity(&self) -> u64 {
+        0
+    }
+
+    fn all_gather(&mut self, part: &[u8], _wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
+        self.0.meet(part)
+    }
+
+    fn give_up(&mut self, why: &GroupError) -> bool {
+        self.0.give_up(why)
+    }
 }
 
 fn measure(
     benchmark: &Benchmark,
     options: &Options,
-    communicator: &mut Communicator,
+    (net, device): (&Arc<Net>, usize),
     work: &mut dyn Workload,
-    bootstrap: &mut dyn Bootstrap,
+    place: &mut dyn Bootstrap,
     emit: &mut dyn FnMut(Event),
 ) -> Result<(), GroupError> {
     let wait = options.timeout();
-    let ranks = introduce(communicator, bootstrap, wait)?;
-    let first = bootstrap.rank() == 0;
+    let ranks = introduce(net, device, place, wait)?;
+    let first = place.rank() == 0;
     if first {
-        let library = communicator.net().library();
+        let library = net.library();
         emit(Event::Ready(Ready {
             network: library.name().to_owned(),
             table: library.version(),
@@ -59,27 +119,28 @@ fn measure(
         let iterations = options.iterations(benchmark, bytes);
         let warmups = options.warmups(benchmark, iterations);
         let mut watch = Stopwatch::with_room(iterations.max(warmups));
-        let shape = work.begin(communicator, bytes);
-        bootstrap.barrier(wait)?;
+        let shape = work.begin(bytes);
+        place.barrier(wait)?;
         // The warm-ups also bring the ranks into step, which the rendezvous cannot do as finely.
-        work.run(communicator, warmups, &mut watch)?;
-        work.run(communicator, iterations, &mut watch)?;
+        work.run(warmups, &mut watch)?;
+        work.run(iterations, &mut watch)?;
         let mut times = watch.times();
         if work.laps_are_round_trips() {
             times = times.halved();
         }
         let mut wrong = 0;
         for iteration in 0..options.check {
-            wrong += work.check(communicator, iteration)?;
+            wrong += work.check(iteration)?;
         }
-        let all = Outcome { times, wrong }.of_all_ranks(bootstrap, wait)?;
+        let all = Outcome { times, wrong }.of_all_ranks(place, wait)?;
         if first {
             emit(Event::Row(row(benchmark, options, shape, iterations, &all)));
         }
     }
-    if options.writes {
-        let received = communicator.previous.done() as u64;
-        let all = bootstrap.all_gather(&received.to_le_bytes(), wait)?;
+    if options.writes
+        && let Some(received) = work.received()
+    {
+        let all = place.all_gather(&received.to_le_bytes(), wait)?;
         if first {
             emit(Event::Moved(Moved { messages: sum(&all)?, posts: None }));
         }
@@ -97,12 +158,12 @@ fn sum(all: &[Vec<u8>]) -> Result<u64, GroupError> {
 }
 
 fn introduce(
-    communicator: &Communicator,
+    net: &Net,
+    device: usize,
     bootstrap: &mut dyn Bootstrap,
     wait: Duration,
 ) -> Result<Vec<String>, GroupError> {
-    let device = communicator.device();
-    let properties = communicator.net().properties(device)?;
+    let properties = net.properties(device)?;
     let line = format!(
         "Rank {:>2} Pid {:>6} device {device} [{}] {} Mb/s",
         bootstrap.rank(),

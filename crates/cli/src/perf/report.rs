@@ -49,6 +49,9 @@ pub(super) struct Row {
     pub(super) count: usize,
     pub(super) kind: String,
     pub(super) operation: String,
+    /// -1: none.
+    pub(super) root: i64,
+    pub(super) in_place: bool,
     pub(super) iterations: usize,
     pub(super) times: Times,
     /// The mean of the slowest rank, which a stream as a whole takes.
@@ -62,19 +65,17 @@ pub(super) struct Row {
 
 impl Row {
     fn nccl_json(&self) -> serde_json::Value {
+        let place = if self.in_place { "in_place" } else { "out_of_place" };
         json!({
-            "size": self.bytes, "count": self.count, "type": self.kind, "redop": self.operation, "root": NO_ROOT,
+            "size": self.bytes, "count": self.count, "type": self.kind, "redop": self.operation, "root": self.root,
             "iterations": self.iterations,
-            "out_of_place": {
+            place: {
                 "time": self.times.mean_us, "alg_bw": self.algorithm_bandwidth, "bus_bw": self.bus_bandwidth,
                 "nwrong": self.wrong, "p50": self.times.p50_us, "p99": self.times.p99_us,
             },
         })
     }
 }
-
-/// nccl-tests' root of what has none.
-const NO_ROOT: i32 = -1;
 
 /// Prints rows as they come, and the rest at the end.
 #[derive(Debug)]
@@ -258,6 +259,7 @@ fn table_line(row: &Row) -> String {
         count,
         kind,
         operation,
+        root,
         times,
         algorithm_bandwidth: alg,
         bus_bandwidth: bus,
@@ -266,7 +268,7 @@ fn table_line(row: &Row) -> String {
     let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
     let [time, p50, p99] = [times.mean_us, times.p50_us, times.p99_us].map(time);
     format!(
-        "{bytes:>12}  {count:>12}  {kind:>8}  {operation:>6}  {NO_ROOT:>6}  {time:>8}  {alg:>6.2}  {bus:>6.2}  {wrong:>6}  {p50:>8}  {p99:>8}"
+        "{bytes:>12}  {count:>12}  {kind:>8}  {operation:>6}  {root:>6}  {time:>8}  {alg:>6.2}  {bus:>6.2}  {wrong:>6}  {p50:>8}  {p99:>8}"
     )
 }
 
@@ -295,6 +297,8 @@ mod tests {
             count: 256,
             kind: "float".to_owned(),
             operation: "sum".to_owned(),
+            root: -1,
+            in_place: false,
             iterations: 20,
             times: Times { mean_us: 12.345, p50_us: 11.0, p99_us: 123.45 },
             slowest_us: 13.0,

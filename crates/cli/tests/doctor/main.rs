@@ -6,6 +6,7 @@ mod bench;
 mod built;
 mod described;
 mod files;
+mod ranks;
 mod real;
 mod table;
 
@@ -55,6 +56,11 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_healthy_machine_gives_no_warn_and_no_fail));
     tests.push(Test::new(the_exit_code_tells_a_fail_and_strictly_a_warn));
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
+    tests.push(Test::new(ranks::ranks_that_are_alike_talk_and_give_no_warn));
+    tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
+    tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
+    let apart = Test::new(ranks::ranks_that_do_not_hear_each_other_are_a_pair_that_does_not_talk);
+    tests.push(apart.needs(bench::namespaces()));
     harness::run(tests)
 }
 

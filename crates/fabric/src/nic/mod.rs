@@ -84,7 +84,7 @@ use crate::keys::Keys;
 use crate::kind::{Data, RailKind};
 use crate::library::Library;
 use crate::memory::Memory;
-use crate::options::EndpointOption;
+use crate::options::{EndpointOption, OptionName};
 use crate::pages::Pages;
 use crate::posts::Posts;
 use crate::scope::Scope;
@@ -136,6 +136,7 @@ pub struct Nic {
     quarantine: Vec<(bool, Arc<Pages>)>,
     shares_queue: bool,
     is_shut: bool,
+    refused_class: Option<FabricError>,
 }
 
 // SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_DOMAIN, fi_domain(3)).
@@ -210,18 +211,46 @@ impl Nic {
         info: &Info,
         options: &NicOptions<'_>,
     ) -> Result<Self, FabricError> {
+        Self::open_in_class(library, info, options, None)
+    }
+
+    /// The same with the control rail in a traffic class of its own, FI_TC_* (fi_endpoint(3)), in place of the info's: where it is refused
+    /// the control rail opens without, as [`Self::refused_class`] tells.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::open`].
+    pub fn open_in_class(
+        library: &Library,
+        info: &Info,
+        options: &NicOptions<'_>,
+        control_class: Option<u32>,
+    ) -> Result<Self, FabricError> {
         let domain = Domain::open(library, info)?;
         let addresses = open_addresses(&domain)?;
-        let open = |wanted: Option<&[EndpointOption]>, other| match wanted {
+        let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
             Some(wanted) => {
                 let (addresses, entries) = (addresses.as_ptr(), options.entries);
                 Rail::open(library, &domain, info, addresses, entries, other, wanted)
             }
         };
-        let data = open(options.data, None)?;
+        let data = open(info, options.data, None)?;
         let shares_queue = options.one_queue && data.is_open();
-        let control = open(options.control, shares_queue.then_some(&data))?;
+        let other = || shares_queue.then_some(&data);
+        let mut refused_class = None;
+        let control = match control_class.filter(|_| options.control.is_some()) {
+            None => open(info, options.control, other())?,
+            Some(class) => {
+                let in_class = info.in_class(class);
+                open(&in_class, options.control, other()).or_else(|error| {
+                    // Where it fails without, too, it is not the class.
+                    let control = open(info, options.control, other())?;
+                    refused_class = Some(error);
+                    Ok(control)
+                })?
+            }
+        };
         let number = Scope::new().number();
         Ok(Self {
             data,
@@ -237,7 +266,18 @@ impl Nic {
             quarantine: Vec::new(),
             shares_queue,
             is_shut: false,
+            refused_class,
         })
+    }
+
+    /// Why the control rail opened without the traffic class that was asked for it, if it did.
+    pub fn refused_class(&self) -> Option<FabricError> {
+        self.refused_class
+    }
+
+    /// An option of a rail that is a flag; none where the rail is not open, or the library or the provider does not know it.
+    pub fn flag<K: RailKind>(&self, library: &Library, name: OptionName) -> Option<bool> {
+        self.rail::<K>().flag(library, name)
     }
 
     /// Registers memory for the rail of its kind.

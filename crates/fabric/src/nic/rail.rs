@@ -310,6 +310,18 @@ impl Rail {
         }
     }
 
+    /// An option that is a flag; none where it is not open, or the library or the provider does not know it.
+    pub(super) fn flag(&self, library: &Library, name: OptionName) -> Option<bool> {
+        let (number, endpoint) = (number(library, name)?, self.endpoint()?);
+        let (mut value, mut len) = (0_u8, size_of::<u8>());
+        let level = sys::FI_OPT_ENDPOINT.cast_signed();
+        let place: *mut c_void = (&raw mut value).cast();
+        // SAFETY: the endpoint is open, and the place is as long as we say: a `bool` of C's.
+        let code =
+            unsafe { sys::fi_getopt(endpoint.as_ptr().cast(), level, number, place, &raw mut len) };
+        (code == 0).then_some(value != 0)
+    }
+
     /// The address that peers reach it by.
     fn read_name(&self) -> Result<Vec<u8>, FabricError> {
         let mut name = vec![0; NAME_BYTES];

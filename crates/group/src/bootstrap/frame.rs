@@ -47,6 +47,53 @@ pub(super) enum Frame {
     Failed(String),
     /// This rank is done.
     Bye,
+    /// The hub has taken a rank in.
+    Welcome,
+    /// Bytes from one rank to another: on the way to the hub it says for whom they are, from there on from whom.
+    Mail { peer: usize, bytes: Vec<u8> },
+    /// Nothing has moved on this rank for long: within so many milliseconds the hub says who is silent. 0: it moves again.
+    Stuck(u32),
+    /// What befell the group.
+    News(News),
+}
+
+/// What befell a group, as the hub tells every rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A rank left without a word, or says why it gives up.
+    Lost { rank: usize, why: String },
+    /// A rank ended every operation of the group.
+    Aborted { rank: usize },
+    /// Some rank has waited in vain, and these say nothing. None: all wait for each other.
+    Silent { ranks: Vec<usize> },
+    /// The hub itself is gone.
+    Alone,
+    /// A rank said farewell.
+    Left { rank: usize },
+}
+
+impl News {
+    fn parts(&self) -> (u8, Vec<usize>, &str) {
+        match self {
+            Self::Lost { rank, why } => (1, vec![*rank], why),
+            Self::Aborted { rank } => (2, vec![*rank], ""),
+            Self::Silent { ranks } => (3, ranks.clone(), ""),
+            Self::Alone => (4, Vec::new(), ""),
+            Self::Left { rank } => (5, vec![*rank], ""),
+        }
+    }
+
+    fn of(kind: u8, ranks: Vec<usize>, why: String) -> io::Result<Self> {
+        let one = |ranks: &[usize]| ranks.first().copied().ok_or_else(|| bad("news of nobody"));
+        Ok(match kind {
+            1 => Self::Lost { rank: one(&ranks)?, why },
+            2 => Self::Aborted { rank: one(&ranks)? },
+            3 => Self::Silent { ranks },
+            4 => Self::Alone,
+            5 => Self::Left { rank: one(&ranks)? },
+            _ => return Err(bad("unknown news")),
+        })
+    }
 }
 
 impl Frame {
@@ -67,13 +114,26 @@ impl Frame {
             }
             Self::Failed(why) => {
                 bytes.push(3);
-                let mut end = why.len().min(PART_BYTES_MAX);
-                while !why.is_char_boundary(end) {
-                    end -= 1;
-                }
-                put(&mut bytes, &why.as_bytes()[..end])?;
+                put(&mut bytes, cut(why))?;
             }
             Self::Bye => bytes.push(4),
+            Self::Welcome => bytes.push(5),
+            Self::Mail { peer, bytes: mail } => {
+                bytes.push(6);
+                number(&mut bytes, *peer)?;
+                put(&mut bytes, mail)?;
+            }
+            Self::Stuck(within_ms) => {
+                bytes.push(7);
+                bytes.extend(within_ms.to_le_bytes());
+            }
+            Self::News(news) => {
+                let (kind, ranks, why) = news.parts();
+                bytes.extend([8, kind]);
+                number(&mut bytes, ranks.len())?;
+                ranks.iter().try_for_each(|rank| number(&mut bytes, *rank))?;
+                put(&mut bytes, cut(why))?;
+            }
         }
         stream.write_all(&bytes)
     }
@@ -91,9 +151,39 @@ impl Frame {
             }
             3 => Self::Failed(String::from_utf8_lossy(&get(stream)?).into_owned()),
             4 => Self::Bye,
+            5 => Self::Welcome,
+            6 => Self::Mail { peer: count(stream)?, bytes: get(stream)? },
+            7 => Self::Stuck(u32::from_le_bytes(array(stream)?)),
+            8 => {
+                let [kind] = array(stream)?;
+                let ranks =
+                    (0..count(stream)?).map(|_| count(stream)).collect::<io::Result<_>>()?;
+                let why = String::from_utf8_lossy(&get(stream)?).into_owned();
+                Self::News(News::of(kind, ranks, why)?)
+            }
             _ => return Err(bad("an unknown frame")),
         })
     }
+}
+
+fn cut(why: &str) -> &[u8] {
+    let mut end = why.len().min(PART_BYTES_MAX);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    &why.as_bytes()[..end]
+}
+
+fn number(bytes: &mut Vec<u8>, number: usize) -> io::Result<()> {
+    let number = u32::try_from(number).map_err(|_| bad("too large a number"))?;
+    bytes.extend(number.to_le_bytes());
+    Ok(())
+}
+
+/// A rank, or how many of them.
+fn count(stream: &mut impl Read) -> io::Result<usize> {
+    let count = u32::from_le_bytes(array(stream)?) as usize;
+    if count > RANKS_MAX { Err(bad("more than there can be ranks")) } else { Ok(count) }
 }
 
 fn put(bytes: &mut Vec<u8>, part: &[u8]) -> io::Result<()> {
@@ -138,6 +228,14 @@ mod tests {
             Frame::All(vec![vec![], vec![9; 300]]),
             Frame::Failed("rank 1 left".to_owned()),
             Frame::Bye,
+            Frame::Welcome,
+            Frame::Mail { peer: 3, bytes: vec![4; 128] },
+            Frame::Stuck(250),
+            Frame::News(News::Lost { rank: 2, why: "it left".to_owned() }),
+            Frame::News(News::Aborted { rank: 1 }),
+            Frame::News(News::Silent { ranks: vec![0, 3] }),
+            Frame::News(News::Alone),
+            Frame::News(News::Left { rank: 1 }),
         ];
         for frame in frames {
             let mut bytes = Vec::new();
@@ -152,7 +250,7 @@ mod tests {
     #[test]
     fn lengths_that_cannot_be_are_refused_before_anything_is_allocated() {
         for hostile in
-            [&[1, 255, 255, 255, 255][..], &[2, 255, 255, 255, 127], &[3, 1, 0, 1, 0], &[7]]
+            [&[1, 255, 255, 255, 255][..], &[2, 255, 255, 255, 127], &[3, 1, 0, 1, 0], &[9]]
         {
             let error = Frame::read(&mut hostile.iter().as_slice()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -2,15 +2,16 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::frame::{Frame, Hello};
+use super::frame::{Frame, Hello, News};
 use super::random;
 use super::remote::Meeting;
 use super::rounds::Rounds;
+use super::watch::Watch;
 use crate::error::GroupError;
 
 /// Serves one group until dropped. A thread per rank: they sleep in `read` while ranks compute.
@@ -31,22 +32,40 @@ struct Shared {
     /// Connections that have not greeted yet, and those turned away.
     strangers: AtomicUsize,
     refused: AtomicUsize,
+    /// The way to each rank that is here.
+    streams: Vec<Mutex<Option<TcpStream>>>,
+    watch: Mutex<Watch>,
+    /// The watch has changed.
+    changed: Condvar,
 }
 
 impl Hub {
     /// Listens on `address` (port 0: any) for `size` ranks; a round may take `wait`.
     pub fn start(address: SocketAddr, size: usize, wait: Duration) -> Result<Self, GroupError> {
+        Self::with_secret(address, size, wait, random())
+    }
+
+    /// The same for ranks that know the secret already, as those of a join token do.
+    pub fn with_secret(
+        address: SocketAddr,
+        size: usize,
+        wait: Duration,
+        secret: u64,
+    ) -> Result<Self, GroupError> {
         let system = |what| move |error| GroupError::System { what, error };
         let listener = TcpListener::bind(address).map_err(system("listening for ranks"))?;
         let address = listener.local_addr().map_err(system("listening for ranks"))?;
         let shared = Arc::new(Shared {
             rounds: Rounds::new(size),
             size,
-            secret: random(),
+            secret,
             wait,
             closing: AtomicBool::new(false),
             strangers: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
+            streams: (0..size).map(|_| Mutex::new(None)).collect(),
+            watch: Mutex::new(Watch::new(size)),
+            changed: Condvar::new(),
         });
         let ours = Arc::clone(&shared);
         let accept = move || accept(&listener, &ours);
@@ -68,6 +87,21 @@ impl Hub {
     /// Why ranks gave up, the first cause first.
     pub fn causes(&self) -> Vec<String> {
         self.shared.rounds.causes()
+    }
+
+    /// Waits until every rank has left or died, at most so long. Whether they have.
+    pub fn wait_for_all_to_leave(&self, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        let mut watch = self.shared.watch();
+        while !watch.all_left() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.shared.changed.wait_timeout(watch, left);
+            watch = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Connections that were turned away.
@@ -127,50 +161,159 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-fn greet(mut stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
+fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
     stream.set_read_timeout(Some(GREETING))?;
+    stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
-    let refuse = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-    let hello = Hello::read(&mut stream)?;
-    let rank = hello.rank as usize;
-    if hello.secret != shared.secret || hello.size as usize != shared.size || rank >= shared.size {
-        return Err(refuse("of another group"));
+    let refuse = |why: String| {
+        let _ = Frame::Failed(why.clone()).write(&mut &*stream);
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    };
+    let hello = Hello::read(&mut &*stream)?;
+    let (rank, size) = (hello.rank as usize, hello.size as usize);
+    if hello.secret != shared.secret {
+        return Err(refuse(format!("rank {rank} has another join token than this group")));
+    }
+    if size != shared.size || rank >= shared.size {
+        let here = shared.size;
+        return Err(refuse(format!("rank {rank} of {size} comes to a group of {here}")));
     }
     if !shared.rounds.enter(rank) {
-        return Err(refuse("a rank that is here already"));
+        return Err(refuse(format!("there are two ranks {rank}")));
     }
     stream.set_read_timeout(None)?;
+    *shared.stream(rank) = Some(stream.try_clone()?);
+    shared.tell(rank, &Frame::Welcome)?;
     Ok(rank)
 }
 
+impl Shared {
+    /// One frame to a rank, whole. One that takes nothing for long, or has left, is not told.
+    fn tell(&self, rank: usize, frame: &Frame) -> io::Result<()> {
+        match &mut *self.stream(rank) {
+            Some(stream) => frame.write(stream),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn tell_all_but(&self, rank: Option<usize>, news: &News) {
+        let frame = Frame::News(news.clone());
+        for other in (0..self.size).filter(|other| Some(*other) != rank) {
+            let _ = self.tell(other, &frame);
+        }
+    }
+
+    /// A rank is gone, well or not.
+    fn left(&self, rank: usize) {
+        *self.stream(rank) = None;
+        self.watch().left(rank);
+        self.changed.notify_all();
+    }
+
+    fn lost(&self, rank: usize) {
+        self.left(rank);
+        self.rounds.fail(format!("rank {rank} left"));
+        self.tell_all_but(Some(rank), &News::Lost { rank, why: "it left".to_owned() });
+    }
+
+    fn stuck(self: &Arc<Self>, rank: usize, within: Duration) {
+        let first = self.watch().stuck(rank);
+        self.changed.notify_all();
+        if !first {
+            return;
+        }
+        let ours = Arc::clone(self);
+        let judge = move || ours.judge(Instant::now() + within);
+        if thread::Builder::new().spawn(judge).is_err() {
+            self.judge(Instant::now());
+        }
+    }
+
+    /// Waits for what the others have to say, then says who has said nothing.
+    fn judge(&self, deadline: Instant) {
+        let mut watch = self.watch();
+        while !watch.all_said() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let woken = self.changed.wait_timeout(watch, left);
+            watch = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let verdict = watch.verdict();
+        drop(watch);
+        if let Some(ranks) = verdict {
+            self.tell_all_but(None, &News::Silent { ranks });
+        }
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stream(&self, rank: usize) -> MutexGuard<'_, Option<TcpStream>> {
+        self.streams[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Stands for `rank` in the rounds, until it leaves.
-fn serve(mut stream: TcpStream, shared: &Shared, rank: usize) {
+fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     let mut gone = false;
     loop {
-        let part = match Frame::read(&mut stream) {
-            Ok(Frame::Part(part)) => part,
-            Ok(Frame::Bye) => return,
-            Ok(Frame::Failed(cause)) => {
-                gone = true;
-                shared.rounds.give_up(cause);
-                if Frame::Bye.write(&mut stream).is_err() {
-                    return;
+        let answer = match Frame::read(&mut stream) {
+            Ok(Frame::Part(part)) => match shared.rounds.give(rank, part, shared.wait) {
+                Ok(all) => Frame::All(all.to_vec()),
+                Err(error) => Frame::Failed(error.to_string()),
+            },
+            Ok(Frame::Mail { peer, bytes }) => {
+                if peer < shared.size {
+                    let _ = shared.tell(peer, &Frame::Mail { peer: rank, bytes });
                 }
                 continue;
             }
-            Err(_) if gone => return,
+            Ok(Frame::Stuck(0)) => {
+                shared.watch().moves(rank);
+                continue;
+            }
+            Ok(Frame::Stuck(ms)) => {
+                shared.stuck(rank, Duration::from_millis(ms.into()));
+                continue;
+            }
+            Ok(Frame::News(News::Aborted { .. })) => {
+                shared.tell_all_but(Some(rank), &News::Aborted { rank });
+                continue;
+            }
+            Ok(Frame::News(lost @ News::Lost { .. })) => {
+                shared.tell_all_but(Some(rank), &lost);
+                continue;
+            }
+            Ok(Frame::Bye) => {
+                // It may stay for what the others have to say.
+                gone = true;
+                shared.watch().left(rank);
+                shared.changed.notify_all();
+                shared.tell_all_but(Some(rank), &News::Left { rank });
+                continue;
+            }
+            Ok(Frame::Failed(cause)) => {
+                gone = true;
+                let why = cause.clone();
+                shared.rounds.give_up(cause);
+                shared.tell_all_but(Some(rank), &News::Lost { rank, why });
+                Frame::Bye
+            }
+            Err(_) if gone => return shared.left(rank),
             Ok(_) => return shared.rounds.fail(format!("rank {rank} sent what only the hub may")),
-            Err(_) => return shared.rounds.fail(format!("rank {rank} left")),
+            Err(_) => return shared.lost(rank),
         };
-        let answer = match shared.rounds.give(rank, part, shared.wait) {
-            Ok(all) => Frame::All(all.to_vec()),
-            Err(error) => Frame::Failed(error.to_string()),
-        };
-        if answer.write(&mut stream).is_err() {
-            return shared.rounds.fail(format!("rank {rank} left"));
+        if shared.tell(rank, &answer).is_err() {
+            return if gone { shared.left(rank) } else { shared.lost(rank) };
         }
     }
 }
+
+/// A rank that takes nothing for so long is not told any more.
+const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

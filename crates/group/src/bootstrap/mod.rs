@@ -6,14 +6,17 @@
 mod frame;
 mod hub;
 mod local;
+mod mailbox;
 mod remote;
 mod rounds;
+mod watch;
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
+pub use frame::News;
 pub use hub::Hub;
 pub use local::Local;
 pub use remote::{Meeting, Remote};

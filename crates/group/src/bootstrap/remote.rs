@@ -1,12 +1,15 @@
-//! The rendezvous of ranks that are processes.
+//! A process's or thread's place in a rendezvous.
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::frame::{Frame, Hello};
+use super::frame::{Frame, Hello, News};
+use super::mailbox::Mailbox;
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
 
@@ -42,44 +45,158 @@ impl FromStr for Meeting {
     }
 }
 
-/// A process's place in a group.
+/// A place in a group, held by a connection to the hub.
 #[derive(Debug)]
 pub struct Remote {
     meeting: Meeting,
     stream: TcpStream,
+    mailbox: Arc<Mailbox>,
     /// Whether the hub heard why this rank gave up, once it has.
     gave_up: Option<bool>,
+    left: bool,
 }
 
 impl Remote {
+    /// Takes the place, of which there is one. Until `wait` has passed, a hub that does not listen yet is asked again.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Bootstrap`] with the hub's reason when it refuses: another token, another size, a rank that is here already.
+    /// [`GroupError::System`] when nobody listens.
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
-        let join = || {
-            let mut stream = TcpStream::connect_timeout(&meeting.address, wait)?;
+        let deadline = Instant::now() + wait;
+        let failed = |error| GroupError::System { what: "joining the group", error };
+        let mut stream = connect(meeting.address, deadline).map_err(failed)?;
+        let greet = |stream: &mut TcpStream| {
             stream.set_nodelay(true)?;
+            stream.set_write_timeout(Some(WRITE))?;
             let small = |number| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
             let (rank, size) = (small(meeting.rank)?, small(meeting.size)?);
-            Hello { secret: meeting.secret, rank, size }.write(&mut stream)?;
-            Ok(Self { meeting, stream, gave_up: None })
+            Hello { secret: meeting.secret, rank, size }.write(stream)?;
+            stream.set_read_timeout(Some(wait.max(GRACE)))?;
+            let answer = Frame::read(stream)?;
+            stream.set_read_timeout(None)?;
+            Ok(answer)
         };
-        join().map_err(|error| GroupError::System { what: "joining the group", error })
+        match greet(&mut stream).map_err(failed)? {
+            Frame::Welcome => {}
+            Frame::Failed(why) => return Err(GroupError::Bootstrap(why)),
+            _ => return Err(nonsense()),
+        }
+        let mailbox = Arc::new(Mailbox::default());
+        let reads = stream.try_clone().map_err(failed)?;
+        let fills = Arc::clone(&mailbox);
+        let reader = thread::Builder::new().name("mail".to_owned());
+        reader.spawn(move || fills.fill(reads)).map_err(failed)?;
+        Ok(Self { meeting, stream, mailbox, gave_up: None, left: false })
     }
 
     /// Says that this rank's work is done, so its leaving fails nobody.
     pub fn leave(mut self) {
+        self.farewell();
+    }
+
+    pub(crate) fn farewell(&mut self) {
+        self.left = true;
         let _ = Frame::Bye.write(&mut self.stream);
     }
 
     /// Tells the hub why ranks give up, the first cause first; whether it has heard it all. Ends this place's part.
     pub fn report(&mut self, causes: &[String]) -> bool {
-        causes.iter().all(|cause| self.tell(cause).is_ok())
+        causes.iter().all(|cause| self.tell(cause).is_some())
     }
 
-    fn tell(&mut self, cause: &str) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(GRACE))?;
-        Frame::Failed(cause.to_owned()).write(&mut self.stream)?;
+    fn tell(&mut self, cause: &str) -> Option<()> {
+        Frame::Failed(cause.to_owned()).write(&mut self.stream).ok()?;
+        let deadline = Instant::now() + GRACE;
         // A round that this rank no longer waited for may be answered first.
-        while Frame::read(&mut self.stream)? != Frame::Bye {}
-        Ok(())
+        while self.mailbox.answer(deadline)? != Frame::Bye {}
+        Some(())
+    }
+
+    /// Gives this rank's part of a round; the answer is waited for by [`Round::wait`], which needs nothing of this place.
+    pub(crate) fn begin_round(&mut self, part: &[u8]) -> Result<Round, GroupError> {
+        if part.len() > PART_BYTES_MAX {
+            return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
+        }
+        self.say(&Frame::Part(part.to_vec()))?;
+        Ok(Round { mailbox: Arc::clone(&self.mailbox), size: self.meeting.size })
+    }
+
+    /// Sends bytes to another rank, by the hub. They come in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Bootstrap`] when the hub is gone, [`GroupError::Usage`] for more than [`PART_BYTES_MAX`] bytes.
+    pub fn mail(&mut self, to: usize, bytes: &[u8]) -> Result<(), GroupError> {
+        if bytes.len() > PART_BYTES_MAX {
+            return Err(GroupError::Usage(
+                "a letter longer than the rendezvous carries".to_owned(),
+            ));
+        }
+        self.say(&Frame::Mail { peer: to, bytes: bytes.to_vec() })
+    }
+
+    /// Whether there is mail or news.
+    #[inline]
+    pub fn has_mail(&self) -> bool {
+        self.mailbox.is_waiting()
+    }
+
+    /// The next bytes from another rank, and from which.
+    pub fn next_mail(&self) -> Option<(usize, Vec<u8>)> {
+        self.mailbox.mail()
+    }
+
+    /// What befell the group, once each.
+    pub fn next_news(&self) -> Option<News> {
+        self.mailbox.news()
+    }
+
+    /// Says that nothing has moved here for long: the hub says within `within` who is silent, as news.
+    pub(crate) fn stuck(&mut self, within: Duration) -> Result<(), GroupError> {
+        let ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX).max(1);
+        self.say(&Frame::Stuck(ms))
+    }
+
+    /// Takes that back.
+    pub(crate) fn moves(&mut self) -> Result<(), GroupError> {
+        self.say(&Frame::Stuck(0))
+    }
+
+    /// Has the hub end every rank's waits.
+    pub(crate) fn abort(&mut self) -> Result<(), GroupError> {
+        self.say(&Frame::News(News::Aborted { rank: self.meeting.rank }))
+    }
+
+    /// Tells all others that a rank is lost to this one.
+    pub(crate) fn accuse(&mut self, rank: usize, why: &str) -> Result<(), GroupError> {
+        self.say(&Frame::News(News::Lost { rank, why: why.to_owned() }))
+    }
+
+    fn say(&mut self, frame: &Frame) -> Result<(), GroupError> {
+        frame
+            .write(&mut self.stream)
+            .map_err(|error| GroupError::Bootstrap(format!("the rendezvous broke: {error}")))
+    }
+}
+
+/// A round that this rank has given its part to.
+pub(crate) struct Round {
+    mailbox: Arc<Mailbox>,
+    size: usize,
+}
+
+impl Round {
+    /// Every rank's part.
+    pub(crate) fn wait(self, wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
+        // The hub's wait ends first, and it knows who is missing.
+        match self.mailbox.answer(Instant::now() + wait + GRACE) {
+            Some(Frame::All(all)) if all.len() == self.size => Ok(all),
+            Some(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),
+            Some(_) => Err(nonsense()),
+            None => Err(GroupError::Bootstrap("the rendezvous broke: no answer".to_owned())),
+        }
     }
 }
 
@@ -97,20 +214,7 @@ impl Bootstrap for Remote {
     }
 
     fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
-        if part.len() > PART_BYTES_MAX {
-            return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
-        }
-        // The hub's wait ends first, and it knows who is missing.
-        let answer = self.stream.set_read_timeout(Some(wait + GRACE)).and_then(|()| {
-            Frame::Part(part.to_vec()).write(&mut self.stream)?;
-            Frame::read(&mut self.stream)
-        });
-        match answer {
-            Ok(Frame::All(all)) if all.len() == self.size() => Ok(all),
-            Ok(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),
-            Ok(_) => Err(GroupError::Bootstrap("the hub answered nonsense".to_owned())),
-            Err(error) => Err(GroupError::Bootstrap(format!("the rendezvous broke: {error}"))),
-        }
+        self.begin_round(part)?.wait(wait)
     }
 
     fn give_up(&mut self, why: &GroupError) -> bool {
@@ -122,4 +226,35 @@ impl Bootstrap for Remote {
     }
 }
 
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // The thread that reads has a share of the connection: without this the hub would never see it end.
+        let how = if self.left { Shutdown::Write } else { Shutdown::Both };
+        let _ = self.stream.shutdown(how);
+    }
+}
+
+fn nonsense() -> GroupError {
+    GroupError::Bootstrap("the hub answered nonsense".to_owned())
+}
+
+/// The hub may not be there yet: ranks are started in any order.
+fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
+        match TcpStream::connect_timeout(&address, left) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused
+                    && Instant::now() + RETRY < deadline =>
+            {
+                thread::sleep(RETRY);
+            }
+            ended => return ended,
+        }
+    }
+}
+
 const GRACE: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_millis(20);
+/// A hub that takes nothing for so long is taken for dead.
+const WRITE: Duration = Duration::from_secs(5);

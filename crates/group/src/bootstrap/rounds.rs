@@ -76,7 +76,7 @@ impl Rounds {
                 let missing: Vec<_> =
                     (0..state.parts.len()).filter(|rank| state.parts[*rank].is_none()).collect();
                 let whom = format!("ranks {missing:?} to come to the rendezvous");
-                return Err(GroupError::Timeout { whom, limit: wait });
+                return Err(GroupError::Timeout { peers: missing, whom, limit: wait });
             }
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;

@@ -11,9 +11,9 @@ use net_abi::{
     AcceptV6, AcceptV7, Close, CommConfig, ConnectV6, ConnectV7, ConnectV10, ConnectV11, DeregMr,
     DevHandle, Devices, Finalize, GetPropertiesV6, GetPropertiesV7, GetPropertiesV8,
     GetPropertiesV9, GetPropertiesV11, GetPropertiesV12, Iflush, InitV6, InitV10, InitV11, IrecvV6,
-    IrecvV9, IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, Logger, MAX_GROUP, NetAttr,
-    NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12, PropertiesV12, RegMrDmaBuf, RegMrV6,
-    RegMrV8, ResultCode, SetNetAttr, Test,
+    IrecvV9, IrecvV10, IsendV6, IsendV9, IsendV10, ListenV6, ListenV11, Logger, MAX_GROUP,
+    MakeVDeviceV9, MakeVDeviceV12, NetAttr, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12,
+    PropertiesV12, RegMrDmaBuf, RegMrV6, RegMrV8, ResultCode, SetNetAttr, Test, VProps4, VProps8,
 };
 
 use super::properties::text;
@@ -40,6 +40,7 @@ pub struct Calls {
     close_listen: Close,
     finalize: Finalize,
     set_attributes: SetNetAttr,
+    make: Make,
     register_dmabuf: RegMrDmaBuf,
 }
 
@@ -100,6 +101,13 @@ enum Irecv {
     V6(IrecvV6),
     V9(IrecvV9),
     V10(IrecvV10),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Make {
+    None,
+    V9(MakeVDeviceV9),
+    V12(MakeVDeviceV12),
 }
 
 /// A length past what a version's `int` can say.
@@ -460,6 +468,26 @@ impl Calls {
         // SAFETY: as above.
         Some(unsafe { set(context, hints) })
     }
+
+    /// None: the plugin fuses no devices. `parts` says how many of its places count; older tables are given the first four.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    pub unsafe fn make_device(&self, device: *mut c_int, mut parts: VProps8) -> Option<ResultCode> {
+        match self.make {
+            Make::None => None,
+            Make::V9(make) => {
+                let [first, second, third, fourth, ..] = parts.devs;
+                let mut parts =
+                    VProps4 { ndevs: parts.ndevs, devs: [first, second, third, fourth] };
+                // SAFETY: as above.
+                Some(unsafe { make?(device, &raw mut parts) })
+            }
+            // SAFETY: as above.
+            Make::V12(make) => Some(unsafe { make?(device, &raw mut parts) }),
+        }
+    }
 }
 
 #[inline]
@@ -474,7 +502,7 @@ fn int(len: usize) -> Result<c_int, TooLong> {
 
 /// Fills [`Calls`] from a table; names the form of each call that has changed over time.
 macro_rules! calls {
-    ($table:ident, $version:literal, finalize $finalize:expr, attributes $attributes:expr, $($field:ident: $kind:ident::$form:ident($call:ident)),* $(,)?) => {
+    ($table:ident, $version:literal, finalize $finalize:expr, attributes $attributes:expr, make $make:expr, $($field:ident: $kind:ident::$form:ident($call:ident)),* $(,)?) => {
         Calls {
             version: $version,
             // SAFETY: the caller vouches for the table, and so for its name.
@@ -488,6 +516,7 @@ macro_rules! calls {
             close_listen: $table.close_listen,
             finalize: $finalize,
             set_attributes: $attributes,
+            make: $make,
             register_dmabuf: $table.reg_mr_dma_buf,
             $($field: $kind::$form($table.$call),)*
         }
@@ -505,49 +534,49 @@ impl Calls {
             6 => {
                 // SAFETY: the caller says that this table stands there; the same for those below.
                 let t = unsafe { *symbol.cast::<NetV6>() };
-                calls!(t, 6, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V6(get_properties),
+                calls!(t, 6, finalize None, attributes None, make Make::None, init: Init::V6(init), properties: GetProperties::V6(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V6(connect), accept: Accept::V6(accept),
                     register: Register::V6(reg_mr), isend: Isend::V6(isend), irecv: Irecv::V6(irecv))
             }
             7 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV7>() };
-                calls!(t, 7, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V7(get_properties),
+                calls!(t, 7, finalize None, attributes None, make Make::None, init: Init::V6(init), properties: GetProperties::V7(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V7(connect), accept: Accept::V7(accept),
                     register: Register::V6(reg_mr), isend: Isend::V6(isend), irecv: Irecv::V6(irecv))
             }
             8 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV8>() };
-                calls!(t, 8, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V8(get_properties),
+                calls!(t, 8, finalize None, attributes None, make Make::None, init: Init::V6(init), properties: GetProperties::V8(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V7(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V6(isend), irecv: Irecv::V6(irecv))
             }
             9 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV9>() };
-                calls!(t, 9, finalize None, attributes None, init: Init::V6(init), properties: GetProperties::V9(get_properties),
+                calls!(t, 9, finalize None, attributes None, make Make::V9(t.make_v_device), init: Init::V6(init), properties: GetProperties::V9(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V7(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V9(isend), irecv: Irecv::V9(irecv))
             }
             10 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV10>() };
-                calls!(t, 10, finalize None, attributes None, init: Init::V10(init), properties: GetProperties::V9(get_properties),
+                calls!(t, 10, finalize None, attributes None, make Make::V9(t.make_v_device), init: Init::V10(init), properties: GetProperties::V9(get_properties),
                     listen: Listen::V6(listen), connect: Connect::V10(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V10(isend), irecv: Irecv::V10(irecv))
             }
             11 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV11>() };
-                calls!(t, 11, finalize t.finalize, attributes t.set_net_attr, init: Init::V11(init), properties: GetProperties::V11(get_properties),
+                calls!(t, 11, finalize t.finalize, attributes t.set_net_attr, make Make::V9(t.make_v_device), init: Init::V11(init), properties: GetProperties::V11(get_properties),
                     listen: Listen::V11(listen), connect: Connect::V11(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V10(isend), irecv: Irecv::V10(irecv))
             }
             12 => {
                 // SAFETY: as above.
                 let t = unsafe { *symbol.cast::<NetV12>() };
-                calls!(t, 12, finalize t.finalize, attributes t.set_net_attr, init: Init::V11(init), properties: GetProperties::V12(get_properties),
+                calls!(t, 12, finalize t.finalize, attributes t.set_net_attr, make Make::V12(t.make_v_device), init: Init::V11(init), properties: GetProperties::V12(get_properties),
                     listen: Listen::V11(listen), connect: Connect::V11(connect), accept: Accept::V7(accept),
                     register: Register::V8(reg_mr), isend: Isend::V10(isend), irecv: Irecv::V10(irecv))
             }

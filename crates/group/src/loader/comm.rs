@@ -1,17 +1,21 @@
 //! Connections, the memory registered on them, and requests.
 
+mod post;
+
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::rc::Rc;
+use std::sync::Arc;
 
-use net_abi::{HANDLE_MAX_BYTES, PTR_HOST};
+use net_abi::HANDLE_MAX_BYTES;
 
 use super::calls::{Lists, TooLong};
 use super::claims::Use;
 use super::memory::{Buffer, Memory};
 use super::net::{Net, check};
 use crate::error::{GroupError, MemoryError};
+
+pub(crate) use post::Post;
 
 /// Messages in one receive: no plugin is known to take more, though NCCL would ask for up to 64.
 pub const GROUP_MAX: usize = 8;
@@ -23,11 +27,11 @@ pub struct Handle(pub [u8; HANDLE_MAX_BYTES]);
 
 /// Waits for one peer to connect.
 #[derive(Debug)]
-pub struct ListenComm(Rc<Comm>);
+pub struct ListenComm(Arc<Comm>);
 
 impl ListenComm {
     pub(super) fn new(comm: Comm) -> Self {
-        Self(Rc::new(comm))
+        Self(Arc::new(comm))
     }
 
     /// One try to accept. `None`: nobody is there yet.
@@ -39,21 +43,21 @@ impl ListenComm {
         let code =
             unsafe { self.0.net.calls().accept(listener, &raw mut comm, &raw mut device_comm) };
         check("accept", code)?;
-        Ok(Comm::new(&self.0.net, Side::Receive, comm).map(|comm| ReceiveComm(Rc::new(comm))))
+        Ok(Comm::new(&self.0.net, Side::Receive, comm).map(|comm| ReceiveComm(Arc::new(comm))))
     }
 }
 
 /// The sending end of a connection.
 #[derive(Debug)]
-pub struct SendComm(Rc<Comm>);
+pub struct SendComm(Arc<Comm>);
 
 impl SendComm {
     pub(super) fn new(comm: Comm) -> Self {
-        Self(Rc::new(comm))
+        Self(Arc::new(comm))
     }
 
     pub fn register(&self, buffer: &Buffer) -> Result<Region, GroupError> {
-        Region::new(&self.0, buffer)
+        Region::of(&self.0, buffer.memory())
     }
 
     /// Sends `range` of the buffer. `None`: cannot be posted now, call again.
@@ -92,11 +96,11 @@ static STALE: u64 = 0;
 
 /// The receiving end of a connection.
 #[derive(Debug)]
-pub struct ReceiveComm(Rc<Comm>);
+pub struct ReceiveComm(Arc<Comm>);
 
 impl ReceiveComm {
     pub fn register(&self, buffer: &Buffer) -> Result<Region, GroupError> {
-        Region::new(&self.0, buffer)
+        Region::of(&self.0, buffer.memory())
     }
 
     /// Receives into `range` of the buffer, which may be larger than what comes. `None`: call again.
@@ -181,27 +185,19 @@ impl ReceiveComm {
 #[derive(Debug)]
 pub struct Region {
     raw: *mut c_void,
-    comm: Rc<Comm>,
-    memory: Rc<Memory>,
+    comm: Arc<Comm>,
+    memory: Arc<Memory>,
 }
 
-impl Region {
-    fn new(comm: &Rc<Comm>, buffer: &Buffer) -> Result<Self, GroupError> {
-        let memory = buffer.memory();
-        let data = memory.base().as_ptr().cast();
-        let len = memory.len().max(1);
-        let place = comm.raw.as_ptr();
-        let mut raw = ptr::null_mut();
-        // SAFETY: the comm is open, and the region holds the memory until it is deregistered.
-        let code = unsafe { comm.net.calls().reg_mr(place, data, len, PTR_HOST, &raw mut raw) };
-        check("regMr", code?)?;
-        // Null is a region too: some plugins need none for host memory.
-        Ok(Self { raw, comm: Rc::clone(comm), memory: Rc::clone(memory) })
-    }
+// SAFETY: as for `Comm`: NCCL registers on one thread what it sends from on another.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
 
+impl Region {
     #[inline]
-    fn fits(&self, comm: &Rc<Comm>, buffer: &Buffer) -> Result<(), MemoryError> {
-        if Rc::ptr_eq(&self.comm, comm) && Rc::ptr_eq(&self.memory, buffer.memory()) {
+    fn fits(&self, comm: &Arc<Comm>, buffer: &Buffer) -> Result<(), MemoryError> {
+        if Arc::ptr_eq(&self.comm, comm) && Arc::ptr_eq(&self.memory, buffer.memory()) {
             Ok(())
         } else {
             Err(MemoryError::ForeignRegion)
@@ -225,14 +221,14 @@ pub struct Request {
     raw: Option<NonNull<c_void>>,
     kind: Kind,
     claim: u8,
-    comm: Rc<Comm>,
-    memory: Rc<Memory>,
+    comm: Arc<Comm>,
+    memory: Arc<Memory>,
 }
 
 impl Request {
     fn new(
-        comm: &Rc<Comm>,
-        memory: &Rc<Memory>,
+        comm: &Arc<Comm>,
+        memory: &Arc<Memory>,
         claim: u8,
         raw: *mut c_void,
         kind: Kind,
@@ -241,7 +237,7 @@ impl Request {
             memory.release(claim);
             return None;
         };
-        let (comm, memory) = (Rc::clone(comm), Rc::clone(memory));
+        let (comm, memory) = (Arc::clone(comm), Arc::clone(memory));
         Some(Self { raw: Some(raw), kind, claim, comm, memory })
     }
 
@@ -329,12 +325,17 @@ pub(super) enum Side {
 pub(super) struct Comm {
     raw: NonNull<c_void>,
     side: Side,
-    net: Rc<Net>,
+    net: Arc<Net>,
 }
 
+// SAFETY: NCCL's service and progress threads use one comm at the same time, so a plugin must bear that.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+
 impl Comm {
-    pub(super) fn new(net: &Rc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
-        NonNull::new(raw).map(|raw| Self { raw, side, net: Rc::clone(net) })
+    pub(super) fn new(net: &Arc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw, side, net: Arc::clone(net) })
     }
 }
 

@@ -24,6 +24,9 @@ pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync 
     /// `out[i] = a[i] op b[i]`, in one pass; else as [`Element::reduce`].
     fn reduce_into(op: Op, out: &mut [Self], a: &[Self], b: &[Self]);
 
+    /// `into[i] = terms[i] op into[i]`: as [`Element::reduce`], the operands the other way round.
+    fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]);
+
     /// Divides each value by a number of ranks: integers exactly, rounding towards zero.
     fn divide(values: &mut [Self], ranks: u32);
 }
@@ -240,6 +243,12 @@ macro_rules! reductions {
                 $($op => apart($f, out, a, b),)*
             }
         }
+
+        fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
+            match op {
+                $($op => in_place(|into, term| ($f)(term, into), into, terms),)*
+            }
+        }
     };
 }
 
@@ -344,6 +353,18 @@ macro_rules! halves {
                 }
             }
 
+            fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
+                let (mut wide, mut added) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
+                for (into, terms) in into.chunks_mut(BLOCK).zip(terms.chunks(BLOCK)) {
+                    let len = into.len().min(terms.len());
+                    let (wide, added) = (&mut wide[..len], &mut added[..len]);
+                    terms[..len].convert_to_f32_slice(wide);
+                    into[..len].convert_to_f32_slice(added);
+                    f32::reduce(op, wide, added);
+                    into[..len].convert_from_f32_slice(wide);
+                }
+            }
+
             fn divide(values: &mut [Self], ranks: u32) {
                 let mut wide = [0.0_f32; BLOCK];
                 for values in values.chunks_mut(BLOCK) {
@@ -423,6 +444,9 @@ mod tests {
                             into.iter().zip(&terms).map(|(a, b)| pair(op, *a, *b)).collect();
                         let mut out = vec![small(0); len];
                         T::reduce_into(op, &mut out, &into, &terms);
+                        let mut before = terms.clone();
+                        T::reduce_before(op, &mut before, &into);
+                        assert_eq!(before, out, "{kind} {op} {len}");
                         T::reduce(op, &mut into, &terms);
                         assert_eq!((&into, &out), (&single, &single), "{kind} {op} {len}");
                     });

@@ -1,6 +1,6 @@
 //! A plugin's file, opened as NCCL opens it.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -98,6 +98,24 @@ impl Library {
         let exported =
             net_abi::SYMBOLS.into_iter().filter(|(_, name)| self.object.symbol(name).is_some());
         exported.map(|(number, _)| number).collect()
+    }
+
+    /// What the plugin says of its settings, and of its devices once it has started, as JSON; none of a plugin other than Ironrail.
+    pub fn explanation(&self) -> Option<String> {
+        type Explain = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+        let symbol = self.object.symbol(c"ironrail_explain")?;
+        // SAFETY: the symbol's name says that it is this function (include/ironrail.h).
+        let explain = unsafe { std::mem::transmute::<*mut c_void, Explain>(symbol.as_ptr()) };
+        let mut text = vec![0_u8; 64 << 10];
+        loop {
+            // SAFETY: there is room for as many bytes as the call is told.
+            let whole = unsafe { explain(text.as_mut_ptr().cast(), text.len()) };
+            if whole < text.len() {
+                text.truncate(whole);
+                return String::from_utf8(text).ok().filter(|text| !text.is_empty());
+            }
+            text.resize(whole + 1, 0);
+        }
     }
 
     /// Where the table in use stands.

@@ -1,27 +1,34 @@
 //! Page-aligned host memory that a plugin may read and write.
 
 use std::alloc::{self, Layout};
-use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::claims::{Claims, Use};
 use super::element::Element;
+use super::place::Place;
 use crate::error::{GroupError, MemoryError};
 
 /// Owns zeroed, page-aligned memory. Bytes in flight cannot be borrowed.
 #[derive(Debug)]
 pub struct Buffer {
-    memory: Rc<Memory>,
+    memory: Arc<Memory>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.memory.abandoned.store(true, Ordering::Release);
+    }
 }
 
 impl Buffer {
     /// `len` may be 0; the memory is one page at least.
     pub fn new(len: usize) -> Result<Self, GroupError> {
-        Ok(Self { memory: Rc::new(Memory::new(len)?) })
+        Ok(Self { memory: Arc::new(Memory::new(len)?) })
     }
 
     pub fn len(&self) -> usize {
@@ -51,19 +58,27 @@ impl Buffer {
         Ok(unsafe { slice::from_raw_parts_mut(start.as_ptr(), len) })
     }
 
-    pub(super) fn memory(&self) -> &Rc<Memory> {
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 }
 
 /// The allocation behind a [`Buffer`], shared with its regions and requests.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     layout: Layout,
-    claims: RefCell<Claims>,
+    claims: Mutex<Claims>,
+    /// Its buffer is gone: what is left are regions, which may go too.
+    abandoned: AtomicBool,
 }
+
+// SAFETY: it owns its bytes. They are reached through `Buffer`, by the rules of borrowing and the claims under their lock, and by
+// plugins, which may be called from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(len: usize) -> Result<Self, GroupError> {
@@ -76,7 +91,8 @@ impl Memory {
         let layout = Layout::from_size_align(whole, page).map_err(|_| refused())?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(Self { base, len, layout, claims: RefCell::new(Claims::new()) })
+        let claims = Mutex::new(Claims::new());
+        Ok(Self { base, len, layout, claims, abandoned: AtomicBool::new(false) })
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
@@ -87,6 +103,19 @@ impl Memory {
         self.len
     }
 
+    /// All of it, for operations that keep the law of [`Place`].
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.base, self.len)
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A pointer to the start of `range`, which a request is about to use until the claim is released.
     pub(super) fn claim(
         &self,
@@ -94,13 +123,13 @@ impl Memory {
         what: Use,
     ) -> Result<(NonNull<u8>, u8), MemoryError> {
         self.inside(range)?;
-        let claim = self.claims.borrow_mut().claim(range, what)?;
+        let claim = self.claims().claim(range, what)?;
         // SAFETY: `inside` proved the range inside the allocation.
         Ok((unsafe { self.base.add(range.start) }, claim))
     }
 
     pub(super) fn release(&self, claim: u8) {
-        self.claims.borrow_mut().release(claim);
+        self.claims().release(claim);
     }
 
     fn inside(&self, range: &Range<usize>) -> Result<(), MemoryError> {
@@ -119,7 +148,7 @@ impl Memory {
         if !range.start.is_multiple_of(size) || !len.is_multiple_of(size) {
             return Err(MemoryError::Misaligned);
         }
-        if !self.claims.borrow().allow(range, what) {
+        if !self.claims().allow(range, what) {
             return Err(MemoryError::InFlight);
         }
         Ok(len / size)
@@ -128,7 +157,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if !self.claims.borrow().is_idle() {
+        if !self.claims().is_idle() {
             log::warn!(
                 "{} bytes leak: requests that never ended may touch them",
                 self.layout.size()

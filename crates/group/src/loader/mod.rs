@@ -15,13 +15,17 @@ mod library;
 mod logger;
 mod memory;
 mod net;
+mod place;
 mod properties;
 pub mod raw;
 
+pub(crate) use comm::Post;
 pub use comm::{GROUP_MAX, Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
 pub use element::{Complex64, DataType, Element, Op};
 pub use half::{bf16, f16};
 pub use library::{Library, candidates};
+pub(crate) use memory::Memory;
 pub use memory::{Buffer, page_bytes};
 pub use net::Net;
+pub(crate) use place::Place;
 pub use properties::Properties;

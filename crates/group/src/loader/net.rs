@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
-use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 
 use net_abi::{
@@ -16,16 +15,21 @@ use super::comm::{Comm, Handle, ListenComm, Side};
 use super::{Library, Properties, SendComm, logger};
 use crate::error::GroupError;
 
-/// A plugin after `init`. Belongs to one thread, as a communicator's calls do; `finalize` comes when the last share goes.
+/// A plugin after `init`. `finalize` comes when the last share goes.
 #[derive(Debug)]
 pub struct Net {
     library: Arc<Library>,
     context: *mut c_void,
 }
 
+// SAFETY: the context is the plugin's, and NCCL calls with one context from several threads.
+unsafe impl Send for Net {}
+// SAFETY: as above.
+unsafe impl Sync for Net {}
+
 impl Net {
     /// Calls `init`: for every communicator since v11, once per library before that.
-    pub fn init(library: &Arc<Library>, communicator: u64) -> Result<Rc<Self>, GroupError> {
+    pub fn init(library: &Arc<Library>, communicator: u64) -> Result<Arc<Self>, GroupError> {
         let mut context = ptr::null_mut();
         let mut config = CommConfig { traffic_class: UNDEFINED };
         let logger = logger::callback();
@@ -40,7 +44,7 @@ impl Net {
         check("init", code)?;
         *initialised = true;
         drop(initialised);
-        Ok(Rc::new(Self { library: Arc::clone(library), context }))
+        Ok(Arc::new(Self { library: Arc::clone(library), context }))
     }
 
     pub fn library(&self) -> &Arc<Library> {
@@ -81,7 +85,7 @@ impl Net {
     }
 
     /// Opens a listener, and the handle that a peer connects with.
-    pub fn listen(self: &Rc<Self>, device: usize) -> Result<(ListenComm, Handle), GroupError> {
+    pub fn listen(self: &Arc<Self>, device: usize) -> Result<(ListenComm, Handle), GroupError> {
         let device = index(device)?;
         let mut handle = Handle([0; HANDLE_MAX_BYTES]);
         let mut comm = ptr::null_mut();
@@ -96,7 +100,7 @@ impl Net {
 
     /// One try to connect. `None`: not yet, call again with the same handle, which the plugin may write to.
     pub fn connect(
-        self: &Rc<Self>,
+        self: &Arc<Self>,
         device: usize,
         handle: &mut Handle,
     ) -> Result<Option<SendComm>, GroupError> {

@@ -54,3 +54,41 @@ fn build(directory: &str, name: &str, source: &str, options: &[&str]) -> PathBuf
     fs::rename(&own, &plugin).unwrap();
     plugin
 }
+
+/// Runs one function on every rank of a group of threads, over this plugin.
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+pub(crate) fn ranks<T: Send + 'static>(
+    library: &std::sync::Arc<ironrail_group::loader::Library>,
+    size: usize,
+    work: impl Fn(ironrail_group::group::Group) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    ranks_within(library, size, WAIT, work)
+}
+
+/// The same with another bound on waits.
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+pub(crate) fn ranks_within<T: Send + 'static>(
+    library: &std::sync::Arc<ironrail_group::loader::Library>,
+    size: usize,
+    timeout: std::time::Duration,
+    work: impl Fn(ironrail_group::group::Group) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    use ironrail_group::bootstrap::{Hub, Remote};
+    let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let hub = Hub::start(loopback, size, WAIT).unwrap();
+    let threads: Vec<_> = (0..size)
+        .map(|rank| {
+            let (library, work, meeting) = (library.clone(), work.clone(), hub.meeting(rank));
+            std::thread::spawn(move || {
+                let place = Remote::join(meeting, WAIT).unwrap();
+                let builder = ironrail_group::group::Builder::new(&library).timeout(timeout);
+                work(builder.join(place).unwrap())
+            })
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// Only what would never end takes so long.
+#[allow(dead_code, reason = "shared by tests that use one plugin or both")]
+pub(crate) const WAIT: std::time::Duration = std::time::Duration::from_secs(30);

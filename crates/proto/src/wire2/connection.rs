@@ -113,6 +113,9 @@ pub trait Connection: fmt::Debug {
     /// Whether something may arrive for it on a data rail.
     fn awaits_parts(&self) -> bool;
 
+    /// Whether nothing of it is to be written outside of the channel, or under way there: END waits for that.
+    fn is_quiet(&self) -> bool;
+
     /// The channel has failed, or the peer has said END: what is not complete never will be.
     fn ended(&mut self, failed: bool, now: Moment);
 

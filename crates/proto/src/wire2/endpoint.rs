@@ -71,6 +71,12 @@ impl Peer {
         due
     }
 
+    /// Whether a connection may still begin. One that comes later would never hear of the end.
+    fn takes_more(&self) -> bool {
+        let ending = self.channel.ending();
+        self.channel.is_alive() && !ending.is_begun() && !ending.has_peer_said()
+    }
+
     /// A peer has at most one OPEN unanswered for each of its slots.
     fn refuse(&mut self, refused: Refused) {
         if self.refusals.len() < Slot::COUNT {
@@ -139,10 +145,10 @@ impl<C: Connection> Endpoint<C> {
         self.table.vacant()
     }
 
-    /// A connection of this channel takes the slot of that name. False if it is taken, or the channel has ended.
+    /// A connection of this channel takes the slot of that name. False if it is taken, or the channel ends or has ended.
     pub fn connect(&mut self, name: Name, channel: ChannelId, connection: C, now: Moment) -> bool {
         let free = self.table.vacant() == Some(name);
-        let Some(peer) = self.peers.get_mut(channel.0 as usize).filter(|peer| !peer.reported)
+        let Some(peer) = self.peers.get_mut(channel.0 as usize).filter(|peer| peer.takes_more())
         else {
             return false;
         };
@@ -181,7 +187,8 @@ impl<C: Connection> Endpoint<C> {
         Some(answer)
     }
 
-    /// The channel is to end: END follows the last frame that its connections owe.
+    /// The channel is to end: nothing more begins, and END follows the last frame that its connections owe, once all that they
+    /// have written is known to be at the peer. END of the peer's does the same on this side.
     pub fn end(&mut self, channel: ChannelId) {
         if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
             peer.channel.ending_mut().want();
@@ -204,11 +211,10 @@ impl<C: Connection> Endpoint<C> {
         self.peers.get(id.0 as usize).map(|peer| &peer.account)
     }
 
-    /// The entries of completion queues that complete receives have given back, of all channels, since they were last taken.
-    pub fn take_entries_freed(&mut self) -> u32 {
-        let taken =
-            self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.account.entries_freed));
-        taken.sum()
+    /// Entries of completion queues that complete receives have given back since this was last asked: for
+    /// [`Budget::give_back`](super::budget::Budget::give_back), after each poll.
+    pub fn entries_freed(&mut self) -> u32 {
+        self.peers.iter_mut().map(|peer| std::mem::take(&mut peer.account.entries_freed)).sum()
     }
 
     /// Whether something may arrive on a data rail: else those need not be polled each time.
@@ -251,8 +257,12 @@ impl<C: Connection> Endpoint<C> {
     fn act<P: Perform<C>>(&mut self, perform: &mut P, slot: Slot, now: Moment) {
         let Some(tenant) = self.table.tenant(slot) else { return };
         let peer = &mut self.peers[tenant.channel.0 as usize];
-        // A failed channel posts nothing on any rail.
-        while peer.channel.is_alive() {
+        loop {
+            // A failed channel posts nothing on any rail. Its connections name no write once they know.
+            if peer.channel.is_failing().is_some() {
+                self.table.act_later(slot);
+                return;
+            }
             let Some(action) = tenant.connection.next_action(&mut peer.account, now) else {
                 return;
             };

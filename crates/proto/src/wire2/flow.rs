@@ -246,6 +246,13 @@ impl Connection for Flow {
         }
     }
 
+    fn is_quiet(&self) -> bool {
+        match self {
+            Self::Send(flow) => flow.is_quiet(),
+            Self::Connecting(_) | Self::Receive(_) => true,
+        }
+    }
+
     fn ended(&mut self, failed: bool, _: Moment) {
         match self {
             Self::Connecting(connecting) => connecting.ended(failed),

@@ -35,7 +35,7 @@ pub mod window;
 pub use account::Account;
 pub use channel::{Cause, Channel};
 pub use connection::{Connection, Owes, Submit, Which};
-pub use endpoint::{ChannelId, Endpoint, Event, Outcome, Perform};
+pub use endpoint::{ChannelId, Endpoint, Event, Outcome, Perform, SubmitError};
 pub use fault::{Breach, Fault, Violation};
 pub use flow::{Action, Flow};
 pub use frame::{Frame, Malformed};

@@ -119,6 +119,8 @@ pub struct ReceiveFlow {
     /// The answer to OPEN, until it leaves; nothing leaves before.
     opened: Option<Opened>,
     ending: Ending,
+    /// The peer has ended the channel: all that it has written is here, and nothing can be said any more.
+    unreachable: bool,
     exposed: Exposed,
     /// Parts that came for this connection, per rail; and what the sender said at its close.
     seen: Counts,
@@ -164,6 +166,7 @@ impl ReceiveFlow {
             fault: None,
             opened: None,
             ending: Ending::default(),
+            unreachable: false,
             exposed: Exposed::default(),
             seen: Counts::default(),
             sent: None,
@@ -259,7 +262,7 @@ impl ReceiveFlow {
         if self.opened.is_some() {
             return Owes::Waited;
         }
-        if self.fault.is_some() || self.ending != Ending::Open {
+        if self.fault.is_some() || self.ending != Ending::Open || self.unreachable {
             return self.owes_an_end();
         }
         more_urgent(self.owes_adverts(account, now), self.owes_done(account, now))
@@ -274,7 +277,7 @@ impl ReceiveFlow {
         account: &mut Account,
         now: Moment,
     ) -> Option<Frame> {
-        if self.opened.is_some() {
+        if self.opened.is_some() || self.unreachable {
             return self.next_opened(words);
         }
         match which {
@@ -335,9 +338,9 @@ impl ReceiveFlow {
         self.next
     }
 
-    /// Whether a receive is posted whose bytes have not all come.
+    /// Whether a receive is posted whose bytes have not all come and may still come, or the peer's CLOSE is waited for.
     pub fn waits(&self) -> bool {
-        self.done != self.next
+        (self.done != self.next || self.has_closed()) && !self.nothing_comes()
     }
 
     /// Whether the sender may be writing: a line is advertised whose bytes have not all come.
@@ -348,7 +351,7 @@ impl ReceiveFlow {
 
     /// The tag of the oldest receive whose bytes have not all come: with NCCL, the rank that is waited for.
     pub fn awaited_tag(&self) -> Option<i32> {
-        self.waits().then(|| self.slot(self.done).tag)
+        (self.done != self.next).then(|| self.slot(self.done).tag)
     }
 
     /// The memory of the flow, all in all.

@@ -78,8 +78,10 @@ pub struct SendFlow {
     /// A bit per place of a line whose message travels in parts, and not in a packet.
     written: u64,
     fault: Option<Fault>,
-    /// A message that was too long for its receive: the receiver is to learn of it.
+    /// A message that was too long for its receive, or whose write has failed: the receiver is to learn of it.
     refused: Option<Refused>,
+    /// The last call of `isend` had to be refused: its caller waits, for an advert or for credit.
+    refused_caller: bool,
     ending: Ending,
     /// The answer to a WITHDRAW, until it leaves.
     answer: Option<Lines>,
@@ -101,11 +103,13 @@ struct Group {
     taken: u8,
 }
 
-/// A line whose message was not sent.
+/// A line whose message was not sent, or not as a whole.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     line: Line,
     len: u64,
+    /// Parts of it were posted.
+    begun: bool,
     /// The FIN that says so has not left.
     owed: bool,
 }
@@ -133,6 +137,7 @@ impl SendFlow {
             written: 0,
             fault: None,
             refused: None,
+            refused_caller: false,
             ending: Ending::default(),
             answer: None,
             parts: Counts::default(),
@@ -321,7 +326,12 @@ impl SendFlow {
         self.in_flight
     }
 
-    /// Whether a message waits for something that the receiver is to do: an advert, which only the caller knows of, or a DONE.
+    /// Whether no part is to be posted and none is in flight.
+    pub fn is_quiet(&self) -> bool {
+        self.posting == 0 && self.in_flight == 0
+    }
+
+    /// Whether the receiver is to do something: an advert or credit that a caller of `isend` waits for, a DONE, or CLOSE.
     pub fn waits(&self) -> bool {
         let waits = |record: &Record| match record.state {
             State::Landed { fin: false } => {
@@ -329,7 +339,15 @@ impl SendFlow {
             }
             _ => false,
         };
-        !self.unadvertised.is_empty() || self.records.iter().any(waits)
+        match self.ending {
+            Ending::Open => {
+                self.refused_caller
+                    || !self.unadvertised.is_empty()
+                    || self.records.iter().any(waits)
+            }
+            Ending::Closing { peer: false } | Ending::Closed => true,
+            Ending::Closing { peer: true } | Ending::PeerClosed | Ending::Over => false,
+        }
     }
 
     /// The memory of the flow, all in all.

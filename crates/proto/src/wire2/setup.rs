@@ -18,13 +18,14 @@
 //! One endpoint has an [`Endpoint<Flow>`](super::Endpoint), one [`Peers`], and one who performs ([`Perform`](super::Perform)). All
 //! of it is used under one lock. In each step a refused post is no case: what was not posted is said again.
 //!
-//! **Each poll**, before [`Endpoint::progress`](super::Endpoint::progress): while [`Peers::next_hello`] has one, insert its
+//! **Each poll**, the keeper's too: [`Endpoint::progress`](super::Endpoint::progress), and
+//! [`Endpoint::entries_freed`](super::Endpoint::entries_freed) goes back to the budget. Before it, while [`Peers::next_hello`] has one, insert its
 //! control address and post it two-sided; if that is accepted, [`Peers::greeted`]. For each two-sided message that has come,
 //! [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|
-//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`Endpoint::add_channel`](super::Endpoint::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true` |
+//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`Endpoint::add_channel`](super::Endpoint::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
 //! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
 //! | `Old { request, .. }` | post [`refuse_old`] to its address |
 //! | `Nothing` | count it; `NoRail` is worth a line in the log |
@@ -60,12 +61,15 @@
 //!
 //! **closeListen:** [`Peers::close`], and [`Endpoint::refuse`](super::Endpoint::refuse) for each that it names.
 //!
-//! **Closing a comm:** [`Flow::close`](super::Flow::close) through `with`; poll, bounded, until
-//! [`Flow::is_over`](super::Flow::is_over); then [`Endpoint::disconnect`](super::Endpoint::disconnect). Past the bound the slot
+//! **Closing a comm:** [`Budget::forget`](super::budget::Budget::forget), also when it has failed, since no other takes entries
+//! before one that waits; [`Flow::close`](super::Flow::close) through `with`; poll, bounded, until
+//! [`Flow::is_over`](super::Flow::is_over); then [`Endpoint::disconnect`](super::Endpoint::disconnect), and a receiver's
+//! [`entries_held`](super::ReceiveFlow::entries_held) go back. Past the bound the slot
 //! stays taken, and the memory of its receives registered, until the endpoint closes.
 //!
 //! **Closing the endpoint:** close its comms and listeners; [`Endpoint::end`](super::Endpoint::end) for each channel; poll, bounded,
-//! until each has [`ended`](super::Perform::ended); then close the rails, data rails first.
+//! until each has [`ended`](super::Perform::ended); then close the rails, data rails first. END of a peer's ends the channel on
+//! this side, too; what a connection has received by then can still be received. HELLOs of new peers are dropped meanwhile.
 
 mod agreement;
 mod connecting;

@@ -8,11 +8,18 @@
 #![expect(clippy::unwrap_used, reason = "a world that cannot be made is a failed test")]
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of a world are small")]
 
+mod conversation;
+mod data;
 mod faults;
+mod hands;
+mod laws;
 #[path = "../simulation/random.rs"]
 mod random;
+mod ranks;
 mod setup;
 mod talk;
+mod talks;
+mod turns;
 mod wire;
 mod world;
 
@@ -22,11 +29,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use faults::{ALL, Faults};
+use faults::{FLOWS, Fault, Faults, TALKS};
 
 /// Broken laws after which a run stops.
 const LAWS_SHOWN: usize = 8;
-const DEFAULT_SCHEDULES: u64 = 1500;
+const DEFAULT_TALKS: u64 = 1500;
+const DEFAULT_FLOWS: u64 = 2000;
 /// Below this many schedules, a rare fault may well not occur.
 const SCHEDULES_WITH_EVERY_FAULT: u64 = 1000;
 
@@ -34,37 +42,42 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// One schedule, by its seed.
+type Schedule = fn(u64) -> Result<Faults, String>;
+
 /// What a schedule broke, if it did: a law, or itself.
-fn run(seed: u64) -> Result<Faults, String> {
-    catch_unwind(AssertUnwindSafe(|| world::run(seed))).unwrap_or_else(|panic| {
+fn run(schedule: Schedule, seed: u64) -> Result<Faults, String> {
+    catch_unwind(AssertUnwindSafe(|| schedule(seed))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(format!("a panic: {}", text.unwrap_or_default()))
     })
 }
 
-#[test]
-fn every_frame_arrives_once_in_order_or_both_ends_fail() {
+/// Runs as many schedules as the environment says; each of these faults fires.
+fn run_all(schedule: Schedule, default: u64, faults: &[Fault]) {
     if let Some(seed) = number("SIM_SEED") {
-        println!("seed {seed}: {:?}", run(seed).unwrap());
+        println!("seed {seed}: {:?}", run(schedule, seed).unwrap());
         return;
     }
-    let schedules = number("SIM_SCHEDULES").unwrap_or(DEFAULT_SCHEDULES);
+    let schedules = number("SIM_SCHEDULES").unwrap_or(default);
     let first = number("SIM_FIRST").unwrap_or(0);
     let next = AtomicU64::new(first);
     // Of each law that was broken, the first seed that broke it.
     let broken: Mutex<BTreeMap<String, (u64, String)>> = Mutex::default();
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(4);
-    let faults = thread::scope(|scope| {
+    let threads = number("SIM_THREADS").and_then(|threads| usize::try_from(threads).ok());
+    let most = thread::available_parallelism().map_or(1, usize::from).min(4);
+    let threads = threads.unwrap_or(most).max(1);
+    let fired = thread::scope(|scope| {
         let worker = || {
-            let mut faults = Faults::default();
+            let mut fired = Faults::default();
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
                 if seed - first >= schedules || broken.lock().unwrap().len() > LAWS_SHOWN {
-                    return faults;
+                    return fired;
                 }
-                match run(seed) {
-                    Ok(fired) => faults.add(&fired),
+                match run(schedule, seed) {
+                    Ok(more) => fired.add(&more),
                     Err(law) => {
                         let key = law.lines().next().unwrap_or_default().to_owned();
                         broken.lock().unwrap().entry(key).or_insert((seed, law));
@@ -73,24 +86,34 @@ fn every_frame_arrives_once_in_order_or_both_ends_fail() {
             }
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        let mut faults = Faults::default();
+        let mut fired = Faults::default();
         for worker in workers {
-            faults.add(&worker.join().unwrap());
+            fired.add(&worker.join().unwrap());
         }
-        faults
+        fired
     });
     let broken = broken.into_inner().unwrap();
     for (seed, law) in broken.values() {
         println!("SIM_SEED={seed}: {law}");
     }
     assert!(broken.is_empty(), "{} laws were broken", broken.len());
-    for (fault, count) in &faults.0 {
+    for (fault, count) in &fired.0 {
         println!("{count:>12} {fault:?}");
     }
     if schedules >= SCHEDULES_WITH_EVERY_FAULT {
-        let missing: Vec<_> = ALL.iter().filter(|fault| !faults.has(**fault)).collect();
+        let missing: Vec<_> = faults.iter().filter(|fault| !fired.has(**fault)).collect();
         assert!(missing.is_empty(), "never fired: {missing:?}");
     }
+}
+
+#[test]
+fn every_frame_arrives_once_in_order_or_both_ends_fail() {
+    run_all(world::run, DEFAULT_TALKS, &TALKS);
+}
+
+#[test]
+fn every_message_of_real_flows_arrives_once_or_both_ends_fail() {
+    run_all(ranks::run, DEFAULT_FLOWS, &FLOWS);
 }
 
 /// Seeds that broke a law once, and what was wrong.
@@ -100,14 +123,16 @@ const MENDED: [(u64, &str); 1] =
 #[test]
 fn a_seed_that_broke_a_law_once_breaks_none_any_more() {
     for (seed, what) in MENDED {
-        assert_eq!(run(seed).err(), None, "{seed}: {what}");
+        assert_eq!(run(world::run, seed).err(), None, "{seed}: {what}");
     }
 }
 
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
-    for seed in 0..20 {
-        let [one, other] = [(); 2].map(|()| run(seed).unwrap().0);
-        assert_eq!(one, other);
+    for schedule in [world::run, ranks::run] {
+        for seed in 0..20 {
+            let [one, other] = [(); 2].map(|()| run(schedule, seed).unwrap().0);
+            assert_eq!(one, other);
+        }
     }
 }

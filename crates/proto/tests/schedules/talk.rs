@@ -66,6 +66,7 @@ pub(crate) struct Talk {
     expects: u32,
     ended: Option<bool>,
     pub(crate) broken: Option<&'static str>,
+    parts_posted: u32,
     pub(crate) parts_written: u32,
     pub(crate) parts_seen: u32,
 }
@@ -85,6 +86,7 @@ impl Talk {
             expects: 0,
             ended: None,
             broken: None,
+            parts_posted: 0,
             parts_written: 0,
             parts_seen: 0,
         }
@@ -294,6 +296,7 @@ impl Connection for Talk {
 
     fn acted(&mut self, _: &PartWrite, posted: bool, _: &mut Account, _: Moment) {
         if posted {
+            self.parts_posted += 1;
             self.parts.remove(0);
         }
     }
@@ -319,6 +322,10 @@ impl Connection for Talk {
 
     fn awaits_parts(&self) -> bool {
         false
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.parts.is_empty() && self.parts_posted == self.parts_written
     }
 
     fn ended(&mut self, failed: bool, _: Moment) {

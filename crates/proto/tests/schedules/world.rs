@@ -10,10 +10,12 @@ use proto::wire2::{
 };
 
 use crate::faults::{Fault, Faults};
+use crate::hands::Hands;
 use crate::random::Random;
 use crate::setup::Setup;
 use crate::talk::{KINDS, Message, Planned, Talk};
-use crate::wire::{Hands, Wire};
+use crate::talks::Talks;
+use crate::wire::Wire;
 
 const FAIR_ROUNDS: usize = 6000;
 const SLOTS: usize = 24;
@@ -32,7 +34,7 @@ struct Node {
 
 #[derive(Debug)]
 pub(crate) struct World {
-    wire: Wire,
+    wire: Wire<Talks>,
     nodes: Vec<Node>,
     silent: Option<usize>,
 }
@@ -41,7 +43,8 @@ impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let setup = Setup::new(&mut random);
-        let wire = Wire::new(setup.clone(), random);
+        let talks = Talks::new(setup.nodes, setup.parts_lost);
+        let wire = Wire::new(setup.clone(), random, talks);
         let node = |_| Node {
             endpoint: Endpoint::new(SLOTS),
             calling: true,
@@ -110,8 +113,8 @@ impl World {
             assert!(connected);
             self.nodes[node].slots.push(me.slot);
             let far = if node == one.0 && me == name { other.0 } else { one.0 };
-            self.wire.nodes[node].ends.push((far, to.slot, to.generation));
-            self.wire.nodes[node].channels.push(channel);
+            self.wire.data.nodes[node].ends.push((far, to.slot, to.generation));
+            self.wire.data.nodes[node].channels.push(channel);
         }
     }
 
@@ -330,7 +333,7 @@ impl World {
     fn node_rests(&self, node: usize) -> bool {
         let Node { endpoint, slots, calls, .. } = &self.nodes[node];
         let rests = |slot: &Slot| {
-            let channel = self.wire.nodes[node].channels[slot.index()];
+            let channel = self.wire.data.nodes[node].channels[slot.index()];
             let known = endpoint.channel(channel).unwrap().shadow().target().is_some();
             // Set-up has bounds of its own.
             (!known && self.silent.is_some()) || endpoint.connection(*slot).unwrap().rests()
@@ -417,7 +420,7 @@ impl World {
         let others = self.wire.nodes[far.0].outcomes[far.1.0 as usize];
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
         let dead = self.wire.dead.iter().any(|dead| *dead);
-        let parts = [(node, id), far].iter().any(|end| self.wire.parts_lost.contains(end));
+        let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
         if let Some(Outcome::Failed(cause)) = outcome {
             let allowed = match cause {
                 Cause::NoRail => dead || self.wire.packets_lost > 3,
@@ -433,7 +436,7 @@ impl World {
                 return Err("one end of a channel failed, the other one ended well".to_owned());
             }
         }
-        let ours = self.wire.parts_lost.contains(&(node, id));
+        let ours = self.wire.data.lost.contains(&(node, id));
         if ours && !silent && outcome.is_none() {
             return Err("a lost part went unnoticed".to_owned());
         }
@@ -447,11 +450,11 @@ impl World {
     /// All that was said was heard, and nothing waits for what will not come.
     fn connection_laws(&self, node: usize, id: ChannelId) -> Result<(), String> {
         for slot in &self.nodes[node].slots {
-            if self.wire.nodes[node].channels[slot.index()] != id {
+            if self.wire.data.nodes[node].channels[slot.index()] != id {
                 continue;
             }
             let talk = self.nodes[node].endpoint.connection(*slot).unwrap();
-            let (far, end, _) = self.wire.nodes[node].ends[slot.index()];
+            let (far, end, _) = self.wire.data.nodes[node].ends[slot.index()];
             let other = self.nodes[far].endpoint.connection(end).unwrap();
             if talk.said() != other.heard() {
                 let (said, heard) = (talk.said(), other.heard());

@@ -49,9 +49,16 @@ pub(super) unsafe extern "C" fn open(
     // SAFETY: as above.
     let class = unsafe { transmit.as_ref() }.map_or(sys::FI_TC_UNSPEC, |transmit| transmit.tclass);
     let _turns = domain.enter("fi_endpoint");
+    if !engine().settings.profile.classes.has(class) {
+        engine().counters.count("endpoints.class_refused");
+        return -sys::FI_EINVAL;
+    }
     let opened = engine().open_endpoint(domain.id, orders);
-    if class != sys::FI_TC_UNSPEC {
-        engine().counters.count("endpoints.in_class");
+    match class {
+        _ if opened.is_err() => {}
+        sys::FI_TC_UNSPEC => {}
+        sys::FI_TC_LOW_LATENCY => engine().counters.count("endpoints.low_latency"),
+        _ => engine().counters.count("endpoints.in_class"),
     }
     let id = match opened {
         Ok(id) => id,
@@ -161,6 +168,15 @@ unsafe extern "C" fn get_option(
 ) -> c_int {
     let engine = engine();
     let profile = &engine.settings.profile;
+    if option == sys::FI_OPT_EFA_EMULATED_WRITE && profile.protocol == sys::FI_PROTO_EFA {
+        // SAFETY: the user gives a valid place.
+        if unsafe { len.replace(size_of::<bool>()) } < size_of::<bool>() {
+            return -sys::FI_ETOOSMALL;
+        }
+        // SAFETY: the user gives room for a flag.
+        unsafe { value.cast::<bool>().write(engine.settings.emulated_writes) };
+        return 0;
+    }
     let size = match option {
         _ if level.cast_unsigned() != sys::FI_OPT_ENDPOINT => return -sys::FI_ENOPROTOOPT,
         sys::FI_OPT_INJECT_RMA_SIZE => profile.inject_rma_bytes,
@@ -189,7 +205,16 @@ unsafe extern "C" fn set_option(
     match option {
         // SAFETY: this table is of endpoints only, and the user's value is as long as it says.
         sys::FI_OPT_CUDA_API_PERMITTED => unsafe { permit_cuda(fid, value, len) },
-        sys::FI_OPT_SHARED_MEMORY_PERMITTED => 0,
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED => {
+            engine().counters.count("options.shared_memory");
+            0
+        }
+        sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
+            if engine().settings.profile.protocol == sys::FI_PROTO_EFA =>
+        {
+            engine().counters.count("options.lines_refused");
+            -sys::FI_EOPNOTSUPP
+        }
         _ => -sys::FI_ENOPROTOOPT,
     }
 }

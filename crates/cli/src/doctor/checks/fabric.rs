@@ -125,7 +125,7 @@ const LOCKED_BYTES: u64 = 1 << 30;
 fn huge_pages(machine: &Machine) -> Finding {
     let looked = "FI_EFA_USE_HUGE_PAGE and the kernel's release";
     let set = machine.value("FI_EFA_USE_HUGE_PAGE");
-    if set == Some("0") || release(&machine.kernel) >= Some((5, 12)) {
+    if set == Some("0") || !machine.is_older_than(5, 12) {
         return Finding::ok("efa.pages", looked, machine.kernel.clone());
     }
     Finding::warn(
@@ -137,12 +137,6 @@ fn huge_pages(machine: &Machine) -> Finding {
         ),
         "set FI_EFA_USE_HUGE_PAGE=0, or update the kernel",
     )
-}
-
-/// The first two numbers of `5.10.0-30-amd64`.
-fn release(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn cxi(machine: &Machine) -> Vec<Finding> {

@@ -21,7 +21,8 @@ use super::machine::{Group, Machine};
 pub(crate) fn group(group: &Group) -> Vec<Finding> {
     let mut findings = ranks::check(group);
     let shared = findings.len();
-    for (rank, machine) in group.ranks.iter().enumerate() {
+    let reached = group.ranks.iter().enumerate().filter(|(_, one)| one.unreachable.is_none());
+    for (rank, machine) in reached {
         for mut finding in all(machine) {
             let known = findings[shared..].iter_mut().find(|known| {
                 (&known.check, known.level, &known.found)

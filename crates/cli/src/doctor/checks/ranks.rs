@@ -7,9 +7,21 @@ use crate::doctor::machine::{Group, Machine, Pair};
 
 /// The differences first, then the pairs.
 pub(crate) fn check(group: &Group) -> Vec<Finding> {
-    let mut findings = differences(&group.ranks);
+    let mut findings = unreachable(&group.ranks);
+    findings.extend(differences(&group.ranks));
     findings.extend(pairs(group));
     findings
+}
+
+fn unreachable(ranks: &[Machine]) -> Vec<Finding> {
+    let lost = ranks
+        .iter()
+        .enumerate()
+        .filter_map(|(rank, one)| Some((rank, one, one.unreachable.as_ref()?)));
+    lost.map(|(rank, one, why)| {
+        Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "have a remote shell run commands there without a password (--rsh), and this command lie at the same place (--at)")
+    })
+    .collect()
 }
 
 fn differences(ranks: &[Machine]) -> Vec<Finding> {
@@ -73,11 +85,12 @@ fn differences(ranks: &[Machine]) -> Vec<Finding> {
             "look for a NIC that is down there",
         ));
     }
-    if findings.is_empty() && ranks.len() > 1 {
+    let reached = ranks.iter().filter(|one| one.unreachable.is_none()).count();
+    if findings.is_empty() && reached > 1 {
         findings.push(Finding::ok(
             "rank.differs",
             "plugin, libfabric, provider, variables, MTU",
-            format!("the same on {} ranks", ranks.len()),
+            format!("the same on {reached} ranks"),
         ));
     }
     findings
@@ -90,8 +103,10 @@ fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
             plugin.devices.as_ref().is_some_and(|devices| !devices.is_empty())
         })
     };
-    let without: Vec<_> = (0..ranks.len()).filter(|rank| !works(&ranks[*rank])).collect();
-    if without.is_empty() || without.len() == ranks.len() {
+    let reached = |rank: &usize| ranks[*rank].unreachable.is_none();
+    let without: Vec<_> =
+        (0..ranks.len()).filter(reached).filter(|rank| !works(&ranks[*rank])).collect();
+    if without.is_empty() || !ranks.iter().any(works) {
         return None;
     }
     let why = ranks[without[0]].plugins.iter().find_map(|plugin| {
@@ -118,7 +133,8 @@ fn said(machine: &Machine, start: &str) -> Option<String> {
 
 /// A variable for each finding. What differs for good reasons is left out.
 fn variables(ranks: &[Machine]) -> Vec<Finding> {
-    let all: Vec<BTreeMap<&str, &str>> = ranks.iter().map(Machine::variables).collect();
+    let reached = ranks.iter().filter(|one| one.unreachable.is_none());
+    let all: Vec<BTreeMap<&str, &str>> = reached.map(Machine::variables).collect();
     let names: BTreeSet<&str> = all.iter().flat_map(|of| of.keys().copied()).collect();
     let compared = names.into_iter().filter(|name| {
         COMPARED.iter().any(|prefix| name.starts_with(prefix)) && !OWN.contains(name)
@@ -177,10 +193,23 @@ fn named(ranks: &[usize]) -> String {
 }
 
 fn pairs(group: &Group) -> Option<Finding> {
-    if group.pairs.is_empty() {
-        return None;
-    }
     let looked = "messages between each pair, every byte compared";
+    if group.pairs.is_empty() {
+        // Descriptions of several machines, one by one, have no pairs; nor has a rank alone.
+        let works = |one: &&Machine| one.plugins.iter().any(|plugin| plugin.transfer.is_some());
+        let working = group.ranks.iter().filter(works).count();
+        return (group.ranks.len() > 1 && working < 2).then(|| {
+            Finding::fail(
+                "rank.transfer",
+                looked,
+                format!(
+                    "not tried: {working} of {} ranks move bytes to themselves",
+                    group.ranks.len()
+                ),
+                "cure these ranks' own findings first",
+            )
+        });
+    }
     let wrong: Vec<_> = group
         .pairs
         .iter()

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::doctor::machine::SettingsFile;
 
 /// What matters to NCCL, to libfabric and to plugins. Nothing that may be a secret.
-pub(super) fn variables() -> BTreeMap<String, String> {
+pub(in crate::doctor) fn variables() -> BTreeMap<String, String> {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
     all.filter(|(name, _)| matters(name)).map(hidden).collect()
@@ -52,6 +52,20 @@ pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
     // A file that nobody named need not be there.
     files.retain(|file| file.named || file.settings.is_some());
     files
+}
+
+/// What they add to the environment, as NCCL puts it there before it loads a plugin: what is there stays.
+pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    for file in files(Path::new("/")) {
+        for (name, value) in file.settings.into_iter().flatten() {
+            let is_name = !name.is_empty() && !name.contains('\0') && !value.contains('\0');
+            if is_name && std::env::var_os(&name).is_none() && !name.starts_with("LD_") {
+                settings.entry(name).or_insert(value);
+            }
+        }
+    }
+    settings
 }
 
 fn read(path: &Path, named: bool) -> SettingsFile {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::machine::{Libfabric, Machine};
+pub(super) use environment::{settings_of_files, variables};
 
 /// Where and how to look.
 #[derive(Clone, Debug)]
@@ -24,8 +25,15 @@ pub(super) struct Place {
 
 /// Everything there is to know. Takes as long as the plugin takes to start and to move its messages.
 pub(super) fn machine(place: &Place) -> Machine {
+    let mut machine = surroundings(place);
+    machine.plugins = plugins(&machine, place);
+    machine
+}
+
+/// All but what the plugins do.
+pub(super) fn surroundings(place: &Place) -> Machine {
     let root = &place.root;
-    let environment = environment::variables();
+    let environment = variables();
     let files = environment::files(root);
     let mut machine = Machine {
         host: system::text(root, "proc/sys/kernel/hostname").unwrap_or_default(),
@@ -43,15 +51,13 @@ pub(super) fn machine(place: &Place) -> Machine {
     };
     machine.copies = paths::plugins(&machine.environment);
     if !machine.gpus.places.is_empty() || *root == *Path::new("/") {
-        let told = probe::gpus(&machine, place.wait);
+        let told = probe::gpus(place.wait);
         machine.gpus.counted = told.counted;
         machine.gpus.dmabuf = told.dmabuf;
         machine.gpus.refused = told.refused;
     }
-    machine.libfabric =
-        Some(probe::libfabric(&machine, &libfabric_name(&machine), true, place.wait));
+    machine.libfabric = Some(probe::libfabric(&libfabric_name(&machine), true, place.wait));
     machine.libfabrics = others(&machine, place.wait);
-    machine.plugins = plugins(&machine, place);
     machine
 }
 
@@ -67,7 +73,7 @@ fn others(machine: &Machine, wait: Duration) -> Vec<Libfabric> {
     paths::libfabrics(&machine.environment)
         .into_iter()
         .filter(|path| Some(path) != taken.as_ref())
-        .map(|path| probe::libfabric(machine, &path.to_string_lossy(), false, wait))
+        .map(|path| probe::libfabric(&path.to_string_lossy(), false, wait))
         .filter(|libfabric| libfabric.path.is_some())
         .collect()
 }

@@ -24,7 +24,7 @@ struct Ended {
 
 /// Loads a plugin as NCCL does; starts it and moves bytes, if so asked.
 pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration) -> Plugin {
-    let mut command = command(machine, if start { Probe::Plugin } else { Probe::File }, name, wait);
+    let mut command = command(if start { Probe::Plugin } else { Probe::File }, name, wait);
     command.env("RUST_LOG", "info");
     if machine
         .value("IRONRAIL_LOG_LEVEL")
@@ -52,7 +52,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
                 plugin.libraries = libraries;
                 whole = true;
             }
-            Said::Libfabric(_) | Said::Gpus(_) => {}
+            Said::Libfabric(_) | Said::Gpus(_) | Said::Pairs(_) => {}
         }
     }
     let call = word(stage);
@@ -91,9 +91,8 @@ fn last(errors: &str) -> String {
 }
 
 /// Opens a libfabric, and asks what it offers.
-pub(super) fn libfabric(machine: &Machine, name: &str, ask: bool, wait: Duration) -> Libfabric {
-    let mut command =
-        command(machine, if ask { Probe::Libfabric } else { Probe::Version }, name, wait);
+pub(super) fn libfabric(name: &str, ask: bool, wait: Duration) -> Libfabric {
+    let mut command = command(if ask { Probe::Libfabric } else { Probe::Version }, name, wait);
     // Its own lines are the only place where it says why a provider offers nothing.
     command.env("FI_LOG_LEVEL", "info").env_remove("FI_LOG_PROV").env_remove("FI_LOG_SUBSYS");
     let ended = run(command, wait);
@@ -116,8 +115,8 @@ pub(super) fn libfabric(machine: &Machine, name: &str, ask: bool, wait: Duration
 }
 
 /// Asks the driver's library.
-pub(super) fn gpus(machine: &Machine, wait: Duration) -> Gpus {
-    let ended = run(command(machine, Probe::Gpu, "libcuda.so.1", wait), wait);
+pub(super) fn gpus(wait: Duration) -> Gpus {
+    let ended = run(command(Probe::Gpu, "libcuda.so.1", wait), wait);
     let told = ended.said.into_iter().find_map(|said| match said {
         Said::Gpus(gpus) => Some(gpus),
         _ => None,
@@ -128,7 +127,7 @@ pub(super) fn gpus(machine: &Machine, wait: Duration) -> Gpus {
     })
 }
 
-fn command(machine: &Machine, probe: Probe, name: &str, wait: Duration) -> Command {
+fn command(probe: Probe, name: &str, wait: Duration) -> Command {
     let own = std::env::current_exe().unwrap_or_else(|_| "ironrail".into());
     let word =
         probe.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -136,14 +135,7 @@ fn command(machine: &Machine, probe: Probe, name: &str, wait: Duration) -> Comma
     command.args(["doctor", "--probe", &word, "--timeout", &wait.as_secs_f64().to_string()]);
     command.arg("--net").arg(name);
     // NCCL puts its files' settings into the environment before it loads a plugin.
-    for file in machine.files.iter().rev() {
-        for (name, value) in file.settings.iter().flatten() {
-            let is_name = !name.is_empty() && !name.contains('\0') && !value.contains('\0');
-            if is_name && std::env::var_os(name).is_none() && !name.starts_with("LD_") {
-                command.env(name, value);
-            }
-        }
-    }
+    command.envs(super::settings_of_files());
     // Counters of these short runs are nobody's.
     command.env_remove("IRONRAIL_STATS_FILE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,148 +1,175 @@
-//! all_reduce, all_gather and reduce_scatter over a ring.
+//! Every collective of the group library, out of place or in place.
 
 use ironrail_group::check::{self, Expected};
-use ironrail_group::collectives::{self, WINDOW, Workspace};
-use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{DataType, Op};
-use ironrail_group::plan::{self, Cut, Plan};
+use ironrail_group::group::Group;
+use ironrail_group::loader::{Buffer, DataType, Element, Op};
+use ironrail_group::with_element;
 
-use super::{GUARD_BYTES, Shape, Workload};
-use crate::perf::arguments::{Benchmark, Options};
+use super::{GUARD_BYTES, Shape, Workload, buffer};
+use crate::perf::arguments::{Collective, Options};
 use crate::perf::statistics::Stopwatch;
 
-pub(super) struct Collective {
-    benchmark: Benchmark,
+pub(super) struct Collectives {
+    group: Group,
+    what: Collective,
+    options: Options,
     kind: DataType,
-    operation: Op,
-    cut: Cut,
-    workspace: Workspace,
-    plan: Plan,
+    input: Buffer,
+    output: Buffer,
     /// Elements of this rank's input and output.
-    input: usize,
-    output: usize,
+    give: usize,
+    take: usize,
 }
 
-impl Collective {
+impl Collectives {
     pub(super) fn new(
-        benchmark: &Benchmark,
+        what: Collective,
         options: &Options,
-        communicator: &Communicator,
+        group: &Group,
     ) -> Result<Self, GroupError> {
-        let ranks = communicator.ring().size;
-        let cut = Cut {
-            piece_bytes: options.piece,
-            piece_bytes_min: options.piece.min(PIECE_BYTES_MIN),
-            depth: options.depth,
-        };
-        let whole = options.last();
-        let (input, output) = match benchmark {
-            Benchmark::AllGather => (whole / ranks, whole),
-            Benchmark::ReduceScatter => (whole, whole / ranks),
-            _ => (whole, whole),
-        };
-        let staging = cut.slots() * cut.piece_bytes;
-        let mut workspace = Workspace::new(communicator, input, output + GUARD_BYTES, staging)?;
-        // Every page is there before the clock runs.
-        check::poison(&mut workspace.input)?;
-        check::poison(&mut workspace.output)?;
+        let (input, output) = (buffer(options.last())?, buffer(options.last() + GUARD_BYTES)?);
+        group.register(&input);
+        group.register(&output);
         Ok(Self {
-            benchmark: benchmark.clone(),
+            group: group.clone(),
+            what,
+            options: options.clone(),
             kind: options.kind,
-            operation: options.operation,
-            cut,
-            workspace,
-            plan: Plan::default(),
-            input: 0,
-            output: 0,
+            input,
+            output,
+            give: 0,
+            take: 0,
         })
     }
 
-    fn window(&self) -> usize {
-        WINDOW.min(self.cut.slots())
+    fn once(&mut self) -> Result<(), GroupError> {
+        with_element!(self.kind, T => self.call::<T>())
     }
 
-    fn once(&mut self, communicator: &mut Communicator) -> Result<(), GroupError> {
-        let window = self.window();
-        let elements = (self.kind, self.operation);
-        collectives::run(communicator, &mut self.workspace, &self.plan, elements, window)
+    fn call<T: Element>(&mut self) -> Result<(), GroupError> {
+        let Self { group, options, give, take, .. } = self;
+        let (op, root) = (options.operation, options.root);
+        let bytes = |count: usize| 0..count * size_of::<T>();
+        let is_root = group.rank() == root;
+        if options.in_place {
+            let data = self.output.slice_mut::<T>(bytes((*give).max(*take)))?;
+            return match self.what {
+                Collective::AllReduce => group.all_reduce(data, op),
+                Collective::Reduce => group.reduce_in_place(data, op, root),
+                Collective::Broadcast => group.broadcast(data, root),
+                Collective::AllGather => group.all_gather_in_place(data),
+                Collective::ReduceScatter => group.reduce_scatter_in_place(data, op),
+                Collective::Barrier => group.barrier(),
+                Collective::Gather | Collective::Scatter | Collective::AllToAll => {
+                    Err(GroupError::Usage(format!("{} is out of place only", self.what.name())))
+                }
+            };
+        }
+        let input = self.input.slice::<T>(bytes(*give))?;
+        let output = self.output.slice_mut::<T>(bytes(*take))?;
+        match self.what {
+            Collective::AllReduce => match options.algorithm {
+                Some(algorithm) => group.all_reduce_by(algorithm, input, output, op),
+                None => group.all_reduce_into(input, output, op),
+            },
+            Collective::Reduce => group.reduce(input, is_root.then_some(output), op, root),
+            Collective::Broadcast => group.broadcast_into(is_root.then_some(input), output, root),
+            Collective::AllGather => group.all_gather(input, output),
+            Collective::Gather => group.gather(input, is_root.then_some(output), root),
+            Collective::Scatter => group.scatter(is_root.then_some(input), output, root),
+            Collective::ReduceScatter => group.reduce_scatter(input, output, op),
+            Collective::AllToAll => group.all_to_all(input, output),
+            Collective::Barrier => group.barrier(),
+        }
+    }
+
+    /// Whether this rank's output is written.
+    fn takes(&self) -> bool {
+        !matches!(self.what, Collective::Reduce | Collective::Gather)
+            || self.group.rank() == self.options.root
+    }
+
+    /// The operation whose samples are the data.
+    fn operation(&self) -> Op {
+        if self.what.reduces() { self.options.operation } else { Op::Sum }
+    }
+
+    fn expected(&self) -> Expected {
+        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.options.operation);
+        match self.what {
+            Collective::AllReduce | Collective::Reduce => Expected::Reduced { op, ranks, first: 0 },
+            Collective::ReduceScatter => Expected::Reduced { op, ranks, first: rank * self.take },
+            Collective::AllGather | Collective::Gather => {
+                Expected::Inputs { ranks, each: self.give }
+            }
+            Collective::Broadcast | Collective::Barrier => {
+                Expected::Input { rank: self.options.root }
+            }
+            Collective::Scatter => {
+                Expected::Part { rank: self.options.root, first: rank * self.take }
+            }
+            Collective::AllToAll => Expected::Dealt { to: rank, each: self.take / ranks },
+        }
     }
 }
 
-/// Below it, a message costs more than its bytes.
-const PIECE_BYTES_MIN: usize = 32 << 10;
-
-impl Workload for Collective {
+impl Workload for Collectives {
     #[allow(clippy::cast_precision_loss, reason = "a few ranks")]
-    fn begin(&mut self, communicator: &Communicator, bytes: usize) -> Shape {
-        let ring = communicator.ring();
+    fn begin(&mut self, bytes: usize) -> Shape {
         let width = self.kind.bytes();
-        let (all, ranks) = (bytes / width, ring.size);
+        let (all, ranks) = (bytes / width, self.group.size());
         let share = (ranks - 1) as f64 / ranks as f64;
-        let (count, whole, bus_factor);
-        (self.plan, self.input, self.output, count, whole, bus_factor) = match self.benchmark {
-            Benchmark::AllGather => {
-                let each = all / ranks;
-                (
-                    plan::all_gather(ring, each, width, self.cut),
-                    each,
-                    each * ranks,
-                    each,
-                    each * ranks,
-                    share,
-                )
-            }
-            Benchmark::ReduceScatter => {
-                let each = all / ranks;
-                (
-                    plan::reduce_scatter(ring, each, width, self.cut),
-                    each * ranks,
-                    each,
-                    each,
-                    each * ranks,
-                    share,
-                )
-            }
-            _ => (plan::all_reduce(ring, all, width, self.cut), all, all, all, all, 2.0 * share),
+        let each = all / ranks;
+        let count;
+        (self.give, self.take, count) = match self.what {
+            Collective::AllGather | Collective::Gather => (each, each * ranks, each),
+            Collective::ReduceScatter | Collective::Scatter => (each * ranks, each, each),
+            Collective::AllToAll => (each * ranks, each * ranks, each),
+            Collective::Barrier => (0, 0, 0),
+            _ => (all, all, all),
         };
-        Shape { bytes: whole * width, count, bus_factor }
+        let bus_factor = match self.what {
+            Collective::AllReduce => 2.0 * share,
+            Collective::Reduce | Collective::Broadcast | Collective::Barrier => 1.0,
+            _ => share,
+        };
+        Shape { bytes: self.give.max(self.take) * width, count, bus_factor }
     }
 
-    fn run(
-        &mut self,
-        communicator: &mut Communicator,
-        iterations: usize,
-        watch: &mut Stopwatch,
-    ) -> Result<(), GroupError> {
+    fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
         watch.start();
         for _ in 0..iterations {
-            self.once(communicator)?;
+            self.once()?;
             watch.lap();
         }
         Ok(())
     }
 
-    fn check(
-        &mut self,
-        communicator: &mut Communicator,
-        iteration: usize,
-    ) -> Result<u64, GroupError> {
-        let ring = communicator.ring();
-        let (rank, ranks, kind) = (ring.rank, ring.size, self.kind);
-        let op = self.operation;
-        let elements =
-            if self.benchmark == Benchmark::AllGather { (kind, Op::Sum) } else { (kind, op) };
-        check::fill_for(&mut self.workspace.input, elements, 0, self.input, rank, iteration)?;
-        check::poison(&mut self.workspace.output)?;
-        self.once(communicator)?;
-        let expected = match self.benchmark {
-            Benchmark::AllGather => Expected::Inputs { ranks, each: self.input },
-            Benchmark::ReduceScatter => Expected::Reduced { op, ranks, first: rank * self.output },
-            _ => Expected::Reduced { op, ranks, first: 0 },
-        };
-        let output = &self.workspace.output;
-        let end = self.output * kind.bytes();
-        let wrong = check::count_wrong(output, kind, 0, self.output, expected, iteration)?;
-        Ok(wrong + check::count_unpoisoned(output, end..output.len())?)
+    fn check(&mut self, iteration: usize) -> Result<u64, GroupError> {
+        let (rank, width) = (self.group.rank(), self.kind.bytes());
+        let elements = (self.kind, self.operation());
+        check::fill_for(&mut self.input, elements, 0, self.give, rank, iteration)?;
+        check::poison(&mut self.output)?;
+        let mut start = 0;
+        if self.options.in_place {
+            // Where the rank's input stands among the output, or the other way round.
+            let at = if self.what == Collective::AllGather { rank * self.give * width } else { 0 };
+            check::fill_for(&mut self.output, elements, at, self.give, rank, iteration)?;
+            if self.what == Collective::ReduceScatter {
+                start = rank * self.take * width;
+            }
+        }
+        self.once()?;
+        if !self.takes() {
+            let own = if self.options.in_place { self.give * width } else { 0 };
+            return check::count_unpoisoned(&self.output, own..self.output.len())
+                .map_err(Into::into);
+        }
+        let expected = self.expected();
+        let wrong =
+            check::count_wrong(&self.output, self.kind, start, self.take, expected, iteration)?;
+        let end = if self.options.in_place { self.give.max(self.take) } else { self.take } * width;
+        Ok(wrong + check::count_unpoisoned(&self.output, end..self.output.len())?)
     }
 }

@@ -4,12 +4,15 @@ mod collective;
 mod ping_pong;
 mod stream;
 
+use std::sync::Arc;
+
 use ironrail_group::check;
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
 use ironrail_group::loader::Buffer;
 
-use super::arguments::{Benchmark, Options, PingPong, Stream};
+use super::arguments::{Benchmark, Collective, Options};
 use super::statistics::Stopwatch;
 
 /// A size as the table shows it.
@@ -24,52 +27,117 @@ pub(super) struct Shape {
 /// A measurement on one rank.
 pub(super) trait Workload {
     /// Makes everything ready for a size, so that nothing is allocated after.
-    fn begin(&mut self, communicator: &Communicator, bytes: usize) -> Shape;
+    fn begin(&mut self, bytes: usize) -> Shape;
     /// Runs iterations back to back, one lap each.
-    fn run(
-        &mut self,
-        communicator: &mut Communicator,
-        iterations: usize,
-        watch: &mut Stopwatch,
-    ) -> Result<(), GroupError>;
+    fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
     /// Runs once with fresh data into poison; how many elements came out wrong here.
-    fn check(
-        &mut self,
-        communicator: &mut Communicator,
-        iteration: usize,
-    ) -> Result<u64, GroupError>;
+    fn check(&mut self, iteration: usize) -> Result<u64, GroupError>;
+    /// Messages that this rank has received, where that is known.
+    fn received(&self) -> Option<u64> {
+        None
+    }
     /// Whether a lap is a round trip, of which half is reported.
     fn laps_are_round_trips(&self) -> bool {
         false
     }
 }
 
-/// Allocates and registers what `benchmark` needs.
-pub(super) fn workload(
+/// Allocates what a collective needs.
+pub(super) fn of_group(
+    what: Collective,
+    options: &Options,
+    group: &Group,
+) -> Result<Box<dyn Workload>, GroupError> {
+    Ok(Box::new(collective::Collectives::new(what, options, group)?))
+}
+
+/// Allocates and registers what messages between neighbours need.
+pub(super) fn of_neighbours(
     benchmark: &Benchmark,
     options: &Options,
-    communicator: &Communicator,
+    communicator: Communicator,
 ) -> Result<Box<dyn Workload>, GroupError> {
-    let (Benchmark::SendReceive(Stream { group, .. })
-    | Benchmark::PingPong(PingPong { group, .. })) = benchmark
-    else {
-        return Ok(Box::new(collective::Collective::new(benchmark, options, communicator)?));
-    };
-    let net = communicator.net();
+    let net = Arc::clone(communicator.net());
     let most = net.properties(communicator.device())?.group_max;
-    if *group > 1 && usize::try_from(most).is_ok_and(|most| *group > most) {
-        let version = net.library().version();
-        return Err(GroupError::Usage(format!(
-            "the plugin takes {most} in one receive by table v{version}, and --group asks for {group}"
-        )));
-    }
+    let fits = |group: usize| {
+        if group > 1 && usize::try_from(most).is_ok_and(|most| group > most) {
+            let version = net.library().version();
+            return Err(GroupError::Usage(format!(
+                "the plugin takes {most} in one receive by table v{version}, and --group asks for {group}"
+            )));
+        }
+        Ok(())
+    };
     Ok(match benchmark {
         Benchmark::SendReceive(how) => {
-            Box::new(stream::Streaming::new(*how, options, communicator)?)
+            fits(how.group)?;
+            Box::new(Neighbours::new(
+                stream::Streaming::new(*how, options, &communicator)?,
+                communicator,
+            ))
         }
-        Benchmark::PingPong(how) => Box::new(ping_pong::Rally::new(*how, options, communicator)?),
-        _ => Box::new(collective::Collective::new(benchmark, options, communicator)?),
+        Benchmark::PingPong(how) => {
+            fits(how.group)?;
+            Box::new(Neighbours::new(
+                ping_pong::Rally::new(*how, options, &communicator)?,
+                communicator,
+            ))
+        }
+        _ => return Err(GroupError::Usage("not a benchmark of messages".to_owned())),
     })
+}
+
+/// A measurement of messages between neighbours.
+trait Exchange {
+    fn begin(&mut self, bytes: usize) -> Shape;
+    fn run(
+        &mut self,
+        communicator: &mut Communicator,
+        iterations: usize,
+        watch: &mut Stopwatch,
+    ) -> Result<(), GroupError>;
+    fn check(
+        &mut self,
+        communicator: &mut Communicator,
+        iteration: usize,
+    ) -> Result<u64, GroupError>;
+    fn laps_are_round_trips(&self) -> bool {
+        false
+    }
+}
+
+/// With the connections it runs over.
+struct Neighbours<E> {
+    exchange: E, // Its regions go before the comms.
+    communicator: Communicator,
+}
+
+impl<E: Exchange> Neighbours<E> {
+    fn new(exchange: E, communicator: Communicator) -> Self {
+        Self { exchange, communicator }
+    }
+}
+
+impl<E: Exchange> Workload for Neighbours<E> {
+    fn begin(&mut self, bytes: usize) -> Shape {
+        self.exchange.begin(bytes)
+    }
+
+    fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        self.exchange.run(&mut self.communicator, iterations, watch)
+    }
+
+    fn check(&mut self, iteration: usize) -> Result<u64, GroupError> {
+        self.exchange.check(&mut self.communicator, iteration)
+    }
+
+    fn received(&self) -> Option<u64> {
+        Some(self.communicator.previous.done() as u64)
+    }
+
+    fn laps_are_round_trips(&self) -> bool {
+        self.exchange.laps_are_round_trips()
+    }
 }
 
 /// Poisoned bytes behind every output, to see writes past its end.

@@ -8,7 +8,7 @@ use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
 
-use super::{GUARD_BYTES, Shape, Workload, buffer};
+use super::{Exchange, GUARD_BYTES, Shape, buffer};
 use crate::perf::arguments::{Options, PingPong};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -181,8 +181,8 @@ fn places(how: PingPong, bytes: usize) -> Slots {
     Slots { count: slots.count.max(how.group), ..slots }
 }
 
-impl Workload for Rally {
-    fn begin(&mut self, _communicator: &Communicator, bytes: usize) -> Shape {
+impl Exchange for Rally {
+    fn begin(&mut self, bytes: usize) -> Shape {
         let count = bytes / self.kind.bytes();
         self.bytes = count * self.kind.bytes();
         self.slots = places(self.how, self.bytes);

@@ -5,7 +5,7 @@ use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Buffer, DataType, GROUP_MAX, Region};
 
-use super::{GUARD_BYTES, Shape, Workload, buffer};
+use super::{Exchange, GUARD_BYTES, Shape, buffer};
 use crate::perf::arguments::{Options, Stream};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -129,8 +129,8 @@ impl Streaming {
     }
 }
 
-impl Workload for Streaming {
-    fn begin(&mut self, _communicator: &Communicator, bytes: usize) -> Shape {
+impl Exchange for Streaming {
+    fn begin(&mut self, bytes: usize) -> Shape {
         let count = bytes / self.kind.bytes();
         self.bytes = count * self.kind.bytes();
         self.slots = Slots::of(self.bytes, self.how.window, self.how.recv_factor);

@@ -8,11 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use ironrail_group::bootstrap::{Bootstrap, Hub, Meeting, PART_BYTES_MAX, Remote};
-use ironrail_group::collectives::{self, Workspace};
-use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::{DataType, Library, Op};
-use ironrail_group::plan::{self, Cut};
+use ironrail_group::group::{Builder, Group};
+use ironrail_group::loader::Library;
 
 use crate::{Failure, INTERNAL_ERROR, REMOTE_ERROR, is};
 
@@ -22,11 +20,28 @@ const INVALID_USAGE: i32 = 5;
 /// The ranks, and the way between them.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// None: as network Socket, over the rendezvous.
-    plugin: Option<Communicator>,
-    place: Remote,
+    way: Way,
     /// In the process that made the id.
     hub: Option<Hub>,
+}
+
+/// What carries the data.
+#[derive(Debug)]
+enum Way {
+    /// As network Socket, over the rendezvous.
+    Socket(Remote),
+    Plugin(Group),
+}
+
+impl Way {
+    /// Everybody's bytes over the rendezvous.
+    fn meet(&mut self, part: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
+        match self {
+            Self::Socket(place) => place.all_gather(part, WAIT),
+            Self::Plugin(group) => group.meet(part),
+        }
+        .map_err(failed)
+    }
 }
 
 /// Where the ranks of an id ask for the rendezvous.
@@ -64,57 +79,55 @@ impl Network {
             }
             None => (None, ask(id, rank)?),
         };
-        let mut place = Remote::join(meeting, WAIT).map_err(failed)?;
+        let place = Remote::join(meeting, WAIT).map_err(failed)?;
         let library = choose()?;
         let name = library.as_ref().map_or("Socket", |library| library.name()).to_owned();
         log("INFO", &format!("Using network {name}"));
-        let plugin = match library {
+        let own = match library {
             Some(library) => {
-                Some(Communicator::connect(&library, &mut place, Some(0), WAIT).map_err(failed)?)
+                let builder = Builder::new(&library).device(Some(0)).timeout(WAIT);
+                Way::Plugin(builder.join(place).map_err(failed)?)
             }
-            None => None,
+            None => Way::Socket(place),
         };
         let way = if is("p2p") { "P2P/CUMEM".to_owned() } else { format!("NET/{name}/0") };
         let next = (rank + 1) % size;
         log("INFO", &format!("Channel 00/0 : {rank}[0] -> {next}[0] [send] via {way}"));
-        Ok(Self { plugin, place, hub })
+        Ok(Self { way: own, hub })
     }
 
     pub(crate) fn rank(&self) -> usize {
-        self.place.rank()
+        match &self.way {
+            Way::Socket(place) => place.rank(),
+            Way::Plugin(group) => group.rank(),
+        }
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.place.size()
+        match &self.way {
+            Way::Socket(place) => place.size(),
+            Way::Plugin(group) => group.size(),
+        }
     }
 
     /// Everybody's bytes, one after the other; all give as many.
     pub(crate) fn all_gather(&mut self, part: &[u8]) -> Result<Vec<u8>, Failure> {
-        let whole = part.len() * self.size();
-        let Some(communicator) = &mut self.plugin else {
-            let mut parts = vec![Vec::new(); self.place.size()];
-            for piece in part.chunks(PART_BYTES_MAX) {
-                let pieces = self.place.all_gather(piece, WAIT).map_err(failed)?;
-                parts.iter_mut().zip(pieces).for_each(|(part, piece)| part.extend(piece));
-            }
-            return Ok(parts.concat());
-        };
-        let plan = plan::all_gather(communicator.ring(), part.len(), 1, CUT);
-        let staging = CUT.slots() * CUT.piece_bytes;
-        let mut work = Workspace::new(communicator, part.len(), whole, staging).map_err(failed)?;
-        work.input
-            .slice_mut::<u8>(0..part.len())
-            .map_err(|why| failed(why.into()))?
-            .copy_from_slice(part);
-        collectives::run(communicator, &mut work, &plan, (DataType::U8, Op::Sum), CUT.slots())
-            .map_err(failed)?;
-        Ok(work.output.slice::<u8>(0..whole).map_err(|why| failed(why.into()))?.to_vec())
+        if let Way::Plugin(group) = &self.way {
+            let mut whole = vec![0; part.len() * group.size()];
+            group.all_gather(part, &mut whole).map_err(failed)?;
+            return Ok(whole);
+        }
+        let mut parts = vec![Vec::new(); self.size()];
+        for piece in part.chunks(PART_BYTES_MAX) {
+            let pieces = self.way.meet(piece)?;
+            parts.iter_mut().zip(pieces).for_each(|(part, piece)| part.extend(piece));
+        }
+        Ok(parts.concat())
     }
 
     /// Everybody's bytes, of whatever lengths.
     pub(crate) fn all_gather_any(&mut self, part: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
-        let lens =
-            self.place.all_gather(&(part.len() as u64).to_le_bytes(), WAIT).map_err(failed)?;
+        let lens = self.way.meet(&(part.len() as u64).to_le_bytes())?;
         let lens: Vec<usize> = lens
             .iter()
             .map(|len| len.as_slice().try_into().map(u64::from_le_bytes).unwrap_or(0))
@@ -132,15 +145,15 @@ impl Network {
 
     /// Waits for all, then closes.
     pub(crate) fn leave(mut self) -> Result<(), Failure> {
-        self.place.barrier(WAIT).map_err(failed)?;
-        drop(self.plugin);
-        self.place.leave();
+        self.way.meet(&[])?;
+        match self.way {
+            Way::Socket(place) => place.leave(),
+            Way::Plugin(group) => drop(group),
+        }
         drop(self.hub);
         Ok(())
     }
 }
-
-const CUT: Cut = Cut { piece_bytes: 128 << 10, piece_bytes_min: 32 << 10, depth: 4 };
 
 fn ask(id: &[u8; 128], rank: usize) -> Result<Meeting, Failure> {
     let text = String::from_utf8_lossy(id);

@@ -8,6 +8,8 @@ pub struct Ending {
     theirs: bool,
     /// No way to the peer is left, and it has said END.
     gone: bool,
+    /// END waits for an answer to what the peer has seen, and nothing else.
+    asked: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,11 @@ impl Ending {
 
     pub fn said(&mut self, packet: PacketNumber) {
         self.ours = Ours::Said(packet);
+    }
+
+    /// Whether the peer is to be asked at once what it has seen: the first time.
+    pub fn may_ask(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
     }
 
     /// No frame of ours may follow.

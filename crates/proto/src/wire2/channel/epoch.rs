@@ -137,10 +137,14 @@ impl Channel {
     /// This side has lost a control rail, or hears that the other side has. Past the peer's END a lost
     /// peer is no error.
     pub fn rail_lost(&mut self, rail: u8) {
-        if rail >= self.parameters.rails || self.is_lost(rail) || self.state == State::Over {
+        if rail >= self.parameters.rails || self.is_lost(rail) {
             return;
         }
+        // A channel that is over answers QUERY still, but not there.
         self.lost |= 1 << rail;
+        if self.state == State::Over {
+            return;
+        }
         if self.living_rail().is_none() {
             if self.ending.has_peer_said() {
                 self.ending.lose_peer();

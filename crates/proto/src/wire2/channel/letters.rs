@@ -61,6 +61,15 @@ impl Confirmed {
 }
 
 impl Channel {
+    /// Whether the peer is known to have seen all that was written; else it is asked at once.
+    pub fn confirms(&mut self, counts: &PeerCounts) -> bool {
+        let settles = self.confirmed.settles(counts);
+        if !settles && self.ending.may_ask() {
+            self.recovery.ask_now();
+        }
+        settles
+    }
+
     /// The letter that is due. `waits`: a connection waits for something that the peer is to do.
     pub fn next_letter(&mut self, counts: &PeerCounts, waits: bool, now: Moment) -> Option<Due> {
         if self.state != State::Alive {

@@ -237,6 +237,8 @@ impl<C: Connection> Endpoint<C> {
             }
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
+                // Nothing can be done here any more that the peer would hear of.
+                peer.channel.ending_mut().want();
                 self.tell_connections(index, false, now);
             }
             _ => {}

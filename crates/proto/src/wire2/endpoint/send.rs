@@ -22,7 +22,7 @@ impl<C: Connection> Endpoint<C> {
         let tenant = self.table.tenant(slot).ok_or(SubmitError::Unknown)?;
         let index = tenant.channel.0 as usize;
         let peer = &mut self.peers[index];
-        if !peer.channel.may_write() {
+        if !peer.channel.may_write() || peer.channel.ending().is_begun() {
             return Err(SubmitError::Ended);
         }
         let words = peer.channel.shadow().inline_room_words();
@@ -143,7 +143,7 @@ impl<C: Connection> Endpoint<C> {
                 table.refresh(&mut peer.owing, &peer.account, now);
             }
             let said = peer.owing.is_empty() && peer.refusals.is_empty();
-            if peer.channel.ending().is_wanted() && said {
+            if peer.channel.ending().is_wanted() && said && may_end(table, peer) {
                 say_end(perform, peer, memory);
             }
             if !peer.channel.shadow().is_open() {
@@ -196,6 +196,11 @@ fn say_refusals<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, 
         }
         peer.refusals.pop_front();
     }
+}
+
+/// Whether END may be said: behind it nothing of ours lands. So no write is under way, and all that were are seen.
+fn may_end<C: Connection>(table: &Table<C>, peer: &mut Peer) -> bool {
+    table.is_quiet(peer.id) && peer.channel.confirms(&peer.account.counts)
 }
 
 fn say_end<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, memory: MemoryId) {

@@ -176,6 +176,13 @@ impl<C: Connection> Table<C> {
         Slot::new(from + index)
     }
 
+    /// Whether no connection of a channel has a write under way or to be posted.
+    pub(super) fn is_quiet(&self, channel: ChannelId) -> bool {
+        let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
+        let mut of = tenants.filter(|tenant| tenant.channel == channel);
+        of.all(|tenant| tenant.connection.is_quiet())
+    }
+
     /// After any call of a connection: it may owe or wait now.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, owing: &mut Owing, account: &Account, now: Moment) {

@@ -11,7 +11,7 @@ use crate::wire2::fault::{Fault, Violation};
 use crate::wire2::frame::{Fin, FinStatus};
 use crate::wire2::ids::Moment;
 use crate::wire2::immediate::Immediate;
-use crate::wire2::window::{place, within};
+use crate::wire2::window::{WINDOW, place, within};
 
 /// What a part was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +156,9 @@ impl ReceiveFlow {
         account: &mut Account,
         now: Moment,
     ) -> Result<(), Violation> {
+        if fin.status == FinStatus::Failed {
+            return self.peer_failed(fin.line);
+        }
         if !within(fin.line, self.done, self.open_lines()) {
             return Err(Violation::Fin);
         }
@@ -175,10 +178,19 @@ impl ReceiveFlow {
             FinStatus::TooLong => {
                 self.stick(Fault::TooLong { line: fin.line, sent: fin.len, posted });
             }
-            FinStatus::Failed => {
-                self.stick(Fault::PeerFailed { line: fin.line });
-            }
+            FinStatus::Failed => {}
         }
+        Ok(())
+    }
+
+    /// The sender gave a message up. It may have arrived all the same: an error of a write says what the sender knows.
+    #[cold]
+    fn peer_failed(&mut self, line: Line) -> Result<(), Violation> {
+        let oldest = self.done.plus(WINDOW.wrapping_neg());
+        if !within(line, oldest, WINDOW + self.open_lines()) {
+            return Err(Violation::Fin);
+        }
+        self.stick(Fault::PeerFailed { line });
         Ok(())
     }
 }

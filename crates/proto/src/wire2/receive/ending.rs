@@ -26,8 +26,6 @@ pub(super) enum Ending {
     Closing,
     /// CLOSE has left.
     Closed,
-    /// The channel is gone.
-    Over,
 }
 
 /// The lines that the sender may still write to, once receives were withdrawn.
@@ -53,11 +51,18 @@ pub(super) enum Exposed {
 }
 
 impl ReceiveFlow {
-    /// Takes all receives back: the connection fails, no advert leaves any more, and the sender is asked what it has begun.
+    /// Takes all receives back: the connection fails, no advert leaves any more, and the sender is asked what it has begun, also
+    /// if that is nothing: it has to learn that it waits in vain.
     #[cold]
     pub fn withdraw(&mut self) {
+        let healthy = self.fault.is_none() && self.sent.is_none();
         self.stick(Fault::Withdrawn);
         self.ask_back();
+        if let Exposed::Begun { first, set: 0 } = self.exposed
+            && healthy
+        {
+            self.exposed = Exposed::Owed { first, set: 0 };
+        }
     }
 
     fn ask_back(&mut self) {
@@ -122,7 +127,7 @@ impl ReceiveFlow {
     /// Whether the sender has closed and all that it has posted is here.
     #[inline]
     pub(super) fn nothing_comes(&self) -> bool {
-        self.sent.is_some_and(|sent| sent == self.seen)
+        self.unreachable || self.sent.is_some_and(|sent| sent == self.seen)
     }
 
     /// Whether bytes may still come into this region: by the sender's writes, or by a copy of ours.
@@ -137,7 +142,7 @@ impl ReceiveFlow {
 
     /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
     pub fn exposed(&self) -> u32 {
-        if self.nothing_comes() || self.ending == Ending::Over {
+        if self.nothing_comes() {
             return 0;
         }
         let (first, set) = match self.exposed {
@@ -154,6 +159,9 @@ impl ReceiveFlow {
     }
 
     pub(super) fn owes_an_end(&self) -> Owes {
+        if self.unreachable {
+            return Owes::Nothing;
+        }
         let asks = matches!(self.exposed, Exposed::Owed { .. });
         let closes = self.ending == Ending::Closing;
         let misfit = self.flush_to.is_after(self.advertised)
@@ -193,24 +201,25 @@ impl ReceiveFlow {
         Some(frame)
     }
 
-    /// The channel has failed, or the peer has ended it. `unreachable`: nothing of the peer's can land any more.
+    /// The channel has failed, or the peer has ended it. `unreachable`: nothing of the peer's can land any more. What a sender
+    /// that had closed before has sent can still be received.
     #[cold]
     pub fn ended(&mut self, unreachable: bool) {
-        self.stick(Fault::Ended);
         self.opened = None;
-        if unreachable {
-            self.ending = Ending::Over;
+        self.unreachable |= unreachable;
+        if !self.unreachable || self.sent.is_none() {
+            self.stick(Fault::Ended);
         }
     }
 
-    /// Whether this side has closed and its CLOSE has left.
+    /// Whether this side has closed and its CLOSE has left, or cannot leave.
     pub fn has_closed(&self) -> bool {
-        matches!(self.ending, Ending::Closed | Ending::Over)
+        self.ending == Ending::Closed || self.unreachable && self.ending == Ending::Closing
     }
 
     /// Whether no frame comes any more and no part: the slot is free.
     pub fn is_over(&self) -> bool {
-        self.ending == Ending::Over || self.ending == Ending::Closed && self.nothing_comes()
+        self.has_closed() && self.nothing_comes()
     }
 
     /// Whether receives whose completion is optional may be reported before their bytes are there: no call of ours is needed

@@ -15,7 +15,7 @@ use crate::wire2::account::Account;
 use crate::wire2::fault::{Fault, Violation};
 use crate::wire2::frame::{Close, Frame, Lines};
 use crate::wire2::message::MessageId;
-use crate::wire2::window::{RECORDS, bit};
+use crate::wire2::window::{RECORDS, WINDOW, bit};
 
 /// How far the end of the connection is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,8 @@ impl SendFlow {
     /// Of these lines, the ones that a message has taken and that was not refused.
     fn begun(&self, lines: &Lines) -> u128 {
         let begun = |line: Line| {
-            let refused = self.refused.is_some_and(|refused| refused.line == line);
+            let refused =
+                self.refused.is_some_and(|refused| refused.line == line && !refused.begun);
             let ahead = line.distance(self.first);
             let taken = ahead < u8::BITS && self.group.taken >> ahead & 1 == 1;
             // What travels in packets is written nowhere: the receiver drops it.
@@ -62,13 +63,19 @@ impl SendFlow {
         asked.filter(|index| begun(lines.first.plus(*index))).fold(0, |set, index| set | 1 << index)
     }
 
-    /// The receiver has closed: nothing more begins, and the credit of this connection is free.
+    /// The receiver has closed: nothing more begins, and the credit of this connection is free. What it has completed before
+    /// is done: no DONE comes any more.
     #[cold]
     pub(super) fn peer_closed(
         &mut self,
-        _: &Close,
+        close: &Close,
         account: &mut Account,
     ) -> Result<(), Violation> {
+        let lines = close.lines;
+        if self.peer_done.is_after(lines) || lines.is_after(self.first.plus(WINDOW)) {
+            return Err(Violation::Done);
+        }
+        self.peer_done = lines;
         self.ending = match self.ending {
             Ending::Open => Ending::PeerClosed,
             Ending::Closing { peer: false } => Ending::Closing { peer: true },

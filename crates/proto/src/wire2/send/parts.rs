@@ -1,7 +1,7 @@
 //! The parts of long messages: what to post next, and what has completed.
 
-use super::record::{Path, State};
-use super::{SendFlow, bit_of};
+use super::record::{Path, Record, State};
+use super::{Refused, SendFlow, bit_of};
 use crate::bits::{low8, low32};
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
 use crate::wire2::account::Account;
@@ -153,7 +153,7 @@ impl SendFlow {
         }
     }
 
-    /// A part's write has failed: so has the connection.
+    /// A part's write has failed: so has the connection, and the receiver is to learn of it.
     #[cold]
     pub fn write_failed(&mut self, message: MessageId, part: u8, code: i32, account: &mut Account) {
         let at = message.index() % RECORDS;
@@ -166,6 +166,10 @@ impl SendFlow {
         }
         self.posting &= !bit_of(message);
         self.stick(Fault::Transport { code });
+        if self.may_post() {
+            let Record { line, len, .. } = self.records[at];
+            self.refused.get_or_insert(Refused { line, len, begun: true, owed: true });
+        }
     }
 
     /// Counts a part that is in flight no more; None if there is no such part. Answers whether it carried an immediate.

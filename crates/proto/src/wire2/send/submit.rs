@@ -28,11 +28,13 @@ impl SendFlow {
         if self.free == 0 {
             return Ok(Submit::NotNow);
         }
-        match self.find(message.tag)? {
+        let submit = match self.find(message.tag)? {
             Found::Line(line) => self.submit_to(line, message, words, account),
             Found::Unadvertised => Ok(self.submit_unadvertised(message, words, account)),
             Found::Nothing => Ok(Submit::NotNow),
-        }
+        };
+        self.refused_caller = submit == Ok(Submit::NotNow);
+        submit
     }
 
     #[inline]
@@ -61,7 +63,7 @@ impl SendFlow {
         let path = self.path_of(len, len == advert.len);
         if path == Path::Fin && !self.terms.delivery {
             self.take_line(line, account);
-            self.refused = Some(Refused { line, len, owed: true });
+            self.refused = Some(Refused { line, len, begun: false, owed: true });
             return Err(self.stick(Fault::Unsendable { len }));
         }
         self.written |= bit(line);
@@ -135,7 +137,7 @@ impl SendFlow {
     #[cold]
     fn refuse(&mut self, line: Line, sent: u64, posted: u64, account: &mut Account) -> Fault {
         self.take_line(line, account);
-        self.refused = Some(Refused { line, len: sent, owed: true });
+        self.refused = Some(Refused { line, len: sent, begun: false, owed: true });
         self.stick(Fault::TooLong { line, sent, posted })
     }
 }

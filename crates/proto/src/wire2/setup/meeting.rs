@@ -1,7 +1,7 @@
 //! One peer of an endpoint: how the two come to know each other, and what each HELLO to it says.
 //!
 //! ```text
-//!  connect ──▶ Greeting: HELLO without a letter, repeated ──┐
+//!  connect ──▶ Greeting: HELLO without a letter, repeated ──┐        (until the channel is made: each may find no memory)
 //!                                                           ├─ a proven HELLO ──▶ Met ── a channel is made ──▶ joined
 //!              (nothing known) ─────────────────────────────┘                     its letters travel in HELLOs
 //! ```
@@ -80,7 +80,7 @@ impl Meeting {
     /// We were given a handle of this peer's.
     pub(super) fn given(&mut self, handle: &Handle) {
         self.vouch(handle.listener, Role::Connects, handle.secret);
-        if self.met.is_none() && self.greeting.is_none() {
+        if self.channel.is_none() && self.greeting.is_none() {
             let greeting = Greeting { handle: *handle, said: None, wait: HELLO_AGAIN };
             self.greeting = Some(greeting);
         }
@@ -142,8 +142,13 @@ impl Meeting {
                 rails: hello.rails.clone(),
                 host: hello.host,
             });
-            self.greeting = None;
         }
+    }
+
+    /// Its channel is made, which says HELLO by itself from now on.
+    pub(super) fn join(&mut self, channel: ChannelId) {
+        self.channel = Some(channel);
+        self.greeting = None;
     }
 
     pub(super) fn met(&self) -> Option<&Met> {

@@ -276,7 +276,7 @@ impl<P: Prove> Peers<P> {
     /// The channel to a peer was made.
     pub fn join(&mut self, peer: PeerId, channel: ChannelId) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
-            meeting.channel = Some(channel);
+            meeting.join(channel);
         }
     }
 

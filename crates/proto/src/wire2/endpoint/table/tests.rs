@@ -51,6 +51,10 @@ impl Connection for Quiet {
         Ok(())
     }
 
+    fn is_quiet(&self) -> bool {
+        true
+    }
+
     fn waits(&self) -> bool {
         self.waits
     }

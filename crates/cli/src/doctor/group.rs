@@ -1,0 +1,327 @@
+//! Ranks on this machine and others: each describes itself, then all pairs exchange messages.
+//!
+//! A rank is this command again, started here or by a remote shell (`ssh HOST …`), with this process's variables. Where the ranks
+//! meet is told on their standard input, since a command line can be read by everybody.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use ironrail_group::bootstrap::{Hub, Meeting};
+use ironrail_group::error::GroupError;
+
+use super::child::{MARK, Said};
+use super::machine::{Group, Machine, Pair};
+
+/// Which ranks.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Ranks {
+    /// Ranks to compare, and to exchange messages between each pair of: here, or on the hosts in turn
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    ranks: Option<usize>,
+    /// Another host, reached by a remote shell; this one is rank 0. May be repeated
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    peer: Vec<String>,
+    /// A file of hosts, one on a line; `slots=4` after it stands for four ranks there
+    #[arg(long, value_name = "FILE", conflicts_with = "peer")]
+    hosts: Option<PathBuf>,
+    /// The remote shell: it gets the host and a command
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes")]
+    rsh: String,
+    /// This command's place on the other hosts [default: its own]
+    #[arg(long, value_name = "FILE")]
+    at: Option<PathBuf>,
+    /// The other hosts take their own variables, and not this process's
+    #[arg(long)]
+    own_environment: bool,
+}
+
+impl Ranks {
+    /// Whether there is more than this process to look at.
+    pub(super) fn is_asked(&self) -> bool {
+        self.ranks.is_some() || !self.peer.is_empty() || self.hosts.is_some()
+    }
+
+    /// A host for each rank; none stands for this one.
+    fn places(&self) -> Result<Vec<Option<String>>, GroupError> {
+        let mut places = match &self.hosts {
+            None if self.peer.is_empty() => vec![None],
+            None => {
+                let peers = self.peer.iter().cloned().map(Some);
+                std::iter::once(None).chain(peers).collect()
+            }
+            Some(file) => {
+                let text = std::fs::read_to_string(file).map_err(|error| GroupError::System {
+                    what: "reading the file of hosts",
+                    error,
+                })?;
+                parse(&text)
+            }
+        };
+        if places.is_empty() {
+            return Err(GroupError::Usage("the file of hosts names none".to_owned()));
+        }
+        if let Some(count) = self.ranks {
+            places = places.iter().cycle().take(count).cloned().collect();
+        }
+        if places.len() > RANKS_MAX || places.is_empty() {
+            return Err(GroupError::Usage(format!("1 to {RANKS_MAX} ranks, not {}", places.len())));
+        }
+        Ok(places)
+    }
+}
+
+/// Each rank opens a listener for each other one.
+const RANKS_MAX: usize = 256;
+
+/// Lines of a host and perhaps `slots=N` or `:N`, as launchers of MPI take them.
+fn parse(text: &str) -> Vec<Option<String>> {
+    let mut places = Vec::new();
+    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        let mut words = line.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        let (host, count) = match first.rsplit_once(':') {
+            Some((host, count)) if count.parse::<usize>().is_ok() => (host, count.parse().ok()),
+            _ => (first, None),
+        };
+        let slots = words.find_map(|word| word.strip_prefix("slots=")?.parse().ok());
+        let here = host == "localhost" || Some(host) == hostname().as_deref();
+        let place = (!here).then(|| host.to_owned());
+        places.extend(std::iter::repeat_n(place, count.or(slots).unwrap_or(1)));
+    }
+    places
+}
+
+fn hostname() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned())
+}
+
+/// Describes all ranks, and has each pair exchange messages.
+pub(super) fn look(ranks: &Ranks, own: &[String], wait: Duration) -> Result<Group, GroupError> {
+    let places = ranks.places()?;
+    let describe: Vec<_> =
+        own.iter().cloned().chain(["--describe".to_owned(), "-".to_owned()]).collect();
+    let lines = vec![String::new(); places.len()];
+    let answers = run_all(ranks, &places, &describe, &lines, wait * 8)?;
+    let described = answers.into_iter().zip(&places).map(|(answer, place)| {
+        let host = place.clone().or_else(hostname).unwrap_or_default();
+        let unreachable = |why: String| Machine {
+            host: host.clone(),
+            unreachable: Some(why),
+            ..Machine::default()
+        };
+        let group = answer.and_then(|text| {
+            serde_json::from_str::<Group>(&text)
+                .map_err(|error| format!("its answer cannot be read: {error}"))
+        });
+        match group {
+            Ok(mut group) if !group.ranks.is_empty() => group.ranks.remove(0),
+            Ok(_) => unreachable("it has described nothing".to_owned()),
+            Err(why) => unreachable(why),
+        }
+    });
+    let mut group = Group { ranks: described.collect(), pairs: Vec::new() };
+    group.pairs = exchange(ranks, &places, &group, wait)?;
+    Ok(group)
+}
+
+/// Between the ranks whose plugin works.
+fn exchange(
+    ranks: &Ranks,
+    places: &[Option<String>],
+    group: &Group,
+    wait: Duration,
+) -> Result<Vec<Pair>, GroupError> {
+    let works =
+        |rank: &usize| group.ranks[*rank].winner().filter(|one| one.transfer.is_some()).is_some();
+    let able: Vec<usize> = (0..places.len()).filter(works).collect();
+    let Some(plugin) = able.first().and_then(|rank| group.ranks[*rank].winner()) else {
+        return Ok(Vec::new());
+    };
+    if able.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let name = if plugin.asked.is_empty() { "libnccl-net.so" } else { &plugin.asked };
+    let arguments =
+        ["--probe", "pairs", "--net", name, "--timeout", &wait.as_secs_f64().to_string()];
+    let arguments: Vec<_> = arguments.map(str::to_owned).to_vec();
+    let remote: Vec<_> = able.iter().map(|rank| places[*rank].clone()).collect();
+    let any = SocketAddr::from((
+        if remote.iter().all(Option::is_none) {
+            Ipv4Addr::LOCALHOST
+        } else {
+            Ipv4Addr::UNSPECIFIED
+        },
+        0,
+    ));
+    let hub = Hub::start(any, able.len(), wait * 4)?;
+    let lines = (0..able.len()).map(|rank| {
+        let meeting = hub.meeting(rank);
+        let address = facing(remote[rank].as_deref(), meeting.address);
+        Meeting { address, ..meeting }.to_string()
+    });
+    let answers = run_all(ranks, &remote, &arguments, &lines.collect::<Vec<_>>(), wait * 6)?;
+    let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
+    for (to, answer) in answers.into_iter().enumerate() {
+        match answer.and_then(|text| pairs_of(&text)) {
+            Ok(told) => {
+                for pair in told {
+                    let of = |rank: usize| able.get(rank).copied().unwrap_or(rank);
+                    let (from, to) = (of(pair.from), of(pair.to));
+                    pairs.insert((from, to), Pair { from, to, ..pair });
+                }
+            }
+            Err(why) => {
+                let others = able.iter().filter(|from| **from != able[to]);
+                for from in others {
+                    let failure = Some(format!("rank {} ended: {why}", able[to]));
+                    pairs.insert(
+                        (*from, able[to]),
+                        Pair { from: *from, to: able[to], transfer: None, failure },
+                    );
+                }
+            }
+        }
+    }
+    Ok(pairs.into_values().collect())
+}
+
+fn pairs_of(text: &str) -> Result<Vec<Pair>, String> {
+    for line in text.lines().filter_map(|line| line.strip_prefix(MARK)) {
+        match serde_json::from_str(line) {
+            Ok(Said::Pairs(pairs)) => return Ok(pairs),
+            Ok(Said::Failed(why)) => return Err(why),
+            _ => {}
+        }
+    }
+    Err("it has said nothing".to_owned())
+}
+
+/// The address under which a host can reach us.
+fn facing(host: Option<&str>, listening: SocketAddr) -> SocketAddr {
+    if !listening.ip().is_unspecified() {
+        return listening;
+    }
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, listening.port()));
+    let Some(host) = host else { return local };
+    let host = host.rsplit('@').next().unwrap_or(host);
+    // Connecting a datagram socket sends nothing; it makes the kernel choose the address to send from.
+    let towards = |target: SocketAddr| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        socket.connect(target).ok()?;
+        Some(SocketAddr::new(socket.local_addr().ok()?.ip(), listening.port()))
+    };
+    let targets = (host, 9).to_socket_addrs().into_iter().flatten();
+    targets.filter(SocketAddr::is_ipv4).find_map(towards).unwrap_or(local)
+}
+
+/// Runs the command for each rank at once, a line on the standard input of each. What it wrote, or why there is nothing.
+fn run_all(
+    ranks: &Ranks,
+    places: &[Option<String>],
+    arguments: &[String],
+    lines: &[String],
+    limit: Duration,
+) -> Result<Vec<Result<String, String>>, GroupError> {
+    let own = std::env::current_exe()
+        .map_err(|error| GroupError::System { what: "finding this executable", error })?;
+    let started = places.iter().zip(lines).map(|(place, line)| {
+        let mut command = match place {
+            None => {
+                let mut command = Command::new(&own);
+                command.arg("doctor").args(arguments);
+                command
+            }
+            Some(host) => remote(ranks, host, &own, arguments),
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        if let Some(mut input) = child.stdin.take() {
+            let _ = writeln!(input, "{line}");
+        }
+        Ok(thread::spawn(move || answer(child, limit)))
+    });
+    let started: Vec<Result<_, String>> = started.collect();
+    let join = |one: Result<thread::JoinHandle<Result<String, String>>, String>| {
+        one.and_then(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
+    };
+    Ok(started.into_iter().map(join).collect())
+}
+
+fn remote(ranks: &Ranks, host: &str, own: &Path, arguments: &[String]) -> Command {
+    let mut words = ranks.rsh.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("ssh"));
+    command.args(words).arg(host);
+    let at = ranks.at.as_deref().unwrap_or(own);
+    let mut line = vec!["env".to_owned()];
+    if !ranks.own_environment {
+        let forwarded = super::read::variables();
+        let forwarded = forwarded.iter().filter(|(name, _)| !name.starts_with("SLURM_"));
+        line.extend(forwarded.map(|(name, value)| quoted(&format!("{name}={value}"))));
+    }
+    line.push(quoted(&at.to_string_lossy()));
+    line.push("doctor".to_owned());
+    line.extend(arguments.iter().map(|word| quoted(word)));
+    command.arg(line.join(" "));
+    command
+}
+
+/// As one word for a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+fn answer(mut child: Child, limit: Duration) -> Result<String, String> {
+    let (Some(mut output), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err("it has no output".to_owned());
+    };
+    let complaints = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = errors.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let (send, receive) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = output.read_to_end(&mut bytes);
+        let _ = send.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    let Ok(text) = receive.recv_timeout(limit) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(format!("it has not ended for {:.0} s", limit.as_secs_f64()));
+    };
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if status.success() || text.contains(MARK) {
+        return Ok(text);
+    }
+    let complaints = complaints.join().unwrap_or_default();
+    let last = complaints.lines().last().unwrap_or("no word of why");
+    Err(format!("{status}: {last}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_hosts_is_read_as_launchers_read_it() {
+        let places = parse("# ours\nnode1 slots=2\n\nnode2:1 # the other\nlocalhost\nfe80::1\n");
+        let names: Vec<_> = places.iter().map(|place| place.as_deref().unwrap_or("here")).collect();
+        assert_eq!(names, ["node1", "node1", "node2", "here", "fe80::1"]);
+    }
+
+    #[test]
+    fn a_word_survives_a_shell() {
+        let word = "it's $HOME; \"x\" `y`";
+        let output =
+            Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(word))).output();
+        assert_eq!(output.unwrap().stdout, word.as_bytes());
+    }
+}

@@ -1,0 +1,71 @@
+//! `ironrail env`: the variables for this machine, with a reason for each, in the words of a shell or a container.
+
+mod advice;
+mod form;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ironrail_group::error::GroupError;
+
+use crate::doctor;
+use crate::output;
+use advice::Advice;
+use form::Form;
+
+/// Prints the variables that make NCCL use Ironrail on this machine, with a reason for each: ready for eval, or for a container.
+///
+/// Nothing is printed that is not needed here: what Ironrail does by itself needs no variable.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Environment {
+    /// The plugin's folder, as the job will see it [default: where it lies beside this executable]
+    #[arg(long, value_name = "FOLDER")]
+    plugin: Option<PathBuf>,
+    /// Lines for a Dockerfile
+    #[arg(long, group = "form")]
+    dockerfile: bool,
+    /// Lines for a file in enroot's environ.d
+    #[arg(long, group = "form")]
+    enroot: bool,
+    /// A section for an Apptainer definition file
+    #[arg(long, group = "form")]
+    apptainer: bool,
+    /// The head of a Slurm batch script
+    #[arg(long, group = "form")]
+    slurm: bool,
+    /// A folder in place of /, for /sys, /proc and /dev
+    #[arg(long, hide = true, default_value = "/")]
+    root: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  eval \"$(ironrail env)\"                  for this shell and what it starts
+  ironrail env --slurm >> job.sh          for a batch script
+  ironrail env --dockerfile --plugin /opt/ironrail/plugin
+  eval \"$(ironrail env)\"; ironrail doctor  and see whether it works";
+
+impl Environment {
+    /// Whether there is a plugin to point at.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        let folder = match &self.plugin {
+            Some(folder) => folder.clone(),
+            None => crate::plugin::folder().ok_or_else(|| {
+                GroupError::Usage(
+                    "libnccl-net-ironrail.so does not lie beside this command: name its folder by --plugin".to_owned(),
+                )
+            })?,
+        };
+        let form = match () {
+            () if self.dockerfile => Form::Dockerfile,
+            () if self.enroot => Form::Enroot,
+            () if self.apptainer => Form::Apptainer,
+            () if self.slurm => Form::Slurm,
+            () => Form::Shell,
+        };
+        let advice = Advice::of(&doctor::surroundings(&self.root), &folder);
+        output::line(form.text(&advice).trim_end());
+        Ok(true)
+    }
+}

@@ -1,0 +1,144 @@
+//! The settings in words: what was given first, then the rest.
+
+use anstyle::Style;
+use ironrail_group::error::GroupError;
+
+use super::told::{Setting, Told};
+use crate::output;
+
+/// Whether they are fit for a start.
+pub(super) fn show(mut told: Told, names: &[String], json: bool) -> Result<bool, GroupError> {
+    by_files(&mut told);
+    let chosen = chosen(&told, names)?;
+    if json {
+        told.settings = chosen.into_iter().cloned().collect();
+        output::line(format_args!("{:#}", serde_json::json!(told)));
+        return Ok(told.refused.is_none());
+    }
+    let (given, other): (Vec<&Setting>, Vec<&Setting>) =
+        chosen.into_iter().partition(|setting| !names.is_empty() || setting.source != "default");
+    given.iter().for_each(|setting| at_length(setting));
+    if !other.is_empty() {
+        output::line("At their defaults:");
+        other.iter().for_each(|setting| in_short(setting));
+    }
+    if names.is_empty() {
+        variables(&told);
+    }
+    for note in &told.notes {
+        output::line(format_args!("{}: {}", note.level.to_lowercase(), note.text));
+    }
+    if let Some(refused) = &told.refused {
+        output::complain(refused);
+    }
+    Ok(told.refused.is_none())
+}
+
+/// To the plugin, what NCCL's files say is the environment.
+fn by_files(told: &mut Told) {
+    let files = crate::doctor::settings_of_files();
+    for setting in &mut told.settings {
+        let name = setting.alias.as_ref().unwrap_or(&setting.name);
+        if setting.source != "default" && files.contains_key(name) {
+            setting.source = "file".to_owned();
+        }
+    }
+}
+
+fn chosen<'a>(told: &'a Told, names: &[String]) -> Result<Vec<&'a Setting>, GroupError> {
+    if names.is_empty() {
+        return Ok(told.settings.iter().collect());
+    }
+    let find = |name: &String| {
+        let upper = name.to_ascii_uppercase();
+        let full = if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") };
+        told.settings.iter().find(|setting| setting.name == full).ok_or_else(|| {
+            let near = told.settings.iter().map(|setting| setting.name.as_str());
+            let near: Vec<_> = near.filter(|other| other.contains(&full[PREFIX.len()..])).collect();
+            let hint = if near.is_empty() {
+                "`ironrail explain` lists them all".to_owned()
+            } else {
+                format!("there is {}", near.join(", "))
+            };
+            GroupError::Usage(format!("there is no setting {full}: {hint}"))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+const PREFIX: &str = "IRONRAIL_";
+
+fn at_length(setting: &Setting) {
+    let Setting { name, value, default, takes, shared, what, .. } = setting;
+    let bold = Style::new().bold();
+    let value = value.as_deref().unwrap_or("unset");
+    output::line(format_args!(
+        "{bold}{name}={value}{bold:#}  ({}; default {default})",
+        from(setting)
+    ));
+    output::line(format_args!("    {what}"));
+    output::line(format_args!("    takes {takes}"));
+    if *shared {
+        output::line("    peers should have the same; they compare it when they connect");
+    }
+    for (_, depends) in
+        DEPENDS.iter().filter(|(of, _)| *of == &name[PREFIX.len().min(name.len())..])
+    {
+        output::line(format_args!("    {depends}"));
+    }
+}
+
+fn from(setting: &Setting) -> String {
+    match (setting.source.as_str(), &setting.alias) {
+        ("alias", Some(alias)) => format!("by {alias}, a name of aws-ofi-nccl's"),
+        ("file", Some(alias)) => format!("by {alias} in a file of NCCL's"),
+        ("file", None) => "from a file of NCCL's".to_owned(),
+        ("environment", _) => "from the environment".to_owned(),
+        (other, _) => other.to_owned(),
+    }
+}
+
+fn in_short(setting: &Setting) {
+    let first = first_sentence(&setting.what);
+    let default = &setting.default;
+    output::line(format_args!("    {:<30} {default:<8} {}", setting.name, first));
+}
+
+/// Up to the first colon or full stop that a blank follows: names and addresses have some inside.
+fn first_sentence(text: &str) -> &str {
+    let end = [". ", ": "].iter().filter_map(|end| text.find(end)).min();
+    &text[..end.unwrap_or_else(|| text.trim_end_matches('.').len())]
+}
+
+/// What libfabric's providers are told.
+fn variables(told: &Told) {
+    let set = told.provider_variables.iter().filter(|variable| variable.value.is_some());
+    let set: Vec<_> = set.collect();
+    if set.is_empty() {
+        return;
+    }
+    output::line("Variables of libfabric's, as they will be when it loads:");
+    for variable in set {
+        let value = variable.value.as_deref().unwrap_or_default();
+        let by = if variable.source == "Ironrail" { "set by Ironrail" } else { "yours" };
+        let what = first_sentence(&variable.what);
+        output::line(format_args!(
+            "    {}={value}  ({by}, for {}) {what}",
+            variable.name, variable.provider
+        ));
+    }
+}
+
+/// What else a setting depends on, where that is not in its own line.
+const DEPENDS: &[(&str, &str)] = &[
+    ("RAILS", "FI_TCP_IFACE and FI_PROVIDER filter before it; IRONRAIL_MAX_RAILS caps it"),
+    ("MAX_RAILS", "NCCL fuses devices further by NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE"),
+    ("STRIPE_MIN", "it says nothing on a device with one rail; IRONRAIL_LARGEST_WRITE cuts too"),
+    ("PROVIDER", "FI_PROVIDER hides what it does not name, before this chooses"),
+    ("LIBFABRIC", "a file brings its own providers; FI_PROVIDER_PATH adds others"),
+    ("DEVICE_MEMORY", "NCCL asks for it by NCCL_NET_GDR_LEVEL and NCCL_DMABUF_ENABLE"),
+    ("CONNECT_TIMEOUT_MS", "the framework's own timeout may end the job before"),
+    ("LOG_LEVEL", "NCCL_DEBUG filters it again: without NCCL_DEBUG nothing is printed"),
+    ("STATS_FILE", "written when endpoints close: a killed process leaves what was written before"),
+    ("BUNDLE_MAX_SIZE", "it works where the provider goes over sockets"),
+];

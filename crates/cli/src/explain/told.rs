@@ -1,0 +1,252 @@
+//! What the plugin tells of itself by `ironrail_explain`, and the child that asks it.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ironrail_group::bootstrap::Local;
+use ironrail_group::communicator::Communicator;
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::{Library, Net};
+use serde::{Deserialize, Serialize};
+
+use crate::output;
+
+/// The plugin's words, by the names that src/plugin/explain.rs gives them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Told {
+    pub(super) format: String,
+    pub(super) version: String,
+    pub(super) target: String,
+    pub(super) profile: String,
+    /// The sentence of a start that a wrong value stops.
+    pub(super) refused: Option<String>,
+    pub(super) settings: Vec<Setting>,
+    pub(super) notes: Vec<Note>,
+    pub(super) provider_variables: Vec<ProviderVariable>,
+    pub(super) protocols: Option<String>,
+    pub(super) devices: Option<Vec<Device>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Setting {
+    pub(super) name: String,
+    pub(super) value: Option<String>,
+    /// default, environment, alias; `file` is this command's: to the plugin, what NCCL's files say is the environment.
+    pub(super) source: String,
+    pub(super) alias: Option<String>,
+    pub(super) default: String,
+    pub(super) takes: String,
+    pub(super) shared: bool,
+    pub(super) what: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Note {
+    pub(super) level: String,
+    pub(super) text: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ProviderVariable {
+    pub(super) name: String,
+    pub(super) value: Option<String>,
+    pub(super) source: String,
+    pub(super) provider: String,
+    pub(super) what: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) because: String,
+    pub(super) libfabric: String,
+    pub(super) speed_mbps: u64,
+    pub(super) gpu_memory: String,
+    pub(super) pci_path: Option<String>,
+    pub(super) guid: String,
+    pub(super) groups: u64,
+    pub(super) comms: u64,
+    pub(super) rails: Vec<Rail>,
+    pub(super) probed: Option<Probed>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Rail {
+    pub(super) interface: String,
+    pub(super) address: String,
+    pub(super) network: String,
+    pub(super) provider: String,
+    pub(super) provider_version: String,
+    pub(super) speed_mbps: Option<String>,
+    pub(super) pci_path: Option<String>,
+    pub(super) device_memory: bool,
+    pub(super) registration: String,
+    pub(super) immediate_bytes: u64,
+    pub(super) inject_bytes: u64,
+    pub(super) largest_write: String,
+    pub(super) transmit_depth: u64,
+    pub(super) in_order: bool,
+}
+
+/// What the first endpoint found to be so.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Probed {
+    pub(super) immediate_bytes: u64,
+    pub(super) true_lengths: bool,
+    pub(super) self_read: bool,
+    pub(super) proves_arrival: bool,
+    pub(super) delivery_complete: bool,
+    pub(super) inject_bytes: u64,
+    pub(super) largest_write: String,
+}
+
+/// What NCCL is told of a device, of any plugin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Properties {
+    pub(super) name: String,
+    pub(super) pci_path: Option<String>,
+    pub(super) guid: String,
+    pub(super) memory: Vec<String>,
+    pub(super) speed_mbps: i32,
+    pub(super) port: i32,
+    pub(super) latency_us: f32,
+    pub(super) comms: i32,
+    pub(super) groups: i32,
+    pub(super) regions_are_global: bool,
+    pub(super) rail: Option<i16>,
+    pub(super) plane: Option<i16>,
+}
+
+/// A plugin as a child has found it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Found {
+    pub(super) file: String,
+    pub(super) network: String,
+    pub(super) tables: Vec<u32>,
+    /// None of another plugin than ours.
+    pub(super) told: Option<Told>,
+    pub(super) properties: Vec<Properties>,
+    /// Why it did not start.
+    pub(super) failed: Option<String>,
+}
+
+/// Asks a plugin in a process of its own; starts it, if `start`.
+///
+/// # Errors
+///
+/// It cannot be opened, or its process does not survive.
+pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
+    let system =
+        |error| GroupError::System { what: "starting a process that asks the plugin", error };
+    let own = std::env::current_exe().map_err(system)?;
+    let mut command = Command::new(own);
+    command.args(["explain", "--net", net, "--child", if start { "start" } else { "read" }]);
+    for (name, value) in crate::doctor::settings_of_files() {
+        command.env(name, value);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.output().map_err(system)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if let Some(line) = text.lines().find_map(|line| line.strip_prefix(MARK)) {
+        return serde_json::from_str(line).map_err(|error| {
+            GroupError::Load(format!("the plugin's words cannot be read: {error}"))
+        });
+    }
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last =
+        errors.lines().last().unwrap_or_default().trim_start_matches("ironrail: ").to_owned();
+    Err(GroupError::Load(match output.status.signal() {
+        Some(signal) => format!("{net} crashed: signal {signal}; `ironrail doctor` says where"),
+        None => last,
+    }))
+}
+
+const MARK: &str = "ironrail-explain: ";
+
+/// In the child: opens it, reads, starts.
+pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
+    let library = Library::open(net, None)?;
+    let mut found = Found {
+        file: file_of(&library),
+        network: library.name().to_owned(),
+        tables: library.versions(),
+        told: read(&library)?,
+        ..Found::default()
+    };
+    // A wrong value stops the start, and has been told.
+    if start {
+        let refused = found.told.as_ref().and_then(|told| told.refused.clone());
+        found.failed =
+            refused.or_else(|| begin(&library, &mut found).err().map(|error| error.to_string()));
+    }
+    let text = serde_json::to_string(&found)
+        .map_err(|error| GroupError::Load(format!("this cannot be written: {error}")))?;
+    output::line(format_args!("{MARK}{text}"));
+    Ok(())
+}
+
+fn read(library: &Library) -> Result<Option<Told>, GroupError> {
+    let Some(text) = library.explanation() else { return Ok(None) };
+    let told: Told = serde_json::from_str(&text).map_err(|error| {
+        GroupError::Load(format!(
+            "{} explains itself in a way that cannot be read: {error}",
+            library.path()
+        ))
+    })?;
+    Ok(Some(told))
+}
+
+/// Starts it, and opens a connection to itself: the first endpoint probes what the provider does.
+fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), GroupError> {
+    let net = Net::init(library, COMMUNICATOR)?;
+    for device in 0..net.devices()? {
+        let of = net.properties(device)?;
+        let kinds = [(1, "host"), (2, "CUDA"), (4, "DMA-BUF")];
+        let memory = kinds.iter().filter(|(bit, _)| of.memory_kinds & bit != 0);
+        found.properties.push(Properties {
+            name: of.name,
+            pci_path: of.pci_path,
+            guid: format!("{:016x}", of.guid),
+            memory: memory.map(|(_, word)| (*word).to_owned()).collect(),
+            speed_mbps: of.speed_mbps,
+            port: of.port,
+            latency_us: of.latency_us,
+            comms: of.comms_max,
+            groups: of.group_max,
+            regions_are_global: of.regions_are_global,
+            rail: of.rail,
+            plane: of.plane,
+        });
+    }
+    let devices = found.properties.len();
+    let mut probed = Ok(());
+    for device in 0..devices {
+        let mut alone = Local::group(1).remove(0);
+        let connected = Communicator::connect(library, &mut alone, Some(device), WAIT);
+        if let (Ok(()), Err(error)) = (&probed, connected) {
+            probed = Err(error);
+        }
+    }
+    // The settings are those of before the start, which sets variables itself.
+    let devices = read(library)?.and_then(|told| told.devices);
+    if let Some(told) = &mut found.told {
+        told.devices = devices;
+    }
+    probed
+}
+
+const COMMUNICATOR: u64 = 0x1d0c;
+const WAIT: Duration = Duration::from_secs(20);
+
+/// The file behind the name, where the process's map tells.
+fn file_of(library: &Library) -> String {
+    let name = library.path();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let found = paths.find(|path| path.rsplit('/').next() == Some(name));
+    found.unwrap_or(name).to_owned()
+}

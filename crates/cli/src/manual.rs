@@ -1,0 +1,62 @@
+//! Completions for shells, and manual pages: made from the command line that clap knows.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+use ironrail_group::error::GroupError;
+
+/// Prints a shell's completions.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// For which shell
+    shell: Shell,
+}
+
+/// Prints the manual page, or writes the pages of all commands into a folder.
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The folder, such as `share/man/man1`
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+impl Completions {
+    /// Always well.
+    pub(crate) fn run(&self, mut command: Command) -> Result<bool, GroupError> {
+        let name = command.get_name().to_owned();
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut command, name, &mut text);
+        print(&text);
+        Ok(true)
+    }
+}
+
+impl Man {
+    /// Always well.
+    pub(crate) fn run(&self, command: Command) -> Result<bool, GroupError> {
+        let Some(folder) = &self.folder else {
+            print(&page(command)?);
+            return Ok(true);
+        };
+        let unwritable = |error| GroupError::System { what: "writing a manual page", error };
+        fs::create_dir_all(folder).map_err(unwritable)?;
+        clap_mangen::generate_to(command, folder).map_err(unwritable)?;
+        Ok(true)
+    }
+}
+
+fn page(command: Command) -> Result<Vec<u8>, GroupError> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command)
+        .render(&mut text)
+        .map_err(|error| GroupError::System { what: "making a manual page", error })?;
+    Ok(text)
+}
+
+/// A closed pipe is the reader's choice.
+fn print(text: &[u8]) {
+    let _ = std::io::stdout().lock().write_all(text);
+}

@@ -1,0 +1,69 @@
+//! Several ranks at once: alike, unlike, out of reach, and apart from each other.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::bench::{doctor, report, scratch};
+
+pub(crate) fn ranks_that_are_alike_talk_and_give_no_warn() {
+    let mut command = doctor();
+    command.args(["-n", "3"]);
+    let report = report(command);
+    assert!(all(&report).iter().all(|finding| finding["level"] == "ok"), "{report:#}");
+    assert!(found(&report, "rank.transfer").contains("6 pairs"), "{report:#}");
+    assert!(found(&report, "rank.differs").contains("the same on 3 ranks"), "{report:#}");
+}
+
+pub(crate) fn a_variable_that_one_host_lacks_comes_first() {
+    let shell = shell("other-variable", "NCCL_BUFFSIZE=7 exec sh -c \"$*\"");
+    let mut command = doctor();
+    command.args(["--peer", "node2", "--rsh"]).arg(shell);
+    let report = report(command);
+    let first = &all(&report)[0];
+    assert_eq!((&first["check"], &first["level"]), (&"rank.differs".into(), &"warn".into()));
+    assert!(
+        found(&report, "rank.differs")
+            .contains("NCCL_BUFFSIZE is unset on most ranks, and 7 on rank 1")
+    );
+    assert!(found(&report, "rank.transfer").contains("2 pairs"), "{report:#}");
+}
+
+pub(crate) fn a_host_that_cannot_be_entered_is_named_with_the_shells_last_line() {
+    let shell = shell("no-entry", "echo Permission denied, please try again >&2; exit 255");
+    let mut command = doctor();
+    command.args(["--peer", "node2", "--rsh"]).arg(shell);
+    let report = report(command);
+    assert_eq!(all(&report)[0]["check"], "rank.reached", "{report:#}");
+    assert!(found(&report, "rank.reached").contains("Permission denied"), "{report:#}");
+}
+
+/// A network of its own, in which nobody hears the other: what a firewall does.
+pub(crate) fn ranks_that_do_not_hear_each_other_are_a_pair_that_does_not_talk() {
+    let shell = shell("apart", "exec unshare -rn sh -c \"ip link set lo up; $*\"");
+    let mut command = doctor();
+    command.args(["--timeout", "4", "--peer", "node2", "--rsh"]).arg(shell);
+    let report = report(command);
+    let pairs = found(&report, "rank.transfer");
+    assert!(pairs.contains("2 of 2 pairs do not talk"), "{report:#}");
+}
+
+fn all(report: &Value) -> &Vec<Value> {
+    report["findings"].as_array().unwrap()
+}
+
+/// The words of the first finding of this name.
+fn found(report: &Value, check: &str) -> String {
+    let one = all(report).iter().find(|finding| finding["check"] == check);
+    one.unwrap_or_else(|| panic!("no {check} in {report:#}"))["found"].as_str().unwrap().to_owned()
+}
+
+/// A remote shell that runs a line here: its first argument is the host.
+fn shell(name: &str, line: &str) -> PathBuf {
+    let file = scratch("shells").join(name);
+    fs::write(&file, format!("#!/bin/sh\nshift\n{line}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    file
+}

@@ -1,0 +1,125 @@
+//! `ironrail explain` and `ironrail info` over the plugin of this tree, and over one that cannot explain itself.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "support/built.rs"]
+mod built;
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn plugin() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built::library("ironrail", "libnccl_net_ironrail.so"))
+}
+
+fn ironrail(arguments: &str, variables: &[(&str, &str)]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.env_clear().envs(variables.iter().copied()).args(arguments.split_whitespace());
+    if !arguments.contains("--net") {
+        command.arg("--net").arg(plugin());
+    }
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn setting(told: &Value, name: &str) -> Value {
+    let settings = told["settings"].as_array().unwrap();
+    settings.iter().find(|setting| setting["name"] == name).unwrap().clone()
+}
+
+#[test]
+fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
+    let file = Path::new(TEMPORARY).join(format!("explain-{}.conf", std::process::id()));
+    fs::write(&file, "IRONRAIL_JOB=seven\nIRONRAIL_MAX_RAILS=8\nOFI_NCCL_MIN_STRIPE_SIZE=4096\n")
+        .unwrap();
+    let variables = [
+        ("NCCL_CONF_FILE", file.to_str().unwrap()),
+        ("IRONRAIL_MAX_RAILS", "2"),
+        ("OFI_NCCL_CQ_SIZE", "128"),
+    ];
+    let (code, json, errors) = ironrail("explain --json", &variables);
+    assert_eq!(code, 0, "{errors}");
+    let told: Value = serde_json::from_str(&json).unwrap();
+    for (name, value, source) in [
+        ("IRONRAIL_MAX_RAILS", "2", "environment"),
+        ("IRONRAIL_CQ_ENTRIES", "128", "alias"),
+        ("IRONRAIL_JOB", "seven", "file"),
+        ("IRONRAIL_STRIPE_MIN", "4096", "file"),
+        ("IRONRAIL_LONE_DONE_TURNS", "128", "default"),
+    ] {
+        let setting = setting(&told, name);
+        assert_eq!(
+            (&setting["value"], &setting["source"]),
+            (&value.into(), &source.into()),
+            "{name}"
+        );
+    }
+    let shown = ironrail("explain", &variables).1;
+    assert!(
+        shown.contains("IRONRAIL_JOB=seven  (from a file of NCCL's; default unset)"),
+        "{shown}"
+    );
+    assert!(shown.contains("FI_TCP_MAX_RX_SIZE=128  (set by Ironrail, for tcp)"), "{shown}");
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn a_setting_is_explained_by_its_name_in_any_form_and_a_wrong_name_is_told_near_ones() {
+    for name in ["stripe_min", "STRIPE_MIN", "IRONRAIL_STRIPE_MIN"] {
+        let (code, shown, _) = ironrail(&format!("explain {name}"), &[]);
+        assert_eq!(code, 0);
+        assert!(shown.starts_with("IRONRAIL_STRIPE_MIN=128K  (default"), "{shown}");
+        assert!(!shown.contains("MAX_RAILS"), "{shown}");
+    }
+    let (code, _, errors) = ironrail("explain rails_of", &[]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("no setting IRONRAIL_RAILS_OF"), "{errors}");
+}
+
+#[test]
+fn a_wrong_value_is_said_as_the_start_would_say_it() {
+    for command in ["explain", "info"] {
+        let (code, _, errors) = ironrail(command, &[("IRONRAIL_MAX_RAILS", "77")]);
+        assert_eq!(code, 1, "{command}");
+        assert!(
+            errors.contains("IRONRAIL_MAX_RAILS=77 is not a value Ironrail can use"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn info_shows_rails_what_was_probed_of_them_and_what_nccl_is_told() {
+    let rails = [("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2")];
+    let (code, json, errors) = ironrail("info --json", &rails);
+    assert_eq!(code, 0, "{errors}");
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let device = &found["told"]["devices"][0];
+    assert_eq!(device["rails"].as_array().unwrap().len(), 2, "{json}");
+    assert_eq!(device["rails"][1]["address"], "127.0.0.2");
+    assert!(device["probed"]["immediate_bytes"].is_number(), "the probe is over: {json}");
+    assert_eq!(found["properties"][0]["name"], "127.0.0.1+127.0.0.2");
+    let shown = ironrail("info", &rails).1;
+    assert!(shown.contains("device 0: 127.0.0.1+127.0.0.2\n"), "{shown}");
+    assert!(shown.contains("NCCL is told: 20000 Mb/s, memory of host"), "{shown}");
+}
+
+#[test]
+fn of_another_plugin_there_is_what_nccl_is_told_and_no_settings() {
+    let other = support::loopback(TEMPORARY);
+    let (code, shown, errors) = ironrail(&format!("info --net {}", other.display()), &[]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(shown.starts_with("Loopback, ") && shown.contains("NCCL is told: "), "{shown}");
+    let (code, _, errors) = ironrail(&format!("explain --net {}", other.display()), &[]);
+    assert_eq!(code, 2);
+    assert!(errors.contains("is Loopback, which cannot explain itself"), "{errors}");
+}

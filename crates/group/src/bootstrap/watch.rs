@@ -1,0 +1,79 @@
+//! Who waits in vain, and who says nothing at all.
+
+/// What the hub knows of each rank.
+#[derive(Debug)]
+pub(super) struct Watch {
+    ranks: Vec<State>,
+    /// Somebody is waiting for a verdict.
+    running: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// As far as is known it has something to do.
+    Moving,
+    Stuck,
+    /// It said farewell.
+    Left,
+}
+
+impl Watch {
+    pub(super) fn new(size: usize) -> Self {
+        Self { ranks: vec![State::Moving; size], running: false }
+    }
+
+    /// Whether this rank is the first that waits for a verdict.
+    pub(super) fn stuck(&mut self, rank: usize) -> bool {
+        self.ranks[rank] = State::Stuck;
+        !std::mem::replace(&mut self.running, true)
+    }
+
+    pub(super) fn moves(&mut self, rank: usize) {
+        self.ranks[rank] = State::Moving;
+    }
+
+    pub(super) fn left(&mut self, rank: usize) {
+        self.ranks[rank] = State::Left;
+    }
+
+    /// Whether nobody is left whose word a verdict could wait for.
+    pub(super) fn all_said(&self) -> bool {
+        !self.ranks.contains(&State::Moving)
+    }
+
+    pub(super) fn all_left(&self) -> bool {
+        self.ranks.iter().all(|state| *state == State::Left)
+    }
+
+    /// Who says nothing; of those who have left, only where all others wait. None, when nobody waits any more.
+    pub(super) fn verdict(&mut self) -> Option<Vec<usize>> {
+        self.running = false;
+        let of = |wanted| {
+            let ranks = self.ranks.iter().enumerate();
+            ranks.filter(|(_, state)| **state == wanted).map(|(rank, _)| rank).collect::<Vec<_>>()
+        };
+        let silent = of(State::Moving);
+        let silent = if silent.is_empty() { of(State::Left) } else { silent };
+        let stuck = of(State::Stuck);
+        (!stuck.is_empty()).then_some(silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_silent_are_those_who_neither_wait_nor_have_left() {
+        let mut watch = Watch::new(4);
+        assert!(watch.stuck(0) && !watch.stuck(1));
+        watch.left(3);
+        assert!(!watch.all_said());
+        assert_eq!(watch.verdict(), Some(vec![2]));
+        watch.stuck(2);
+        assert!(watch.all_said());
+        assert_eq!(watch.verdict(), Some(vec![3]));
+        (0..3).for_each(|rank| watch.moves(rank));
+        assert_eq!(watch.verdict(), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! all_reduce, four ways. In each, one rank makes an element's result and the others copy it, or all make it by the same
+//! operations in the same order: so its bits are the same on every rank.
+
+use super::reducer::Reducer;
+use super::session::{Session, piece, share};
+use crate::error::GroupError;
+use crate::loader::Place;
+
+/// Every rank sends all it has to all others, and reduces everything in the order of ranks. One step.
+pub(super) fn one_phase(
+    session: &mut Session<'_>,
+    reducer: Reducer,
+    input: Place,
+    output: Place,
+) -> Result<(), GroupError> {
+    let (size, len) = (session.size(), input.len());
+    let stride = len.next_multiple_of(ALIGNMENT);
+    let scratch = session.scratch(size * stride)?;
+    let slot = |rank: usize| scratch.part(rank * stride, len);
+    session.with_work(|session, work| {
+        for peer in session.others() {
+            work.parts.push_back(session.expect(peer, slot(peer))?);
+        }
+        for peer in session.others() {
+            session.send(peer, input)?;
+        }
+        slot(session.rank()).copy_from(input);
+        while let Some(due) = work.parts.pop_front() {
+            session.arrived(due)?;
+        }
+        session.flush()
+    })?;
+    reducer.fold(output, (0..size).map(slot));
+    Ok(())
+}
+
+/// In step k each rank exchanges what it has with the rank whose number differs in bit k. For powers of two.
+pub(super) fn doubling(
+    session: &mut Session<'_>,
+    reducer: Reducer,
+    input: Place,
+    output: Place,
+) -> Result<(), GroupError> {
+    let (rank, len) = (session.rank(), input.len());
+    let stride = len.next_multiple_of(ALIGNMENT);
+    let scratch = session.scratch(3 * stride)?;
+    let slot = |index: usize| scratch.part(index % 3 * stride, len);
+    let (mut own, mut at) = (input, 0);
+    let mut distance = 1;
+    while distance < session.size() {
+        let peer = rank ^ distance;
+        session.send(peer, own)?;
+        let theirs = slot(at);
+        session.receive(peer, theirs)?;
+        session.flush()?;
+        let (low, high) = if rank < peer { (own, theirs) } else { (theirs, own) };
+        distance *= 2;
+        let whole = if distance >= session.size() { output } else { slot(at + 1) };
+        reducer.combine(whole, low, high);
+        // What is own now stays until the next step's send is over; the third slot is free by then.
+        (own, at) = (whole, at + 2);
+    }
+    reducer.finish(output);
+    Ok(())
+}
+
+/// Every rank owns a share: it gets that of all others, reduces it in the order of ranks, and sends it to all. In pieces, so that
+/// sums go out while others come in.
+///
+/// What one rank sends another is, step by step: its part of the other's share, and, [`AHEAD`] steps behind, the result of its own.
+pub(super) fn mesh(
+    session: &mut Session<'_>,
+    reducer: Reducer,
+    input: Place,
+    output: Place,
+) -> Result<(), GroupError> {
+    let (rank, size, width) = (session.rank(), session.size(), reducer.width());
+    let of = |whole: Place, owner: usize, step: usize| {
+        let range = share(whole.len() / width, width, size, owner);
+        piece(whole.part(range.start, range.len()), MESH_PIECE, step)
+    };
+    let longest = share(input.len() / width, width, size, 0).len();
+    let pieces = longest.div_ceil(MESH_PIECE);
+    let stride = longest.min(MESH_PIECE).next_multiple_of(ALIGNMENT);
+    let scratch = session.scratch((AHEAD + 1) * size * stride)?;
+    let slot = |step: usize, peer: usize| {
+        let len = of(input, rank, step).len();
+        scratch.part((step % (AHEAD + 1) * size + peer) * stride, len)
+    };
+    session.with_work(|session, work| {
+        for step in 0..pieces + AHEAD {
+            if step < pieces {
+                for peer in session.others() {
+                    work.parts.push_back(session.expect(peer, slot(step, peer))?);
+                }
+                for peer in session.others() {
+                    work.numbers.push_back(session.send(peer, of(input, peer, step))?);
+                }
+            }
+            let Some(step) = step.checked_sub(AHEAD) else { continue };
+            for due in work.parts.drain(..size - 1) {
+                session.arrived(due)?;
+            }
+            let (own, whole) = (of(input, rank, step), of(output, rank, step));
+            let first = rank == 0 && size > 2;
+            if first {
+                // The first of more than two terms is overwritten: that must not be what the user gave.
+                whole.copy_from(own);
+            }
+            let own = if first { whole } else { own };
+            let term = |peer: usize| if peer == rank { own } else { slot(step, peer) };
+            reducer.fold(whole, (0..size).map(term));
+            for peer in session.others() {
+                // In place the result lands where the part is sent from.
+                let number = work.numbers.pop_front().unwrap_or(0);
+                if input.address() == output.address() {
+                    session.sent(peer, number)?;
+                }
+                work.results.push_back(session.expect(peer, of(output, peer, step))?);
+            }
+            for peer in session.others() {
+                session.send(peer, whole)?;
+            }
+        }
+        while let Some(due) = work.results.pop_front() {
+            session.arrived(due)?;
+        }
+        session.flush()
+    })
+}
+
+/// Shares go round: each rank adds its own to what comes from the one before and hands it on, until the sum is whole; then the sums go
+/// round. Two neighbours only, whatever the number of ranks.
+pub(super) fn ring(
+    session: &mut Session<'_>,
+    reducer: Reducer,
+    input: Place,
+    output: Place,
+) -> Result<(), GroupError> {
+    let (rank, size, width) = (session.rank(), session.size(), reducer.width());
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let longest = share(input.len() / width, width, size, 0).len();
+    let pieces = longest.div_ceil(RING_PIECE);
+    let of = |whole: Place, round: usize, index: usize| {
+        let owner = (2 * size + rank - round % size) % size;
+        let range = share(whole.len() / width, width, size, owner);
+        piece(whole.part(range.start, range.len()), RING_PIECE, index)
+    };
+    let stride = longest.min(RING_PIECE).next_multiple_of(ALIGNMENT);
+    let scratch = session.scratch(RING_AHEAD * stride)?;
+    let rounds = (size - 1) * pieces;
+    session.with_work(|session, work| {
+        let mut expected = 0;
+        for index in 0..pieces {
+            work.numbers.push_back(session.send(next, of(input, 0, index))?);
+        }
+        for step in 0..rounds {
+            while expected < rounds.min(step + RING_AHEAD) {
+                let len = of(input, expected / pieces + 1, expected % pieces).len();
+                let slot = scratch.part(expected % RING_AHEAD * stride, len);
+                work.parts.push_back(session.expect(previous, slot)?);
+                expected += 1;
+            }
+            let (round, index) = (step / pieces, step % pieces);
+            let Some(due) = work.parts.pop_front() else { continue };
+            session.arrived(due)?;
+            let (own, sum) = (of(input, round + 1, index), of(output, round + 1, index));
+            reducer.combine(sum, scratch.part(step % RING_AHEAD * stride, own.len()), own);
+            if round + 2 == size {
+                reducer.finish(sum);
+            }
+            work.numbers.push_back(session.send(next, sum)?);
+        }
+        for step in 0..rounds {
+            let (round, index) = (step / pieces, step % pieces);
+            // What was sent from there on the first way round has left before the result lands.
+            if let Some(number) = work.numbers.pop_front() {
+                session.sent(next, number)?;
+            }
+            work.results.push_back(session.expect(previous, of(output, round + size, index))?);
+            if work.results.len() > RING_AHEAD || step + 1 == rounds {
+                let keep = if step + 1 == rounds { 0 } else { RING_AHEAD };
+                while work.results.len() > keep {
+                    let at = step + 1 - work.results.len();
+                    let Some(due) = work.results.pop_front() else { break };
+                    session.arrived(due)?;
+                    if at / pieces + 2 < size {
+                        session.send(next, of(output, at / pieces + size, at % pieces))?;
+                    }
+                }
+            }
+        }
+        session.flush()
+    })
+}
+
+/// Terms begin on cache lines.
+const ALIGNMENT: usize = 64;
+/// Steps that parts are ahead of results.
+const AHEAD: usize = 2;
+/// A piece stays in the second cache from its arrival until it has been added.
+const MESH_PIECE: usize = 128 << 10;
+const RING_PIECE: usize = 256 << 10;
+const RING_AHEAD: usize = 4;

@@ -1,0 +1,64 @@
+//! A reduction whose type is known at run time, over places.
+
+use crate::loader::{DataType, Element, Op, Place};
+use crate::with_element;
+
+/// What a collective does to elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reducer {
+    kind: DataType,
+    op: Op,
+    ranks: u32,
+}
+
+impl Reducer {
+    pub(super) fn new<T: Element>(op: Op, ranks: usize) -> Self {
+        Self { kind: T::TYPE, op, ranks: u32::try_from(ranks).unwrap_or(u32::MAX) }
+    }
+
+    /// Bytes of an element.
+    pub(super) fn width(self) -> usize {
+        self.kind.bytes()
+    }
+
+    /// `out = a op b`. `out` may be one of the two, and else overlaps neither.
+    pub(super) fn combine(self, out: Place, a: Place, b: Place) {
+        let op = self.op;
+        with_element!(self.kind, T => {
+            let into = out.elements_mut::<T>();
+            if out.address() == a.address() {
+                T::reduce(op, into, b.elements());
+            } else if out.address() == b.address() {
+                T::reduce_before(op, into, a.elements());
+            } else {
+                T::reduce_into(op, into, a.elements(), b.elements());
+            }
+        });
+    }
+
+    /// `out = terms[0] op terms[1] op …`, from the left. The first term is overwritten where there are more than two; `out` may be
+    /// the place of any term.
+    pub(super) fn fold(self, out: Place, terms: impl ExactSizeIterator<Item = Place>) {
+        let mut left = terms.len();
+        let mut whole = None;
+        for term in terms {
+            left -= 1;
+            let Some(so_far) = whole else {
+                whole = Some(term);
+                continue;
+            };
+            let into = if left == 0 { out } else { so_far };
+            self.combine(into, so_far, term);
+        }
+        if self.op == Op::Avg {
+            with_element!(self.kind, T => T::divide(out.elements_mut::<T>(), self.ranks));
+        }
+    }
+
+    /// Ends an average, where it was not [`Reducer::fold`] that made the sum.
+    pub(super) fn finish(self, whole: Place) {
+        if self.op == Op::Avg {
+            with_element!(self.kind, T => T::divide(whole.elements_mut::<T>(), self.ranks));
+        }
+    }
+}

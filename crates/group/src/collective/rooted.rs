@@ -1,0 +1,202 @@
+//! Collectives with a root: broadcast, reduce, gather, scatter.
+
+use super::reducer::Reducer;
+use super::session::{Session, piece};
+use crate::error::GroupError;
+use crate::loader::Place;
+use crate::mesh::SMALL;
+
+/// Small: by a tree, in which those who have it double in each step. Large: down a chain, in pieces.
+pub(super) fn broadcast(
+    session: &mut Session<'_>,
+    root: usize,
+    data: Place,
+) -> Result<(), GroupError> {
+    if data.len() <= SMALL {
+        return tree(session, root, data);
+    }
+    let size = session.size();
+    let (place, at) = chain(session, root);
+    let pieces = data.len().div_ceil(CHAIN_PIECE);
+    session.with_work(|session, work| {
+        if let Some(previous) = place.previous {
+            for index in 0..pieces {
+                work.parts.push_back(session.expect(previous, piece(data, CHAIN_PIECE, index))?);
+            }
+        }
+        for index in 0..pieces {
+            if let Some(due) = work.parts.pop_front() {
+                session.arrived(due)?;
+            }
+            if at + 1 < size {
+                session.send(place.next, piece(data, CHAIN_PIECE, index))?;
+            }
+        }
+        session.flush()
+    })
+}
+
+fn tree(session: &mut Session<'_>, root: usize, data: Place) -> Result<(), GroupError> {
+    let (size, own) = (session.size(), (session.rank() + session.size() - root) % session.size());
+    // The highest bit of a rank, counted from the root, says in which step it gets the data, and from whom.
+    let mut distance = 1;
+    if own > 0 {
+        distance = 1 << own.ilog2();
+        session.receive((own - distance + root) % size, data)?;
+        distance *= 2;
+    }
+    while own + distance < size {
+        session.send((own + distance + root) % size, data)?;
+        distance *= 2;
+    }
+    session.flush()
+}
+
+/// Small: all send to the root, which reduces in the order of ranks. Large: up a chain, in pieces, each rank adding its own.
+pub(super) fn reduce(
+    session: &mut Session<'_>,
+    reducer: Reducer,
+    root: usize,
+    input: Place,
+    output: Option<Place>,
+) -> Result<(), GroupError> {
+    let size = session.size();
+    if input.len() > SMALL {
+        return reduce_chain(session, reducer, root, input, output);
+    }
+    let Some(output) = output else {
+        session.send(root, input)?;
+        return session.flush();
+    };
+    let stride = input.len().next_multiple_of(ALIGNMENT);
+    let scratch = session.scratch(size * stride)?;
+    let slot = |rank: usize| scratch.part(rank * stride, input.len());
+    slot(session.rank()).copy_from(input);
+    for peer in session.others() {
+        session.receive(peer, slot(peer))?;
+    }
+    reducer.fold(output, (0..size).map(slot));
+    Ok(())
+}
+
+/// The root is the chain's last.
+fn reduce_chain(
+    session: &mut Session<'_>,
+    reducer: Reducer,
+    root: usize,
+    input: Place,
+    output: Option<Place>,
+) -> Result<(), GroupError> {
+    let (place, at) = chain(session, (root + 1) % session.size());
+    let pieces = input.len().div_ceil(REDUCE_PIECE);
+    let stride = input.len().min(REDUCE_PIECE).next_multiple_of(ALIGNMENT);
+    // Slots for what comes, and as many for sums on their way out.
+    let scratch = session.scratch(2 * AHEAD * stride)?;
+    let slot = |index: usize, len: usize| scratch.part(index % AHEAD * stride, len);
+    let sum = |index: usize, len: usize| scratch.part((AHEAD + index % AHEAD) * stride, len);
+    let of = |index: usize| piece(input, REDUCE_PIECE, index);
+    let last = at + 1 == session.size();
+    session.with_work(|session, work| {
+        for index in 0..pieces {
+            let own = of(index);
+            let Some(previous) = place.previous else {
+                session.send(place.next, own)?;
+                continue;
+            };
+            while work.results.len() < AHEAD.min(pieces) && index == 0 {
+                let ahead = work.results.len();
+                work.results.push_back(session.expect(previous, slot(ahead, of(ahead).len()))?);
+            }
+            let Some(due) = work.results.pop_front() else { continue };
+            session.arrived(due)?;
+            let whole = match output {
+                Some(output) if last => piece(output, REDUCE_PIECE, index),
+                _ => {
+                    // The sum that was in this place has left.
+                    if work.numbers.len() >= AHEAD
+                        && let Some(number) = work.numbers.pop_front()
+                    {
+                        session.sent(place.next, number)?;
+                    }
+                    sum(index, own.len())
+                }
+            };
+            reducer.combine(whole, slot(index, own.len()), own);
+            if last {
+                reducer.finish(whole);
+            } else {
+                work.numbers.push_back(session.send(place.next, whole)?);
+            }
+            let ahead = index + AHEAD;
+            if ahead < pieces {
+                work.results.push_back(session.expect(previous, slot(ahead, of(ahead).len()))?);
+            }
+        }
+        session.flush()
+    })
+}
+
+/// Block `r` of the root's output is rank r's input.
+pub(super) fn gather(
+    session: &mut Session<'_>,
+    root: usize,
+    input: Place,
+    output: Option<Place>,
+) -> Result<(), GroupError> {
+    let Some(output) = output else {
+        session.send(root, input)?;
+        return session.flush();
+    };
+    let block = |rank: usize| output.part(rank * input.len(), input.len());
+    session.with_work(|session, work| {
+        for peer in session.others() {
+            work.parts.push_back(session.expect(peer, block(peer))?);
+        }
+        own(block(session.rank()), input);
+        while let Some(due) = work.parts.pop_front() {
+            session.arrived(due)?;
+        }
+        Ok(())
+    })
+}
+
+/// Rank r's output is block `r` of the root's input.
+pub(super) fn scatter(
+    session: &mut Session<'_>,
+    root: usize,
+    input: Option<Place>,
+    output: Place,
+) -> Result<(), GroupError> {
+    let Some(input) = input else { return session.receive(root, output) };
+    let block = |rank: usize| input.part(rank * output.len(), output.len());
+    for peer in session.others() {
+        session.send(peer, block(peer))?;
+    }
+    own(output, block(session.rank()));
+    session.flush()
+}
+
+/// A rank's own block, unless it is where it belongs.
+pub(super) fn own(to: Place, from: Place) {
+    if to.address() != from.address() {
+        to.copy_from(from);
+    }
+}
+
+struct Links {
+    previous: Option<usize>,
+    next: usize,
+}
+
+/// A rank's neighbours in the chain that begins at `first`, and how many ranks stand before it.
+fn chain(session: &Session<'_>, first: usize) -> (Links, usize) {
+    let (rank, size) = (session.rank(), session.size());
+    let at = (rank + size - first) % size;
+    let previous = (at > 0).then_some((rank + size - 1) % size);
+    (Links { previous, next: (rank + 1) % size }, at)
+}
+
+const CHAIN_PIECE: usize = 256 << 10;
+const REDUCE_PIECE: usize = 128 << 10;
+const AHEAD: usize = 4;
+const ALIGNMENT: usize = 64;

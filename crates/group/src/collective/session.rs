@@ -1,0 +1,179 @@
+//! One collective on one rank: parts go out, parts come in.
+
+use std::collections::VecDeque;
+
+use crate::error::GroupError;
+use crate::loader::Place;
+use crate::mesh::{Mesh, SMALL};
+
+/// What collectives keep between calls, so that they allocate nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(super) parts: VecDeque<Due>,
+    pub(super) results: VecDeque<Due>,
+    pub(super) numbers: VecDeque<u64>,
+}
+
+impl Work {
+    /// Empty, with the room that it had.
+    fn emptied(mut self) -> Self {
+        self.parts.clear();
+        self.results.clear();
+        self.numbers.clear();
+        self
+    }
+}
+
+/// Ranks here are those of the group, not of the mesh.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    mesh: &'a mut Mesh,
+    work: &'a mut Work,
+    members: &'a [usize],
+    rank: usize,
+    /// The group, and which of its collectives this is.
+    name: (u32, u32),
+}
+
+/// A part that is to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    from: usize,
+    place: Place,
+    /// On the data lane; none, where it comes through a slot.
+    number: Option<u64>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        mesh: &'a mut Mesh,
+        work: &'a mut Work,
+        members: &'a [usize],
+        rank: usize,
+        name: (u32, u32),
+    ) -> Self {
+        Self { mesh, work, members, rank, name }
+    }
+
+    /// Runs an algorithm with lists that are empty and have room.
+    pub(super) fn with_work<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self, &mut Work) -> Result<T, GroupError>,
+    ) -> Result<T, GroupError> {
+        let mut work = std::mem::take(self.work).emptied();
+        let ended = run(self, &mut work);
+        *self.work = work;
+        ended
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// All other ranks, each rank beginning with the one after it, so that not all turn to one.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, size) = (self.rank, self.members.len());
+        (1..size).map(move |distance| (rank + distance) % size)
+    }
+
+    /// Sends a part. Its memory is free after [`Session::sent`] or [`Session::flush`]. An empty one is none.
+    pub(super) fn send(&mut self, to: usize, place: Place) -> Result<u64, GroupError> {
+        if place.is_empty() {
+            return Ok(0);
+        }
+        self.mesh.send_part(self.members[to], self.name, place)
+    }
+
+    /// Sends a part without bytes.
+    pub(super) fn signal(&mut self, to: usize) -> Result<(), GroupError> {
+        self.mesh.send_part(self.members[to], self.name, Place::empty()).map(drop)
+    }
+
+    /// Waits for a part without bytes.
+    pub(super) fn await_signal(&mut self, from: usize) -> Result<(), GroupError> {
+        self.mesh.take_part(self.members[from], self.name, Place::empty())
+    }
+
+    /// Says where the next part of a rank goes.
+    pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
+        let number = if place.len() > SMALL {
+            Some(self.mesh.expect_part(self.members[from], place)?)
+        } else {
+            None
+        };
+        Ok(Due { from, place, number })
+    }
+
+    /// Waits for a part. Those of one rank are waited for in the order in which they were expected.
+    pub(super) fn arrived(&mut self, due: Due) -> Result<(), GroupError> {
+        let Due { from, place, number } = due;
+        match number {
+            Some(number) => self.mesh.await_part(self.members[from], number),
+            None if place.is_empty() => Ok(()),
+            None => self.mesh.take_part(self.members[from], self.name, place),
+        }
+    }
+
+    /// Expects a part and waits for it.
+    pub(super) fn receive(&mut self, from: usize, place: Place) -> Result<(), GroupError> {
+        let due = self.expect(from, place)?;
+        self.arrived(due)
+    }
+
+    /// Waits until the memory of a part is free; `number` is what [`Session::send`] answered.
+    pub(super) fn sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
+        if number == 0 { Ok(()) } else { self.mesh.await_sent(self.members[to], number) }
+    }
+
+    /// Waits until the memory of all parts is free.
+    pub(super) fn flush(&mut self) -> Result<(), GroupError> {
+        for member in self.members {
+            self.mesh.flush(*member)?;
+        }
+        Ok(())
+    }
+
+    /// Memory for this collective alone.
+    pub(super) fn scratch(&mut self, bytes: usize) -> Result<Place, GroupError> {
+        self.mesh.scratch(bytes)
+    }
+}
+
+/// Where share `index` of `count` elements begins and ends, in bytes, when they are dealt to `shares`: the first get one more.
+pub(super) fn share(
+    count: usize,
+    width: usize,
+    shares: usize,
+    index: usize,
+) -> std::ops::Range<usize> {
+    let (each, more) = (count / shares, count % shares);
+    let at = |index: usize| (index * each + index.min(more)) * width;
+    at(index)..at(index + 1)
+}
+
+/// Part `index` of a place in pieces of `piece` bytes.
+pub(super) fn piece(place: Place, piece: usize, index: usize) -> Place {
+    place.part(index.saturating_mul(piece), piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_all_and_in_order() {
+        for (count, shares) in [(0, 3), (1, 3), (7, 3), (10_000_001, 3), (6, 3)] {
+            let mut end = 0;
+            for index in 0..shares {
+                let range = share(count, 4, shares, index);
+                assert_eq!(range.start, end);
+                end = range.end;
+            }
+            assert_eq!(end, count * 4);
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! A group: ranks that send each other messages and call collectives.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::bootstrap::{Bootstrap, Hub, Remote};
+use crate::collective::{Session, Work};
+use crate::error::GroupError;
+use crate::loader::{Buffer, Element, Library, Net};
+use crate::memory::Registered;
+use crate::mesh::{Mesh, Parts};
+use crate::messages::Entry;
+use crate::tuning::Tuning;
+
+/// How a group is made.
+#[derive(Debug)]
+pub struct Builder {
+    library: Arc<Library>,
+    device: Option<usize>,
+    timeout: Duration,
+    progress_thread: bool,
+    tuning: Tuning,
+}
+
+impl Builder {
+    /// Over an open plugin.
+    pub fn new(library: &Arc<Library>) -> Self {
+        Self {
+            library: Arc::clone(library),
+            device: None,
+            timeout: TIMEOUT,
+            progress_thread: false,
+            tuning: Tuning::default(),
+        }
+    }
+
+    /// The plugin's device. Default: the rank, modulo the number of devices.
+    #[must_use]
+    pub fn device(mut self, device: Option<usize>) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// How long nothing may move in a call before it is given up. Default: 60 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Whether the thread that makes progress between calls looks every 50 µs while anything moves, so that others need not wait for this
+    /// rank's next call. Default: it looks every 2 ms, so that nobody waits for ever.
+    #[must_use]
+    pub fn progress_thread(mut self, wanted: bool) -> Self {
+        self.progress_thread = wanted;
+        self
+    }
+
+    /// The table of algorithms. Rank 0's is everybody's.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// Joins the group that meets at `place`. All its ranks call it. No connection is made here: each comes about when it is first
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// The rendezvous' ([`GroupError::Bootstrap`], [`GroupError::Timeout`] with the ranks that did not come), the plugin's, and
+    /// [`GroupError::Usage`] for a device that is not there.
+    pub fn join(self, place: Remote) -> Result<Group, GroupError> {
+        self.join_with(place, None)
+    }
+
+    /// The same in the process that holds the rendezvous. It is kept until every rank has left.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::join`].
+    pub fn join_with(self, mut place: Remote, hub: Option<Hub>) -> Result<Group, GroupError> {
+        let (rank, size) = (place.rank(), place.size());
+        let started = self.start(&mut place, hub.is_some());
+        let (mesh, tuning) = match started {
+            Ok((net, device, here)) => {
+                let parts = Parts {
+                    net,
+                    device,
+                    place,
+                    timeout: self.timeout,
+                    crowd: here.crowd,
+                    hub: here.hub,
+                    aborted: Arc::default(),
+                };
+                (parts, here.tuning)
+            }
+            Err(why) => {
+                place.give_up(&why);
+                return Err(why);
+            }
+        };
+        let aborted = Arc::clone(&mesh.aborted);
+        let state = State { mesh: Mesh::new(mesh), work: Work::default(), blocks: Vec::new() };
+        let state = Arc::new(Mutex::new(state));
+        let mover = Some(Mover::start(&state, if self.progress_thread { BRISK } else { CALM })?);
+        let scopes = AtomicU32::new(1);
+        let timeout = self.timeout;
+        let shared = Arc::new(Shared { mover, state, tuning, aborted, scopes, timeout, hub });
+        Ok(Group { shared, scope: 0, members: (0..size).collect(), rank, calls: Arc::default() })
+    }
+
+    fn start(
+        &self,
+        place: &mut Remote,
+        has_hub: bool,
+    ) -> Result<(Arc<Net>, usize, Here), GroupError> {
+        let net = Net::init(&self.library, place.identity())?;
+        let devices = net.devices()?;
+        if devices == 0 {
+            return Err(GroupError::Load("the plugin has no device".to_owned()));
+        }
+        let device = self.device.unwrap_or_else(|| place.rank() % devices);
+        if device >= devices {
+            return Err(GroupError::Usage(format!(
+                "device {device} was asked for, there are {devices}"
+            )));
+        }
+        let own = Greeting { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
+        let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
+        let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        Ok((net, device, Here::of(&texts, place.rank())?))
+    }
+}
+
+/// Default of [`Builder::timeout`].
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What ranks tell each other first, as lines.
+struct Greeting<'a> {
+    hub: bool,
+    host: String,
+    cpus: String,
+    tuning: &'a Tuning,
+}
+
+impl Greeting<'_> {
+    fn to_text(&self) -> String {
+        let Self { hub, host, cpus, tuning } = self;
+        format!("{VERSION}\n{}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
+    }
+}
+
+/// What a rank makes of it.
+struct Here {
+    tuning: Tuning,
+    crowd: (usize, usize),
+    hub: Option<usize>,
+}
+
+impl Here {
+    fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
+        let mut greetings = Vec::new();
+        for (other, text) in texts.iter().enumerate() {
+            let fields: Vec<_> = text.as_ref().splitn(5, '\n').collect();
+            let [VERSION, hub, host, cpus, tuning] = fields[..] else {
+                let theirs = fields.first().copied().unwrap_or_default();
+                return Err(GroupError::Bootstrap(format!(
+                    "rank {other} says {theirs:?}, rank {rank} {VERSION:?}: two versions of this library"
+                )));
+            };
+            greetings.push((hub == "1", host, cpus, tuning));
+        }
+        let own = greetings.get(rank).map_or("", |greeting| greeting.1);
+        let near: Vec<_> = greetings.iter().filter(|greeting| greeting.1 == own).collect();
+        let masks = near.iter().map(|greeting| greeting.2);
+        let tuning = greetings.first().map_or("", |greeting| greeting.3).parse()?;
+        let hub = greetings.iter().position(|greeting| greeting.0);
+        Ok(Self { tuning, crowd: (near.len(), union(masks)), hub })
+    }
+}
+
+const VERSION: &str = "ironrail-group 1";
+
+/// Tells machines apart.
+fn host() -> String {
+    let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The CPUs that this thread may use, as the kernel writes them: hexadecimal words, the lowest last.
+fn cpus() -> String {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
+    line.map_or_else(|| "1".to_owned(), |mask| mask.trim().to_owned())
+}
+
+/// How many CPUs are in any of these masks.
+fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
+    let mut all: Vec<u8> = Vec::new();
+    for mask in masks {
+        let digits = mask.chars().rev().filter_map(|digit| digit.to_digit(16));
+        for (place, digit) in digits.enumerate() {
+            if all.len() <= place {
+                all.push(0);
+            }
+            all[place] |= u8::try_from(digit).unwrap_or(0);
+        }
+    }
+    all.iter().map(|digit| digit.count_ones() as usize).sum()
+}
+
+/// Makes progress between calls.
+#[derive(Debug)]
+struct Mover {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mover {
+    fn start(state: &Arc<Mutex<State>>, moving: Duration) -> Result<Self, GroupError> {
+        let stop = Arc::<AtomicBool>::default();
+        let (ours, state) = (Arc::clone(&stop), Arc::clone(state));
+        let run = move || {
+            let mut rest = moving;
+            while !ours.load(Ordering::Acquire) {
+                let moved = match state.try_lock() {
+                    // Whoever waits makes progress itself.
+                    Err(_) => false,
+                    Ok(mut state) => match state.mesh.turn(None) {
+                        Ok(moved) => moved,
+                        Err(_) => return,
+                    },
+                };
+                rest = if moved { moving } else { (rest * 2).min(CALM) };
+                thread::sleep(rest);
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("progress".to_owned())
+            .spawn(run)
+            .map_err(|error| GroupError::System { what: "starting a thread", error })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+const BRISK: Duration = Duration::from_micros(50);
+const CALM: Duration = Duration::from_millis(2);
+
+/// A rank's membership in a group: messages between two ranks, and collectives of all.
+///
+/// It is a handle: clones are the same membership. One thread's calls are in order; calls of several threads are made one at a
+/// time, and collectives of one group must not be called by several threads at once. Progress is made inside calls, of this group or
+/// any that was split from it, and by the progress thread where one was asked for: a rank that computes between calls keeps those
+/// waiting that send it long messages.
+///
+/// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others, one that stops [`GroupError::Timeout`] with its rank, by
+/// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the
+/// memory of every call is free, and every later call says the first cause again. No call panics, aborts the process or hangs. A
+/// rank that drops its last handle leaves: what it has sent still arrives, and only those who need it see that it is gone.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scope: u32,
+    /// Ranks of the mesh, by rank of this group.
+    pub(crate) members: Arc<[usize]>,
+    rank: usize,
+    /// How many collectives there were.
+    calls: Arc<AtomicU32>,
+}
+
+/// Behind all handles.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    mover: Option<Mover>,
+    state: Arc<Mutex<State>>,
+    tuning: Tuning,
+    aborted: Arc<AtomicBool>,
+    /// The lowest number that no group has here.
+    scopes: AtomicU32,
+    timeout: Duration,
+    hub: Option<Hub>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) mesh: Mesh,
+    work: Work,
+    /// Lists of operations that blocks have used before.
+    pub(crate) blocks: Vec<Vec<Entry>>,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.mover = None;
+        let ended = self.lock().mesh.close();
+        if let Err(why) = ended {
+            log::debug!("a group ends with an error: {why}");
+        }
+        if let Some(hub) = &self.hub {
+            hub.wait_for_all_to_leave(self.timeout);
+        }
+    }
+}
+
+impl Group {
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The table of algorithms, which is rank 0's.
+    pub fn tuning(&self) -> &Tuning {
+        &self.shared.tuning
+    }
+
+    /// What a wait is bounded by.
+    pub fn timeout(&self) -> Duration {
+        self.shared.timeout
+    }
+
+    /// Zeroed memory of `count` elements that the plugin may read and write where it is. It is registered with a peer's connection when
+    /// it is first used there.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for more than fits memory, [`GroupError::System`] where the system has no more.
+    pub fn buffer<T: Element>(&self, count: usize) -> Result<Registered<T>, GroupError> {
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| {
+                GroupError::InvalidArgument(format!("{count} elements do not fit memory"))
+            })?;
+        let buffer = Buffer::new(bytes)?;
+        self.register(&buffer);
+        Ok(Registered::new(buffer, count))
+    }
+
+    /// Makes a buffer's slices go on the wire from where they are, as those of [`Group::buffer`].
+    pub fn register(&self, buffer: &Buffer) {
+        self.shared.lock().mesh.add(buffer);
+    }
+
+    /// How many times registered memory was registered with a connection so far. It stands still once every buffer was used with
+    /// every peer that it is used with.
+    pub fn registrations(&self) -> u64 {
+        self.shared.lock().mesh.registrations()
+    }
+
+    /// The plugin's device that this rank uses.
+    pub fn device(&self) -> usize {
+        self.shared.lock().mesh.device()
+    }
+
+    /// The plugin.
+    pub fn net(&self) -> Arc<Net> {
+        Arc::clone(self.shared.lock().mesh.net())
+    }
+
+    /// Ends every rank's calls, of this and all groups that were split from one: from now on they say [`GroupError::Aborted`]. It does
+    /// not wait for calls of other threads, and may be called while they wait.
+    pub fn abort(&self) {
+        self.shared.aborted.store(true, Ordering::Release);
+        // A thread that waits sees the flag and tells the others.
+        if let Ok(mut state) = self.shared.state.try_lock() {
+            let _ = state.mesh.check();
+        }
+    }
+
+    /// Makes groups of the ranks that give the same color, ranked by key, then by rank here. A rank that gives no color gets no
+    /// group. All ranks call it.
+    ///
+    /// # Errors
+    ///
+    /// As a collective's.
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, GroupError> {
+        let own = [
+            color.map_or(-1, i64::from),
+            key,
+            i64::from(self.shared.scopes.load(Ordering::Relaxed)),
+        ];
+        let mut all = vec![0_i64; 3 * self.size()];
+        self.all_gather(&own, &mut all)?;
+        let rows: Vec<_> = all.chunks(3).map(|row| (row[0], row[1], row[2])).collect();
+        let first = rows.iter().map(|row| row.2).max().unwrap_or(0);
+        let mut colors: Vec<_> = rows.iter().map(|row| row.0).filter(|color| *color >= 0).collect();
+        colors.sort_unstable();
+        colors.dedup();
+        let scope = |number: usize| {
+            let number = i64::try_from(number).unwrap_or(i64::MAX).saturating_add(first);
+            u32::try_from(number)
+                .map_err(|_| GroupError::InvalidArgument("too many groups".to_owned()))
+        };
+        self.shared.scopes.store(scope(colors.len())?, Ordering::Relaxed);
+        let Some(color) = color.map(i64::from) else { return Ok(None) };
+        let mut ranks: Vec<_> = (0..rows.len()).filter(|rank| rows[*rank].0 == color).collect();
+        ranks.sort_by_key(|rank| (rows[*rank].1, *rank));
+        let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or(0);
+        let number = colors.iter().position(|other| *other == color).unwrap_or(0);
+        Ok(Some(Self {
+            shared: Arc::clone(&self.shared),
+            scope: scope(number)?,
+            members: ranks.into_iter().map(|rank| self.members[rank]).collect(),
+            rank,
+            calls: Arc::default(),
+        }))
+    }
+
+    /// Exchanges small parts over the rendezvous instead of the network: for what is not to be measured. All ranks of the first group
+    /// call it; at most [`crate::bootstrap::PART_BYTES_MAX`] bytes each.
+    ///
+    /// # Errors
+    ///
+    /// The rendezvous'.
+    pub fn meet(&self, part: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
+        // Without the lock, so that progress goes on meanwhile.
+        let round = self.shared.lock().mesh.place().begin_round(part)?;
+        round.wait(self.shared.timeout)
+    }
+
+    /// Tells the rendezvous why this rank gives up, before it closes anything. Whether it was heard.
+    pub fn give_up(&self, why: &GroupError) -> bool {
+        self.shared.lock().mesh.place().give_up(why)
+    }
+
+    /// Whether `rank` is one of this group, and which of the mesh's.
+    pub(crate) fn rank_of(&self, rank: usize) -> Result<usize, GroupError> {
+        self.members.get(rank).copied().ok_or_else(|| {
+            GroupError::InvalidArgument(format!("there is no rank {rank} among {}", self.size()))
+        })
+    }
+
+    pub(crate) fn collective<T>(
+        &self,
+        run: impl FnOnce(&mut Session<'_>) -> Result<T, GroupError>,
+    ) -> Result<T, GroupError> {
+        let mut state = self.shared.lock();
+        state.mesh.check()?;
+        let name = (self.scope, self.calls.fetch_add(1, Ordering::Relaxed));
+        let State { mesh, work, .. } = &mut *state;
+        run(&mut Session::new(mesh, work, &self.members, self.rank, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_ranks_share_count_once() {
+        assert_eq!(union(["3", "3"].into_iter()), 2);
+        assert_eq!(union(["1", "2", "00000001,00000000"].into_iter()), 3);
+        assert_eq!(union(["ff,ffffffff"].into_iter()), 40);
+    }
+}

@@ -1,0 +1,139 @@
+//! Sends and receives of places: what carries a group's operations.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::{Comm, ReceiveComm, Region, STALE, SendComm, UNWRITTEN};
+use crate::error::{GroupError, MemoryError};
+use crate::loader::calls::Lists;
+use crate::loader::memory::Memory;
+use crate::loader::net::check;
+use crate::loader::place::Place;
+
+/// What the plugin is still doing with a place. Dropped before it is done, it is abandoned, and the place stays in use until the
+/// comm is closed.
+#[derive(Debug)]
+pub(crate) struct Post {
+    raw: NonNull<c_void>,
+    receives: bool,
+    len: usize,
+    comm: Arc<Comm>,
+}
+
+// SAFETY: as for `Comm`: NCCL may test on another thread than it sends from.
+unsafe impl Send for Post {}
+
+impl SendComm {
+    pub(crate) fn register_memory(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+        Region::of(&self.0, memory)
+    }
+
+    /// Sends a place, which lies in the region. `None`: cannot be posted now, call again.
+    pub(crate) fn post(
+        &self,
+        place: Place,
+        region: &Region,
+        tag: c_int,
+    ) -> Result<Option<Post>, GroupError> {
+        region.holds(&self.0, place)?;
+        let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
+        let mut request = stale;
+        let (comm, data) = (self.0.raw.as_ptr(), place.pointer().cast());
+        let (len, region) = (place.len(), region.raw);
+        // SAFETY: the comm is open, and the bytes are registered on it and alive by the law of `place`.
+        let code =
+            unsafe { self.0.net.calls().isend(comm, data, len, tag, region, &raw mut request) };
+        check("isend", code?)?;
+        if request == stale {
+            let why = "isend succeeded without writing its request";
+            return Err(GroupError::Contract(why.to_owned()));
+        }
+        Ok(Post::new(request, false, len, &self.0))
+    }
+}
+
+impl ReceiveComm {
+    pub(crate) fn register_memory(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+        Region::of(&self.0, memory)
+    }
+
+    /// Receives one message into a place, which lies in the region. `None`: call again.
+    pub(crate) fn post(
+        &self,
+        place: Place,
+        region: &Region,
+        tag: c_int,
+    ) -> Result<Option<Post>, GroupError> {
+        region.holds(&self.0, place)?;
+        let mut data: *mut c_void = place.pointer().cast();
+        let (mut len, mut tag, mut region, mut parent) =
+            (place.len(), tag, region.raw, ptr::null_mut());
+        let lists = Lists {
+            data: &raw mut data,
+            sizes: &raw mut len,
+            tags: &raw mut tag,
+            regions: &raw mut region,
+            parents: &raw mut parent,
+        };
+        let mut request = ptr::null_mut();
+        let comm = self.0.raw.as_ptr();
+        // SAFETY: as in `SendComm::post`; the lists have one entry each and live through the call.
+        let code = unsafe { self.0.net.calls().irecv(comm, 1, &lists, &raw mut request) };
+        check("irecv", code?)?;
+        Ok(Post::new(request, true, place.len(), &self.0))
+    }
+}
+
+impl Post {
+    fn new(raw: *mut c_void, receives: bool, len: usize, comm: &Arc<Comm>) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw, receives, len, comm: Arc::clone(comm) })
+    }
+
+    /// How many bytes were moved, once they are. It must not be tested again then.
+    pub(crate) fn test(&self) -> Result<Option<usize>, GroupError> {
+        let mut done = UNWRITTEN;
+        let mut sizes = [0; net_abi::MAX_GROUP];
+        // SAFETY: the request is alive: it has not been answered done, and its comm is open; the array is as long as any group.
+        let code = unsafe {
+            self.comm.net.calls().test(self.raw.as_ptr(), &raw mut done, sizes.as_mut_ptr())
+        };
+        check("test", code)?;
+        match done {
+            0 => Ok(None),
+            UNWRITTEN => {
+                Err(GroupError::Contract("test succeeded without writing done".to_owned()))
+            }
+            _ if !self.receives => Ok(Some(self.len)),
+            _ => usize::try_from(sizes[0])
+                .map(Some)
+                .map_err(|_| GroupError::Contract(format!("test answered a size of {}", sizes[0]))),
+        }
+    }
+}
+
+impl Region {
+    pub(super) fn of(comm: &Arc<Comm>, memory: &Arc<Memory>) -> Result<Self, GroupError> {
+        let data = memory.base().as_ptr().cast();
+        let len = memory.len().max(1);
+        let place = comm.raw.as_ptr();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the comm is open, and the region holds the memory until it is deregistered.
+        let code =
+            unsafe { comm.net.calls().reg_mr(place, data, len, net_abi::PTR_HOST, &raw mut raw) };
+        check("regMr", code?)?;
+        // Null is a region too: some plugins need none for host memory.
+        Ok(Self { raw, comm: Arc::clone(comm), memory: Arc::clone(memory) })
+    }
+
+    fn holds(&self, comm: &Arc<Comm>, place: Place) -> Result<(), MemoryError> {
+        let base = self.memory.base().as_ptr().addr();
+        let inside =
+            place.address() >= base && place.address() + place.len() <= base + self.memory.len();
+        if inside && Arc::ptr_eq(&self.comm, comm) {
+            Ok(())
+        } else {
+            Err(MemoryError::ForeignRegion)
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Where an operation of a group reads or writes, without the lifetime of the borrow that it came from.
+//!
+//! An operation may be carried on by several calls, and by another thread than the one that began it, so no lifetime can say how
+//! long it uses its memory. The law that takes its place: who begins an operation with a place keeps that memory alive, and
+//! untouched by others, until the operation has ended or the comms it was posted on are closed. The blocking calls keep it by
+//! holding the borrow until then, requests by owning the memory, and both by closing the comms when a group fails.
+
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use super::element::Element;
+
+/// Some bytes of memory. An empty one dangles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is an address and a length. By the law above nobody else touches the bytes.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// To be read only.
+    pub(crate) fn reading<T: Element>(elements: &[T]) -> Self {
+        Self { base: NonNull::from(elements).cast(), len: size_of_val(elements) }
+    }
+
+    /// To be read and written.
+    pub(crate) fn writing<T: Element>(elements: &mut [T]) -> Self {
+        let len = size_of_val(elements);
+        Self { base: NonNull::from(elements).cast(), len }
+    }
+
+    pub(crate) const fn empty() -> Self {
+        Self { base: NonNull::dangling(), len: 0 }
+    }
+
+    pub(super) fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn address(self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
+    pub(super) fn pointer(self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// `len` bytes from byte `start` on; what lies outside is cut off.
+    pub(crate) fn part(self, start: usize, len: usize) -> Self {
+        let start = start.min(self.len);
+        let len = len.min(self.len - start);
+        // SAFETY: `start` is within the memory, or one past its end.
+        Self { base: unsafe { self.base.add(start) }, len }
+    }
+
+    /// As many bytes of `source` as both have.
+    pub(crate) fn copy_from(self, source: Self) {
+        let len = self.len.min(source.len);
+        // SAFETY: both are alive by the law of this file; they may overlap, as where a rank gives to itself.
+        unsafe { ptr::copy(source.pointer(), self.pointer(), len) };
+    }
+
+    /// Copies out into a slice, as much as both have.
+    pub(crate) fn copy_to(self, into: &mut [u8]) {
+        Self::writing(into).copy_from(self);
+    }
+
+    /// The bytes as elements; what is left over at the end is cut off. The place must be aligned for them.
+    pub(crate) fn elements<'a, T: Element>(self) -> &'a [T] {
+        let start = self.base.cast::<T>();
+        assert!(start.is_aligned(), "a place is made of elements, and cut at elements");
+        // SAFETY: alive by the law of this file, aligned, and any bits are a `T`.
+        unsafe { slice::from_raw_parts(start.as_ptr(), self.len / size_of::<T>()) }
+    }
+
+    /// As [`Place::elements`]; no other view of the bytes may be in use.
+    pub(crate) fn elements_mut<'a, T: Element>(self) -> &'a mut [T] {
+        let start = self.base.cast::<T>();
+        assert!(start.is_aligned(), "a place is made of elements, and cut at elements");
+        // SAFETY: as in `elements`, and made of memory that may be written.
+        unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.len / size_of::<T>()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_end_where_their_whole_ends() {
+        let mut bytes = [1_u8, 2, 3, 4, 5];
+        let whole = Place::writing(&mut bytes);
+        assert_eq!(whole.part(3, 9).elements::<u8>(), [4, 5]);
+        assert!(whole.part(9, 1).is_empty());
+        whole.part(0, 2).copy_from(whole.part(3, 2));
+        assert_eq!(whole.elements::<u8>(), [4, 5, 3, 4, 5]);
+    }
+}

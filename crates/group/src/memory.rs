@@ -1,0 +1,82 @@
+//! Memory that messages go from and come to, as users hold it.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::loader::{Buffer, Element};
+
+/// Elements in registered memory; a slice in every other respect. Made by [`crate::group::Group::buffer`].
+#[derive(Debug)]
+pub struct Registered<T> {
+    buffer: Buffer,
+    count: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> Registered<T> {
+    pub(crate) fn new(buffer: Buffer, count: usize) -> Self {
+        Self { buffer, count, elements: PhantomData }
+    }
+}
+
+impl<T: Element> Deref for Registered<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        let whole = 0..self.count * size_of::<T>();
+        self.buffer
+            .slice(whole)
+            .expect("the buffer was made for these elements, and nothing claims it")
+    }
+}
+
+impl<T: Element> DerefMut for Registered<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let whole = 0..self.count * size_of::<T>();
+        self.buffer
+            .slice_mut(whole)
+            .expect("the buffer was made for these elements, and nothing claims it")
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Elements that an operation can own while it goes on: they stay where they are when their owner is moved.
+pub trait Source<T: Element>: sealed::Sealed {
+    /// All of them.
+    fn elements(&self) -> &[T];
+}
+
+/// The same for an operation that writes.
+pub trait Target<T: Element>: Source<T> {
+    /// All of them.
+    fn elements_mut(&mut self) -> &mut [T];
+}
+
+macro_rules! owners {
+    ($($owner:ty),*) => {$(
+        impl<T: Element> sealed::Sealed for $owner {}
+        impl<T: Element> Source<T> for $owner {
+            fn elements(&self) -> &[T] {
+                self
+            }
+        }
+    )*};
+}
+
+owners!(Vec<T>, Box<[T]>, Arc<[T]>, Registered<T>);
+
+macro_rules! writable {
+    ($($owner:ty),*) => {$(
+        impl<T: Element> Target<T> for $owner {
+            fn elements_mut(&mut self) -> &mut [T] {
+                self
+            }
+        }
+    )*};
+}
+
+writable!(Vec<T>, Box<[T]>, Registered<T>);

@@ -1,0 +1,62 @@
+//! Why a group has failed: the first cause, said by every call from then on.
+
+use std::time::Duration;
+
+use crate::bootstrap::News;
+use crate::error::GroupError;
+
+/// The first cause.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    Lost {
+        rank: usize,
+        why: String,
+    },
+    /// `awaited`: what this rank waited for.
+    Silent {
+        ranks: Vec<usize>,
+        awaited: String,
+        limit: Duration,
+    },
+    Aborted {
+        rank: usize,
+    },
+    Other(String),
+}
+
+impl Failure {
+    /// None: nothing that fails a group.
+    pub(super) fn of(
+        news: News,
+        awaited: impl FnOnce() -> String,
+        limit: Duration,
+        hub: Option<usize>,
+    ) -> Option<Self> {
+        Some(match news {
+            News::Left { .. } => return None,
+            News::Lost { rank, why } => Self::Lost { rank, why },
+            News::Aborted { rank } => Self::Aborted { rank },
+            News::Silent { ranks } => Self::Silent { ranks, awaited: awaited(), limit },
+            News::Alone => match hub {
+                Some(rank) => Self::Lost { rank, why: "its rendezvous is gone".to_owned() },
+                None => Self::Other("the rendezvous is gone".to_owned()),
+            },
+        })
+    }
+
+    pub(super) fn error(&self) -> GroupError {
+        match self.clone() {
+            Self::Lost { rank, why } => GroupError::PeerLost { rank, why },
+            Self::Silent { ranks, awaited, limit } => {
+                let whom = match &*ranks {
+                    [] => format!("{awaited}, as all ranks wait and none moves"),
+                    [rank] => format!("rank {rank}, which did not arrive"),
+                    _ => format!("ranks {ranks:?}, which did not arrive"),
+                };
+                GroupError::Timeout { peers: ranks, whom, limit }
+            }
+            Self::Aborted { rank } => GroupError::Aborted { rank },
+            Self::Other(why) => GroupError::Bootstrap(why),
+        }
+    }
+}

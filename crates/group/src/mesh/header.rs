@@ -1,0 +1,94 @@
+//! What stands before every small message, and before a large one in its place.
+
+use crate::loader::DataType;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A message between two ranks, all of it.
+    Short,
+    /// The same without its bytes, which travel on the bulk lane, in the order of these headers.
+    Long,
+    /// A part of a collective.
+    Part,
+}
+
+/// Travels before the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    /// Of a message's elements, as [`DataType`] is numbered.
+    pub(super) element: u8,
+    /// The group within the mesh.
+    pub(super) scope: u32,
+    /// The user's tag; of a part, the number of its collective.
+    pub(super) tag: u32,
+    /// Bytes that follow, or that come on the bulk lane.
+    pub(super) len: u64,
+}
+
+/// On a cache line's half, so that elements behind it are aligned.
+pub(super) const HEADER_BYTES: usize = 32;
+const MAGIC: u32 = u32::from_le_bytes(*b"IRG\x01");
+
+impl Header {
+    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+        let kind = match self.kind {
+            Kind::Short => 1,
+            Kind::Long => 2,
+            Kind::Part => 3,
+        };
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4] = kind;
+        bytes[5] = self.element;
+        bytes[8..12].copy_from_slice(&self.scope.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// None: no peer of ours wrote that, or not of this version.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        if word(0)? != MAGIC {
+            return None;
+        }
+        let kind = match bytes.get(4)? {
+            1 => Kind::Short,
+            2 => Kind::Long,
+            3 => Kind::Part,
+            _ => return None,
+        };
+        let len = u64::from(word(16)?) | u64::from(word(20)?) << 32;
+        Some(Self { kind, element: *bytes.get(5)?, scope: word(8)?, tag: word(12)?, len })
+    }
+}
+
+/// A type's number in a header.
+pub(super) fn number(kind: DataType) -> u8 {
+    let place = DataType::ALL.iter().position(|other| *other == kind).unwrap_or(0);
+    u8::try_from(place).unwrap_or(0)
+}
+
+/// The name of a type's number.
+pub(super) fn name(number: u8) -> &'static str {
+    DataType::ALL.get(usize::from(number)).map_or("an unknown type", |kind| kind.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let (scope, tag, len) = (7, u32::MAX, u64::MAX - 5);
+        for kind in [Kind::Short, Kind::Long, Kind::Part] {
+            let header = Header { kind, element: 12, scope, tag, len };
+            let bytes = header.encode();
+            assert_eq!(Header::decode(&bytes), Some(header));
+            assert_eq!(Header::decode(&bytes[..23]), None);
+        }
+        assert_eq!(Header::decode(&[0xFF; HEADER_BYTES]), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! Messages of known sizes, in order, one way to or from one peer.
+//!
+//! Both ends cut a message into pieces of [`PIECE`] bytes. A piece of registered memory goes on the wire from where it is, any
+//! other by a slot of the lane's own staging memory. Only the oldest request is tested, as NCCL does.
+
+use std::collections::VecDeque;
+
+use super::registry::{End, Registry};
+use crate::error::GroupError;
+use crate::loader::{Buffer, Place, Post, Region};
+
+/// The largest message that the plugin is given.
+pub(super) const PIECE: usize = 512 << 10;
+/// Pieces outstanding.
+const WINDOW: usize = 8;
+/// Slots of staging memory: one is copied while others are on their way.
+const SLOTS: usize = 3;
+
+/// Messages that may wait before the queue grows.
+const QUEUE: usize = 64;
+
+/// One direction. Messages are numbered from 1; [`Lane::done`] says up to which number all are over.
+#[derive(Debug)]
+pub(super) struct Lane<E> {
+    flights: VecDeque<Flight>, // Dropped before the comm.
+    staging: Option<Staging>,
+    end: Option<E>,
+    number: usize,
+    tag: i32,
+    jobs: VecDeque<Job>,
+    pushed: u64,
+    done: u64,
+}
+
+/// A message of which some pieces are not posted yet.
+#[derive(Debug)]
+struct Job {
+    place: Place,
+    at: usize,
+    /// The slot that holds the next piece already, when the plugin did not take it.
+    filled: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    post: Post,
+    part: Place,
+    slot: Option<usize>,
+    last: bool,
+}
+
+#[derive(Debug)]
+struct Staging {
+    region: Region, // Deregistered before the buffer goes.
+    buffer: Buffer,
+    used: [bool; SLOTS],
+}
+
+impl Staging {
+    fn new<E: End>(end: &E) -> Result<Self, GroupError> {
+        let buffer = Buffer::new(SLOTS * PIECE)?;
+        let region = end.register(buffer.memory())?;
+        Ok(Self { region, buffer, used: [false; SLOTS] })
+    }
+
+    fn slot(&self, slot: usize) -> Place {
+        self.buffer.memory().place().part(slot * PIECE, PIECE)
+    }
+}
+
+impl<E: End> Lane<E> {
+    /// A lane without a comm yet; messages may be pushed. `tag` goes with each message.
+    pub(super) fn new(tag: i32) -> Self {
+        Self {
+            flights: VecDeque::with_capacity(WINDOW),
+            staging: None,
+            end: None,
+            number: 0,
+            tag,
+            jobs: VecDeque::with_capacity(QUEUE),
+            pushed: 0,
+            done: 0,
+        }
+    }
+
+    /// `number` is the comm's among all of the mesh.
+    pub(super) fn open(&mut self, end: E, number: usize) {
+        self.end = Some(end);
+        self.number = number;
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Adds a message; its number. An empty place is no message: the answer is the number of the one before.
+    pub(super) fn push(&mut self, place: Place) -> u64 {
+        if !place.is_empty() {
+            self.jobs.push_back(Job { place, at: 0, filled: None });
+            self.pushed += 1;
+        }
+        self.pushed
+    }
+
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.done == self.pushed
+    }
+
+    /// Tests what is outstanding and posts what may be. Whether anything moved.
+    pub(super) fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
+        if self.flights.is_empty() && self.jobs.is_empty() {
+            return Ok(false);
+        }
+        let ended = self.end_flights()?;
+        Ok(self.post(registry)? || ended)
+    }
+
+    fn end_flights(&mut self) -> Result<bool, GroupError> {
+        let mut moved = false;
+        while let Some(flight) = self.flights.front() {
+            let Some(len) = flight.post.test()? else { break };
+            if len != flight.part.len() {
+                let expected = flight.part.len();
+                let why = format!("a message of {len} bytes came where one of {expected} was due");
+                return Err(GroupError::Contract(why));
+            }
+            if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
+                if E::RECEIVES {
+                    flight.part.copy_from(staging.slot(slot));
+                }
+                staging.used[slot] = false;
+            }
+            self.done += u64::from(flight.last);
+            self.flights.pop_front();
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn post(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
+        let Some(end) = &self.end else { return Ok(false) };
+        let mut moved = false;
+        while let (Some(job), true) = (self.jobs.front_mut(), self.flights.len() < WINDOW) {
+            let part = job.place.part(job.at, PIECE);
+            let (post, slot) = if let Some(region) = registry.region(part, end, self.number)? {
+                (end.post(part, region, self.tag)?, None)
+            } else {
+                if self.staging.is_none() {
+                    self.staging = Some(Staging::new(end)?);
+                }
+                let Some(staging) = &mut self.staging else { break };
+                let free = || staging.used.iter().position(|used| !used);
+                let Some(slot) = job.filled.or_else(free) else { break };
+                let place = staging.slot(slot).part(0, part.len());
+                if !E::RECEIVES && job.filled.is_none() {
+                    place.copy_from(part);
+                }
+                staging.used[slot] = true;
+                job.filled = Some(slot);
+                (end.post(place, &staging.region, self.tag)?, Some(slot))
+            };
+            let Some(post) = post else { break };
+            job.filled = None;
+            job.at += part.len();
+            let last = job.at == job.place.len();
+            if last {
+                self.jobs.pop_front();
+            }
+            self.flights.push_back(Flight { post, part, slot, last });
+            moved = true;
+        }
+        Ok(moved)
+    }
+}

@@ -1,0 +1,354 @@
+//! Which message goes to which receive: the operations between two ranks, and what has come before it was asked for.
+//!
+//! One owner matches, so that nothing can come between looking and taking. Messages from one rank match in the order in which they
+//! were sent, receives in the order in which they were posted.
+
+use std::collections::VecDeque;
+
+use super::header::{self, Header};
+use super::slots::SMALL;
+use crate::error::GroupError;
+use crate::loader::{DataType, Place};
+
+/// An operation that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpId {
+    index: usize,
+    generation: u32,
+}
+
+/// What a message was, to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    /// The rank in the mesh.
+    pub(crate) source: usize,
+    pub(crate) tag: u32,
+    pub(crate) bytes: usize,
+}
+
+/// Why a receive did not take the message that matched it. The message is gone, the next one is not touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    TooLong { room: usize },
+    OtherType { sent: u8, wanted: u8 },
+}
+
+type Outcome = (Envelope, Option<Refusal>);
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Free,
+    Pending,
+    /// Nobody will ask how it ended.
+    Abandoned,
+    Done(Outcome),
+}
+
+/// What a receive is ready to take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) scope: u32,
+    /// Any, if none.
+    pub(crate) source: Option<usize>,
+    pub(crate) tag: Option<u32>,
+    pub(crate) element: DataType,
+    pub(crate) place: Place,
+}
+
+impl Wanted {
+    fn takes(&self, source: usize, header: &Header) -> bool {
+        self.scope == header.scope
+            && self.source.is_none_or(|wanted| wanted == source)
+            && self.tag.is_none_or(|wanted| wanted == header.tag)
+    }
+
+    fn outcome(&self, source: usize, header: &Header) -> Outcome {
+        let bytes = usize::try_from(header.len).unwrap_or(usize::MAX);
+        let envelope = Envelope { source, tag: header.tag, bytes };
+        let room = self.place.len();
+        let wanted = header::number(self.element);
+        let refusal = if header.element != wanted {
+            Some(Refusal::OtherType { sent: header.element, wanted })
+        } else {
+            (bytes > room).then_some(Refusal::TooLong { room })
+        };
+        (envelope, refusal)
+    }
+}
+
+/// A receive that was matched with a message whose bytes are still to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    op: OpId,
+    outcome: Outcome,
+    place: Place,
+}
+
+impl Claim {
+    /// Where the bytes go; none, if the receive does not take them.
+    pub(super) fn place(&self) -> Option<Place> {
+        let (envelope, refusal) = self.outcome;
+        refusal.is_none().then(|| self.place.part(0, envelope.bytes))
+    }
+}
+
+/// A message that nobody has asked for yet.
+#[derive(Debug)]
+struct Unexpected {
+    source: usize,
+    header: Header,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Bytes(Vec<u8>),
+    /// The bytes are on the source's bulk lane, so many messages from its beginning.
+    Long(u64),
+    /// This rank's own message to itself, still where it was.
+    Own(Place, OpId),
+}
+
+/// What a receive found.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Nothing yet, or a message that is delivered.
+    Nothing,
+    /// A message on the bulk lane of this rank.
+    Long { source: usize, ordinal: u64, claim: Claim },
+}
+
+#[derive(Debug)]
+pub(super) struct Matching {
+    ops: Vec<(State, u32)>,
+    free: Vec<usize>,
+    posted: VecDeque<(OpId, Wanted)>,
+    unexpected: VecDeque<Unexpected>,
+    /// Emptied bodies, to be filled again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// Operations and early messages that there may be before a list grows.
+const QUEUE: usize = 64;
+/// Early messages whose memory is there from the start.
+const SPARE: usize = 16;
+
+impl Default for Matching {
+    fn default() -> Self {
+        Self {
+            ops: Vec::with_capacity(QUEUE),
+            free: Vec::with_capacity(QUEUE),
+            posted: VecDeque::with_capacity(QUEUE),
+            unexpected: VecDeque::with_capacity(QUEUE),
+            spare: (0..SPARE).map(|_| Vec::with_capacity(SMALL)).collect(),
+        }
+    }
+}
+
+impl Matching {
+    pub(super) fn begin(&mut self) -> OpId {
+        if let Some(index) = self.free.pop() {
+            self.ops[index].0 = State::Pending;
+            return OpId { index, generation: self.ops[index].1 };
+        }
+        self.ops.push((State::Pending, 0));
+        OpId { index: self.ops.len() - 1, generation: 0 }
+    }
+
+    /// Whether an operation has ended; it is forgotten then.
+    pub(super) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
+        let (state, generation) = self.ops.get_mut(op.index)?;
+        let State::Done((envelope, refusal)) = *state else { return None };
+        debug_assert_eq!(*generation, op.generation, "an operation is asked for once");
+        *state = State::Free;
+        *generation = generation.wrapping_add(1);
+        self.free.push(op.index);
+        let Envelope { source, tag, bytes } = envelope;
+        Some(match refusal {
+            None => Ok(envelope),
+            Some(Refusal::TooLong { room }) => {
+                Err(GroupError::TooLong { source, tag, bytes, room })
+            }
+            Some(Refusal::OtherType { sent, wanted }) => Err(GroupError::OtherType {
+                source,
+                tag,
+                sent: header::name(sent),
+                wanted: header::name(wanted),
+            }),
+        })
+    }
+
+    /// A send's message is on its way, its memory free.
+    pub(super) fn sent(&mut self, op: OpId) {
+        let envelope = Envelope { source: 0, tag: 0, bytes: 0 };
+        self.end(op, (envelope, None));
+    }
+
+    pub(super) fn deliver(&mut self, claim: Claim) {
+        self.end(claim.op, claim.outcome);
+    }
+
+    fn end(&mut self, op: OpId, outcome: Outcome) {
+        if let Some((state, generation)) = self.ops.get_mut(op.index)
+            && *generation == op.generation
+        {
+            if matches!(state, State::Abandoned) {
+                *state = State::Free;
+                *generation = generation.wrapping_add(1);
+                self.free.push(op.index);
+            } else {
+                *state = State::Done(outcome);
+            }
+        }
+    }
+
+    /// A receive is posted: takes the oldest message that matches, or waits for one.
+    pub(super) fn receive(&mut self, op: OpId, wanted: Wanted) -> Found {
+        let takes = |message: &Unexpected| wanted.takes(message.source, &message.header);
+        let Some(index) = self.unexpected.iter().position(takes) else {
+            self.posted.push_back((op, wanted));
+            return Found::Nothing;
+        };
+        let Some(Unexpected { source, header, body }) = self.unexpected.remove(index) else {
+            return Found::Nothing;
+        };
+        let claim = Claim { op, outcome: wanted.outcome(source, &header), place: wanted.place };
+        match body {
+            Body::Long(ordinal) => return Found::Long { source, ordinal, claim },
+            Body::Bytes(bytes) => {
+                self.fill(claim, Place::reading(&bytes));
+                self.spare.push(bytes);
+            }
+            Body::Own(place, sent) => {
+                self.fill(claim, place);
+                self.sent(sent);
+            }
+        }
+        Found::Nothing
+    }
+
+    /// A message whose bytes are here.
+    pub(super) fn short(&mut self, source: usize, header: Header, body: Place) {
+        if let Some(claim) = self.claim(source, &header) {
+            return self.fill(claim, body);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(body.len(), 0);
+        body.copy_to(&mut bytes);
+        self.unexpected.push_back(Unexpected { source, header, body: Body::Bytes(bytes) });
+    }
+
+    /// A message whose bytes come on the bulk lane: the receive that takes it, if there is one.
+    pub(super) fn long(&mut self, source: usize, header: Header, ordinal: u64) -> Option<Claim> {
+        let claim = self.claim(source, &header);
+        if claim.is_none() {
+            self.unexpected.push_back(Unexpected { source, header, body: Body::Long(ordinal) });
+        }
+        claim
+    }
+
+    /// A message of this rank to itself.
+    pub(super) fn own(&mut self, op: OpId, rank: usize, header: Header, place: Place) {
+        if let Some(claim) = self.claim(rank, &header) {
+            self.fill(claim, place);
+            return self.sent(op);
+        }
+        self.unexpected.push_back(Unexpected { source: rank, header, body: Body::Own(place, op) });
+    }
+
+    /// The oldest message that such a receive would take; it stays where it is.
+    pub(super) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
+        let found =
+            self.unexpected.iter().find(|message| wanted.takes(message.source, &message.header))?;
+        Some((wanted.outcome(found.source, &found.header).0, found.header.element))
+    }
+
+    /// Nobody will ask for this operation any more. Whether its memory is free: it has ended, or is a receive that no message has come
+    /// to, which is taken back.
+    pub(super) fn abandon(&mut self, op: OpId) -> bool {
+        let over = self.take_back(op);
+        if !over && let Some((state, _)) = self.ops.get_mut(op.index) {
+            *state = State::Abandoned;
+        }
+        over
+    }
+
+    /// Takes back a receive that no message has come to. Whether nothing of it goes on.
+    pub(super) fn take_back(&mut self, op: OpId) -> bool {
+        let before = self.posted.len();
+        self.posted.retain(|(other, _)| *other != op);
+        let taken_back = self.posted.len() < before;
+        let Some((state, generation)) = self.ops.get_mut(op.index) else { return true };
+        if *generation != op.generation {
+            return true;
+        }
+        if taken_back || matches!(state, State::Done(_)) {
+            *state = State::Free;
+            *generation = generation.wrapping_add(1);
+            self.free.push(op.index);
+            return true;
+        }
+        false
+    }
+
+    fn claim(&mut self, source: usize, header: &Header) -> Option<Claim> {
+        let index = self.posted.iter().position(|(_, wanted)| wanted.takes(source, header))?;
+        let (op, wanted) = self.posted.remove(index)?;
+        Some(Claim { op, outcome: wanted.outcome(source, header), place: wanted.place })
+    }
+
+    fn fill(&mut self, claim: Claim, body: Place) {
+        if let Some(place) = claim.place() {
+            place.copy_from(body);
+        }
+        self.deliver(claim);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::Kind;
+    use super::*;
+
+    fn header(tag: u32, len: u64) -> Header {
+        Header { kind: Kind::Short, element: 1, scope: 0, tag, len }
+    }
+
+    fn wanted(tag: Option<u32>, place: Place) -> Wanted {
+        Wanted { scope: 0, source: None, tag, element: DataType::U8, place }
+    }
+
+    #[test]
+    fn messages_match_by_tag_whatever_the_order_of_posting() {
+        let mut matching = Matching::default();
+        let (mut a, mut b) = ([0_u8; 4], [0_u8; 4]);
+        let first = matching.begin();
+        matching.receive(first, wanted(Some(7), Place::writing(&mut a)));
+        matching.short(3, header(8, 2), Place::reading(&[8_u8, 8]));
+        assert!(matching.ended(first).is_none());
+        matching.short(2, header(7, 4), Place::reading(&[7_u8; 4]));
+        let envelope = matching.ended(first).unwrap().unwrap();
+        assert_eq!((envelope.source, envelope.tag, envelope.bytes, a), (2, 7, 4, [7; 4]));
+        let any = matching.begin();
+        matching.receive(any, wanted(None, Place::writing(&mut b)));
+        assert_eq!(matching.ended(any).unwrap().unwrap().bytes, 2);
+        assert_eq!(b, [8, 8, 0, 0]);
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_is_refused_and_the_next_one_is_taken() {
+        let mut matching = Matching::default();
+        let mut room = [0_u8; 2];
+        matching.short(1, header(5, 3), Place::reading(&[1_u8; 3]));
+        matching.short(1, header(5, 2), Place::reading(&[2_u8; 2]));
+        let refused = matching.begin();
+        matching.receive(refused, wanted(Some(5), Place::writing(&mut room)));
+        let why = matching.ended(refused).unwrap().unwrap_err();
+        assert!(matches!(why, GroupError::TooLong { source: 1, bytes: 3, room: 2, .. }), "{why}");
+        assert_eq!(room, [0; 2], "what was refused is not written");
+        let next = matching.begin();
+        matching.receive(next, wanted(Some(5), Place::writing(&mut room)));
+        assert!(matching.ended(next).unwrap().is_ok());
+        assert_eq!(room, [2; 2]);
+    }
+}

@@ -1,0 +1,514 @@
+//! The ranks of a job as one rank sees them: a peer each, with lanes that come about when they are used, and one progress of
+//! everything.
+//!
+//! One lock stands before all of it. Whoever waits makes progress: the calling thread, or the progress thread where one was asked
+//! for. A rank that waits for a peer attends to that peer each turn, and to the others in rotation.
+
+mod failure;
+mod header;
+mod lane;
+mod matching;
+mod pace;
+mod peer;
+mod registry;
+mod slots;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use failure::Failure;
+use header::{Header, Kind};
+pub(crate) use matching::{Envelope, OpId, Wanted};
+use matching::{Found, Matching};
+pub(crate) use pace::{Pace, Wait, rest};
+use peer::{Peer, Shared};
+use registry::Registry;
+use slots::Letter;
+
+use crate::bootstrap::{Bootstrap, News, Remote};
+use crate::error::GroupError;
+use crate::loader::{Buffer, DataType, Net, Place};
+
+pub(crate) use slots::SMALL;
+
+/// What a mesh is made of.
+pub(crate) struct Parts {
+    pub(crate) net: Arc<Net>,
+    pub(crate) device: usize,
+    pub(crate) place: Remote,
+    pub(crate) timeout: Duration,
+    /// Ranks on this machine, and CPUs that they may use, all of them together.
+    pub(crate) crowd: (usize, usize),
+    /// The rank whose process holds the rendezvous, if one does.
+    pub(crate) hub: Option<usize>,
+    pub(crate) aborted: Arc<AtomicBool>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    peers: Vec<Option<Peer>>, // Closed before the plugin is finalized.
+    registry: Registry,
+    matching: Matching,
+    scratch: Option<Buffer>,
+    rank: usize,
+    device: usize,
+    comms: usize,
+    /// The peer that is looked after next, besides the one that is waited for.
+    turn: usize,
+    /// The peer that was last waited for in vain.
+    focus: Option<usize>,
+    pace: Pace,
+    timeout: Duration,
+    hub: Option<usize>,
+    failure: Option<Failure>,
+    /// Ranks that said farewell.
+    left: Vec<bool>,
+    aborted: Arc<AtomicBool>,
+    place: Remote,
+    net: Arc<Net>,
+}
+
+/// The parts that a peer is handed.
+macro_rules! shared {
+    ($mesh:expr) => {
+        &mut Shared {
+            net: &$mesh.net,
+            device: $mesh.device,
+            rank: $mesh.rank,
+            place: &mut $mesh.place,
+            registry: &mut $mesh.registry,
+            matching: &mut $mesh.matching,
+            comms: &mut $mesh.comms,
+        }
+    };
+}
+
+impl Mesh {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { net, device, place, timeout, crowd: (ranks, cpus), hub, aborted } = parts;
+        let (rank, size) = (place.rank(), place.size());
+        Self {
+            peers: (0..size).map(|peer| (peer != rank).then(|| Peer::new(peer, rank))).collect(),
+            registry: Registry::default(),
+            matching: Matching::default(),
+            scratch: None,
+            rank,
+            device,
+            comms: 0,
+            turn: 0,
+            focus: None,
+            pace: Pace::new(ranks, cpus),
+            timeout,
+            hub,
+            failure: None,
+            left: vec![false; size],
+            aborted,
+            place,
+            net,
+        }
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.device
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    pub(crate) fn net(&self) -> &Arc<Net> {
+        &self.net
+    }
+
+    pub(crate) fn place(&mut self) -> &mut Remote {
+        &mut self.place
+    }
+
+    /// How many regions were ever made, of buffers that users see.
+    pub(crate) fn registrations(&self) -> u64 {
+        self.registry.registrations()
+    }
+
+    /// Makes a buffer's memory known, so that it goes on the wire from where it is.
+    pub(crate) fn add(&mut self, buffer: &Buffer) {
+        self.registry.add(buffer.memory());
+    }
+
+    /// Registered memory for a collective's own use; what was in it is lost when it grows.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Result<Place, GroupError> {
+        match &self.scratch {
+            Some(buffer) if buffer.len() >= bytes => {}
+            _ => {
+                let buffer = Buffer::new(bytes.next_power_of_two().max(SCRATCH_MIN))?;
+                self.scratch = None;
+                self.registry.add(buffer.memory());
+                self.scratch = Some(buffer);
+            }
+        }
+        Ok(self.scratch.as_ref().map_or(Place::empty(), |buffer| buffer.memory().place()))
+    }
+
+    /// The first cause, if the group has failed.
+    pub(crate) fn check(&mut self) -> Result<(), GroupError> {
+        if self.aborted.load(Ordering::Acquire) && self.failure.is_none() {
+            let rank = self.rank;
+            let _ = self.place.abort();
+            self.fail(Failure::Aborted { rank });
+        }
+        self.failure.as_ref().map_or(Ok(()), |failure| Err(failure.error()))
+    }
+
+    /// Ends everything, and closes the comms: memory of pending operations is free when this returns.
+    fn fail(&mut self, failure: Failure) -> GroupError {
+        let error = failure.error();
+        self.failure = Some(failure);
+        self.registry = Registry::default();
+        self.peers.iter_mut().for_each(|peer| *peer = None);
+        error
+    }
+
+    /// One turn of progress: of the peer that is waited for, and of one other; of all, where nobody is.
+    pub(crate) fn turn(&mut self, focus: Option<usize>) -> Result<bool, GroupError> {
+        if self.place.has_mail() {
+            self.read_mail()?;
+        }
+        if self.failure.is_some() || self.aborted.load(Ordering::Relaxed) {
+            self.check()?;
+        }
+        let Some(focus) = focus else {
+            let mut moved = false;
+            for peer in 0..self.peers.len() {
+                moved |= self.with(peer, |peer, shared| peer.progress(shared))?;
+            }
+            return Ok(moved);
+        };
+        if self.with(focus, |peer, shared| peer.attend(shared))? {
+            return Ok(true);
+        }
+        self.turn = (self.turn + 1) % self.peers.len();
+        self.with(self.turn, |peer, shared| peer.progress(shared))
+    }
+
+    fn with<T: Default>(
+        &mut self,
+        peer: usize,
+        work: impl FnOnce(&mut Peer, &mut Shared<'_>) -> Result<T, GroupError>,
+    ) -> Result<T, GroupError> {
+        let Some(Some(known)) = self.peers.get_mut(peer) else { return Ok(T::default()) };
+        let done = work(known, shared!(self));
+        if known.is_over() {
+            self.peers[peer] = None;
+        }
+        done.or_else(|error| self.link_failed(peer, &error).map(|()| T::default()))
+    }
+
+    /// A connection is broken. Where its peer has left well, it alone is gone; else it is lost, unless the hub knows of an earlier
+    /// cause.
+    fn link_failed(&mut self, rank: usize, error: &GroupError) -> Result<(), GroupError> {
+        let deadline = Instant::now() + SETTLE.min(self.timeout / 4);
+        while Instant::now() < deadline {
+            self.read_news()?;
+            if self.left[rank] {
+                if self.peers[rank].as_mut().is_some_and(Peer::left) {
+                    self.peers[rank] = None;
+                }
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let why = error.to_string();
+        let _ = self.place.accuse(rank, &why);
+        Err(self.fail(Failure::Lost { rank, why }))
+    }
+
+    fn read_news(&mut self) -> Result<(), GroupError> {
+        while let Some(news) = self.place.next_news() {
+            if let News::Left { rank } = news
+                && let Some(left) = self.left.get_mut(rank)
+            {
+                *left = true;
+            } else if self.failure.is_none() {
+                let awaited = || self.awaited();
+                if let Some(failure) = Failure::of(news, awaited, self.timeout, self.hub) {
+                    return Err(self.fail(failure));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_mail(&mut self) -> Result<(), GroupError> {
+        self.read_news()?;
+        while let Some((from, letter)) = self.place.next_mail() {
+            self.with(from, |peer, shared| peer.invited(&letter, shared))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a rank can still be reached.
+    pub(crate) fn reach(&mut self, rank: usize) -> Result<(), GroupError> {
+        self.check()?;
+        if rank != self.rank && self.peers.get(rank).is_none_or(Option::is_none) {
+            return Err(GroupError::PeerLost { rank, why: "it has left".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Waits, making progress, until `ready`. Nothing moved for the timeout: an error.
+    pub(crate) fn until(
+        &mut self,
+        focus: Option<usize>,
+        mut ready: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), GroupError> {
+        let mut wait = Wait::default();
+        loop {
+            if ready(self) {
+                return self.ends(&mut wait);
+            }
+            if let Some(rank) = focus {
+                self.reach(rank)?;
+            }
+            if self.turn(focus)? {
+                wait.moved();
+            } else if let Some(idle) = self.idle(&mut wait, focus)? {
+                rest(self.pace, idle);
+            }
+        }
+    }
+
+    /// One turn for a caller that waits itself: for how long nothing has moved, where it should rest.
+    pub(crate) fn step(
+        &mut self,
+        focus: Option<usize>,
+        wait: &mut Wait,
+    ) -> Result<Option<Duration>, GroupError> {
+        if let Some(rank) = focus {
+            self.reach(rank)?;
+        }
+        if self.turn(focus)? {
+            wait.moved();
+            return Ok(None);
+        }
+        self.idle(wait, focus)
+    }
+
+    /// Nothing moved in a turn: for how long the caller should rest, as [`Mesh::rest`] takes it.
+    pub(crate) fn idle(
+        &mut self,
+        wait: &mut Wait,
+        focus: Option<usize>,
+    ) -> Result<Option<Duration>, GroupError> {
+        let Some(idle) = wait.idle(self.pace) else { return Ok(None) };
+        self.focus = focus;
+        crate::patience::note();
+        if idle > self.timeout / 4 * 3 && !wait.stuck {
+            wait.stuck = true;
+            let _ = self.place.stuck(self.timeout / 4);
+        }
+        if idle > self.timeout + SETTLE {
+            // The hub has no verdict, so it is stopped itself.
+            let ranks = self.hub.or(focus).into_iter().collect();
+            let (awaited, limit) = (self.awaited(), self.timeout);
+            return Err(self.fail(Failure::Silent { ranks, awaited, limit }));
+        }
+        Ok(Some(idle))
+    }
+
+    /// What the last wait is for.
+    fn awaited(&self) -> String {
+        match self.focus.map(|rank| (rank, self.peers.get(rank))) {
+            Some((rank, Some(Some(peer)))) if peer.is_connecting() => {
+                format!("rank {rank} to connect")
+            }
+            Some((rank, _)) => format!("rank {rank}"),
+            None => "any rank".to_owned(),
+        }
+    }
+
+    /// A wait is over.
+    pub(crate) fn ends(&mut self, wait: &mut Wait) -> Result<(), GroupError> {
+        if std::mem::take(&mut wait.stuck) {
+            let _ = self.place.moves();
+        }
+        Ok(())
+    }
+
+    // Messages between two ranks.
+
+    /// Begins a send; [`Mesh::ended`] says when its memory is free.
+    pub(crate) fn send(
+        &mut self,
+        to: usize,
+        (scope, tag): (u32, u32),
+        element: DataType,
+        place: Place,
+    ) -> Result<OpId, GroupError> {
+        self.reach(to)?;
+        let op = self.matching.begin();
+        let long = place.len() > SMALL && to != self.rank;
+        let header = Header {
+            kind: if long { Kind::Long } else { Kind::Short },
+            element: header::number(element),
+            scope,
+            tag,
+            len: place.len() as u64,
+        };
+        if to == self.rank {
+            self.matching.own(op, to, header, place);
+            return Ok(op);
+        }
+        let (body, ends) = if long { (Place::empty(), None) } else { (place, Some(op)) };
+        self.with(to, |peer, shared| {
+            peer.send(Letter { header, body, op: ends }, shared)?;
+            if long { peer.send_long(place, op, shared) } else { Ok(()) }
+        })?;
+        Ok(op)
+    }
+
+    /// Begins a receive.
+    pub(crate) fn receive(&mut self, wanted: Wanted) -> Result<OpId, GroupError> {
+        self.check()?;
+        if let Some(source) = wanted.source
+            && source != self.rank
+        {
+            self.with(source, |peer, shared| peer.open(peer::Way::Small, shared))?;
+        }
+        let op = self.matching.begin();
+        if let Found::Long { source, ordinal, claim } = self.matching.receive(op, wanted)
+            && let Some(Some(peer)) = self.peers.get_mut(source)
+        {
+            peer.claim(ordinal, claim, &mut self.matching);
+        }
+        Ok(op)
+    }
+
+    pub(crate) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
+        self.matching.ended(op)
+    }
+
+    /// Nobody asks for this operation any more; whether its memory is free.
+    pub(crate) fn abandon(&mut self, op: OpId) -> bool {
+        self.matching.abandon(op) || self.failure.is_some()
+    }
+
+    /// Takes a receive back that no message has come to. Whether nothing of it goes on.
+    pub(crate) fn take_back(&mut self, op: OpId) -> bool {
+        self.matching.take_back(op) || self.failure.is_some()
+    }
+
+    pub(crate) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
+        self.matching.probe(wanted)
+    }
+
+    // Parts of collectives.
+
+    /// Sends a part of collective `number`. Its memory is free after [`Mesh::flush`].
+    pub(crate) fn send_part(
+        &mut self,
+        to: usize,
+        (scope, number): (u32, u32),
+        place: Place,
+    ) -> Result<u64, GroupError> {
+        self.reach(to)?;
+        if place.len() > SMALL {
+            return self.with(to, |peer, shared| peer.send_data(place, shared));
+        }
+        let len = place.len() as u64;
+        let header = Header { kind: Kind::Part, element: 0, scope, tag: number, len };
+        self.with(to, |peer, shared| peer.send(Letter { header, body: place, op: None }, shared))?;
+        Ok(0)
+    }
+
+    /// Says where a part longer than [`SMALL`] goes; its number.
+    pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
+        self.reach(from)?;
+        self.with(from, |peer, shared| peer.receive_data(place, shared))
+    }
+
+    /// Waits for a long part.
+    pub(crate) fn await_part(&mut self, from: usize, number: u64) -> Result<(), GroupError> {
+        self.until(Some(from), |mesh| {
+            mesh.peer(from).is_some_and(|peer| peer.received_data() >= number)
+        })
+    }
+
+    /// Waits until a long part's memory is free.
+    pub(crate) fn await_sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
+        self.until(Some(to), |mesh| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number))
+    }
+
+    /// Waits for a short part of a collective and puts it where it belongs.
+    pub(crate) fn take_part(
+        &mut self,
+        from: usize,
+        (scope, number): (u32, u32),
+        place: Place,
+    ) -> Result<(), GroupError> {
+        self.with(from, |peer, shared| peer.open(peer::Way::Small, shared))?;
+        let mut found = None;
+        self.until(Some(from), |mesh| {
+            found = mesh.peer(from).and_then(|peer| peer.held());
+            found.is_some()
+        })?;
+        let Some(arrival) = found else { return self.check() };
+        let Header { scope: theirs, tag, len, .. } = arrival.header;
+        if (theirs, tag) != (scope, number) || len != place.len() as u64 {
+            let why = format!(
+                "rank {from} is in collective {tag} of group {theirs} with a part of {len} bytes, this rank in {number} of group \
+                 {scope} and waits for {}",
+                place.len()
+            );
+            let error = GroupError::Mismatch { rank: from, why: why.clone() };
+            let _ = self.place.accuse(self.rank, &why);
+            self.fail(Failure::Other(why));
+            return Err(error);
+        }
+        place.copy_from(arrival.body);
+        self.with(from, |peer, _| peer.release_held())
+    }
+
+    /// Waits until all parts that were sent have left the memory they were in. What is in a slot has: a peer need not be in a call for
+    /// that.
+    pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
+        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_parts());
+        if to == self.rank { Ok(()) } else { self.until(Some(to), sent) }
+    }
+
+    fn peer(&mut self, rank: usize) -> Option<&mut Peer> {
+        self.peers.get_mut(rank)?.as_mut()
+    }
+
+    /// Waits until the plugin is done with everything that this rank sends, then closes. What a rank that leaves owes is paid
+    /// here.
+    pub(crate) fn close(&mut self) -> Result<(), GroupError> {
+        if self.failure.is_some() {
+            return self.check();
+        }
+        let over = |peer: &Option<Peer>| {
+            peer.as_ref().is_none_or(|peer| !peer.is_known() || peer.has_sent())
+        };
+        let ended = self.until(None, |mesh| mesh.peers.iter().all(over));
+        // Farewell first: who sees these connections end then knows why. Most often all leave together; then nobody need see it.
+        self.place.farewell();
+        let deadline = Instant::now() + LINGER;
+        let stays = |mesh: &Self| {
+            let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
+            mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)
+        };
+        while stays(self) && Instant::now() < deadline && self.turn(None).is_ok() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.registry = Registry::default();
+        self.peers.iter_mut().for_each(|peer| *peer = None);
+        ended
+    }
+}
+
+/// How long a broken connection waits for the hub to name an earlier cause.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How long a rank that leaves waits for the others to leave too.
+const LINGER: Duration = Duration::from_millis(500);
+/// Scratch memory of small collectives, so that it does not grow often.
+const SCRATCH_MIN: usize = 256 << 10;

@@ -1,0 +1,63 @@
+//! How a rank waits: it spins shortly, then yields, then sleeps.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long to do what, by how many ranks share how many CPUs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    spins: u32,
+    yields: Duration,
+}
+
+impl Pace {
+    /// Where every rank has a CPU of its own a yield costs latency, else a spin costs the others their turn.
+    pub(super) fn new(ranks: usize, cpus: usize) -> Self {
+        if ranks <= cpus {
+            Self { spins: 2000, yields: Duration::from_millis(2) }
+        } else {
+            Self { spins: 2, yields: Duration::from_millis(1) }
+        }
+    }
+}
+
+/// One wait. It begins when nothing moves.
+#[derive(Debug, Default)]
+pub(crate) struct Wait {
+    turns: u32,
+    since: Option<Instant>,
+    /// Whether the hub was told.
+    pub(super) stuck: bool,
+}
+
+impl Wait {
+    #[inline]
+    pub(super) fn moved(&mut self) {
+        self.turns = 0;
+        self.since = None;
+    }
+
+    /// Nothing moved. None: look again at once. Else for how long nothing has.
+    #[inline]
+    pub(super) fn idle(&mut self, pace: Pace) -> Option<Duration> {
+        self.turns += 1;
+        if self.turns < pace.spins {
+            std::hint::spin_loop();
+            return None;
+        }
+        let now = Instant::now();
+        Some(now - *self.since.get_or_insert(now))
+    }
+}
+
+/// Gives the CPU away, for how long depends on how long nothing has moved.
+pub(crate) fn rest(pace: Pace, idle: Duration) {
+    if idle < pace.yields {
+        thread::yield_now();
+    } else {
+        thread::sleep((idle / 20).clamp(SLEEP_MIN, SLEEP_MAX));
+    }
+}
+
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+const SLEEP_MAX: Duration = Duration::from_millis(1);

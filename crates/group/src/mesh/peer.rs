@@ -1,0 +1,448 @@
+//! Another rank: its lanes, how they come about, and the long messages on their way.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::lane::Lane;
+use super::matching::{Claim, Matching, OpId};
+use super::registry::Registry;
+use super::slots::{Arrival, SlotReceiver, SlotSender};
+use crate::bootstrap::Remote;
+use crate::error::GroupError;
+use crate::loader::{Handle, ListenComm, Net, Place, ReceiveComm, SendComm};
+
+/// Long messages that may be on their way before the queues grow.
+const QUEUE: usize = 64;
+
+/// What a pair of comms carries. Each comes about when it is first used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Small messages and headers, through slots.
+    Small,
+    /// Long messages between ranks, in the order of their headers.
+    Bulk,
+    /// Long parts of collectives, in the order of the program.
+    Data,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 3] = [Self::Small, Self::Bulk, Self::Data];
+
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// How far a pair of comms is.
+#[derive(Debug, Default)]
+enum Opening {
+    #[default]
+    Closed,
+    /// The peer was told where to connect to. Whoever is asked asks back.
+    Asked {
+        listener: ListenComm,
+        target: Option<Box<Handle>>,
+    },
+    Open,
+}
+
+/// What every peer's lanes need.
+pub(super) struct Shared<'a> {
+    pub(super) net: &'a Arc<Net>,
+    pub(super) device: usize,
+    pub(super) rank: usize,
+    pub(super) place: &'a mut Remote,
+    pub(super) registry: &'a mut Registry,
+    pub(super) matching: &'a mut Matching,
+    pub(super) comms: &'a mut usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    rank: usize,
+    openings: [Opening; 3],
+    sender: SlotSender,
+    receiver: SlotReceiver,
+    bulk: (Lane<SendComm>, Lane<ReceiveComm>),
+    data: (Lane<SendComm>, Lane<ReceiveComm>),
+    outgoing: VecDeque<(u64, OpId)>,
+    incoming: VecDeque<Incoming>,
+    /// The number of the first of those.
+    first: u64,
+    /// By way: nothing comes from it any more. What comes by the others, and what was sent to it, may still end.
+    silent: [bool; 3],
+    /// Nothing goes to it any more.
+    deaf: bool,
+    /// What an error that is being reported is of.
+    failing: Option<Failing>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Failing {
+    In(Way),
+    Out,
+}
+
+/// A long message whose header has come.
+#[derive(Debug)]
+struct Incoming {
+    len: usize,
+    /// Its number on the bulk lane.
+    posted: Option<u64>,
+    /// Where it lands when no receive took it in time.
+    spill: Option<Vec<u8>>,
+    claim: Option<Claim>,
+    over: bool,
+}
+
+impl Peer {
+    pub(super) fn new(rank: usize, own: usize) -> Self {
+        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
+        Self {
+            rank,
+            openings: Default::default(),
+            sender: SlotSender::default(),
+            receiver: SlotReceiver::default(),
+            bulk: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            data: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            outgoing: VecDeque::with_capacity(QUEUE),
+            incoming: VecDeque::with_capacity(QUEUE),
+            first: 0,
+            silent: [false; 3],
+            deaf: false,
+            failing: None,
+        }
+    }
+
+    /// Asks for a pair of comms, once.
+    pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
+        let opening = &mut self.openings[way as usize];
+        if !matches!(opening, Opening::Closed) {
+            return Ok(());
+        }
+        let (listener, handle) = shared.net.listen(shared.device)?;
+        let mut letter = vec![way.number()];
+        letter.extend(handle.0);
+        shared.place.mail(self.rank, &letter)?;
+        *opening = Opening::Asked { listener, target: None };
+        Ok(())
+    }
+
+    /// The peer says where to connect to.
+    pub(super) fn invited(
+        &mut self,
+        letter: &[u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        let nonsense =
+            || GroupError::Bootstrap(format!("rank {} sent a handle that is none", self.rank));
+        let (number, bytes) = letter.split_first().ok_or_else(nonsense)?;
+        let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
+        let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
+        self.open(way, shared)?;
+        if let Opening::Asked { target, .. } = &mut self.openings[way as usize] {
+            *target = Some(Box::new(handle));
+        }
+        Ok(())
+    }
+
+    /// Carries on with everything. Whether anything moved.
+    pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut moved = false;
+        for way in Way::ALL {
+            if matches!(self.openings[way as usize], Opening::Asked { .. }) {
+                moved |= self.connect(way, shared)?;
+            }
+        }
+        moved |= self.bring_in(shared)?;
+        moved |= self.push_out(shared)?;
+        Ok(moved | self.end_long(shared.matching))
+    }
+
+    fn push_out(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        if self.deaf {
+            return Ok(false);
+        }
+        self.failing = Some(Failing::Out);
+        let mut moved = self.post_letters(shared.matching)?;
+        moved |= self.sender.test()?;
+        moved |= self.bulk.0.progress(shared.registry)?;
+        moved |= self.data.0.progress(shared.registry)?;
+        self.failing = None;
+        Ok(moved)
+    }
+
+    fn bring_in(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut moved = false;
+        for way in [Way::Data, Way::Small, Way::Bulk] {
+            if self.silent[way as usize] {
+                continue;
+            }
+            self.failing = Some(Failing::In(way));
+            moved |= match way {
+                Way::Data => self.data.1.progress(shared.registry)?,
+                Way::Small => self.take_in(shared)? | self.receiver.post()?,
+                Way::Bulk => self.bulk.1.progress(shared.registry)?,
+            };
+            self.failing = None;
+        }
+        Ok(moved)
+    }
+
+    /// It has left, and a connection with it has ended. Whether it is over with it altogether.
+    pub(super) fn left(&mut self) -> bool {
+        match self.failing.take() {
+            Some(Failing::In(way)) => self.silent[way as usize] = true,
+            Some(Failing::Out) => self.deaf = true,
+            None => return true,
+        }
+        self.is_over()
+    }
+
+    /// Whether it has left, and nothing more comes from it or goes to it.
+    pub(super) fn is_over(&self) -> bool {
+        let [small, bulk, data] = self.silent;
+        small
+            && (self.deaf || self.has_sent())
+            && self.receiver.held().is_none()
+            && (bulk || self.incoming.is_empty())
+            && (data || self.data.1.is_idle())
+    }
+
+    /// The least that brings what this peer sends: for a rank that waits for it.
+    pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut moved = self.bring_in(shared)?;
+        if !self.deaf {
+            self.failing = Some(Failing::Out);
+            moved |= self.data.0.progress(shared.registry)?;
+            if self.sender.lacks_slots() {
+                moved |= self.sender.test()?;
+                moved |= self.post_letters(shared.matching)?;
+            }
+            self.failing = None;
+        }
+        Ok(moved | self.end_long(shared.matching))
+    }
+
+    fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let Opening::Asked { listener, target } = &mut self.openings[way as usize] else {
+            return Ok(false);
+        };
+        let (has_send, has_receive) = match way {
+            Way::Small => (self.sender.is_open(), self.receiver.is_open()),
+            Way::Bulk => (self.bulk.0.is_open(), self.bulk.1.is_open()),
+            Way::Data => (self.data.0.is_open(), self.data.1.is_open()),
+        };
+        let send = match target {
+            Some(handle) if !has_send => shared.net.connect(shared.device, handle)?,
+            _ => None,
+        };
+        let receive = if has_receive { None } else { listener.accept()? };
+        let moved = send.is_some() || receive.is_some();
+        let open = (has_send || send.is_some()) && (has_receive || receive.is_some());
+        let mut number = || {
+            *shared.comms += 1;
+            *shared.comms - 1
+        };
+        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
+        if let Some(end) = send {
+            match way {
+                Way::Small => self.sender.open(end, tag(shared.rank))?,
+                Way::Bulk => self.bulk.0.open(end, number()),
+                Way::Data => self.data.0.open(end, number()),
+            }
+        }
+        if let Some(end) = receive {
+            match way {
+                Way::Small => self.receiver.open(end, tag(self.rank))?,
+                Way::Bulk => self.bulk.1.open(end, number()),
+                Way::Data => self.data.1.open(end, number()),
+            }
+        }
+        if open {
+            // The listener closes right after the accept, as NCCL does.
+            self.openings[way as usize] = Opening::Open;
+        }
+        Ok(moved)
+    }
+
+    fn take_in(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut any = false;
+        loop {
+            let (moved, arrival) = self.receiver.arrived()?;
+            any |= moved;
+            let Some(arrival) = arrival else { return Ok(any) };
+            if arrival.header.kind == super::header::Kind::Short {
+                shared.matching.short(self.rank, arrival.header, arrival.body);
+            } else {
+                let ordinal = self.first + self.incoming.len() as u64;
+                let claim = shared.matching.long(self.rank, arrival.header, ordinal);
+                let len = usize::try_from(arrival.header.len).map_err(|_| {
+                    GroupError::Contract("a message longer than memory was announced".to_owned())
+                })?;
+                let incoming = Incoming { len, posted: None, spill: None, claim, over: false };
+                self.incoming.push_back(incoming);
+                self.open(Way::Bulk, shared)?;
+                self.post_long();
+            }
+            self.receiver.release(arrival)?;
+        }
+    }
+
+    /// A receive takes a long message whose header came before it.
+    pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
+        let index = usize::try_from(ordinal - self.first).unwrap_or(usize::MAX);
+        if let Some(incoming) = self.incoming.get_mut(index) {
+            incoming.claim = Some(claim);
+        }
+        self.post_long();
+        self.end_long(matching);
+    }
+
+    /// Posts receives for long messages, in their order. One that nobody has asked for, and that stands before one that is asked for,
+    /// goes to memory of its own.
+    fn post_long(&mut self) {
+        let asked = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
+        let Some(asked) = asked else { return };
+        for incoming in self.incoming.iter_mut().take(asked + 1) {
+            if incoming.posted.is_some() {
+                continue;
+            }
+            let place = match incoming.claim.as_ref().and_then(Claim::place) {
+                Some(place) => place,
+                None => Place::writing(incoming.spill.insert(vec![0; incoming.len])),
+            };
+            incoming.posted = Some(self.bulk.1.push(place));
+        }
+    }
+
+    /// Ends long messages that have come or gone.
+    fn end_long(&mut self, matching: &mut Matching) -> bool {
+        let mut moved = false;
+        while let Some((number, op)) = self.outgoing.front().copied() {
+            if self.bulk.0.done() < number {
+                break;
+            }
+            matching.sent(op);
+            self.outgoing.pop_front();
+            moved = true;
+        }
+        let done = self.bulk.1.done();
+        for incoming in &mut self.incoming {
+            if incoming.over {
+                continue;
+            }
+            if incoming.posted.is_none_or(|number| number > done) {
+                break;
+            }
+            if let Some(claim) = incoming.claim {
+                if let (Some(spill), Some(place)) = (&incoming.spill, claim.place()) {
+                    place.copy_from(Place::reading(spill));
+                }
+                matching.deliver(claim);
+                incoming.over = true;
+                incoming.spill = None;
+                moved = true;
+            }
+        }
+        while self.incoming.front().is_some_and(|incoming| incoming.over) {
+            self.incoming.pop_front();
+            self.first += 1;
+        }
+        moved
+    }
+
+    fn post_letters(&mut self, matching: &mut Matching) -> Result<bool, GroupError> {
+        self.sender.post(|op| matching.sent(op))
+    }
+
+    /// Sends a letter; it leaves now if it can.
+    pub(super) fn send(
+        &mut self,
+        letter: super::slots::Letter,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        self.open(Way::Small, shared)?;
+        self.sender.push(letter);
+        self.failing = Some(Failing::Out);
+        self.post_letters(shared.matching)?;
+        self.failing = None;
+        Ok(())
+    }
+
+    /// Sends the bytes of a long message, whose header was sent.
+    pub(super) fn send_long(
+        &mut self,
+        place: Place,
+        op: OpId,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        self.open(Way::Bulk, shared)?;
+        let number = self.bulk.0.push(place);
+        self.outgoing.push_back((number, op));
+        self.bulk.0.progress(shared.registry).map(drop)
+    }
+
+    pub(super) fn send_data(
+        &mut self,
+        place: Place,
+        shared: &mut Shared<'_>,
+    ) -> Result<u64, GroupError> {
+        self.open(Way::Data, shared)?;
+        let number = self.data.0.push(place);
+        self.data.0.progress(shared.registry)?;
+        Ok(number)
+    }
+
+    pub(super) fn receive_data(
+        &mut self,
+        place: Place,
+        shared: &mut Shared<'_>,
+    ) -> Result<u64, GroupError> {
+        self.open(Way::Data, shared)?;
+        let number = self.data.1.push(place);
+        self.data.1.progress(shared.registry)?;
+        Ok(number)
+    }
+
+    pub(super) fn sent_data(&self) -> u64 {
+        self.data.0.done()
+    }
+
+    pub(super) fn received_data(&self) -> u64 {
+        self.data.1.done()
+    }
+
+    /// The oldest part of a collective that has come through a slot.
+    pub(super) fn held(&self) -> Option<Arrival> {
+        self.receiver.held()
+    }
+
+    /// Gives its slot back.
+    pub(super) fn release_held(&mut self) -> Result<(), GroupError> {
+        self.failing = Some(Failing::In(Way::Small));
+        self.receiver.release_held()?;
+        self.failing = None;
+        Ok(())
+    }
+
+    /// Whether all parts of collectives have left this rank's memory.
+    pub(super) fn has_sent_parts(&self) -> bool {
+        self.sender.is_taken() && self.data.0.is_idle()
+    }
+
+    /// Whether a connection with it is asked for and not there.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.openings.iter().any(|opening| matches!(opening, Opening::Asked { .. }))
+    }
+
+    /// Whether the plugin is done with everything that this rank sends.
+    pub(super) fn has_sent(&self) -> bool {
+        self.sender.is_idle() && self.data.0.is_idle() && self.bulk.0.is_idle()
+    }
+
+    /// Whether any lane was ever asked for.
+    pub(super) fn is_known(&self) -> bool {
+        self.openings.iter().any(|opening| !matches!(opening, Opening::Closed))
+    }
+}

@@ -1,0 +1,109 @@
+//! Memory that is registered: which buffers a group knows, and their regions on each comm.
+
+use std::sync::Arc;
+
+use crate::error::GroupError;
+use crate::loader::{Memory, Place, Post, ReceiveComm, Region, SendComm};
+
+/// One end of a connection, either way.
+pub(super) trait End {
+    /// Whether bytes come in by it.
+    const RECEIVES: bool;
+
+    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError>;
+    fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError>;
+}
+
+impl End for SendComm {
+    const RECEIVES: bool = false;
+
+    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+        self.register_memory(memory)
+    }
+
+    fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError> {
+        Self::post(self, place, region, tag)
+    }
+}
+
+impl End for ReceiveComm {
+    const RECEIVES: bool = true;
+
+    fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError> {
+        self.register_memory(memory)
+    }
+
+    fn post(&self, place: Place, region: &Region, tag: i32) -> Result<Option<Post>, GroupError> {
+        Self::post(self, place, region, tag)
+    }
+}
+
+/// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays so until it is
+/// dropped.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    entries: Vec<Entry>,
+    /// The entry that was found last; most calls are about one buffer.
+    last: usize,
+    registrations: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    regions: Vec<Option<Region>>, // Deregistered before the memory goes.
+    start: usize,
+    end: usize,
+    memory: Arc<Memory>,
+}
+
+impl Registry {
+    /// Makes memory known. What was dropped in the meantime is deregistered.
+    pub(super) fn add(&mut self, memory: &Arc<Memory>) {
+        self.entries.retain(|entry| !entry.memory.is_abandoned());
+        let place = memory.place();
+        if self.find(place).is_none() {
+            let (start, end) = (place.address(), place.address() + place.len());
+            self.entries.push(Entry {
+                regions: Vec::new(),
+                start,
+                end,
+                memory: Arc::clone(memory),
+            });
+        }
+    }
+
+    /// The region of a place on the comm with this number, registered now if need be. None: the place is not of a known buffer.
+    pub(super) fn region<E: End>(
+        &mut self,
+        place: Place,
+        end: &E,
+        number: usize,
+    ) -> Result<Option<&Region>, GroupError> {
+        let Some(index) = self.find(place) else { return Ok(None) };
+        let Entry { regions, memory, .. } = &mut self.entries[index];
+        if regions.len() <= number {
+            regions.resize_with(number + 1, || None);
+        }
+        let region = &mut regions[number];
+        if region.is_none() {
+            *region = Some(end.register(memory)?);
+            self.registrations += 1;
+        }
+        Ok(region.as_ref())
+    }
+
+    /// How many regions were ever made.
+    pub(super) fn registrations(&self) -> u64 {
+        self.registrations
+    }
+
+    fn find(&mut self, place: Place) -> Option<usize> {
+        let (start, end) = (place.address(), place.address() + place.len());
+        let holds = |entry: &Entry| entry.start <= start && end <= entry.end;
+        if !self.entries.get(self.last).is_some_and(holds) {
+            self.last = self.entries.iter().position(holds)?;
+        }
+        // Memory that was freed may have come back as somebody else's.
+        (!self.entries[self.last].memory.is_abandoned()).then_some(self.last)
+    }
+}

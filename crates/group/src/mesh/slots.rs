@@ -1,0 +1,246 @@
+//! Small messages, one way to or from one peer, through slots that are registered once.
+//!
+//! The receiver has a receive posted for every slot, so a message finds its place announced when it is sent, and nothing is known
+//! beforehand of its size. A slot whose receive is not posted again yet is the credit that the sender lacks: the plugin takes no
+//! more then.
+
+use std::collections::VecDeque;
+
+use super::header::{HEADER_BYTES, Header, Kind};
+use super::matching::OpId;
+use super::registry::End;
+use crate::error::GroupError;
+use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
+
+/// The longest message in a slot; what is longer goes from where it is.
+pub(crate) const SMALL: usize = 16 << 10;
+const STRIDE: usize = SMALL + 64;
+/// Slots each way.
+const SLOTS: usize = 16;
+/// Receives are posted again so many at a time, that their announcements may travel together.
+const BATCH: usize = 4;
+
+/// Messages that may wait for a slot before the queue grows.
+const QUEUE: usize = 64;
+
+/// A slot's memory and region.
+#[derive(Debug)]
+struct Slots {
+    region: Region, // Deregistered before the buffer goes.
+    buffer: Buffer,
+}
+
+impl Slots {
+    fn new<E: End>(end: &E) -> Result<Self, GroupError> {
+        let buffer = Buffer::new(SLOTS * STRIDE)?;
+        let region = end.register(buffer.memory())?;
+        Ok(Self { region, buffer })
+    }
+
+    fn slot(&self, slot: usize) -> Place {
+        self.buffer.memory().place().part(slot * STRIDE, HEADER_BYTES + SMALL)
+    }
+}
+
+/// A message on its way into a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Letter {
+    pub(super) header: Header,
+    /// Empty when the bytes go by another way.
+    pub(super) body: Place,
+    /// Ends when the message is in its slot.
+    pub(super) op: Option<OpId>,
+}
+
+/// The sending side.
+#[derive(Debug, Default)]
+pub(super) struct SlotSender {
+    flights: VecDeque<(Post, usize)>, // Dropped before the comm.
+    slots: Option<Slots>,
+    end: Option<SendComm>,
+    free: Vec<usize>,
+    queue: VecDeque<Letter>,
+    tag: i32,
+    /// A letter was copied into this slot, and the plugin did not take it.
+    filled: Option<usize>,
+}
+
+impl SlotSender {
+    pub(super) fn open(&mut self, end: SendComm, tag: i32) -> Result<(), GroupError> {
+        self.slots = Some(Slots::new(&end)?);
+        self.end = Some(end);
+        self.free = (0..SLOTS).rev().collect();
+        self.flights.reserve(SLOTS);
+        self.queue.reserve(QUEUE);
+        self.tag = tag;
+        Ok(())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.end.is_some()
+    }
+
+    pub(super) fn push(&mut self, letter: Letter) {
+        self.queue.push_back(letter);
+    }
+
+    /// Whether every message is in a slot.
+    pub(super) fn is_taken(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether the plugin is done with all.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.flights.is_empty()
+    }
+
+    /// Puts letters into slots, and gives those that need no more back to `taken`. Whether anything moved.
+    pub(super) fn post(&mut self, mut taken: impl FnMut(OpId)) -> Result<bool, GroupError> {
+        let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(false) };
+        let mut moved = false;
+        while let Some(letter) = self.queue.front() {
+            let slot = match self.filled {
+                Some(slot) => slot,
+                None => {
+                    let Some(slot) = self.free.pop() else { break };
+                    let place = slots.slot(slot);
+                    place.copy_from(Place::reading(&letter.header.encode()));
+                    place.part(HEADER_BYTES, SMALL).copy_from(letter.body);
+                    slot
+                }
+            };
+            let place = slots.slot(slot).part(0, HEADER_BYTES + letter.body.len());
+            let Some(post) = end.post(place, &slots.region, self.tag)? else {
+                self.filled = Some(slot);
+                break;
+            };
+            self.filled = None;
+            self.flights.push_back((post, slot));
+            if let Some(op) = letter.op {
+                taken(op);
+            }
+            self.queue.pop_front();
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Tests what is outstanding. Whether anything moved.
+    pub(super) fn test(&mut self) -> Result<bool, GroupError> {
+        let mut moved = false;
+        while let Some((post, slot)) = self.flights.front() {
+            if post.test()?.is_none() {
+                break;
+            }
+            self.free.push(*slot);
+            self.flights.pop_front();
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Whether letters wait for slots.
+    pub(super) fn lacks_slots(&self) -> bool {
+        self.free.len() < SLOTS / 4 || !self.queue.is_empty()
+    }
+}
+
+/// A message in its slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) header: Header,
+    pub(super) body: Place,
+    slot: usize,
+}
+
+/// The receiving side.
+#[derive(Debug, Default)]
+pub(super) struct SlotReceiver {
+    flights: VecDeque<(Post, usize)>, // Dropped before the comm.
+    slots: Option<Slots>,
+    end: Option<ReceiveComm>,
+    free: Vec<usize>,
+    /// Parts of collectives that this rank has not come to yet.
+    held: VecDeque<Arrival>,
+    tag: i32,
+}
+
+impl SlotReceiver {
+    pub(super) fn open(&mut self, end: ReceiveComm, tag: i32) -> Result<(), GroupError> {
+        self.slots = Some(Slots::new(&end)?);
+        self.end = Some(end);
+        self.free = (0..SLOTS).rev().collect();
+        self.flights.reserve(SLOTS);
+        self.held.reserve(SLOTS);
+        self.tag = tag;
+        self.post()?;
+        Ok(())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// The next message between ranks that has come; parts of collectives are held. Whether anything moved.
+    pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
+        let mut moved = false;
+        while let (Some((post, slot)), Some(slots)) = (self.flights.front(), &self.slots) {
+            let Some(len) = post.test()? else { break };
+            let slot = *slot;
+            self.flights.pop_front();
+            moved = true;
+            let place = slots.slot(slot).part(0, len);
+            let header = Header::decode(place.part(0, HEADER_BYTES).elements());
+            let body = place.part(HEADER_BYTES, SMALL);
+            let whole = |header: &Header| {
+                let long = header.kind == Kind::Long;
+                body.len() as u64 == if long { 0 } else { header.len }
+            };
+            let Some(header) = header.filter(whole) else {
+                let why = format!("{len} bytes came that are no message of ours");
+                return Err(GroupError::Contract(why));
+            };
+            let arrival = Arrival { header, body, slot };
+            if header.kind != Kind::Part {
+                return Ok((true, Some(arrival)));
+            }
+            self.held.push_back(arrival);
+        }
+        Ok((moved, None))
+    }
+
+    /// The oldest part of a collective.
+    pub(super) fn held(&self) -> Option<Arrival> {
+        self.held.front().copied()
+    }
+
+    /// Gives its slot back.
+    pub(super) fn release_held(&mut self) -> Result<(), GroupError> {
+        match self.held.pop_front() {
+            Some(arrival) => self.release(arrival),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a message's slot back.
+    pub(super) fn release(&mut self, arrival: Arrival) -> Result<(), GroupError> {
+        self.free.push(arrival.slot);
+        self.post().map(drop)
+    }
+
+    /// Posts receives again. Whether the plugin took any.
+    pub(super) fn post(&mut self) -> Result<bool, GroupError> {
+        if self.free.len() < BATCH {
+            return Ok(false);
+        }
+        let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(false) };
+        let mut moved = false;
+        while let Some(slot) = self.free.last() {
+            let Some(post) = end.post(slots.slot(*slot), &slots.region, self.tag)? else { break };
+            self.flights.push_back((post, *slot));
+            self.free.pop();
+            moved = true;
+        }
+        Ok(moved)
+    }
+}

@@ -1,0 +1,577 @@
+//! Messages between two ranks.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use crate::error::GroupError;
+use crate::group::{Group, State};
+use crate::loader::{Element, Place};
+use crate::memory::{Source, Target};
+use crate::mesh::{Envelope, OpId, Wait, Wanted, rest};
+
+/// Stands for any rank, or any tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Any;
+
+/// Whose message a receive takes: a rank's, or [`Any`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct From(Option<usize>);
+
+impl std::convert::From<usize> for From {
+    fn from(rank: usize) -> Self {
+        Self(Some(rank))
+    }
+}
+
+impl std::convert::From<Any> for From {
+    fn from(_: Any) -> Self {
+        Self(None)
+    }
+}
+
+/// Which message a receive takes: one with this tag, or with [`Any`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(Option<u32>);
+
+impl std::convert::From<u32> for Tag {
+    fn from(tag: u32) -> Self {
+        Self(Some(tag))
+    }
+}
+
+impl std::convert::From<Any> for Tag {
+    fn from(_: Any) -> Self {
+        Self(None)
+    }
+}
+
+/// What a receive got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The rank that sent it.
+    pub source: usize,
+    pub tag: u32,
+    /// Elements, from the start of the receive's memory on; the rest is as it was.
+    pub count: usize,
+}
+
+/// Messages. A message has a type, a length and a tag; it goes to the oldest receive of its group, for its sender and its tag, that is
+/// waiting, and a receive takes the oldest message that fits it. Messages of one sender that fit one receive do not overtake each
+/// other. No message is lost or copied for want of a receive: short ones wait in the receiver's memory, long ones at the sender.
+///
+/// No elements, no message: a send or a receive of none ends at once and touches nobody.
+///
+/// A receive may be longer than its message. One that is too short, or of another type, says [`GroupError::TooLong`] or
+/// [`GroupError::OtherType`]; the message is gone, the memory as it was, and the next message can be received.
+impl Group {
+    /// Sends, and returns when `data` may be changed: a message of up to 16 KiB may not have been received then.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for a rank that is none, or for this one: outside of [`Group::group`] nobody could receive it. A
+    /// failure of the group as said at [`Group`].
+    pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), GroupError> {
+        let peer = self.other(to)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let named = (self.scope, tag);
+        let op = self.shared.lock().mesh.send(peer, named, T::TYPE, Place::reading(data))?;
+        self.wait(op, Some(peer)).map(drop)
+    }
+
+    /// Receives into `data`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`], and [`GroupError::TooLong`] and [`GroupError::OtherType`].
+    pub fn recv<T: Element>(
+        &self,
+        data: &mut [T],
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<Received, GroupError> {
+        let (from, tag) = (from.into(), tag.into());
+        if let From(Some(rank)) = from {
+            self.other(rank)?;
+        }
+        if data.is_empty() {
+            return Ok(self.nothing(from, tag));
+        }
+        let wanted = self.wanted::<T>(Place::writing(data), from, tag)?;
+        let op = self.shared.lock().mesh.receive(wanted)?;
+        let envelope = self.wait(op, wanted.source)?;
+        Ok(self.received::<T>(envelope))
+    }
+
+    /// Receives a message of whatever length.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv`].
+    pub fn recv_vec<T: Element>(
+        &self,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<(Vec<T>, Received), GroupError> {
+        let (from, tag) = (from.into(), tag.into());
+        let coming = self.probe(from, tag)?;
+        let mut data = vec![T::from_small(0); coming.bytes / size_of::<T>()];
+        let found = self.recv(&mut data, coming.source, coming.tag)?;
+        data.truncate(found.count);
+        Ok((data, found))
+    }
+
+    /// Waits for a message, which stays to be received.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`].
+    pub fn probe(&self, from: impl Into<From>, tag: impl Into<Tag>) -> Result<Coming, GroupError> {
+        let wanted = self.wanted::<u8>(Place::empty(), from.into(), tag.into())?;
+        let mut wait = Wait::default();
+        loop {
+            let mut state = self.shared.lock();
+            if let Some((envelope, _)) = state.mesh.probe(&wanted) {
+                state.mesh.ends(&mut wait)?;
+                let Envelope { source, tag, bytes } = envelope;
+                return Ok(Coming { source: self.rank_in_group(source), tag, bytes });
+            }
+            self.turn(state, wanted.source, &mut wait)?;
+        }
+    }
+
+    /// Sends to one rank and receives from another, or the same, at once; both may be this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`] and [`Group::recv`].
+    pub fn sendrecv<T: Element>(
+        &self,
+        data: &[T],
+        to: usize,
+        into: &mut [T],
+        from: impl Into<From>,
+        tag: u32,
+    ) -> Result<Received, GroupError> {
+        let from = from.into();
+        let peer = self.rank_of(to)?;
+        let wanted = self.wanted::<T>(Place::writing(into), from, tag.into())?;
+        let mut state = self.shared.lock();
+        state.mesh.reach(peer)?;
+        let receive = if into.is_empty() { None } else { Some(state.mesh.receive(wanted)?) };
+        let send = if data.is_empty() {
+            None
+        } else {
+            // It fails only with the whole group, so the receive's memory is free then.
+            Some(state.mesh.send(peer, (self.scope, tag), T::TYPE, Place::reading(data))?)
+        };
+        drop(state);
+        let received = receive.map(|op| self.wait(op, wanted.source));
+        let sent = send.map(|op| self.wait(op, Some(peer)));
+        sent.transpose()?;
+        match received {
+            None => Ok(self.nothing(from, tag.into())),
+            Some(envelope) => Ok(self.received::<T>(envelope?)),
+        }
+    }
+
+    /// Begins a send. The request owns the memory and gives it back.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for a rank that is none, and a failure of the group. This rank may send to itself.
+    pub fn isend<T: Element, B: Source<T>>(
+        &self,
+        data: B,
+        to: usize,
+        tag: u32,
+    ) -> Result<Sending<T, B>, GroupError> {
+        let peer = self.rank_of(to)?;
+        let place = Place::reading(data.elements());
+        let op = if place.is_empty() {
+            None
+        } else {
+            Some(self.shared.lock().mesh.send(peer, (self.scope, tag), T::TYPE, place)?)
+        };
+        let request = Request { group: self.clone(), op, focus: Some(peer), data: Some(data) };
+        Ok(Sending { request, elements: PhantomData })
+    }
+
+    /// Begins a receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::isend`].
+    pub fn irecv<T: Element, B: Target<T>>(
+        &self,
+        mut data: B,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<Receiving<T, B>, GroupError> {
+        let (from, tag) = (from.into(), tag.into());
+        let wanted = self.wanted::<T>(Place::writing(data.elements_mut()), from, tag)?;
+        let op = if wanted.place.is_empty() {
+            None
+        } else {
+            Some(self.shared.lock().mesh.receive(wanted)?)
+        };
+        let none = self.nothing(from, tag);
+        let request = Request { group: self.clone(), op, focus: wanted.source, data: Some(data) };
+        Ok(Receiving { request, none, elements: PhantomData })
+    }
+
+    /// Runs sends and receives together: they begin when `describe` has said all of them, receives first, and are over when this
+    /// returns. So no order of them can make ranks wait for each other, and a rank may send to itself.
+    ///
+    /// # Errors
+    ///
+    /// What `describe` says, then nothing has moved; else the first error of an operation, in their order, after all have ended.
+    pub fn group<'env>(
+        &self,
+        describe: impl FnOnce(&mut Block<'_, 'env>) -> Result<(), GroupError>,
+    ) -> Result<(), GroupError> {
+        let entries = self.shared.lock().blocks.pop().unwrap_or_default();
+        let mut block = Block { group: self, entries, memory: PhantomData };
+        let ended = describe(&mut block).and_then(|()| block.run());
+        let mut entries = std::mem::take(&mut block.entries);
+        entries.clear();
+        self.shared.lock().blocks.push(entries);
+        ended
+    }
+
+    fn other(&self, rank: usize) -> Result<usize, GroupError> {
+        let peer = self.rank_of(rank)?;
+        if rank == self.rank() {
+            let why =
+                format!("rank {rank} is this one: a message to itself needs a group or a request");
+            return Err(GroupError::InvalidArgument(why));
+        }
+        Ok(peer)
+    }
+
+    fn wanted<T: Element>(
+        &self,
+        place: Place,
+        From(from): From,
+        Tag(tag): Tag,
+    ) -> Result<Wanted, GroupError> {
+        let source = from.map(|rank| self.rank_of(rank)).transpose()?;
+        Ok(Wanted { scope: self.scope, source, tag, element: T::TYPE, place })
+    }
+
+    fn received<T: Element>(&self, envelope: Envelope) -> Received {
+        let Envelope { source, tag, bytes } = envelope;
+        Received { source: self.rank_in_group(source), tag, count: bytes / size_of::<T>() }
+    }
+
+    fn nothing(&self, From(from): From, Tag(tag): Tag) -> Received {
+        Received { source: from.unwrap_or_else(|| self.rank()), tag: tag.unwrap_or(0), count: 0 }
+    }
+
+    fn rank_in_group(&self, member: usize) -> usize {
+        self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX)
+    }
+
+    /// Waits for an operation. On an error its memory is free, too.
+    fn wait(&self, op: OpId, focus: Option<usize>) -> Result<Envelope, GroupError> {
+        let mut wait = Wait::default();
+        loop {
+            let mut state = self.shared.lock();
+            if let Some(ended) = state.mesh.ended(op) {
+                state.mesh.ends(&mut wait)?;
+                return self.named(ended);
+            }
+            if let Err(why) = self.turn(state, focus, &mut wait) {
+                self.shared.lock().mesh.abandon(op);
+                return Err(why);
+            }
+        }
+    }
+
+    /// Errors name ranks of this group.
+    fn named<T>(&self, ended: Result<T, GroupError>) -> Result<T, GroupError> {
+        ended.map_err(|error| match error {
+            GroupError::TooLong { source, tag, bytes, room } => {
+                GroupError::TooLong { source: self.rank_in_group(source), tag, bytes, room }
+            }
+            GroupError::OtherType { source, tag, sent, wanted } => {
+                GroupError::OtherType { source: self.rank_in_group(source), tag, sent, wanted }
+            }
+            other => other,
+        })
+    }
+
+    /// One turn of progress, and a rest without the lock where nothing moved.
+    fn turn(
+        &self,
+        mut state: std::sync::MutexGuard<'_, State>,
+        focus: Option<usize>,
+        wait: &mut Wait,
+    ) -> Result<(), GroupError> {
+        let idle = state.mesh.step(focus, wait)?;
+        let pace = state.mesh.pace();
+        drop(state);
+        if let Some(idle) = idle {
+            rest(pace, idle);
+        }
+        Ok(())
+    }
+}
+
+/// A message that can be received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coming {
+    pub source: usize,
+    pub tag: u32,
+    pub bytes: usize,
+}
+
+/// One operation of a block.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    what: What,
+    op: Option<OpId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Send { to: usize, tag: u32, element: crate::loader::DataType, place: Place },
+    Receive(Wanted),
+}
+
+/// Sends and receives that run together; see [`Group::group`].
+pub struct Block<'a, 'env> {
+    group: &'a Group,
+    entries: Vec<Entry>,
+    memory: PhantomData<&'env mut [u8]>,
+}
+
+impl fmt::Debug for Block<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("operations", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+impl<'env> Block<'_, 'env> {
+    /// Adds a send.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for a rank that is none.
+    pub fn send<T: Element>(
+        &mut self,
+        data: &'env [T],
+        to: usize,
+        tag: u32,
+    ) -> Result<(), GroupError> {
+        let (to, place) = (self.group.rank_of(to)?, Place::reading(data));
+        if !data.is_empty() {
+            self.entries
+                .push(Entry { what: What::Send { to, tag, element: T::TYPE, place }, op: None });
+        }
+        Ok(())
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`Block::send`].
+    pub fn recv<T: Element>(
+        &mut self,
+        data: &'env mut [T],
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<(), GroupError> {
+        let wanted = self.group.wanted::<T>(Place::writing(data), from.into(), tag.into())?;
+        if !wanted.place.is_empty() {
+            self.entries.push(Entry { what: What::Receive(wanted), op: None });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), GroupError> {
+        let began = self.begin();
+        let whole = began.is_ok();
+        let mut first = began;
+        for Entry { what, op } in &mut self.entries {
+            let Some(op) = op.take() else { continue };
+            let focus = match what {
+                What::Send { to, .. } => Some(*to),
+                What::Receive(wanted) => wanted.source,
+            };
+            // Not all could begin: what may never end is taken back.
+            if !whole && self.group.shared.lock().mesh.take_back(op) {
+                continue;
+            }
+            let ended = self.group.wait(op, focus).map(drop);
+            first = first.and(ended);
+        }
+        first
+    }
+
+    fn begin(&mut self) -> Result<(), GroupError> {
+        let mut state = self.group.shared.lock();
+        for Entry { what, op } in &mut self.entries {
+            if let What::Receive(wanted) = what {
+                *op = Some(state.mesh.receive(*wanted)?);
+            }
+        }
+        for Entry { what, op } in &mut self.entries {
+            if let What::Send { to, tag, element, place } = *what {
+                *op = Some(state.mesh.send(to, (self.group.scope, tag), element, place)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An operation that owns its memory.
+#[derive(Debug)]
+struct Request<B> {
+    group: Group,
+    op: Option<OpId>,
+    focus: Option<usize>,
+    data: Option<B>,
+}
+
+impl<B> Request<B> {
+    /// Whether it has ended; makes progress.
+    fn test(&mut self) -> Result<Option<Option<Envelope>>, GroupError> {
+        let Some(op) = self.op else { return Ok(Some(None)) };
+        let mut state = self.group.shared.lock();
+        let mut ended = state.mesh.ended(op);
+        if ended.is_none() {
+            state.mesh.step(self.focus, &mut Wait::default())?;
+            ended = state.mesh.ended(op);
+        }
+        let Some(ended) = ended else { return Ok(None) };
+        self.op = None;
+        drop(state);
+        self.group.named(ended).map(|envelope| Some(Some(envelope)))
+    }
+
+    fn wait(&mut self) -> Result<Option<Envelope>, GroupError> {
+        let Some(op) = self.op.take() else { return Ok(None) };
+        self.group.wait(op, self.focus).map(Some)
+    }
+
+    fn wait_for(&mut self, limit: Duration) -> Result<Option<Option<Envelope>>, GroupError> {
+        let deadline = std::time::Instant::now() + limit;
+        let pace = self.group.shared.lock().mesh.pace();
+        loop {
+            if let Some(ended) = self.test()? {
+                return Ok(Some(ended));
+            }
+            if std::time::Instant::now() >= deadline {
+                return Ok(None);
+            }
+            rest(pace, Duration::ZERO);
+        }
+    }
+
+    fn take(&mut self) -> B {
+        self.data.take().expect("a request gives its memory back once, when it ends")
+    }
+}
+
+impl<B> Drop for Request<B> {
+    fn drop(&mut self) {
+        let Some(op) = self.op else { return };
+        if !self.group.shared.lock().mesh.abandon(op) {
+            // The bytes are on their way, and the plugin may still touch this memory.
+            log::warn!("a request was dropped before its end: its memory leaks");
+            let _ = std::mem::ManuallyDrop::new(self.data.take());
+        }
+    }
+}
+
+/// A send that goes on. Dropped before its end, it still sends, and its memory leaks.
+#[derive(Debug)]
+#[must_use = "a send that is not waited for may leak its memory"]
+pub struct Sending<T: Element, B: Source<T>> {
+    request: Request<B>,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element, B: Source<T>> Sending<T, B> {
+    /// Whether it has ended; makes progress. Then [`Sending::wait`] gives the memory back at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`].
+    pub fn test(&mut self) -> Result<bool, GroupError> {
+        Ok(self.request.test()?.is_some())
+    }
+
+    /// Waits, and gives the memory back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`].
+    pub fn wait(mut self) -> Result<B, GroupError> {
+        self.request.wait()?;
+        Ok(self.request.take())
+    }
+
+    /// Waits no longer than `limit`. Whether it has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`].
+    pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
+        Ok(self.request.wait_for(limit)?.is_some())
+    }
+}
+
+/// A receive that goes on. Dropped before a message has come to it, it is taken back; after that its memory leaks.
+#[derive(Debug)]
+#[must_use = "a receive that is not waited for is taken back"]
+pub struct Receiving<T: Element, B: Target<T>> {
+    request: Request<B>,
+    none: Received,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element, B: Target<T>> Receiving<T, B> {
+    /// Whether it has ended; makes progress. Then [`Receiving::wait`] gives the memory back at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv`].
+    pub fn test(&mut self) -> Result<bool, GroupError> {
+        let ended = self.request.test()?;
+        self.note(ended)
+    }
+
+    /// Waits, and gives the memory back, and what came.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv`].
+    pub fn wait(mut self) -> Result<(B, Received), GroupError> {
+        if let Some(envelope) = self.request.wait()? {
+            self.none = self.request.group.received::<T>(envelope);
+        }
+        Ok((self.request.take(), self.none))
+    }
+
+    /// Waits no longer than `limit`. Whether it has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv`].
+    pub fn wait_timeout(&mut self, limit: Duration) -> Result<bool, GroupError> {
+        let ended = self.request.wait_for(limit)?;
+        self.note(ended)
+    }
+
+    fn note(&mut self, ended: Option<Option<Envelope>>) -> Result<bool, GroupError> {
+        if let Some(Some(envelope)) = ended {
+            self.none = self.request.group.received::<T>(envelope);
+        }
+        Ok(ended.is_some())
+    }
+}

@@ -1,0 +1,183 @@
+//! Which all-reduce for how many bytes and ranks: a measured table, rank 0's for all.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::GroupError;
+
+/// A way to all-reduce; the collective's page has a picture of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// All to all at once: one step, (n-1)·S bytes out of each rank.
+    OnePhase,
+    /// Exchange with the rank that differs in bit k: log2 n steps of S bytes. Powers of two only.
+    Doubling,
+    /// A share each, reduced by its owner: two steps, 2·(n-1)/n·S bytes.
+    Mesh,
+    /// Shares go round twice: 2·(n-1) steps, 2·(n-1)/n·S bytes, two neighbours.
+    Ring,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::OnePhase, Self::Doubling, Self::Mesh, Self::Ring];
+
+    /// Its name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnePhase => "one-phase",
+            Self::Doubling => "doubling",
+            Self::Mesh => "mesh",
+            Self::Ring => "ring",
+        }
+    }
+
+    /// Whether it works for so many ranks.
+    pub fn takes(self, ranks: usize) -> bool {
+        self != Self::Doubling || ranks.is_power_of_two()
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = GroupError;
+
+    fn from_str(text: &str) -> Result<Self, GroupError> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|algorithm| algorithm.name()).collect();
+            GroupError::Usage(format!("{text} is none of {}", names.join(", ")))
+        })
+    }
+}
+
+/// One line of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// For so many ranks and more, until a row for more.
+    pub ranks: usize,
+    /// For so many bytes at most.
+    pub bytes: usize,
+    pub algorithm: Algorithm,
+}
+
+/// Rows, by ranks and then by bytes. As text: a row per line, `ranks bytes algorithm`, `#` begins a comment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    rows: Vec<Row>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { rows: MEASURED.to_vec() }
+    }
+}
+
+impl Tuning {
+    /// A table of these rows.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Usage`] without a row.
+    pub fn new(mut rows: Vec<Row>) -> Result<Self, GroupError> {
+        if rows.is_empty() {
+            return Err(GroupError::Usage("a table of algorithms needs a row".to_owned()));
+        }
+        rows.sort_by_key(|row| (row.ranks, row.bytes));
+        Ok(Self { rows })
+    }
+
+    /// One algorithm for everything, where it works.
+    pub fn only(algorithm: Algorithm) -> Self {
+        Self { rows: vec![Row { ranks: 0, bytes: usize::MAX, algorithm }] }
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The way for so many bytes among so many ranks. Past the last row, and where that one does not work: the mesh, or the ring for
+    /// many ranks.
+    pub fn choose(&self, ranks: usize, bytes: usize) -> Algorithm {
+        let nearest = self.rows.iter().map(|row| row.ranks).filter(|least| *least <= ranks).max();
+        let row = self.rows.iter().find(|row| Some(row.ranks) == nearest && bytes <= row.bytes);
+        match row {
+            Some(row) if row.algorithm.takes(ranks) => row.algorithm,
+            _ if ranks > MESH_RANKS_MAX => Algorithm::Ring,
+            _ => Algorithm::Mesh,
+        }
+    }
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Row { ranks, bytes, algorithm } in &self.rows {
+            writeln!(f, "{ranks} {bytes} {algorithm}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Tuning {
+    type Err = GroupError;
+
+    fn from_str(text: &str) -> Result<Self, GroupError> {
+        let mut rows = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or_default();
+            let cells: Vec<_> = line.split_whitespace().collect();
+            let wrong = || {
+                GroupError::Usage(format!(
+                    "line {number} of the table is not `ranks bytes algorithm`: {line}"
+                ))
+            };
+            match cells[..] {
+                [] => {}
+                [ranks, bytes, algorithm] => rows.push(Row {
+                    ranks: ranks.parse().map_err(|_| wrong())?,
+                    bytes: bytes.parse().map_err(|_| wrong())?,
+                    algorithm: algorithm.parse()?,
+                }),
+                _ => return Err(wrong()),
+            }
+        }
+        Self::new(rows)
+    }
+}
+
+/// Beyond it, every rank talking to every other costs more than going round.
+const MESH_RANKS_MAX: usize = 16;
+
+/// By `ironrail perf tune` over tcp on loopback; docs/group.md has the figures.
+const MEASURED: [Row; 5] = [
+    Row { ranks: 2, bytes: 32 << 10, algorithm: Algorithm::OnePhase },
+    Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Mesh },
+    Row { ranks: 3, bytes: 8 << 10, algorithm: Algorithm::OnePhase },
+    Row { ranks: 3, bytes: usize::MAX, algorithm: Algorithm::Mesh },
+    Row { ranks: 17, bytes: usize::MAX, algorithm: Algorithm::Ring },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_smaller_number_of_ranks_counts_and_the_first_row_that_is_long_enough() {
+        let table: Tuning =
+            "2 100 one-phase\n2 1000 mesh # half\n\n4 100 doubling\n".parse().unwrap();
+        let chosen = |ranks, bytes| table.choose(ranks, bytes);
+        assert_eq!(chosen(2, 100), Algorithm::OnePhase);
+        assert_eq!((chosen(3, 101), chosen(3, 1001)), (Algorithm::Mesh, Algorithm::Mesh));
+        assert_eq!((chosen(4, 1), chosen(5, 1)), (Algorithm::Doubling, Algorithm::Mesh));
+        assert_eq!(chosen(32, 1 << 20), Algorithm::Ring);
+        assert_eq!(table.to_string().parse::<Tuning>().unwrap(), table);
+        for wrong in ["", "2 3", "2 x mesh", "2 3 mush"] {
+            assert!(wrong.parse::<Tuning>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Two callers and one connection: what they send and receive, and what must come of it.
+
+use proto::Line;
+use proto::wire2::budget::Budget;
+use proto::wire2::setup::Features;
+use proto::wire2::{
+    Account, Fault as FlowFault, Flow, MessageId, Moment, Name, Outgoing, Posting, Receive,
+    ReceivePoll, SendPoll, Source, Target,
+};
+
+use crate::data::{BUFFER_SHIFT, Buffer, Flows, byte, key};
+use crate::faults::{Fault, Faults};
+use crate::random::Random;
+use crate::wire::Wire;
+
+/// A message and its receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub(crate) tag: i32,
+    pub(crate) room: u64,
+    pub(crate) len: u64,
+    pub(crate) host: bool,
+}
+
+/// How far an end of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// It has not begun.
+    Waiting,
+    /// It connects, or has accepted.
+    Seated(Name),
+    Open(Name),
+    Closing(Name),
+    Gone,
+    /// It never came about.
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    Waiting,
+    Under(MessageId),
+    Done,
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    Waiting,
+    Posted,
+    Early,
+    Done,
+    Failed,
+}
+
+/// What is known of a sender when one of its messages is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendState {
+    /// Done means that the bytes are at the peer.
+    sure: bool,
+    in_flight: u32,
+}
+
+/// What became of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Received {
+    Early,
+    Done(u64),
+    OtherCount,
+    Failed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    pub(crate) number: usize,
+    /// The nodes that connect and accept.
+    pub(crate) nodes: [usize; 2],
+    pub(crate) sides: [Side; 2],
+    pub(crate) features: [Features; 2],
+    pub(crate) inline: u16,
+    pub(crate) cut: bool,
+    optional: bool,
+    source_host: bool,
+    groups: Vec<(usize, usize)>,
+    pub(crate) items: Vec<Item>,
+    pub(crate) sends: Vec<Sending>,
+    pub(crate) receives: Vec<Receiving>,
+    /// The number of the first buffer.
+    first: usize,
+    posted: Vec<(Line, usize)>,
+    next_group: usize,
+    /// Sends or receives may fail: a side has closed early, a message is too long, a write has failed.
+    pub(crate) disturbed: bool,
+    /// A side closes after so many of its calls.
+    pub(crate) closes_after: [Option<usize>; 2],
+    pub(crate) withdraws_after: Option<usize>,
+    /// Connect gives up after so many calls.
+    pub(crate) gives_up_after: Option<usize>,
+    pub(crate) calls: [usize; 2],
+    /// What the connecting end was called when it asked.
+    pub(crate) asked_as: Option<Name>,
+}
+
+impl Conversation {
+    pub(crate) fn new(
+        number: usize,
+        nodes: [usize; 2],
+        harsh: bool,
+        random: &mut Random,
+        buffers: &mut Vec<Buffer>,
+    ) -> Self {
+        let grouped = random.percent(50);
+        let feature = |random: &mut Random| Features {
+            groups: grouped || random.percent(10),
+            fin_only: random.percent(8),
+        };
+        let features = [feature(random), feature(random)];
+        let grouped = features.iter().all(|features| features.groups);
+        let inline = random.pick(&[0, 8, 200, 512, 4096]);
+        let gpu = inline == 0 && random.percent(50);
+        let cut = random.percent(30);
+        let longest = random.pick(&[0, 8, 64, 64, 600, 600, 5000]);
+        let tags = random.pick(&[1, 2, 6]);
+        let (mut groups, mut items) = (Vec::new(), Vec::new());
+        for _ in 0..1 + random.below(40) {
+            let members = if grouped && random.percent(30) { 1 + random.below(8) } else { 1 };
+            groups.push((items.len(), members));
+            for _ in 0..members {
+                let len = random.between(0, longest);
+                let more = random.between(0, longest);
+                let room = match random.below(3) {
+                    0 => len,
+                    1 if cut => random.between(0, len),
+                    _ => len + more,
+                };
+                let (tag, host) = (random.below(tags) as i32, !gpu || random.percent(50));
+                items.push(Item { tag, room, len, host });
+            }
+        }
+        let mut disturbed = false;
+        if harsh && !cut && random.percent(6) {
+            let at = random.below(items.len());
+            items[at].len = items[at].room + 1;
+            disturbed = true;
+        }
+        let first = buffers.len();
+        buffers.extend(items.iter().map(|item| Buffer {
+            node: nodes[1],
+            bytes: vec![0; item.room as usize],
+            writes: vec![0; item.room as usize],
+            closed: false,
+        }));
+        let at = |random: &mut Random, chance| {
+            (harsh && random.percent(chance)).then(|| random.below(150))
+        };
+        let closes_after = [at(random, 12), at(random, 12)];
+        let withdraws_after = at(random, 8);
+        let gives_up_after = at(random, 5);
+        Self {
+            number,
+            nodes,
+            sides: [Side::Waiting; 2],
+            features,
+            inline,
+            cut,
+            optional: random.percent(20),
+            source_host: random.percent(80),
+            groups,
+            sends: vec![Sending::Waiting; items.len()],
+            receives: vec![Receiving::Waiting; items.len()],
+            items,
+            first,
+            posted: Vec::new(),
+            next_group: 0,
+            disturbed,
+            closes_after,
+            withdraws_after,
+            gives_up_after,
+            calls: [0; 2],
+            asked_as: None,
+        }
+    }
+
+    fn grouped(&self) -> bool {
+        self.features.iter().all(|features| features.groups)
+    }
+
+    pub(crate) fn message(&self, index: usize) -> u32 {
+        (self.number << 12 | index) as u32
+    }
+
+    /// The message that the caller sends next, and its place.
+    pub(crate) fn next_send(&self, random: &mut Random) -> Option<(usize, Outgoing)> {
+        let waits = |at: &usize| self.sends[*at] == Sending::Waiting;
+        let waiting: Vec<usize> = (0..self.sends.len()).filter(waits).collect();
+        let mut index = *waiting.first()?;
+        if self.grouped() {
+            let tag = self.items[random.pick(&waiting)].tag;
+            index = *waiting.iter().find(|at| self.items[**at].tag == tag)?;
+        }
+        let Item { tag, len, .. } = self.items[index];
+        let source = Source { address: 0, region: self.message(index) };
+        Some((index, Outgoing { tag, len, source, host: self.source_host }))
+    }
+
+    /// All sends, or all receives, have ended.
+    pub(crate) fn is_spent(&self, side: usize) -> bool {
+        match side {
+            0 => self.sends.iter().all(|send| matches!(send, Sending::Done | Sending::Failed)),
+            _ => {
+                let ended = |receive: &Receiving| {
+                    matches!(receive, Receiving::Done | Receiving::Failed | Receiving::Early)
+                };
+                self.receives.iter().all(ended)
+            }
+        }
+    }
+
+    /// Nothing is sent or received any more.
+    pub(crate) fn fail_rest(&mut self, side: usize) {
+        if side == 0 {
+            for send in self.sends.iter_mut().filter(|send| **send == Sending::Waiting) {
+                *send = Sending::Failed;
+            }
+        } else {
+            self.next_group = self.groups.len();
+            for receive in self.receives.iter_mut().filter(|one| **one == Receiving::Waiting) {
+                *receive = Receiving::Failed;
+            }
+        }
+    }
+
+    /// Asks for all sends that are under way: what was answered, for [`sent`](Self::sent).
+    pub(crate) fn poll_sends(&self, flow: &mut Flow) -> Vec<(usize, SendPoll, SendState)> {
+        let Flow::Send(flow) = flow else { return Vec::new() };
+        let under = self.sends.iter().enumerate().filter_map(|(index, send)| match send {
+            Sending::Under(message) => Some((index, *message)),
+            _ => None,
+        });
+        under
+            .map(|(index, message)| {
+                let answer = flow.poll(message);
+                let terms = flow.terms();
+                let sure = terms.cutting.rails > 1 || terms.proves_arrival;
+                (index, answer, SendState { sure, in_flight: flow.in_flight() })
+            })
+            .collect()
+    }
+
+    pub(crate) fn sent(&mut self, polled: &[(usize, SendPoll, SendState)], wire: &mut Wire<Flows>) {
+        for (index, answer, state) in polled {
+            let number = self.message(*index);
+            match answer {
+                SendPoll::Pending => {}
+                SendPoll::Done { len } => {
+                    self.sends[*index] = Sending::Done;
+                    let item = self.items[*index];
+                    let right = *len == item.len || self.cut && *len == item.room.min(item.len);
+                    wire.law(right, "a send ends with another length");
+                    let busy = wire.data.flies(number, |flight| !flight.completed);
+                    wire.law(!busy, "a send is done though its buffer is being read");
+                    let flies = wire.data.flies(number, |flight| !flight.has_landed());
+                    wire.law(!(state.sure && flies), "a send is done though its bytes may be lost");
+                }
+                SendPoll::Failed(fault) => {
+                    self.sends[*index] = Sending::Failed;
+                    self.failed(*fault);
+                    // The caller waits for these writes before it uses the buffer again.
+                    let flies = wire.data.flies(number, |flight| !flight.completed);
+                    let law = "a send has failed, its write goes on, and nothing says so";
+                    wire.law(!flies || state.in_flight > 0, law);
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, fault: FlowFault) {
+        // The other side is found out about at the end.
+        if matches!(fault, FlowFault::Transport { .. }) {
+            self.disturbed = true;
+        }
+    }
+
+    /// Posts the next group, if it fits window and budget.
+    pub(crate) fn post(
+        &mut self,
+        flow: &mut Flow,
+        account: &mut Account,
+        (links, now): (&[u8], Moment),
+        budget: &mut Budget,
+        faults: &mut Faults,
+    ) {
+        let (Flow::Receive(flow), Side::Open(name)) = (flow, self.sides[1]) else { return };
+        let Some((start, count)) = self.groups.get(self.next_group).copied() else { return };
+        let group = start..start + count;
+        let cost = group.clone().map(|at| flow.entries(self.items[at].room)).sum();
+        if !budget.take(name.slot, cost) {
+            faults.fire(Fault::PastBudget);
+            return;
+        }
+        let keys: Vec<Vec<u64>> = group
+            .clone()
+            .map(|at| links.iter().map(|link| key(self.first + at, *link)).collect())
+            .collect();
+        let receives: Vec<Receive<'_>> = group
+            .clone()
+            .zip(&keys)
+            .map(|(at, keys)| {
+                let Item { tag, room, host, .. } = self.items[at];
+                let buffer = self.first + at;
+                let target = Target { address: 0, region: buffer as u32 };
+                let address = (buffer as u64) << BUFFER_SHIFT;
+                Receive { target, address, len: room, tag, keys, host }
+            })
+            .collect();
+        let how = Posting { cut: self.cut, optional: self.optional };
+        match flow.post(&receives, how, account, now) {
+            Ok(Some(line)) => {
+                self.posted.push((line, self.next_group));
+                self.next_group += 1;
+                self.receives[group.clone()].fill(Receiving::Posted);
+                if self.items[group].iter().any(|item| item.room == 0) {
+                    faults.fire(Fault::ZeroBytes);
+                }
+                if count > 1 {
+                    faults.fire(Fault::Group);
+                }
+            }
+            Ok(None) => budget.give_back(cost),
+            Err(_) => {
+                budget.give_back(cost);
+                self.fail_rest(1);
+            }
+        }
+    }
+
+    /// Asks for all receives that are posted: those that are over, for [`received`](Self::received).
+    pub(crate) fn poll_receives(&mut self, flow: &mut Flow) -> Vec<(usize, Received)> {
+        let Flow::Receive(flow) = flow else { return Vec::new() };
+        let mut over = Vec::new();
+        self.posted.retain(|(line, group)| {
+            let (start, count) = self.groups[*group];
+            if count == 1 && self.receives[start] == Receiving::Posted && flow.poll_early(*line) {
+                over.push((start, Received::Early));
+                return false;
+            }
+            match flow.poll(*line) {
+                ReceivePoll::Pending => return true,
+                ReceivePoll::Done { count: said } if said as usize == count => {
+                    let lines = (start..start + count).zip((0..).map(|n| line.plus(n)));
+                    over.extend(lines.map(|(at, line)| (at, Received::Done(flow.size(line)))));
+                }
+                ReceivePoll::Done { .. } => over.push((start, Received::OtherCount)),
+                ReceivePoll::Failed(_) => {
+                    over.extend((start..start + count).map(|at| (at, Received::Failed)));
+                }
+            }
+            false
+        });
+        over
+    }
+
+    pub(crate) fn received(&mut self, over: &[(usize, Received)], wire: &mut Wire<Flows>) {
+        for (at, received) in over {
+            self.receives[*at] = match received {
+                Received::Early => {
+                    wire.faults.fire(Fault::EarlyReport);
+                    Receiving::Early
+                }
+                Received::Done(size) => {
+                    self.check(*at, *size, wire);
+                    Receiving::Done
+                }
+                Received::OtherCount => {
+                    wire.law(false, "a group ends with another count");
+                    Receiving::Failed
+                }
+                Received::Failed => Receiving::Failed,
+            };
+        }
+    }
+
+    /// A receive was reported: it has its message, whole, and nothing lands there any more.
+    fn check(&self, at: usize, size: u64, wire: &mut Wire<Flows>) {
+        let Item { room, len, .. } = self.items[at];
+        let expected = if self.cut { len.min(room) } else { len };
+        wire.law(size == expected, "a receive ends with the length of another message");
+        let message = self.message(at);
+        let buffer = &mut wire.data.buffers[self.first + at];
+        buffer.closed = true;
+        let right = (0..size).all(|at| buffer.bytes[at as usize] == byte(message, at));
+        if !right {
+            let bytes = &wire.data.buffers[self.first + at].bytes[..size as usize];
+            let of = |other: &usize| {
+                (0..size).all(|at| bytes[at as usize] == byte(self.message(*other), at))
+            };
+            let others: Vec<usize> = (0..self.items.len()).filter(of).collect();
+            let number = self.number;
+            let law = format!(
+                "a receive has other bytes than its message\n{number}: {at} has {others:?} {bytes:?} {:?}",
+                self.items[at]
+            );
+            wire.law(false, &law);
+        }
+        if expected < len {
+            wire.faults.fire(Fault::Cut);
+        }
+    }
+
+    /// Receives that were reported early have their bytes now.
+    pub(crate) fn check_early(&self, wire: &mut Wire<Flows>) {
+        for at in 0..self.items.len() {
+            if self.receives[at] == Receiving::Early {
+                let Item { room, len, .. } = self.items[at];
+                self.check(at, if self.cut { len.min(room) } else { len }, wire);
+            }
+        }
+    }
+
+    /// The memory of the receives is deregistered.
+    pub(crate) fn give_back(&self, wire: &mut Wire<Flows>) {
+        for buffer in &mut wire.data.buffers[self.first..self.first + self.items.len()] {
+            buffer.closed = true;
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! What real connections do beside the channel: the buffers of callers, the data rails, and the messages of set-up.
+
+use proto::codec::Address;
+use proto::wire2::frame::{Open, Refused};
+use proto::wire2::letter::Letter;
+use proto::wire2::packet::Ring;
+use proto::wire2::receive::Place;
+use proto::wire2::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
+use proto::wire2::{
+    Account, Action, ChannelId, Event, Flow, Name, Outgoing, PartWrite, Slot, flow,
+};
+
+use crate::faults::Fault;
+use crate::hands::Data;
+use crate::talk::mix;
+use crate::wire::{Content, Wire};
+
+/// Where a buffer begins, as its peer names it: the buffer's number, shifted.
+pub(crate) const BUFFER_SHIFT: u32 = 40;
+
+/// A keyed function that nobody is to take for a good one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mixing;
+
+impl Prove for Mixing {
+    fn prove(&self, secret: &Secret, words: &[u64]) -> Proof {
+        let seed = u64::from_le_bytes(secret.0[..8].try_into().unwrap());
+        let run = |seed: u64| words.iter().fold(seed, |sum, word| mix(sum ^ word).rotate_left(9));
+        Proof([run(seed), run(!seed)])
+    }
+}
+
+/// The memory of one receive.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub(crate) node: usize,
+    pub(crate) bytes: Vec<u8>,
+    /// How often each byte was written.
+    pub(crate) writes: Vec<u8>,
+    /// Its receive was reported, or it is deregistered: nothing may land any more.
+    pub(crate) closed: bool,
+}
+
+/// A part on a data rail.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) from: (usize, Name),
+    pub(crate) to: usize,
+    /// The data rail, as the wire counts them.
+    link: u8,
+    pub(crate) write: PartWrite,
+    /// Pieces that have not landed: start and end.
+    left: Vec<(u64, u64)>,
+    arrived: bool,
+    /// It completes only when it has landed.
+    delivered: bool,
+    pub(crate) completed: bool,
+    fate: Fate,
+    held_until: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Lands,
+    /// Completes well and never lands.
+    Lost,
+    /// Completes with an error. What had not landed then never does.
+    Fails,
+}
+
+/// A channel of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Joined {
+    pub(crate) peer: PeerId,
+    pub(crate) far: usize,
+    pub(crate) rails: Rails,
+    pub(crate) ring: Ring,
+    pub(crate) proves_arrival: bool,
+    pub(crate) true_lengths: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flows {
+    pub(crate) peers: Vec<Peers<Mixing>>,
+    /// By node: the wire's number of each rail of its list.
+    pub(crate) order: Vec<Vec<u8>>,
+    /// By node and channel.
+    pub(crate) channels: Vec<Vec<Joined>>,
+    /// By node and slot: the channel of the connection there.
+    pub(crate) slots: Vec<Vec<Option<(ChannelId, Name)>>>,
+    pub(crate) buffers: Vec<Buffer>,
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) to_lose: usize,
+    pub(crate) to_fail: usize,
+    /// Percentage.
+    pub(crate) late: u32,
+    /// Channels on which a part was lost, and conversations in which a write failed.
+    pub(crate) lost: Vec<(usize, ChannelId)>,
+    pub(crate) failed: Vec<usize>,
+}
+
+/// The bytes of a message, whose number is in its source.
+pub(crate) fn byte(message: u32, at: u64) -> u8 {
+    (mix((u64::from(message) << 20) ^ (at / 8)) >> (8 * (at % 8))) as u8
+}
+
+/// The key of a buffer on a data rail.
+pub(crate) fn key(buffer: usize, link: u8) -> u64 {
+    mix((buffer as u64) << 8 | u64::from(link))
+}
+
+/// A rail's address: its node, its number, data or control.
+pub(crate) fn address(node: usize, link: usize, control: bool) -> Address {
+    Address::new(&[node as u8, link as u8, u8::from(control), 7]).unwrap()
+}
+
+impl Flows {
+    /// A data rail of a channel, as the wire counts them.
+    pub(crate) fn data_link(&self, node: usize, channel: ChannelId, rail: u8) -> u8 {
+        let joined = &self.channels[node][channel.0 as usize];
+        self.order[node][usize::from(joined.rails.data[usize::from(rail)].ours)]
+    }
+
+    /// The other end of a channel, once it is there.
+    pub(crate) fn far(&self, node: usize, channel: ChannelId) -> Option<(usize, ChannelId)> {
+        let far = self.channels[node][channel.0 as usize].far;
+        let mut ends = self.channels[far]
+            .iter()
+            .zip(0..)
+            .filter(|(joined, id)| joined.far == node && (far != node || *id != channel.0));
+        ends.next().map(|(_, id)| (far, ChannelId(id)))
+    }
+
+    /// Bytes that were written by a peer, or copied.
+    fn write(&mut self, buffer: usize, offset: u64, bytes: &[u8]) -> Result<(), &'static str> {
+        let Some(buffer) = self.buffers.get_mut(buffer) else {
+            return Err("a write goes nowhere");
+        };
+        if buffer.closed {
+            return Err("a late write lands in a buffer that was given back");
+        }
+        let start = offset as usize;
+        let end = start + bytes.len();
+        if end > buffer.bytes.len() {
+            return Err("a write goes past the end of its receive");
+        }
+        buffer.bytes[start..end].copy_from_slice(bytes);
+        for writes in &mut buffer.writes[start..end] {
+            *writes += 1;
+            if *writes > 1 {
+                return Err("a byte of a receive was written twice");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a part of this message is in flight, landed or not.
+    pub(crate) fn flies(&self, message: u32, counts: impl Fn(&Flight) -> bool) -> bool {
+        self.flights.iter().any(|flight| flight.write.source.region == message && counts(flight))
+    }
+}
+
+impl Flight {
+    pub(crate) fn has_landed(&self) -> bool {
+        self.left.is_empty() && self.arrived
+    }
+
+    pub(crate) fn buffer(&self) -> usize {
+        (self.write.target >> BUFFER_SHIFT) as usize
+    }
+
+    fn is_over(&self) -> bool {
+        self.completed && (self.has_landed() || self.fate != Fate::Lands)
+    }
+}
+
+impl Data for Flows {
+    type Connection = Flow;
+
+    fn link(&self, node: usize, channel: ChannelId, rail: u8) -> u8 {
+        let joined = &self.channels[node][channel.0 as usize];
+        self.order[node][usize::from(joined.rails.control[usize::from(rail)].ours)]
+    }
+
+    fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8> {
+        let ours = self.order[node].iter().position(|other| *other == link)?;
+        self.channels[node].get(channel.0 as usize)?.rails.control_of(ours as u8)
+    }
+
+    fn ring(&self, node: usize, channel: ChannelId) -> Option<Ring> {
+        self.channels[node].get(channel.0 as usize).map(|joined| joined.ring)
+    }
+
+    fn content(
+        wire: &mut Wire<Self>,
+        node: usize,
+        (channel, rail): (ChannelId, u8),
+        letter: &Letter,
+    ) -> Option<Content> {
+        let joined = &wire.data.channels[node][channel.0 as usize];
+        let peers = &wire.data.peers[node];
+        let pair = joined.rails.control[usize::from(rail)];
+        let rail = peers.rails(joined.peer)?[usize::from(pair.theirs)];
+        let to = usize::from(rail.control?.as_bytes()[0]);
+        let bytes = peers.message(channel, letter);
+        wire.law(bytes.is_some(), "a letter does not fit its message");
+        Some(Content::Bytes { to, bytes: bytes? })
+    }
+
+    fn act(
+        wire: &mut Wire<Self>,
+        (node, slot): (usize, Slot),
+        action: &Action,
+        account: &Account,
+    ) -> bool {
+        match action {
+            Action::Write(write) => post(wire, node, slot, write),
+            Action::Copy(copy) => {
+                let mut words = Vec::new();
+                account.parking.read(copy.from, |_, word| words.push(word));
+                fill(wire, copy.target.region as usize, &words, copy.len.into());
+                true
+            }
+        }
+    }
+
+    fn word(&self, _: usize, message: &Outgoing, index: usize, bytes: usize) -> u64 {
+        let first = 8 * index;
+        let mut word = [0; 8];
+        for (at, value) in word.iter_mut().enumerate().take(bytes - first) {
+            *value = byte(message.source.region, (first + at) as u64);
+        }
+        u64::from_le_bytes(word)
+    }
+
+    fn arrived(
+        wire: &mut Wire<Self>,
+        _: (usize, Slot),
+        (words, _): (&[u64], usize),
+        place: &Place,
+        account: &mut Account,
+    ) {
+        match place {
+            Place::Receive(arrived) => {
+                wire.faults.fire(Fault::InlineReceived);
+                fill(wire, arrived.target.region as usize, words, arrived.len.into());
+            }
+            Place::Parked(parked) => {
+                wire.faults.fire(Fault::Parked);
+                account.parking.fill(*parked, |index| words[index]);
+            }
+        }
+    }
+
+    fn asked_to_open(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused> {
+        self.peers[node].asked(channel, open)
+    }
+
+    fn ended(&mut self, node: usize, channel: ChannelId) {
+        self.peers[node].ended(channel);
+    }
+
+    fn advance(wire: &mut Wire<Self>, most: usize) {
+        for _ in 0..wire.data.flights.len().min(most) {
+            let index = wire.random.below(wire.data.flights.len());
+            if index < wire.data.flights.len() {
+                advance(wire, index);
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.flights.is_empty()
+    }
+}
+
+fn fill(wire: &mut Wire<Flows>, buffer: usize, words: &[u64], len: usize) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    if let Err(law) = wire.data.write(buffer, 0, &bytes[..len]) {
+        wire.law(false, law);
+    }
+}
+
+/// A part is posted, or refused.
+fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> bool {
+    let Some((channel, own)) = wire.data.slots[node][slot.index()] else {
+        wire.law(false, "a free slot posts a part");
+        return true;
+    };
+    let ended = wire.nodes[node].outcomes[channel.0 as usize].is_some();
+    wire.law(!ended, "a part is posted after the end of its channel");
+    if wire.refuses(Fault::RefusedPart) {
+        return false;
+    }
+    let link = wire.data.data_link(node, channel, write.rail);
+    let buffer = (write.target >> BUFFER_SHIFT) as usize;
+    let far = wire.data.channels[node][channel.0 as usize].far;
+    let right = wire.data.buffers.get(buffer).is_some_and(|buffer| buffer.node == far);
+    wire.law(right, "a part goes to a node that has not advertised it");
+    wire.law(write.key == key(buffer, link), "a part has the key of another rail or buffer");
+    wire.faults.fire(Fault::PartWritten);
+    if write.immediate.is_none() {
+        wire.faults.fire(Fault::FinPath);
+    }
+    let joined = &wire.data.channels[node][channel.0 as usize];
+    let proves = joined.proves_arrival || write.immediate.is_none();
+    let mut fate = Fate::Lands;
+    if wire.data.to_lose > 0 && !proves && wire.random.percent(5) {
+        wire.data.to_lose -= 1;
+        wire.data.lost.push((node, channel));
+        wire.faults.fire(Fault::LostPart);
+        fate = Fate::Lost;
+    } else if wire.data.to_fail > 0 && wire.random.percent(5) {
+        wire.data.to_fail -= 1;
+        wire.data.failed.push(write.source.region as usize >> 12);
+        wire.faults.fire(Fault::FailedPart);
+        fate = Fate::Fails;
+    }
+    let mut held_until = 0;
+    if !wire.fair && wire.random.percent(wire.data.late) {
+        wire.faults.fire(Fault::LatePart);
+        held_until = wire.now + wire.random.between(100_000, 60_000_000);
+    }
+    let mut left = Vec::new();
+    if write.len > 0 {
+        let cut = wire.random.below(write.len as usize) as u64;
+        if wire.random.percent(30) && cut > 0 {
+            wire.faults.fire(Fault::TornPart);
+            left.extend([(0, cut), (cut, write.len)]);
+        } else {
+            left.push((0, write.len));
+        }
+    }
+    wire.data.flights.push(Flight {
+        from: (node, own),
+        to: far,
+        link,
+        write: *write,
+        left,
+        arrived: false,
+        delivered: proves,
+        completed: false,
+        fate,
+        held_until,
+    });
+    true
+}
+
+/// A piece lands, the arrival is told, or the write completes.
+fn advance(wire: &mut Wire<Flows>, index: usize) {
+    let (now, coin, pick) = (wire.now, wire.random.percent(50), wire.random.next() as usize);
+    let flight = &wire.data.flights[index];
+    let may_land = flight.fate != Fate::Lost
+        && !(flight.fate == Fate::Fails && flight.completed)
+        && !flight.has_landed()
+        && flight.held_until <= now;
+    let may_end = !flight.completed
+        && (flight.fate != Fate::Lands || !flight.delivered || flight.has_landed());
+    if may_end && (coin || !may_land) {
+        if !flight.has_landed() {
+            wire.faults.fire(Fault::EarlyPartCompletion);
+        }
+        end(wire, index);
+    } else if may_land {
+        land(wire, index, pick);
+    }
+    if wire.data.flights[index].is_over() {
+        wire.data.flights.swap_remove(index);
+    }
+}
+
+fn end(wire: &mut Wire<Flows>, index: usize) {
+    let flight = &mut wire.data.flights[index];
+    flight.completed = true;
+    let ((node, own), PartWrite { message, part, .. }) = (flight.from, flight.write);
+    let event = match flight.fate {
+        Fate::Fails => flow::Event::WriteFailed { message, part, code: 5 },
+        Fate::Lands | Fate::Lost => flow::Event::Written { message, part },
+    };
+    let Name { slot, generation } = own;
+    let there = wire.data.slots[node][slot.index()].is_some_and(|(_, name)| name == own);
+    wire.law(there, "a slot is free whose writes have not completed");
+    wire.nodes[node].events.push_back(Event::Connection { slot, generation, event });
+}
+
+fn land(wire: &mut Wire<Flows>, index: usize, pick: usize) {
+    let flight = &mut wire.data.flights[index];
+    if !flight.left.is_empty() {
+        let (start, end) = flight.left.swap_remove(pick % flight.left.len());
+        let source = flight.write.source;
+        let bytes: Vec<u8> =
+            (start..end).map(|at| byte(source.region, source.address + at)).collect();
+        let offset = (flight.write.target & ((1 << BUFFER_SHIFT) - 1)) + start;
+        let buffer = flight.buffer();
+        if let Err(law) = wire.data.write(buffer, offset, &bytes) {
+            let flight = format!("{law}: {:?}", wire.data.flights[index]);
+            wire.law(false, &flight);
+        }
+        return;
+    }
+    flight.arrived = true;
+    let Some(immediate) = flight.write.immediate else { return };
+    let (to, link, len) = (flight.to, flight.link, flight.write.len);
+    let connection = immediate.connection();
+    let slot = usize::from(connection) % Slot::COUNT;
+    let there = wire.data.slots[to].get(slot).copied().flatten();
+    let Some((channel, _)) = there.filter(|(_, name)| name.in_immediate() == connection) else {
+        wire.law(false, "a part arrives at a slot that is free");
+        return;
+    };
+    let joined = &wire.data.channels[to][channel.0 as usize];
+    let ours = wire.data.order[to].iter().position(|other| *other == link).unwrap();
+    let rail = joined.rails.data_of(ours as u8).unwrap();
+    let len = if joined.true_lengths { len } else { 0 };
+    let event = flow::Event::Arrived { rail, immediate, len };
+    wire.nodes[to].events.push_back(Event::Arrived { connection, event });
+}

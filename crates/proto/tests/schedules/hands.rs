@@ -1,0 +1,312 @@
+//! What performs for a node's loop, over the wire; and what differs between kinds of connections.
+
+use std::fmt;
+
+use proto::wire2::channel::{Post, Written};
+use proto::wire2::endpoint::LentInbox;
+use proto::wire2::frame::{Open, Refused};
+use proto::wire2::letter::{Body, Letter};
+use proto::wire2::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
+use proto::wire2::packet::Ring;
+use proto::wire2::{Account, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
+
+use crate::faults::Fault;
+use crate::wire::{Content, LINE_WORDS, Mail, Memory, Node, Use, Wire, Write};
+
+pub(crate) type EventOf<D> = <<D as Data>::Connection as Connection>::Event;
+type ActionOf<D> = <<D as Data>::Connection as Connection>::Action;
+type MessageOf<D> = <<D as Data>::Connection as Connection>::Message;
+type PlaceOf<D> = <<D as Data>::Connection as Connection>::Place;
+type ErrorOf<D> = <<D as Data>::Connection as Connection>::Error;
+
+/// One kind of connections, and what they do beside the channel.
+pub(crate) trait Data: fmt::Debug + Sized {
+    type Connection: Connection;
+
+    /// A control rail of a channel, as the wire counts rails; and back.
+    fn link(&self, node: usize, channel: ChannelId, rail: u8) -> u8;
+    fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8>;
+
+    /// How long the inboxes of a channel are; None: as the setup says.
+    fn ring(&self, node: usize, channel: ChannelId) -> Option<Ring>;
+
+    /// The message of a letter. None: it cannot be sent, and is as good as lost.
+    fn content(
+        wire: &mut Wire<Self>,
+        node: usize,
+        to: (ChannelId, u8),
+        letter: &Letter,
+    ) -> Option<Content>;
+
+    fn act(
+        wire: &mut Wire<Self>,
+        who: (usize, Slot),
+        action: &ActionOf<Self>,
+        account: &Account,
+    ) -> bool;
+
+    /// A word of the payload of a message.
+    fn word(&self, node: usize, message: &MessageOf<Self>, index: usize, bytes: usize) -> u64;
+
+    /// The payload of an inline message.
+    fn arrived(
+        wire: &mut Wire<Self>,
+        who: (usize, Slot),
+        payload: (&[u64], usize),
+        place: &PlaceOf<Self>,
+        account: &mut Account,
+    );
+
+    fn asked_to_open(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused>;
+
+    fn ended(&mut self, node: usize, channel: ChannelId);
+
+    /// Some steps of what is under way, at most so many.
+    fn advance(wire: &mut Wire<Self>, most: usize);
+
+    /// Nothing is under way.
+    fn is_quiet(&self) -> bool;
+}
+
+/// What one node's loop is performed by.
+#[derive(Debug)]
+pub(crate) struct Hands<'a, D: Data> {
+    pub(crate) node: usize,
+    pub(crate) wire: &'a mut Wire<D>,
+}
+
+impl<D: Data> Hands<'_, D> {
+    fn me(&mut self) -> &mut Node<EventOf<D>> {
+        &mut self.wire.nodes[self.node]
+    }
+
+    fn link(&self, channel: ChannelId, rail: u8) -> u8 {
+        self.wire.data.link(self.node, channel, rail)
+    }
+
+    /// Whether nothing can be posted on this rail. The loop may not know yet.
+    fn is_closed(&mut self, link: u8) -> bool {
+        let me = self.me();
+        let closed = me.closed[usize::from(link)];
+        let known = !me.events.iter().any(|event| matches!(event, Event::RailClosed { .. }));
+        self.wire.law(!(closed && known), "something is posted on a rail that is closed");
+        closed
+    }
+
+    fn make(&mut self, channel: ChannelId, rail: u8, link: u8) -> MemoryId {
+        let ring = self.wire.data.ring(self.node, channel).unwrap_or(self.wire.setup.ring);
+        let garbage = self.wire.random.next();
+        // Memory of a slab: what stood there is still there.
+        let words = (0..ring.words() + LINE_WORDS).map(|word| garbage ^ word as u64).collect();
+        let lines = ring.words() / LINE_WORDS;
+        let memory = Memory {
+            words,
+            owner: vec![0; lines],
+            busy: vec![0; lines + 1],
+            rail,
+            link,
+            use_: Use::Live,
+            key: self.wire.random.next(),
+            broken: None,
+        };
+        let memories = &mut self.me().memories;
+        memories.push(memory);
+        MemoryId(memories.len() as u32 - 1)
+    }
+}
+
+impl<D: Data> Shadows for Hands<'_, D> {
+    type Shadow = Memory;
+
+    fn shadow(&mut self, id: MemoryId) -> &mut Memory {
+        let freed = self.wire.nodes[self.node].memories[id.0 as usize].use_ == Use::Freed;
+        self.wire.law(!freed, "a shadow was used after its release");
+        &mut self.me().memories[id.0 as usize]
+    }
+}
+
+impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
+    type Inbox = Memory;
+
+    fn inbox(&mut self, id: MemoryId) -> &mut Memory {
+        let live = self.wire.nodes[self.node].memories[id.0 as usize].use_ == Use::Live;
+        self.wire.law(live, "an inbox was read that was retired");
+        &mut self.me().memories[id.0 as usize]
+    }
+
+    fn post(&mut self, channel: ChannelId, post: &Post) -> bool {
+        let failed = self.me().outcomes[channel.0 as usize].is_some();
+        self.wire.law(!failed, "a channel posts after its end");
+        let link = self.link(channel, post.rail);
+        if self.is_closed(link) {
+            return false;
+        }
+        if self.wire.refuses(Fault::RefusedPost) {
+            return false;
+        }
+        let packet = matches!(post.write.what, Written::Packet(_));
+        self.wire.faults.fire(if packet { Fault::PacketWritten } else { Fault::CellWritten });
+        let lost = self.wire.loses(if packet { Fault::LostPacket } else { Fault::LostCell });
+        self.wire.packets_lost += usize::from(lost && packet);
+        let early = self.wire.random.percent(self.wire.setup.early);
+        let held_until = self.wire.holds(Fault::LateLanding);
+        self.wire.next_id += 1;
+        let id = self.wire.next_id;
+        let (at, count) = (post.at as usize / 8, post.bytes as usize / 8);
+        let memory = &mut self.me().memories[post.from.0 as usize];
+        let words = memory.words[at..at + count].to_vec();
+        let lines = at / LINE_WORDS..(at + count).div_ceil(LINE_WORDS);
+        memory.busy[lines.clone()].iter_mut().for_each(|busy| *busy += 1);
+        let target = ((post.address >> 32) as usize, post.address as u32 as usize);
+        // An endpoint that is closed takes nothing.
+        let lost = lost || self.wire.nodes[target.0].closed[usize::from(link)];
+        let inbox = &mut self.wire.nodes[target.0].memories[target.1];
+        let right = inbox.key == post.key && inbox.link == link;
+        let (mut free, live) = (true, inbox.use_ == Use::Live);
+        if packet {
+            free = inbox.owner[lines.clone()].iter().all(|owner| *owner == 0);
+            inbox.owner[lines].fill(id);
+        }
+        self.wire.law(right, "a write has the wrong key or rail");
+        self.wire.law(free || !live, "a packet is posted over one that is unread");
+        if packet && count == 3 {
+            self.wire.faults.fire(Fault::Pad);
+        }
+        self.wire.writes.push(Write {
+            id,
+            node: self.node,
+            channel,
+            post: *post,
+            link,
+            target,
+            left: (0..count).collect(),
+            words,
+            started: false,
+            completed: false,
+            lost,
+            early,
+            failing: false,
+            held_until,
+        });
+        true
+    }
+
+    fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool {
+        if self.wire.refuses(Fault::RefusedLetter) {
+            return false;
+        }
+        let link = self.link(channel, rail);
+        if self.is_closed(link) {
+            return false;
+        }
+        if let Body::Query(query) = &letter.body {
+            self.wire.faults.fire(Fault::Query);
+            if query.lost {
+                self.wire.faults.fire(Fault::LossDeclared);
+            }
+            let calm = self.wire.setup.calm;
+            self.wire.law(!calm, "a QUERY although nothing is wrong");
+        }
+        if self.wire.loses(Fault::LostLetter) {
+            return true;
+        }
+        let held_until = self.wire.holds(Fault::LateLetter);
+        let Some(content) = D::content(self.wire, self.node, (channel, rail), letter) else {
+            return true;
+        };
+        let (node, channel) = (self.node, Some((channel, rail)));
+        self.wire.mail.push(Mail { node, channel, link, content, held_until });
+        true
+    }
+
+    fn act(&mut self, slot: Slot, action: &ActionOf<D>, account: &Account) -> bool {
+        D::act(self.wire, (self.node, slot), action, account)
+    }
+
+    fn copy_out(&mut self, shadow: MemoryId, payload: Payload, message: &MessageOf<D>) {
+        let node = self.node;
+        for index in 0..payload.bytes.div_ceil(8) {
+            let word = self.wire.data.word(node, message, index, payload.bytes);
+            ShadowMemory::store(self.shadow(shadow), payload.word + index, word);
+        }
+    }
+
+    fn copy_in(
+        &mut self,
+        inbox: MemoryId,
+        payload: Payload,
+        slot: Slot,
+        place: &PlaceOf<D>,
+        account: &mut Account,
+    ) {
+        let memory = self.inbox(inbox);
+        let words: Vec<u64> = (0..payload.bytes.div_ceil(8))
+            .map(|index| InboxMemory::load(memory, payload.word + index))
+            .collect();
+        D::arrived(self.wire, (self.node, slot), (&words, payload.bytes), place, account);
+    }
+
+    fn next_event(&mut self) -> Option<Event<EventOf<D>>> {
+        self.me().events.pop_front()
+    }
+
+    fn lend_inbox(&mut self, channel: ChannelId, rail: u8) -> Option<LentInbox> {
+        if self.wire.refuses(Fault::RefusedMemory) {
+            return None;
+        }
+        let link = self.link(channel, rail);
+        if self.is_closed(link) {
+            return None;
+        }
+        let memory = self.make(channel, rail, link);
+        let key = self.me().memories[memory.0 as usize].key;
+        let address = (self.node as u64) << 32 | u64::from(memory.0);
+        Some(LentInbox { memory, address, key, nonce: Nonce(self.wire.random.next()) })
+    }
+
+    fn lend_shadow(&mut self, channel: ChannelId) -> Option<MemoryId> {
+        if self.wire.refuses(Fault::RefusedMemory) {
+            return None;
+        }
+        Some(self.make(channel, u8::MAX, u8::MAX))
+    }
+
+    fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
+        let link = self.me().memories[memory.0 as usize].link;
+        let closed = self.me().closed[usize::from(link)];
+        let memory = &mut self.me().memories[memory.0 as usize];
+        let right = memory.rail == rail && memory.use_ == Use::Live;
+        memory.use_ = if closed { Use::Freed } else { Use::Quarantined };
+        self.wire.law(right, "an inbox is retired twice, or from another rail");
+        self.wire.faults.fire(Fault::NewInbox);
+    }
+
+    fn release_shadow(&mut self, memory: MemoryId) {
+        let memory = &mut self.me().memories[memory.0 as usize];
+        let idle = memory.busy.iter().all(|busy| *busy == 0);
+        let once = memory.use_ == Use::Live;
+        memory.use_ = Use::Freed;
+        self.wire.law(idle, "a shadow is released under a write that has not completed");
+        self.wire.law(once, "a shadow is released twice");
+    }
+
+    fn asked_to_open(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
+        self.wire.data.asked_to_open(self.node, channel, open)
+    }
+
+    fn violated(&mut self, slot: Slot, error: ErrorOf<D>) {
+        let law = format!("a connection found a breach where none was: {slot:?} {error:?}");
+        self.wire.law(false, &law);
+    }
+
+    fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
+        let before = self.me().outcomes[channel.0 as usize].replace(outcome);
+        self.wire.law(before.is_none(), "a channel ended twice");
+        let fault = match outcome {
+            Outcome::Over => Fault::EndBothWays,
+            Outcome::Failed(_) => Fault::Failed,
+        };
+        self.wire.faults.fire(fault);
+        self.wire.data.ended(self.node, channel);
+    }
+}

@@ -1,0 +1,246 @@
+//! When a schedule of ranks is at rest, and what must hold then.
+
+use proto::wire2::{Cause, ChannelId, Outcome};
+
+use crate::conversation::{Conversation, Receiving, Sending, Side};
+use crate::ranks::World;
+
+impl World {
+    pub(crate) fn at_rest(&self) -> bool {
+        (0..self.ranks.len()).all(|node| self.silent == Some(node) || self.rests(node))
+            && (self.silent.is_some() || self.wire.is_quiet())
+    }
+
+    fn rests(&self, node: usize) -> bool {
+        let stopped = !self.ranks[node].calling;
+        let ended = |one: &Conversation, side: usize| {
+            let open = matches!(one.sides[side], Side::Open(_)) && one.is_spent(side);
+            stopped || self.is_settled(one, side) || open && !self.wire.setup.closes
+        };
+        let connections = self
+            .conversations
+            .iter()
+            .all(|one| (0..2).filter(|side| one.nodes[*side] == node).all(|side| ended(one, side)));
+        let channels = (0..self.wire.data.channels[node].len() as u32).map(ChannelId);
+        connections && channels.into_iter().all(|id| self.channel_rests(node, id))
+    }
+
+    fn channel_rests(&self, node: usize, id: ChannelId) -> bool {
+        if self.wire.nodes[node].outcomes[id.0 as usize].is_some() {
+            return true;
+        }
+        let endpoint = &self.ranks[node].endpoint;
+        let channel = endpoint.channel(id).unwrap();
+        // A peer that closes meets nobody any more.
+        let far = self.wire.data.channels[node][id.0 as usize].far;
+        let alone = self.silent.is_some() || self.ranks[far].ending;
+        if channel.shadow().target().is_none() && alone {
+            return true;
+        }
+        !channel.owes(&endpoint.account(id).unwrap().counts) && !self.ranks[node].ending
+    }
+
+    pub(crate) fn final_laws(&mut self) -> Result<(), String> {
+        for node in 0..self.ranks.len() {
+            for id in (0..self.wire.data.channels[node].len() as u32).map(ChannelId) {
+                self.channel_laws(node, id)?;
+            }
+        }
+        for number in 0..self.conversations.len() {
+            self.conversation_laws(number)?;
+        }
+        for node in 0..self.ranks.len() {
+            self.node_laws(node)?;
+        }
+        self.check()
+    }
+
+    fn outcome(&self, (node, id): (usize, ChannelId)) -> Option<Outcome> {
+        self.wire.nodes[node].outcomes[id.0 as usize]
+    }
+
+    fn has_failed(&self, end: (usize, ChannelId)) -> bool {
+        matches!(self.outcome(end), Some(Outcome::Failed(_)))
+    }
+
+    fn channel_laws(&self, node: usize, id: ChannelId) -> Result<(), String> {
+        let Some(far) = self.wire.data.far(node, id) else { return Ok(()) };
+        let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
+        let dead = self.wire.dead.iter().any(|dead| *dead);
+        let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
+        if let Some(Outcome::Failed(cause)) = self.outcome((node, id)) {
+            let allowed = match cause {
+                Cause::NoRail => dead || self.wire.packets_lost > 3,
+                Cause::Silent | Cause::Peer => {
+                    silent || dead || parts || self.wire.packets_lost > 3
+                }
+                Cause::DataLost { .. } => parts,
+                _ => false,
+            };
+            if !allowed {
+                return Err(format!("a channel failed without a reason: {cause:?}"));
+            }
+            if self.outcome(far) == Some(Outcome::Over) && !dead {
+                return Err("one end of a channel failed, the other one ended well".to_owned());
+            }
+        }
+        let ours = self.wire.data.lost.contains(&(node, id));
+        if ours && !silent && self.outcome((node, id)).is_none() {
+            return Err("a lost part went unnoticed".to_owned());
+        }
+        if self.has_failed((node, id)) || self.has_failed(far) || silent || parts {
+            return Ok(());
+        }
+        let counts = [(node, id), far]
+            .map(|(node, id)| self.ranks[node].endpoint.account(id).unwrap().counts);
+        // A write that failed may have arrived.
+        if counts[0].completed != counts[1].seen && self.wire.data.failed.is_empty() {
+            return Err("the counts of a data rail are unequal at the end".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The channel of a conversation, if it came about, at whichever end.
+    fn ends_of(&self, one: &Conversation) -> Vec<(usize, ChannelId)> {
+        let node = one.nodes[0];
+        let peer = self.meeting[one.number];
+        let channel = peer.and_then(|peer| self.wire.data.peers[node].channel(peer));
+        let near = channel.map(|channel| (node, channel));
+        let far = near.and_then(|(node, id)| self.wire.data.far(node, id));
+        near.into_iter().chain(far).collect()
+    }
+
+    fn conversation_laws(&mut self, number: usize) -> Result<(), String> {
+        let one = &self.conversations[number];
+        let silent = one.nodes.iter().any(|node| self.silent == Some(*node));
+        let failed = self.ends_of(one).iter().any(|end| self.has_failed(*end));
+        let came_about = one
+            .sides
+            .iter()
+            .all(|side| matches!(side, Side::Open(_) | Side::Closing(_) | Side::Gone))
+            && one.sends.contains(&Sending::Done);
+        for side in 0..2 {
+            if self.silent == Some(one.nodes[side]) {
+                continue;
+            }
+            let hangs = match side {
+                0 => one.sends.iter().any(|send| matches!(send, Sending::Under(_))),
+                _ => one.receives.contains(&Receiving::Posted),
+            };
+            if hangs {
+                return Err(format!("a request of conversation {number} never ended"));
+            }
+        }
+        let lost = self.wire.data.failed.contains(&number);
+        if one.disturbed || silent || failed || lost || !came_about {
+            return Ok(());
+        }
+        if !one.sends.iter().all(|send| *send == Sending::Done) {
+            return Err(format!("a send of conversation {number} failed without a reason"));
+        }
+        let received = |receive: &Receiving| matches!(receive, Receiving::Done | Receiving::Early);
+        if !one.receives.iter().all(received) {
+            return Err(format!("a receive of conversation {number} failed without a reason"));
+        }
+        Ok(())
+    }
+
+    /// What was taken for connections that are over was given back.
+    fn node_laws(&self, node: usize) -> Result<(), String> {
+        let whole = (0..self.wire.data.channels[node].len() as u32)
+            .map(ChannelId)
+            .all(|id| !self.has_failed((node, id)));
+        let gone = |one: &Conversation| {
+            (0..2)
+                .filter(|side| one.nodes[*side] == node)
+                .all(|side| matches!(one.sides[side], Side::Gone | Side::Failed | Side::Waiting))
+        };
+        if !whole || !self.conversations.iter().all(gone) {
+            return Ok(());
+        }
+        let rank = &self.ranks[node];
+        // What END has cut off is not settled: the channel is gone.
+        if self.ranks.iter().any(|rank| rank.ended_early()) {
+            return Ok(());
+        }
+        if rank.budget.used() != 0 {
+            return Err(format!("{} entries were never given back", rank.budget.used()));
+        }
+        for id in (0..self.wire.data.channels[node].len() as u32).map(ChannelId) {
+            let account = rank.endpoint.account(id).unwrap();
+            let loads = (0..16).map(|rail| account.loads.queued(rail)).sum::<u64>();
+            let parked = account.parking.cost();
+            if (account.sent, account.unreported, parked, loads) != (0, 0, 0, 0) {
+                let (sent, unreported) = (account.sent, account.unreported);
+                return Err(format!(
+                    "an account is not settled: sent {sent}, unreported {unreported}, parked {parked}, queued {loads}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn why(&self) -> String {
+        let mut text = format!("{} ns, dead {:?}", self.wire.now, self.wire.dead);
+        for (node, rank) in self.ranks.iter().enumerate() {
+            text += &format!(
+                "\nnode {node}: rests {} calling {} ending {} stale {} silent {:?} used {}",
+                self.rests(node),
+                rank.calling,
+                rank.ending,
+                rank.endpoint.stale(),
+                self.silent,
+                rank.budget.used(),
+            );
+            for id in (0..self.wire.data.channels[node].len() as u32).map(ChannelId) {
+                let channel = rank.endpoint.channel(id).unwrap();
+                let account = rank.endpoint.account(id).unwrap();
+                text += &format!(
+                    "\n  {id:?} far {:?} {:?} owes {} {:?} counts {:?} sent {} unreported {}",
+                    self.wire.data.channels[node][id.0 as usize].far,
+                    self.outcome((node, id)),
+                    channel.owes(&account.counts),
+                    channel.ending(),
+                    (account.counts.completed.get(0), account.counts.seen.get(0)),
+                    account.sent,
+                    account.unreported,
+                );
+            }
+        }
+        for one in &self.conversations {
+            let count = |state: Sending| one.sends.iter().filter(|send| **send == state).count();
+            let received = |state| one.receives.iter().filter(|other| **other == state).count();
+            text += &format!(
+                "\nconversation {}: {:?} {:?} disturbed {} items {} sent {} waiting {} received {} posted {} listener {} \
+                 {:?}",
+                one.number,
+                one.nodes,
+                one.sides,
+                one.disturbed,
+                one.items.len(),
+                count(Sending::Done),
+                count(Sending::Waiting),
+                received(Receiving::Done),
+                received(Receiving::Posted),
+                self.listeners[one.number],
+                self.meeting[one.number],
+            );
+        }
+        if std::env::var_os("SIM_SEED").is_some() {
+            for one in &self.conversations {
+                for side in 0..2 {
+                    if let Side::Seated(name) | Side::Open(name) | Side::Closing(name) =
+                        one.sides[side]
+                    {
+                        let flow = self.ranks[one.nodes[side]].endpoint.connection(name.slot);
+                        text += &format!("\n{} {side}: {flow:?}", one.number);
+                    }
+                }
+            }
+        }
+        for flight in &self.wire.data.flights {
+            text += &format!("\n{flight:?}");
+        }
+        text
+    }
+}

@@ -1,0 +1,537 @@
+//! Ranks that set up, talk and close over the real flows: one schedule from handles to END, and its laws.
+
+use proto::capabilities::{Capabilities, ImmediateWidth};
+use proto::codec::{Bounded, Name as Text};
+use proto::rails::Rail;
+use proto::wire2::budget::{Budget, CAPACITY_MIN};
+use proto::wire2::channel::Parameters;
+use proto::wire2::ids::PacketNumber;
+use proto::wire2::packet::Ring;
+use proto::wire2::setup::{
+    EndpointId, Handle, Heard, Host, Ignored, Offers, PeerId, Peers, Presence, Secret,
+};
+use proto::wire2::{ChannelId, Endpoint, Event, Flow, Moment, Name};
+
+use crate::conversation::{Conversation, Side};
+use crate::data::{Flows, Joined, Mixing, address};
+use crate::faults::{Fault, Faults};
+use crate::hands::{Data, Hands};
+use crate::random::Random;
+use crate::setup::Setup;
+use crate::wire::{Content, Mail, Wire};
+
+const FAIR_ROUNDS: usize = 6000;
+/// Slots of an endpoint: so few that one must be free before it can be used again; or enough for connections that never are,
+/// since what a failed channel or write leaves behind stays in quarantine.
+const FEW_SLOTS: usize = 6;
+const SLOTS: usize = 24;
+
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) endpoint: Endpoint<Flow>,
+    pub(crate) budget: Budget,
+    pub(crate) calling: bool,
+    /// It ends all its channels.
+    pub(crate) ending: bool,
+    /// After so many calls it ends them, whatever its connections do.
+    ends_after: Option<usize>,
+    calls: usize,
+}
+
+impl Rank {
+    /// It has ended its channels under its connections.
+    pub(crate) fn ended_early(&self) -> bool {
+        self.ends_after.is_some_and(|after| self.calls >= after)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) node: usize,
+    pub(crate) handle: Handle,
+    pub(crate) accepts: usize,
+    pub(crate) open: bool,
+    pub(crate) closes_after: Option<usize>,
+    pub(crate) calls: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) wire: Wire<Flows>,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) listening: Vec<Listening>,
+    /// By conversation: the listener that it connects to, and the peer that it meets there.
+    pub(crate) listeners: Vec<usize>,
+    pub(crate) meeting: Vec<Option<PeerId>>,
+    pub(crate) conversations: Vec<Conversation>,
+    pub(crate) silent: Option<usize>,
+    harsh: bool,
+}
+
+fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: bool) -> Presence {
+    let rail = |link: &u8| Rail {
+        fabric: Text::cut(&format!("f{link}")),
+        nic: (*link).into(),
+        data: address(node, (*link).into(), false),
+        control: (*link < control).then(|| address(node, (*link).into(), true)),
+    };
+    let eight = [ImmediateWidth::Eight, ImmediateWidth::Eight];
+    let widths = [ImmediateWidth::None, ImmediateWidth::Four, ImmediateWidth::Eight];
+    Presence {
+        id: EndpointId([node as u8 + 1; 16]),
+        capabilities: Capabilities {
+            immediate: if harsh { random.pick(&widths) } else { random.pick(&eight) },
+            true_lengths: random.percent(50),
+            self_read: true,
+            proves_arrival: random.percent(30),
+            delivery_complete: true,
+            virtual_addresses: true,
+            rma_inject_bytes: 0,
+            largest_write: random.pick(&[128, 300, 1 << 10, 1 << 30]),
+        },
+        rails: order.iter().map(rail).collect(),
+        host: Host { process: node as u32, ..Host::default() },
+        offers: Offers {
+            ring: Ring::new(random.pick(&[2 << 10, 2 << 10, 8 << 10, 64 << 10])).unwrap(),
+            inline_bytes_max: random.pick(&[0, 64, 512, 512, 4096]),
+            shared_from: random.pick(&[0, 512, 4096, u64::MAX]),
+        },
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0xf10e_5000_0000);
+        let mut setup = Setup::new(&mut random);
+        setup.nodes = random.pick(&[2, 2, 2, 3, 4]);
+        // Parts are confirmed by QUERY, so one may leave although nothing is wrong.
+        setup.calm = false;
+        // Set-up messages may wait for ever for one who says nothing.
+        setup.silent = setup.silent.map(|node| node % setup.nodes);
+        let harsh = setup.losses > 0 || setup.refuse > 0 || setup.deaths > 0;
+        let data_rails = random.pick(&[1, 1, 2, 3, 4]);
+        let links = data_rails.max(usize::from(setup.rails));
+        let order: Vec<Vec<u8>> = (0..setup.nodes)
+            .map(|node| (0..links).map(|at| ((at + node) % links) as u8).collect())
+            .collect();
+        let peers: Vec<Peers<Mixing>> = (0..setup.nodes)
+            .map(|node| {
+                let presence = presence(node, &order[node], setup.rails, &mut random, harsh);
+                Peers::new(presence, Mixing)
+            })
+            .collect();
+        let to_fail = usize::from(harsh && random.percent(8));
+        let lasting = to_fail + setup.parts_lost + setup.deaths + setup.losses / 4;
+        let slots = if lasting > 0 || setup.silent.is_some() { SLOTS } else { FEW_SLOTS };
+        let flows = Flows {
+            peers,
+            order,
+            channels: vec![Vec::new(); setup.nodes],
+            slots: vec![vec![None; slots]; setup.nodes],
+            buffers: Vec::new(),
+            flights: Vec::new(),
+            to_lose: setup.parts_lost,
+            to_fail,
+            late: setup.late,
+            lost: Vec::new(),
+            failed: Vec::new(),
+        };
+        let rank = |random: &mut Random| Rank {
+            endpoint: Endpoint::new(slots),
+            budget: Budget::new(random.pick(&[CAPACITY_MIN, 4096])),
+            calling: true,
+            ending: false,
+            ends_after: (harsh && random.percent(4)).then(|| random.below(400)),
+            calls: 0,
+        };
+        let ranks = (0..setup.nodes).map(|_| rank(&mut random)).collect();
+        let wire = Wire::new(setup, random, flows);
+        let mut world = Self {
+            wire,
+            ranks,
+            listening: Vec::new(),
+            listeners: Vec::new(),
+            conversations: Vec::new(),
+            meeting: Vec::new(),
+            silent: None,
+            harsh,
+        };
+        for _ in 0..1 + world.wire.random.below(10) {
+            world.plan();
+        }
+        world
+    }
+
+    /// One more connection, to a listener of its own or to another one's.
+    fn plan(&mut self) {
+        let Wire { random, setup, data, .. } = &mut self.wire;
+        let rival = self.harsh && !self.listening.is_empty() && random.percent(15);
+        let listener =
+            if rival { random.below(self.listening.len()) } else { self.listening.len() };
+        let from = random.below(setup.nodes);
+        let mut to = random.below(setup.nodes);
+        if rival {
+            to = self.listening[listener].node;
+        } else if to == from && !setup.self_channel {
+            to = (to + 1) % setup.nodes;
+        }
+        if !rival {
+            let secret = Secret([random.next() as u8; 16]);
+            let control = Bounded::new(address(to, 0, true).as_bytes()).unwrap();
+            let handle = data.peers[to].listen(secret, control, 1).unwrap();
+            let closes = self.harsh && random.percent(10);
+            self.listening.push(Listening {
+                node: to,
+                handle,
+                accepts: 1,
+                open: true,
+                closes_after: closes.then(|| random.below(60)),
+                calls: 0,
+            });
+        }
+        if rival && random.percent(50) {
+            self.listening[listener].accepts += 1;
+        }
+        let number = self.conversations.len();
+        let conversation =
+            Conversation::new(number, [from, to], self.harsh, random, &mut data.buffers);
+        self.conversations.push(conversation);
+        self.listeners.push(listener);
+        self.meeting.push(None);
+    }
+
+    pub(crate) fn run(mut self) -> Result<Faults, String> {
+        let outcome = self.schedule();
+        outcome.map_err(|law| format!("{law}\n{:?}\n{}", self.wire.setup, self.why()))?;
+        Ok(self.wire.faults)
+    }
+
+    fn schedule(&mut self) -> Result<(), String> {
+        let steps = 300 + self.wire.random.below(1500);
+        let rails = usize::from(self.wire.setup.rails);
+        let deaths: Vec<(usize, usize)> = (0..self.wire.setup.deaths)
+            .map(|_| (self.wire.random.below(steps), self.wire.random.below(rails)))
+            .collect();
+        let silent_at = self.wire.random.below(steps);
+        for step in 0..steps {
+            self.wire.now += if self.wire.random.percent(5) {
+                self.wire.random.between(100_000, 3_000_000)
+            } else {
+                self.wire.random.between(100, 50_000)
+            };
+            for (at, rail) in &deaths {
+                if *at == step {
+                    self.wire.kill_rail(*rail);
+                }
+            }
+            if step == silent_at && self.wire.setup.silent.is_some() {
+                self.silent = self.wire.setup.silent;
+                self.wire.faults.fire(Fault::SilentForEver);
+            }
+            match self.wire.random.below(100) {
+                0..60 => {
+                    let node = self.wire.random.below(self.ranks.len());
+                    self.call(node);
+                }
+                60..92 => {
+                    if !self.wire.random.percent(self.wire.setup.slow) {
+                        self.wire.advance(1);
+                    }
+                }
+                92..96 => self.keepers(),
+                _ => {
+                    for node in 0..self.ranks.len() {
+                        self.close_rails(node, 5);
+                    }
+                }
+            }
+            self.check()?;
+        }
+        self.wire.fair = true;
+        for round in 0..FAIR_ROUNDS {
+            self.wire.now += 1_000_000 * (1 + round as u64 / 200);
+            for node in 0..self.ranks.len() {
+                for _ in 0..8 {
+                    self.call(node);
+                }
+            }
+            self.keepers();
+            if round > 60 {
+                for node in 0..self.ranks.len() {
+                    self.close_rails(node, 100);
+                }
+            }
+            self.wire.advance(4);
+            self.check()?;
+            if self.at_rest() {
+                return self.final_laws();
+            }
+        }
+        Err("no rest".to_owned())
+    }
+
+    pub(crate) fn check(&mut self) -> Result<(), String> {
+        for (node, rank) in self.ranks.iter().enumerate() {
+            if rank.endpoint.stale() > 0 && !self.wire.setup.forges {
+                return Err(format!("something was for nobody at node {node}"));
+            }
+        }
+        if let Some(law) = self.wire.broken_memory() {
+            return Err(law.to_owned());
+        }
+        self.wire.violation.clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn moment(&self) -> Moment {
+        Moment::from_nanos(self.wire.now)
+    }
+
+    /// Two-sided messages out and in, as the plugin handles them before each poll.
+    fn mail(&mut self, node: usize) {
+        let now = self.moment();
+        while let Some(greeting) = self.wire.data.peers[node].next_hello(now) {
+            if self.wire.refuses(Fault::RefusedLetter) {
+                break;
+            }
+            self.wire.data.peers[node].greeted(greeting.peer, now);
+            self.wire.faults.fire(Fault::HelloSaid);
+            let bytes = greeting.control.as_bytes();
+            let (to, link) = (usize::from(bytes[0]), bytes[1]);
+            let held_until = self.wire.holds(Fault::LateLetter);
+            if !self.wire.loses(Fault::LostLetter) {
+                let content = Content::Bytes { to, bytes: greeting.bytes };
+                self.wire.mail.push(Mail { node, channel: None, link, content, held_until });
+            }
+        }
+        while let Some(bytes) = self.wire.nodes[node].inbound.pop_front() {
+            let Wire { data, random, .. } = &mut self.wire;
+            match data.peers[node].heard(&bytes, &mut || random.next() | 1) {
+                Heard::Nothing(Ignored::Known | Ignored::Stranger) => {}
+                Heard::Nothing(why) => {
+                    self.wire.law(false, &format!("a message was not understood: {why:?}"));
+                }
+                Heard::Old { .. } => self.wire.law(false, "a message seems to be of version 1"),
+                Heard::Meets { peer, letter } => {
+                    // An endpoint that closes meets nobody.
+                    let closes = self.ranks[node].ending;
+                    if closes || self.wire.refuses(Fault::RefusedMemory) {
+                        continue;
+                    }
+                    let channel = self.join(node, peer);
+                    if let Some(letter) = letter {
+                        let event = Event::Letter { channel, letter, proven: true };
+                        self.wire.nodes[node].events.push_back(event);
+                    }
+                }
+                Heard::Letter { channel, letter, proven } => {
+                    let event = Event::Letter { channel, letter, proven };
+                    self.wire.nodes[node].events.push_back(event);
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, node: usize, peer: PeerId) -> ChannelId {
+        let Wire { data, setup, nodes, faults, .. } = &mut self.wire;
+        let peers = &mut data.peers[node];
+        let parameters = peers.parameters(peer, setup.peer_timeout).unwrap();
+        let parameters = Parameters { first: PacketNumber::new(setup.first), ..parameters };
+        let channel = self.ranks[node].endpoint.add_channel(parameters).unwrap();
+        peers.join(peer, channel);
+        let agreement = peers.agreement(peer).unwrap();
+        let far = peers.host(peer).unwrap().process as usize;
+        if far == node {
+            faults.fire(Fault::ChannelToItself);
+        }
+        if agreement.rails.data.len() > 1 {
+            faults.fire(Fault::SeveralRails);
+        }
+        data.channels[node].push(Joined {
+            peer,
+            far,
+            rails: agreement.rails.clone(),
+            ring: agreement.ring,
+            proves_arrival: agreement.capabilities.proves_arrival,
+            true_lengths: agreement.capabilities.true_lengths,
+        });
+        nodes[node].outcomes.push(None);
+        let closed = nodes[node].closed;
+        for link in (0..setup.rails).filter(|link| closed[usize::from(*link)]) {
+            if let Some(rail) = data.rail_of(node, channel, link) {
+                nodes[node].events.push_back(Event::RailClosed { channel, rail });
+            }
+        }
+        channel
+    }
+
+    fn progress(&mut self, node: usize) {
+        self.mail(node);
+        let now = self.moment();
+        let Rank { endpoint, budget, .. } = &mut self.ranks[node];
+        endpoint.progress(&mut Hands { node, wire: &mut self.wire }, now);
+        budget.give_back(endpoint.entries_freed());
+    }
+
+    fn keepers(&mut self) {
+        for node in 0..self.ranks.len() {
+            let now = self.moment();
+            let due = self.ranks[node].endpoint.keeper_due().is_some_and(|due| due <= now);
+            if self.silent == Some(node) || !due {
+                continue;
+            }
+            self.mail(node);
+            let Rank { endpoint, budget, .. } = &mut self.ranks[node];
+            if endpoint.keep(&mut Hands { node, wire: &mut self.wire }, now) {
+                self.wire.faults.fire(Fault::KeeperPolled);
+            }
+            budget.give_back(endpoint.entries_freed());
+        }
+    }
+
+    fn close_rails(&mut self, node: usize, percent: u32) {
+        for link in 0..self.wire.setup.rails {
+            let lost = (0..).zip(&self.wire.data.channels[node]).any(|(id, joined)| {
+                let ours = self.wire.data.order[node].iter().position(|other| *other == link);
+                let rail = ours.and_then(|ours| joined.rails.control_of(ours as u8));
+                let channel = self.ranks[node].endpoint.channel(ChannelId(id)).unwrap();
+                rail.is_some_and(|rail| channel.is_lost(rail))
+            });
+            if lost && self.silent != Some(node) && self.wire.random.percent(percent) {
+                self.wire.close_rail(node, link);
+            }
+        }
+    }
+
+    /// One call of a node's application.
+    fn call(&mut self, node: usize) {
+        if self.silent == Some(node) || !self.ranks[node].calling {
+            return;
+        }
+        self.ranks[node].calls += 1;
+        let rank = &self.ranks[node];
+        if rank.ends_after.is_some_and(|after| rank.calls == after) {
+            self.wire.faults.fire(Fault::EndedEarly);
+            self.disturb(node);
+            self.end(node);
+        }
+        let mine = self.conversations.iter().filter(|one| one.nodes.contains(&node));
+        let mine: Vec<usize> = mine.map(|one| one.number).collect();
+        let listeners: Vec<usize> =
+            (0..self.listening.len()).filter(|at| self.listening[*at].node == node).collect();
+        if !listeners.is_empty() && self.wire.random.percent(25) {
+            let at = self.wire.random.pick(&listeners);
+            self.accept(at);
+        }
+        if !mine.is_empty() {
+            let at = self.wire.random.pick(&mine);
+            let nodes = self.conversations[at].nodes;
+            let side = match nodes[0] == nodes[1] {
+                true => self.wire.random.below(2),
+                false => usize::from(nodes[1] == node),
+            };
+            self.turn(at, side);
+        }
+        if self.wire.fair && self.wire.setup.closes {
+            self.finish(node);
+        }
+        if self.wire.fair || !self.wire.random.percent(self.wire.setup.burst) {
+            self.progress(node);
+        }
+        self.stop(node);
+    }
+
+    /// It falls silent for good once all that it asked for is reported, and only its keeper polls.
+    fn stop(&mut self, node: usize) {
+        if !self.wire.setup.stops_calling || self.wire.setup.closes {
+            return;
+        }
+        let mine = self.conversations.iter().filter(|one| one.nodes.contains(&node));
+        let spent = |one: &Conversation| {
+            (0..2).filter(|side| one.nodes[*side] == node).all(|side| {
+                matches!(one.sides[side], Side::Gone | Side::Failed)
+                    || matches!(one.sides[side], Side::Open(_)) && one.is_spent(side)
+            })
+        };
+        let quiet = self.listening.iter().all(|one| one.node != node || !one.open);
+        let rank = &mut self.ranks[node];
+        if quiet && mine.into_iter().all(spent) && !rank.endpoint.must_send_first() {
+            rank.calling = false;
+            self.wire.faults.fire(Fault::StoppedCalling);
+        }
+    }
+
+    /// Whatever fails on this node's connections has a reason now.
+    fn disturb(&mut self, node: usize) {
+        for one in self.conversations.iter_mut().filter(|one| one.nodes.contains(&node)) {
+            one.disturbed = true;
+        }
+    }
+
+    fn end(&mut self, node: usize) {
+        self.ranks[node].ending = true;
+        for at in 0..self.listening.len() {
+            if self.listening[at].node == node {
+                self.close_listener(at);
+            }
+        }
+        for id in 0..self.wire.data.channels[node].len() as u32 {
+            self.ranks[node].endpoint.end(ChannelId(id));
+        }
+    }
+
+    /// All connections of the node are over: so are its channels.
+    fn finish(&mut self, node: usize) {
+        let mine = self.conversations.iter().filter(|one| one.nodes.contains(&node));
+        let over = |one: &Conversation| {
+            (0..2).filter(|side| one.nodes[*side] == node).all(|side| self.is_settled(one, side))
+        };
+        if mine.into_iter().all(over) && !self.wire.data.channels[node].is_empty() {
+            self.end(node);
+        }
+    }
+
+    /// This end of a connection comes no further.
+    pub(crate) fn is_settled(&self, one: &Conversation, side: usize) -> bool {
+        let node = one.nodes[side];
+        match one.sides[side] {
+            Side::Gone | Side::Failed => true,
+            // What a failed write has left behind, no count settles.
+            Side::Closing(name) => {
+                let failed = self.wire.data.failed.contains(&one.number);
+                // A peer that calls no more never closes.
+                let alone = !self.ranks[one.nodes[1 - side]].calling;
+                failed && side == 1 || alone || self.has_ended(node, name)
+            }
+            Side::Waiting => {
+                let met = self.meeting[one.number];
+                let joined = met.and_then(|peer| self.wire.data.peers[node].channel(peer));
+                // A handle names one control rail, which may be dead.
+                let far = one.nodes[1 - side];
+                let alone = self.silent.is_some() || self.wire.dead[0] || self.ranks[far].ending;
+                side == 1 || joined.is_none() && alone
+            }
+            // Set-up has bounds of its own.
+            Side::Seated(name) => {
+                let there = self.wire.data.slots[node][name.slot.index()];
+                let channel = there.and_then(|(id, _)| self.ranks[node].endpoint.channel(id));
+                let known = channel.is_some_and(|channel| channel.shadow().target().is_some());
+                self.silent.is_some() && !known
+            }
+            Side::Open(_) => false,
+        }
+    }
+
+    /// Whether the channel of the connection at this slot has ended.
+    pub(crate) fn has_ended(&self, node: usize, name: Name) -> bool {
+        let there = self.wire.data.slots[node][name.slot.index()];
+        let outcome = |(channel, _): (ChannelId, Name)| {
+            self.wire.nodes[node].outcomes[channel.0 as usize].is_some()
+        };
+        there.is_some_and(outcome)
+    }
+}
+
+/// Runs one schedule.
+pub(crate) fn run(seed: u64) -> Result<Faults, String> {
+    World::new(seed).run()
+}

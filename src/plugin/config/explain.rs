@@ -1,0 +1,120 @@
+//! Every setting with its value and where that is from, as JSON: `ironrail explain` shows it.
+
+use std::collections::BTreeMap;
+
+use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, variables};
+use crate::plugin::environment::{self, WANTED};
+use crate::plugin::json::{Object, array};
+
+/// What the environment says now, whether the plugin has started or not.
+pub(in crate::plugin) fn settings() -> Object {
+    explain(variables().collect())
+}
+
+fn explain(variables: BTreeMap<String, String>) -> Object {
+    let given: BTreeMap<_, _> =
+        variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let read = Config::from_variables(given.clone());
+    let notes = read.iter().flat_map(|config| &config.notes);
+    let notes = notes.map(|note| Object::new().text("level", note.level).text("text", &note.text));
+    let rows = SETTINGS.iter().map(|setting| row(setting, &given).end());
+    let wanted = WANTED.iter().map(|wanted| {
+        let set = read.as_ref().is_ok_and(|config| environment::sets(config, wanted));
+        let own = set.then(|| wanted.value.to_owned());
+        let value = given.get(wanted.name).cloned().or(own);
+        Object::new()
+            .text("name", wanted.name)
+            .maybe("value", value)
+            .text("source", if set { "Ironrail" } else { source(&given, wanted.name) })
+            .text("provider", wanted.provider)
+            .text("what", wanted.doc)
+            .end()
+    });
+    Object::new()
+        .maybe("refused", read.as_ref().err())
+        .raw("settings", &array(rows))
+        .raw("notes", &array(notes.map(Object::end)))
+        .raw("provider_variables", &array(wanted))
+}
+
+fn source(given: &BTreeMap<String, String>, name: &str) -> &'static str {
+    if given.contains_key(name) { "environment" } else { "default" }
+}
+
+/// A wrong value is shown as it was given.
+fn row(setting: &'static Setting, given: &BTreeMap<String, String>) -> Object {
+    let name = format!("{PREFIX}{}", setting.name);
+    let alias = ALIASES.iter().find(|(alias, ours)| {
+        let takes = |value: &String| setting.takes.parse(value).is_some();
+        *ours == setting.name && given.get(*alias).is_some_and(takes)
+    });
+    let alias = alias.map(|(alias, _)| *alias).filter(|_| !given.contains_key(&name));
+    let value = given.get(alias.unwrap_or(&name)).map(String::as_str);
+    let shown = value.or_else(|| Some(setting.default).filter(|text| !text.is_empty()));
+    let source = if alias.is_some() { "alias" } else { source(given, &name) };
+    Object::new()
+        .text("name", &name)
+        .maybe("value", shown)
+        .text("source", source)
+        .maybe("alias", alias)
+        .text("default", setting.shown_default())
+        .text("takes", setting.takes.accepted())
+        .flag("shared", setting.shared)
+        .text("what", setting.doc.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(variables: &[(&str, &str)]) -> String {
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        explain(owned.collect()).end()
+    }
+
+    #[test]
+    fn each_setting_says_its_value_and_where_that_is_from() {
+        let text = explained(&[
+            ("IRONRAIL_MAX_RAILS", "2"),
+            ("OFI_NCCL_CQ_SIZE", "128"),
+            ("IRONRAIL_JOB", ""),
+        ]);
+        for row in [
+            r#"{"name":"IRONRAIL_MAX_RAILS","value":"2","source":"environment","alias":null,"default":"4""#,
+            r#"{"name":"IRONRAIL_CQ_ENTRIES","value":"128","source":"alias","alias":"OFI_NCCL_CQ_SIZE","default":"0""#,
+            r#"{"name":"IRONRAIL_JOB","value":null,"source":"default","alias":null,"default":"unset""#,
+            r#""refused":null"#,
+        ] {
+            assert!(text.contains(row), "{row} in {text}");
+        }
+        assert_eq!(text.matches("{\"name\":\"IRONRAIL_").count(), SETTINGS.len());
+    }
+
+    #[test]
+    fn ours_wins_over_an_alias_and_a_wrong_alias_is_none() {
+        let both = explained(&[("OFI_NCCL_CQ_SIZE", "128"), ("IRONRAIL_CQ_ENTRIES", "256")]);
+        assert!(both.contains(r#""IRONRAIL_CQ_ENTRIES","value":"256","source":"environment""#));
+        let wrong = explained(&[("OFI_NCCL_CQ_SIZE", "many")]);
+        assert!(
+            wrong.contains(r#""IRONRAIL_CQ_ENTRIES","value":"0","source":"default""#),
+            "{wrong}"
+        );
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_by_the_sentence_of_the_start() {
+        let text = explained(&[("IRONRAIL_MAX_RAILS", "77")]);
+        assert!(text.contains(r#""refused":"IRONRAIL_MAX_RAILS=77 is not a value"#), "{text}");
+        assert!(text.contains(r#""name":"IRONRAIL_MAX_RAILS","value":"77""#), "{text}");
+    }
+
+    #[test]
+    fn a_variable_of_libfabrics_is_the_users_or_ours() {
+        let ours = explained(&[("IRONRAIL_PROVIDER", "cxi")]);
+        assert!(ours.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":"1","source":"Ironrail""#));
+        let theirs = explained(&[("FI_CXI_ENABLE_WRITEDATA", "0")]);
+        assert!(theirs.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":"0","source":"environment""#));
+        let nobodys = explained(&[("IRONRAIL_PROVIDER", "shm")]);
+        assert!(nobodys.contains(r#""FI_CXI_ENABLE_WRITEDATA","value":null,"source":"default""#));
+    }
+}

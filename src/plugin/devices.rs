@@ -1,0 +1,253 @@
+//! The devices that NCCL counts: those that were found, and behind them those that it makes of several (makeVDevice).
+//!
+//! - A device is never freed: endpoints refer to it, and NCCL holds its strings.
+//! - NCCL makes its devices once for each time that it loads the plugin. It may unload the plugin and load it again, while the library stays
+//!   in memory: then it asks how many devices there are before it asks for anything else of them, and those that it made before are not
+//!   counted any more. Made again of the same devices, such a one is the same.
+
+use std::sync::Arc;
+
+use fabric::{Library, Lock};
+use net_abi::MAX_DEVICES;
+use proto::limits::MAX_DATA_RAILS;
+
+use super::config::Config;
+use super::device::Device;
+use super::plan::DevicePlan;
+use super::properties;
+use super::{DeviceProperties, no_device};
+use crate::error::{Cause, Error, Result};
+
+/// Every device of the process.
+#[derive(Debug)]
+pub(super) struct DeviceTable {
+    found: usize,
+    table: Lock<Table>,
+    library: Arc<Library>,
+    settings: Arc<Config>,
+}
+
+/// A device, and what NCCL is told of it.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) device: Device,
+    pub(super) properties: DeviceProperties,
+    /// Names it in the process, whatever its place is for NCCL.
+    pub(super) number: usize,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// All there ever were, by number: those that were found come first.
+    all: Vec<&'static Known>,
+    /// The numbers of those that NCCL has made since it loaded the plugin. Behind those found, their places are their indices.
+    made: Vec<usize>,
+    /// NCCL has called `init`, and has asked nothing of devices since.
+    is_fresh: bool,
+}
+
+impl DeviceTable {
+    pub(super) fn new(
+        plans: Vec<DevicePlan>,
+        library: Arc<Library>,
+        settings: Arc<Config>,
+    ) -> Self {
+        let found = plans.len();
+        let properties = properties::of_all(&plans);
+        let devices = Self {
+            found,
+            table: Lock::new(Table { all: Vec::new(), made: Vec::new(), is_fresh: false }),
+            library,
+            settings,
+        };
+        {
+            let mut table = devices.table.lock();
+            for (plan, properties) in plans.into_iter().zip(properties) {
+                devices.add(&mut table, plan, properties);
+            }
+        }
+        devices
+    }
+
+    /// NCCL has called `init` of a library in which it has nothing open.
+    pub(super) fn renew(&self) {
+        self.table.lock().is_fresh = true;
+    }
+
+    /// How many NCCL counts. Where that is the first question after `init`, NCCL has loaded the plugin anew.
+    pub(super) fn count(&self) -> usize {
+        let mut table = self.table.lock();
+        if std::mem::take(&mut table.is_fresh) {
+            table.made.clear();
+        }
+        self.found + table.made.len()
+    }
+
+    /// All there ever were, for a tool: NCCL's questions are not counted by it.
+    pub(super) fn all(&self) -> Vec<&'static Known> {
+        self.table.lock().all.clone()
+    }
+
+    /// The device that NCCL counts so.
+    pub(super) fn get(&self, index: usize) -> Result<&'static Known> {
+        let mut table = self.table.lock();
+        table.is_fresh = false;
+        self.at(&table, index)
+    }
+
+    fn at(&self, table: &Table, index: usize) -> Result<&'static Known> {
+        let number = match index.checked_sub(self.found) {
+            None => Some(index),
+            Some(place) => table.made.get(place).copied(),
+        };
+        number.and_then(|number| table.all.get(number).copied()).ok_or_else(|| no_device(index))
+    }
+
+    /// One device with all rails of these, which were found, and its index. Of one it is that one.
+    pub(super) fn make(&self, parts: &[usize]) -> Result<usize> {
+        let refused = |cause: Cause| Err(Error::from(cause));
+        let mut table = self.table.lock();
+        table.is_fresh = false;
+        let (first, rest) = match parts {
+            [] => return refused(Cause::PartsOfDevice { count: 0 }),
+            [only] => return self.at(&table, *only).map(|_| *only),
+            [first, rest @ ..] => (*first, rest),
+        };
+        let repeats = |place: usize| parts[..place].contains(&parts[place]);
+        if (1..parts.len()).any(repeats) {
+            return refused(Cause::PartsOfDevice { count: parts.len() });
+        }
+        // What NCCL has made it does not take apart again.
+        if let Some(made) = parts.iter().find(|part| **part >= self.found) {
+            return Err(no_device(*made));
+        }
+        let same = |number: &usize| table.all[*number].properties.parts == parts;
+        if let Some(place) = table.made.iter().position(same) {
+            return Ok(self.found + place);
+        }
+        if self.found + table.made.len() >= MAX_DEVICES {
+            return Err(no_device(MAX_DEVICES));
+        }
+        let mut plan = self.at(&table, first)?.device.plan.clone();
+        for part in rest {
+            plan.join(&self.at(&table, *part)?.device.plan)?;
+        }
+        if plan.rails.len() > MAX_DATA_RAILS {
+            return refused(Cause::RailsOfDevice { count: plan.rails.len(), most: MAX_DATA_RAILS });
+        }
+        plan.rename();
+        let before = table.all[self.found..].iter().find(|known| known.properties.parts == parts);
+        let number = match before {
+            Some(known) => known.number,
+            None => {
+                let index = table.all.len();
+                let properties = properties::of_made(index, &plan, parts, |part| {
+                    table.all[part].properties.clone()
+                });
+                log::info!(
+                    "device {}: made of {} devices, as NCCL asks; {} rails",
+                    plan.name,
+                    parts.len(),
+                    plan.rails.len()
+                );
+                self.add(&mut table, plan, properties)
+            }
+        };
+        table.made.push(number);
+        Ok(self.found + table.made.len() - 1)
+    }
+
+    fn add(&self, table: &mut Table, plan: DevicePlan, properties: DeviceProperties) -> usize {
+        let device = Device::new(plan, Arc::clone(&self.library), Arc::clone(&self.settings));
+        let number = table.all.len();
+        table.all.push(Box::leak(Box::new(Known { device, properties, number })));
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::discovery::discover;
+    use super::*;
+
+    /// As many devices as addresses, on a real provider.
+    fn devices(addresses: &[&str]) -> DeviceTable {
+        let mut plans = Vec::new();
+        let mut library = None;
+        for address in addresses {
+            let rails = ("IRONRAIL_RAILS".to_owned(), (*address).to_owned());
+            let found = discover(&Config::from_variables([rails]).unwrap()).unwrap();
+            plans.extend(found.devices);
+            library = Some(found.library);
+        }
+        DeviceTable::new(plans, library.unwrap(), Arc::new(Config::default()))
+    }
+
+    fn three() -> DeviceTable {
+        devices(&["127.0.0.1", "127.0.0.2,127.0.0.3", "127.0.0.4"])
+    }
+
+    #[test]
+    fn a_made_device_has_all_rails_and_stands_behind_those_found() {
+        let devices = three();
+        assert_eq!(devices.count(), 3);
+        assert_eq!(devices.make(&[0, 1]).unwrap(), 3);
+        assert_eq!(devices.count(), 4);
+        let made = devices.get(3).unwrap();
+        let addresses: Vec<_> =
+            made.device.plan.rails.iter().map(|rail| rail.address.as_str()).collect();
+        assert_eq!(addresses, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
+        let told = &made.properties;
+        assert_eq!(told.name.to_str().unwrap(), "127.0.0.1+127.0.0.2+127.0.0.3");
+        assert_eq!((told.speed_mbps, told.parts.as_slice()), (30_000, [0, 1].as_slice()));
+        assert_ne!(told.guid, devices.get(0).unwrap().properties.guid);
+        assert_eq!(devices.get(2).unwrap().properties.parts, [2]);
+    }
+
+    #[test]
+    fn what_is_made_twice_is_one_device() {
+        let devices = three();
+        assert_eq!(devices.make(&[0, 2]).unwrap(), 3);
+        assert_eq!(devices.make(&[1, 2]).unwrap(), 4);
+        assert_eq!(devices.make(&[0, 2]).unwrap(), 3);
+        assert_eq!(devices.make(&[2]).unwrap(), 2, "of one it is that one");
+        assert_eq!(devices.count(), 5);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_refused_and_counts_nothing() {
+        let devices = three();
+        for parts in [&[][..], &[0, 0], &[0, 3], &[7], &[0, 1, 2, 1]] {
+            assert!(devices.make(parts).is_err(), "{parts:?}");
+        }
+        assert_eq!(devices.make(&[0, 1]).unwrap(), 3);
+        assert!(devices.make(&[3, 2]).is_err(), "of a made one");
+        assert_eq!(devices.count(), 4);
+        assert!(devices.get(4).is_err());
+    }
+
+    #[test]
+    fn a_plugin_that_is_loaded_anew_has_the_devices_that_were_found() {
+        let devices = three();
+        let made = devices.make(&[0, 1]).unwrap();
+        let before = devices.get(made).unwrap().number;
+        devices.renew();
+        assert_eq!(devices.count(), 3);
+        assert!(devices.get(made).is_err());
+        assert_eq!(devices.make(&[1, 2]).unwrap(), made, "another one at its index");
+        assert_ne!(devices.get(made).unwrap().number, before, "which is not mistaken for it");
+        assert_eq!(devices.make(&[0, 1]).unwrap(), made + 1);
+        assert_eq!(devices.get(made + 1).unwrap().number, before);
+    }
+
+    /// NCCL_NET_PLUGIN_REF_COUNT keeps the library, and NCCL asks neither for devices nor for fusion again.
+    #[test]
+    fn a_plugin_that_stayed_loaded_keeps_what_was_made() {
+        let devices = three();
+        let made = devices.make(&[0, 1]).unwrap();
+        devices.renew();
+        assert!(devices.get(0).is_ok());
+        assert_eq!(devices.count(), 4);
+        assert!(devices.get(made).is_ok());
+    }
+}

@@ -1,0 +1,417 @@
+//! What is asked of endpoints, by provider: options (fi_setopt in fi_endpoint(3)), traffic classes, and how long a message takes.
+//!
+//! One table each; docs/providers.md is made from them. An option is set before the endpoint is enabled. One that the loaded libfabric or
+//! the provider does not know, or refuses, is left alone, unless it is required.
+
+use fabric::{EndpointOption, Info, OptionName, OptionValue, Version};
+
+use super::TrafficClass;
+use super::provider::family;
+
+/// One option of a provider's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// Whose NICs (`efa`), or any.
+    pub(crate) provider: Option<&'static str>,
+    pub(crate) option: EndpointOption,
+    pub(crate) rails: Rails,
+    /// From which release on; before, nothing is said.
+    pub(crate) since: Version,
+    /// Only where the rail was opened for GPU memory (FI_HMEM).
+    pub(crate) with_gpu_memory: bool,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "docs/providers.md is made from it, by a test")
+    )]
+    pub(crate) doc: Doc,
+}
+
+/// For the page.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "docs/providers.md is made from it, by a test"))]
+pub(crate) struct Doc {
+    /// As libfabric names it.
+    pub(crate) name: &'static str,
+    pub(crate) why: &'static str,
+    /// What a refusal means.
+    pub(crate) refused: &'static str,
+}
+
+/// Which rails an option is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rails {
+    Data,
+    Both,
+}
+
+/// No calls of CUDA: the provider's progress runs in NCCL's threads, one of which kernels wait for, and a call of CUDA's that waits for a
+/// kernel there never ends.
+pub(super) const NO_CUDA_CALLS: EndpointOption = EndpointOption {
+    name: OptionName::CudaApiPermitted,
+    value: OptionValue::Flag(false),
+    required: true,
+};
+
+/// Aligned lines of 128 bytes in order, where the device can.
+pub(super) const LINES: EndpointOption = EndpointOption {
+    name: OptionName::EfaWriteInOrderAligned128Bytes,
+    value: OptionValue::Flag(true),
+    required: true,
+};
+
+/// Everything that is asked.
+pub(crate) const WISHES: &[Wish] = &[
+    Wish {
+        provider: None,
+        option: NO_CUDA_CALLS,
+        rails: Rails::Both,
+        since: Version::new(1, 18),
+        with_gpu_memory: true,
+        doc: Doc {
+            name: "FI_OPT_CUDA_API_PERMITTED = false",
+            why: "The provider's progress runs in NCCL's threads, for one of which kernels wait: a call of CUDA's that waits for a kernel there never ends.",
+            refused: "The provider reaches GPU memory by such calls alone. It is tried at the start: NCCL is told that the device takes host memory only, and the log says why.",
+        },
+    },
+    Wish {
+        provider: Some("efa"),
+        option: EndpointOption { required: false, ..LINES },
+        rails: Rails::Data,
+        since: Version::new(1, 18),
+        with_gpu_memory: false,
+        doc: Doc {
+            name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
+            why: "NCCL's LL and LL128 poll flags inside the bytes that land, and EFA's packets overtake each other unless they are kept from it.",
+            refused: "The device cannot. It is tried at the start: NCCL_PROTO is set to Simple where nobody set it.",
+        },
+    },
+    Wish {
+        provider: Some("efa"),
+        option: EndpointOption {
+            name: OptionName::SharedMemoryPermitted,
+            value: OptionValue::Flag(false),
+            required: false,
+        },
+        rails: Rails::Both,
+        since: Version::new(1, 21),
+        with_gpu_memory: false,
+        doc: Doc {
+            name: "FI_OPT_SHARED_MEMORY_PERMITTED = false",
+            why: "Peers on one host then go through the device like all others: what the probe has found out of it, and what its completions prove, holds for them too.",
+            refused: "libfabric is older than 1.21, and peers on one host go through shared memory: set FI_EFA_ENABLE_SHM_TRANSFER=0.",
+        },
+    },
+];
+
+/// An option that is not set, and why.
+#[derive(Clone, Copy, Debug)]
+#[cfg(test)]
+pub(crate) struct LeftAlone {
+    pub(crate) provider: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) why: &'static str,
+}
+
+#[cfg(test)]
+pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
+    LeftAlone {
+        provider: "efa",
+        name: "FI_OPT_EFA_EMULATED_WRITE",
+        why: "Can only be read. It is, when a rail opens: where writes are emulated by messages, their completions prove nothing of the peer's memory, so a send waits for the receiver's done; one line in the log says so.",
+    },
+    LeftAlone {
+        provider: "efa",
+        name: "FI_OPT_EFA_USE_DEVICE_RDMA",
+        why: "True wherever the device has it, since the API asked for is 1.18 or newer; set to true it would contradict a user's FI_EFA_USE_DEVICE_RDMA=0 and fail.",
+    },
+    LeftAlone {
+        provider: "efa",
+        name: "FI_OPT_EFA_RNR_RETRY",
+        why: "Only messages meet a receiver that is not ready, and only set-up sends them: the provider's own back-off repeats them for as long as it takes.",
+    },
+    LeftAlone {
+        provider: "efa",
+        name: "FI_OPT_EFA_HOMOGENEOUS_PEERS",
+        why: "Leaves out a handshake, and then the target of a write must know the writer's address before it: rails learn of their peers as these connect.",
+    },
+    LeftAlone {
+        provider: "efa",
+        name: "FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV",
+        why: "True by default, which is what writes with immediates want here: no receives are posted for them. FI_RX_CQ_DATA is not offered, so that the provider asks for none.",
+    },
+    LeftAlone {
+        provider: "cxi",
+        name: "FI_CXI_RX_MATCH_MODE",
+        why: "A variable of the whole process, which may hold MPI as well. Only set-up sends messages here, a few per peer; jobs of thousands of peers that see flow control want `hybrid`.",
+    },
+    LeftAlone {
+        provider: "cxi",
+        name: "FI_CXI_OPTIMIZED_MRS, FI_CXI_MR_MATCH_EVENTS, FI_CXI_PROV_KEY_CACHE",
+        why: "All peers must agree in them, whatever library they come from: the site sets them.",
+    },
+    LeftAlone {
+        provider: "verbs;ofi_rxm",
+        name: "rnr_retry, min_rnr_timer",
+        why: "The provider asks for endless repetition by itself, and rxm has receives posted.",
+    },
+    LeftAlone {
+        provider: "verbs;ofi_rxm",
+        name: "FI_OFI_RXM_MSG_RX_SIZE, FI_OFI_RXM_MSG_TX_SIZE",
+        why: "The queues stay as the NIC has them; they are cut over tcp only, where each costs memory (docs/configuration.md).",
+    },
+    LeftAlone {
+        provider: "verbs;ofi_rxm",
+        name: "RDMAV_FORK_SAFE, RDMAV_HUGEPAGES_SAFE",
+        why: "rdma-core's own: with Linux 5.12 and rdma-core 35 or newer a fork copies pinned pages, and nothing is to be set; before, the first costs a call for each registration, and the site decides.",
+    },
+];
+
+/// The options for one kind of rail of this provider, with this release.
+pub(super) fn of(info: &Info, version: Version, rails: Rails) -> Vec<EndpointOption> {
+    asked(family(info), info.device_memory(), version, rails)
+}
+
+fn asked(family: &str, gpu_memory: bool, version: Version, rails: Rails) -> Vec<EndpointOption> {
+    let fits = |wish: &&Wish| {
+        wish.provider.is_none_or(|named| named == family)
+            && version >= wish.since
+            && (gpu_memory || !wish.with_gpu_memory)
+            && (wish.rails == Rails::Both || wish.rails == rails)
+    };
+    WISHES.iter().filter(fits).map(|wish| wish.option).collect()
+}
+
+/// FI_TC_LOW_LATENCY of rdma/fabric.h, which control rails ask for.
+pub(super) const LOW_LATENCY: u32 = 0x201;
+const BEST_EFFORT: u32 = 0x200;
+const BULK_DATA: u32 = 0x203;
+const SCAVENGER: u32 = 0x204;
+/// With a DSCP in the lower bits.
+const DSCP: u32 = 0x100;
+
+/// The providers that know classes by their labels alone. Others are given the DSCP.
+pub(crate) const LABELLED: &[&str] = &["cxi", "efa"];
+
+/// The label for a DSCP, by the services that RFC 4594 and RFC 8622 give them: the first whose last DSCP is not passed.
+pub(crate) const LABELS: &[(u8, u32, &str)] = &[
+    (0, BEST_EFFORT, "FI_TC_BEST_EFFORT"),
+    (8, SCAVENGER, "FI_TC_SCAVENGER"),
+    (15, BULK_DATA, "FI_TC_BULK_DATA"),
+    (17, BEST_EFFORT, "FI_TC_BEST_EFFORT"),
+    (23, LOW_LATENCY, "FI_TC_LOW_LATENCY"),
+    (39, BEST_EFFORT, "FI_TC_BEST_EFFORT"),
+    (63, LOW_LATENCY, "FI_TC_LOW_LATENCY"),
+];
+
+/// What data rails of a provider are asked for, as FI_TC_* of fi_endpoint(3), where a communicator asks for a class.
+pub(super) fn class_of(info: &Info, class: TrafficClass) -> u32 {
+    class_for(family(info), class)
+}
+
+fn class_for(family: &str, class: TrafficClass) -> u32 {
+    let dscp = class.dscp();
+    if !LABELLED.contains(&family) {
+        return DSCP | u32::from(dscp);
+    }
+    let label = LABELS.iter().find(|(last, ..)| dscp <= *last);
+    label.map_or(BEST_EFFORT, |(_, label, _)| *label)
+}
+
+/// What NCCL is told of a message's way, in whole microseconds: it adds them to its own figures, which are those of InfiniBand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) provider: &'static str,
+    /// The NIC's device number on PCI, if it matters.
+    pub(crate) device: Option<u16>,
+    pub(crate) microseconds: u16,
+}
+
+/// The first that fits; 0 for all others.
+pub(crate) const LATENCIES: &[Latency] = &[
+    Latency { provider: "efa", device: Some(0xefa0), microseconds: 75 },
+    Latency { provider: "efa", device: Some(0xefa1), microseconds: 75 },
+    Latency { provider: "efa", device: None, microseconds: 35 },
+];
+
+/// Of a family's NIC.
+pub(super) fn latency_us(family: &str, device: Option<u16>) -> u16 {
+    let fits =
+        |one: &&Latency| one.provider == family && (one.device.is_none() || one.device == device);
+    LATENCIES.iter().find(fits).map_or(0, |one| one.microseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Version = Version::new(2, 5);
+
+    fn names(provider: &str, gpu: bool, version: Version, rails: Rails) -> Vec<OptionName> {
+        asked(provider, gpu, version, rails).iter().map(|option| option.name).collect()
+    }
+
+    #[test]
+    fn each_provider_is_asked_what_it_has_and_no_other() {
+        use OptionName::{CudaApiPermitted, EfaWriteInOrderAligned128Bytes, SharedMemoryPermitted};
+        assert_eq!(
+            names("efa", true, NEW, Rails::Data),
+            [CudaApiPermitted, EfaWriteInOrderAligned128Bytes, SharedMemoryPermitted]
+        );
+        assert_eq!(
+            names("efa", true, NEW, Rails::Both),
+            [CudaApiPermitted, SharedMemoryPermitted],
+            "control rails carry nothing that NCCL polls"
+        );
+        assert_eq!(names("cxi", true, NEW, Rails::Data), [CudaApiPermitted]);
+        for provider in ["cxi", "tcp", "tcp;ofi_rxm", "verbs;ofi_rxm", "net"] {
+            assert!(names(provider, false, NEW, Rails::Data).is_empty(), "{provider}");
+        }
+    }
+
+    #[test]
+    fn an_older_libfabric_is_asked_less() {
+        let at = |major, minor| names("efa", true, Version::new(major, minor), Rails::Data).len();
+        assert_eq!((at(1, 17), at(1, 18), at(1, 20), at(1, 21)), (0, 2, 2, 3));
+    }
+
+    #[test]
+    fn only_what_was_tried_at_the_start_is_required() {
+        for wish in WISHES {
+            let tried = wish.option.name == OptionName::CudaApiPermitted;
+            assert_eq!(wish.option.required, tried, "{:?}", wish.option);
+        }
+    }
+
+    #[test]
+    fn classes_are_labels_where_a_provider_knows_no_others() {
+        let class =
+            |provider: &str, dscp: u8| class_for(provider, TrafficClass::of_byte(dscp << 2));
+        for (dscp, label) in [
+            (0, BEST_EFFORT),
+            (1, SCAVENGER),
+            (8, SCAVENGER),
+            (10, BULK_DATA),
+            (18, LOW_LATENCY),
+            (26, BEST_EFFORT),
+            (46, LOW_LATENCY),
+            (63, LOW_LATENCY),
+        ] {
+            assert_eq!(class("cxi", dscp), label, "{dscp}");
+            assert_eq!(class("efa", dscp), label, "{dscp}");
+            assert_eq!(class("verbs", dscp), DSCP | u32::from(dscp), "{dscp}");
+        }
+        assert!(LABELS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert_eq!(LABELS.last().unwrap().0, 63, "every DSCP has a label");
+    }
+
+    #[test]
+    fn latencies_are_whole_and_known_by_device() {
+        assert_eq!(latency_us("efa", Some(0xefa1)), 75);
+        assert_eq!(latency_us("efa", Some(0xefa2)), 35);
+        assert_eq!(latency_us("efa", None), 35);
+        assert_eq!(latency_us("tcp;ofi_rxm", None), 0);
+    }
+
+    #[test]
+    fn the_page_about_providers_is_made_from_the_tables() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/providers.md");
+        if super::super::config::updates_docs() {
+            std::fs::write(path, page()).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == page(),
+            "docs/providers.md differs from the tables: UPDATE_DOCS=1 writes it"
+        );
+    }
+
+    fn page() -> String {
+        let mut page = String::from(PAGE_HEAD);
+        for Wish { provider, rails, since, with_gpu_memory, option, doc } in WISHES {
+            let provider = provider.unwrap_or("any");
+            let rails = if *rails == Rails::Data { "data rails" } else { "every rail" };
+            let gpu = if *with_gpu_memory { " that GPU memory goes to" } else { "" };
+            let required = if option.required { "required" } else { "tolerated" };
+            page += &format!(
+                "| {provider} | `{}` | {rails}{gpu}, from {since} | {} | {required}. {} |\n",
+                doc.name, doc.why, doc.refused
+            );
+        }
+        page += PAGE_ALONE;
+        for LeftAlone { provider, name, why } in LEFT_ALONE {
+            page += &format!("| {provider} | `{}` | {why} |\n", name.replace(", ", "`, `"));
+        }
+        page += PAGE_CLASSES;
+        let mut first = 0;
+        for (last, _, label) in LABELS {
+            let range =
+                if first == *last { format!("{last}") } else { format!("{first} to {last}") };
+            page += &format!("| {range} | `{label}` |\n");
+            first = last + 1;
+        }
+        page += PAGE_LATENCIES;
+        for Latency { provider, device, microseconds } in LATENCIES {
+            let device =
+                device.map_or_else(|| "other".to_owned(), |device| format!("{device:#06x}"));
+            page += &format!("| {provider} | {device} | {microseconds} |\n");
+        }
+        page += PAGE_TAIL;
+        page
+    }
+
+    const PAGE_HEAD: &str = "\
+# Providers
+
+What is asked of each provider besides what every rail needs. Made from the tables in `src/plugin/options.rs`; a test compares. Untested on
+the NICs themselves: what their sources and manuals say is held up by a virtual fabric (docs/vfabric.md).
+
+Variables that providers read when libfabric loads are in [configuration.md](configuration.md), with what the plugin sets of them.
+
+## Options that are set
+
+Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does not know it, or refuses it, the endpoint opens without.
+*Required*: it does not open.
+
+| provider | option | when | why | a refusal means |
+|---|---|---|---|---|
+";
+
+    const PAGE_ALONE: &str = "
+## What is left alone, and why
+
+| provider | what | why |
+|---|---|---|
+";
+
+    const PAGE_CLASSES: &str = "
+## Traffic classes
+
+A communicator's class (`ncclConfig_t.trafficClass`: the byte of IP's header) goes to the data rails as a DSCP, its upper six bits: with tables
+v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa know labels only, and are given
+the one that stands for the service (RFC 4594, RFC 8622):
+
+| DSCP | label |
+|---|---|
+";
+
+    const PAGE_LATENCIES: &str = "
+Control rails ask for `FI_TC_LOW_LATENCY`, whatever the data rails are asked for: what they carry is short, and is waited for. A class that a
+provider refuses is one line in the log, and the rail opens without.
+
+## Latency
+
+What NCCL is told of a message's way, in microseconds; it adds them to its own figures, and cuts off what is not whole. Of all others 0. EFA's are
+those that AWS's plugin gives for the instances with these devices.
+
+| provider | PCI device | µs |
+|---|---|---|
+";
+
+    const PAGE_TAIL: &str = "
+## Registration
+
+All modes but raw keys are offered (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and what a provider returns is obeyed: cxi
+binds regions to endpoints and has offsets for addresses, efa and verbs have virtual addresses and keys of their own, rxm hands the modes on to verbs and
+hides them from tcp. No order of messages is asked for, which on cxi would cost the fast way of writes.
+";
+}
