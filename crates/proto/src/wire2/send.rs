@@ -31,7 +31,7 @@ use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines};
 use super::ids::Name;
-use super::message::{MessageId, Source};
+use super::message::{Cut, MessageId, Source};
 use super::terms::Terms;
 use super::unadvertised::Unadvertised;
 use super::window::RECORDS;
@@ -80,6 +80,7 @@ pub struct SendFlow {
     fault: Option<Fault>,
     /// A message that was too long for its receive: the receiver is to learn of it.
     refused: Option<Refused>,
+    cut: Option<Cut>,
     ending: Ending,
     /// The answer to a WITHDRAW, until it leaves.
     answer: Option<Lines>,
@@ -133,6 +134,7 @@ impl SendFlow {
             written: 0,
             fault: None,
             refused: None,
+            cut: None,
             ending: Ending::default(),
             answer: None,
             parts: Counts::default(),
@@ -143,6 +145,12 @@ impl SendFlow {
             rails: vec![0; RECORDS * parts::rail_words(rails)].into_boxed_slice(),
             terms,
         }
+    }
+
+    /// The first message that was cut to its receive.
+    #[inline]
+    pub const fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
     /// The packet of this inline message needs no help any more: it has left, or is acknowledged.
