@@ -47,23 +47,16 @@ fn short_messages_allocate_nothing() {
     });
 }
 
-/// Sent between two turns of progress: held back, written together, and copied.
+/// Sent between two polls: they travel together in packets, and are copied out of them.
 #[test]
 fn bursts_of_short_messages_allocate_nothing() {
-    let test = "bursts_of_short_messages_allocate_nothing";
-    let stats = nothing_in(test, &[NOT_EAGER], |ends| {
-        for bytes in [1, SHORT, 16] {
+    nothing_in("bursts_of_short_messages_allocate_nothing", &[], |ends| {
+        for bytes in [1, SHORT, 16, 512, 4096] {
             for _ in 0..100 {
                 burst(ends, bytes, 20);
             }
         }
     });
-    let bundled = |stats: String| {
-        let count = stats.lines().find_map(|line| line.strip_prefix("counter bundled_receives "));
-        count.and_then(|count| count.parse::<usize>().ok()).expect("it is counted")
-    };
-    let all = 2 * ROUNDS * 3 * 100 * 20;
-    assert!(stats.map(bundled).is_none_or(|count| count > all / 2), "they went by themselves");
 }
 
 #[test]
@@ -85,7 +78,7 @@ fn striped_messages_allocate_nothing() {
 
 #[test]
 fn a_full_window_allocates_nothing() {
-    nothing_in("a_full_window_allocates_nothing", &[NOT_EAGER], |ends| {
+    nothing_in("a_full_window_allocates_nothing", &[NOT_INLINE], |ends| {
         for bytes in [SHORT, LONG] {
             fill_window(ends, bytes);
         }
@@ -125,7 +118,7 @@ fn groups_that_end_by_fins_allocate_nothing() {
 
 #[test]
 fn messages_that_end_by_a_fin_allocate_nothing() {
-    let fins = [("IRONRAIL_FORCE_FIN", "1"), NOT_EAGER];
+    let fins = [("IRONRAIL_FORCE_FIN", "1"), NOT_INLINE];
     nothing_in("messages_that_end_by_a_fin_allocate_nothing", &fins, |ends| {
         traffic::exchange(ends, SHORT, 8, 500);
         traffic::exchange(ends, LONG, 8, 100);
@@ -141,13 +134,12 @@ fn fins_of_many_parts_allocate_nothing() {
 
 #[test]
 fn messages_without_receives_allocate_nothing() {
-    let test = "messages_without_receives_allocate_nothing";
-    nothing_in(test, &[("IRONRAIL_EAGER_MAX_SIZE", "40")], |[send, receive]| {
+    nothing_in("messages_without_receives_allocate_nothing", &[], |[send, receive]| {
         let mut early = 0;
         while send.post(SHORT) {
             early += 1;
         }
-        assert_eq!(early, 8, "messages travel eagerly up to the bound");
+        assert!((8..=EARLY_MOST).contains(&early), "{early} messages travel without an advert");
         while receive.outstanding() < early {
             assert!(receive.post(SHORT), "there is room in the window");
         }
@@ -158,8 +150,10 @@ fn messages_without_receives_allocate_nothing() {
     });
 }
 
-/// Nothing is sent before its receive is known.
-const NOT_EAGER: (&str, &str) = ("IRONRAIL_EAGER_MAX_SIZE", "0");
+/// Nothing is sent before its receive is known, and all of it by writes into place.
+const NOT_INLINE: (&str, &str) = ("IRONRAIL_INLINE_MAX_SIZE", "0");
+/// Messages of a connection that may be under way without an advert (docs/protocol.md).
+const EARLY_MOST: usize = 64;
 
 /// So many receives, then as many sends, then all of it to its end.
 fn burst([send, receive]: &mut Ends<'_>, bytes: usize, count: usize) {

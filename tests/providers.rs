@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Test::new(the_fin_path_moves_data_over_shm),
         Test::new(virtual_addresses_and_provider_keys_move_data),
         Test::new(small_writes_make_many_parts_and_then_fins),
-        Test::new(adverts_that_do_not_wait_move_data),
+        Test::new(messages_that_never_travel_inline_move_data),
         Test::new(ends_with_unequal_rails_use_the_common_ones),
         Test::new(up_to_eight_rails_move_data),
         Test::new(the_second_library_moves_data_over_every_profile).needs(second.clone()),
@@ -116,8 +116,10 @@ fn small_writes_make_many_parts_and_then_fins() {
     }
 }
 
-fn adverts_that_do_not_wait_move_data() {
-    both_ways(&[("IRONRAIL_ADVERT_BATCHING", "0"), ("IRONRAIL_LONE_DONE_TURNS", "0")]);
+fn messages_that_never_travel_inline_move_data() {
+    for provider in ["net", "tcp;ofi_rxm"] {
+        both_ways(&[("IRONRAIL_PROVIDER", provider), ("IRONRAIL_INLINE_MAX_SIZE", "0")]);
+    }
 }
 
 fn ends_with_unequal_rails_use_the_common_ones() {

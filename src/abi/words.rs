@@ -178,7 +178,7 @@ impl Display for Cause {
 
             Self::ConnectTimeout { device, seconds } => write!(
                 f,
-                "connect on device {device}: no answer in {seconds} s; is the peer alive, and do its interfaces reach ours? \
+                "connect on device {device}: no answer in {seconds} s; is the peer alive, is IRONRAIL_JOB the same on all ranks, and do its interfaces reach ours? \
                  IRONRAIL_CONNECT_TIMEOUT_MS sets the bound"
             ),
             Self::AcceptTimeout { device, seconds } => write!(

@@ -4,8 +4,8 @@ use proto::Line;
 use proto::limits::MAX_GROUP;
 use proto::wire2::endpoint::SubmitError;
 use proto::wire2::{
-    Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceiveFlow, ReceivePoll, SendPoll, Slot,
-    Source, Submit, Target,
+    Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
+    SendPoll, Slot, Source, Submit, Target,
 };
 
 use fabric::MemoryKind;
@@ -235,7 +235,13 @@ impl Endpoint {
         });
         match polled.flatten() {
             Some(SendPoll::Pending) => Ok(Tested::Pending),
-            Some(SendPoll::Done { len }) => Ok(Tested::Done(len)),
+            Some(SendPoll::Done { len }) => {
+                let flow = self.core.connection(slot).and_then(Flow::sender);
+                if let Some(cut) = flow.and_then(SendFlow::cut) {
+                    self.warn_of_cut(slot, cut);
+                }
+                Ok(Tested::Done(len))
+            }
             Some(SendPoll::Failed(fault)) => Err(self.failed(slot, fault)),
             None => Err(Cause::Stale(Noun::Request).into()),
         }
@@ -279,6 +285,10 @@ impl Endpoint {
             }
             Some((ReceivePoll::Pending, _)) => Ok(Tested::Pending),
             Some((ReceivePoll::Done { count }, _)) => {
+                let flow = self.core.connection(slot).and_then(Flow::receiver);
+                if let Some(cut) = flow.and_then(ReceiveFlow::cut) {
+                    self.warn_of_cut(slot, cut);
+                }
                 if let Some(comm) = self.comms.at_mut(slot) {
                     comm.flushing.carried(carried);
                 }

@@ -32,6 +32,8 @@ pub(super) struct Comm {
     pub(super) failure: Option<Error>,
     /// The failure is in the log.
     pub(super) told: bool,
+    /// That messages are cut to their receives is in the log.
+    pub(super) cut_told: bool,
     pub(super) flushing: Flushing,
     /// The requests that are open: a bit each, and the line that its handle carries.
     open: u64,
@@ -48,6 +50,7 @@ impl Comm {
             is_closing: false,
             failure: None,
             told: false,
+            cut_told: false,
             flushing: Flushing::default(),
             open: 0,
             lines: [0; REQUESTS],

@@ -79,6 +79,7 @@ impl Endpoint {
         if now < self.leaving[at].until {
             return Ok(false);
         }
+        self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
         if self.only_the_dead_touch(handle) {
             self.leaving.swap_remove(at);
             return self.close_region(handle);
@@ -176,7 +177,6 @@ impl Endpoint {
             Some(region) => (region.memory().address(), region.memory().len()),
             None => (0, 0),
         };
-        self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
         let cause = Cause::StaysRegistered { device: self.label(), peers, address, len };
         let failure = self.leaving[at].failure.get_or_insert_with(|| cause.into());
         super::failures::repeated(failure)

@@ -1,6 +1,6 @@
 //! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
 
-use proto::wire2::{Cause as ChannelCause, ChannelId, Fault, Outcome, ReceiveFlow, Slot};
+use proto::wire2::{Cause as ChannelCause, ChannelId, Cut, Fault, Outcome, ReceiveFlow, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
@@ -32,6 +32,25 @@ impl Endpoint {
             self.progress();
         }
         Error { logged, ..error }
+    }
+
+    /// A message was cut to its receive, as NCCL up to v8 wants it: said once for each connection.
+    #[cold]
+    pub(super) fn warn_of_cut(&mut self, slot: Slot, cut: Cut) {
+        let (channel, _) = self.hands.seats[slot.index()];
+        let Some(comm) = self.comms.at_mut(slot) else { return };
+        if std::mem::replace(&mut comm.cut_told, true) {
+            return;
+        }
+        let side = match comm.side {
+            Side::Send => "sending to",
+            Side::Receive => "receiving from",
+        };
+        self.learn_rank(channel);
+        let (peer, Cut { sent, posted }) = (self.hands.label(channel), cut);
+        log::warn!(
+            "{side} {peer}: a message of {sent} bytes was cut to its receive of {posted}; do all ranks call with the same sizes?"
+        );
     }
 
     fn cause_of(&self, channel: ChannelId, fault: Fault) -> Cause {

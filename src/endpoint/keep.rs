@@ -23,6 +23,10 @@ impl Endpoint {
             if self.hands.has_news() || self.closing > 0 {
                 self.attend();
             }
+            // What a letter asks for is answered now: the next poll may be a second away.
+            if !self.hands.queued.is_empty() {
+                self.progress_at(now);
+            }
         }
         Some(self.core.keeper_due()?.since(now))
     }

@@ -107,7 +107,7 @@ settings! {
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", Takes::Path, "", shared false;
-    /// The name of the job. Peers of a job with another name are refused.
+    /// The name of the job. Peers of a job with another name get no answer: connect waits for its time-out.
     job: String = "JOB", Takes::Text, "", shared false;
     /// What of our log goes to NCCL's. NCCL_DEBUG filters it again.
     log_level: LevelFilter = "LOG_LEVEL", Takes::Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", shared false;

@@ -29,7 +29,7 @@ pub(crate) const WANTED: &[Wanted] = &[
         name: "FI_CXI_ENABLE_WRITEDATA",
         value: "1",
         provider: "cxi",
-        doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and messages then end with fin lines.",
+        doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and a FIN frame then ends each message.",
     },
     Wanted {
         name: "FI_EFA_FORK_SAFE",
@@ -41,7 +41,7 @@ pub(crate) const WANTED: &[Wanted] = &[
         name: "FI_OFI_RXM_MSG_RX_SIZE",
         value: "128",
         provider: OVER_TCP,
-        doc: "The receive pool below rxm, which its first connection allocates. 128 holds more messages than one connection may have outstanding (112), and more than twice less memory than tcp's default: fi_pingpong takes 40 MB instead of 92 on libfabric 1.17, and 56 instead of 173 on 2.5.1. Over verbs, which reads the same variable, the queues stay as the NIC has them.",
+        doc: "The receive pool below rxm, which its first connection allocates. 128 holds more messages than one connection may have outstanding (64), and more than twice less memory than tcp's default: fi_pingpong takes 40 MB instead of 92 on libfabric 1.17, and 56 instead of 173 on 2.5.1. Over verbs, which reads the same variable, the queues stay as the NIC has them.",
     },
     Wanted {
         name: "FI_OFI_RXM_MSG_TX_SIZE",

@@ -114,7 +114,7 @@ fn leak(text: &str) -> &'static CStr {
 /// The largest group of receives. Versions before v9 say 1, whatever stands here.
 const MAX_RECEIVES: i32 = 8;
 const _: () = assert!(MAX_RECEIVES as usize == proto::limits::MAX_GROUP);
-/// A comm's id has 14 bits in an immediate (docs/protocol.md, section 4).
+/// A comm's id has 14 bits in an immediate (docs/protocol.md, section 10).
 const MAX_COMMS: i32 = 1 << 14;
 /// 1 TiB, the most NCCL accepts here: a message has no bound of ours.
 const BYTES_MAX: usize = 1 << 40;

@@ -5,19 +5,20 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
-use proto::codec::{Address, Name, check_of};
-use proto::handshake::{Identity, Message, RefusalReason, Ring, Side};
-use proto::rails::{Pairing, Rail, RailPair};
-use proto::{
-    Bye, Capabilities, CommId, ConnectionId, ImmediateWidth, Refusal, Reply, Request, Window,
-};
+use proto::codec::{Address, Bounded, Name, check_of};
+use proto::rails::Rail;
+use proto::wire2::counts::PeerCounts;
+use proto::wire2::letter::{Body, Letter, Query, Status};
+use proto::wire2::packet::Ring;
+use proto::wire2::setup::{EndpointId, Entries, Hello, Message, Offers, Secret};
+use proto::wire2::{Epoch, Frame, PacketNumber};
+use proto::{Capabilities, ImmediateWidth};
 
 use crate::bystander::{self, Bystander};
 use crate::support::calls::{Handle, Net, Object};
-use crate::support::link::{Link, wait};
-use crate::support::say;
+use crate::support::link::{Link, Memory, wait};
 use crate::support::stage::{is_over_shm, play};
-use crate::support::stranger::{CAPABILITIES, LONGEST, Stranger};
+use crate::support::stranger::{CAPABILITIES, LONGEST, Peer, Stranger, prove, wire_handle};
 use crate::{BOUND, counter, not_over, open, stats_file};
 
 /// A message that is neither taken nor refused by then is lost, which is its sender's trouble.
@@ -26,6 +27,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// Accept waits for longer than any play here lasts.
 pub(crate) const SETTINGS: &[(&str, &str)] =
     &[("RAILS", "127.0.0.1,127.0.0.2"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "1000")];
+
+/// The same with one rail, which a stranger has, too.
+pub(crate) const ONE_RAIL: &[(&str, &str)] =
+    &[("RAILS", "127.0.0.1"), ("PEER_TIMEOUT_MS", "2000"), ("CLOSE_TIMEOUT_MS", "1000")];
 
 /// Numbers from a seed (xorshift), which a failure names.
 struct Random(u64);
@@ -56,8 +61,7 @@ impl Door {
     pub(crate) fn open(net: Net, context: Object) -> Self {
         let (handle, listener) = net.listen(context, 0).expect("listen");
         let stranger = Stranger::open();
-        let control = proto::Handle::decode(&handle).expect("ours").control;
-        let peer = stranger.meet(control.as_bytes());
+        let peer = stranger.meet(wire_handle(&handle).control.as_bytes());
         Self { net, handle, listener, stranger, peer }
     }
 
@@ -78,10 +82,36 @@ impl Door {
         }
     }
 
-    /// A request that the listener has to take for a peer's.
-    pub(crate) fn request(&self) -> Request {
-        let rails = vec![rail(self.stranger.address()); 2];
-        self.stranger.request(&self.handle, rails)
+    /// A HELLO that the listener has to take for a peer's.
+    fn hello(&self) -> Hello {
+        let rails = vec![rail(self.stranger.address())];
+        self.stranger.hello(&self.handle, rails)
+    }
+
+    /// The stranger as a peer with a channel, and its connection to this listener.
+    pub(crate) fn connected(self) -> (Peer, Object) {
+        let Self { net, handle, listener, stranger, peer } = self;
+        let rails = vec![rail(stranger.address())];
+        let hello = stranger.hello(&handle, rails);
+        let mut accepted: Option<Object> = None;
+        let mut accept = || accepted = accepted.or_else(|| net.accept(listener).expect("accept"));
+        let mut peer = stranger.join(peer, &handle, &hello, &mut accept);
+        peer.frame(peer.open());
+        let mut answer = None;
+        wait("OPENED", || {
+            accept();
+            answer = answer.or_else(|| peer.next_frame());
+            answer.is_some()
+        });
+        wait("accept", || {
+            accepted = accepted.or_else(|| net.accept(listener).expect("accept"));
+            accepted.is_some()
+        });
+        let Some(Frame::Opened(opened)) = answer else { panic!("{answer:?}") };
+        assert_eq!(opened.to, Peer::own_name());
+        peer.is_called(opened.from);
+        net.close_listen(listener).expect("closeListen");
+        (peer, accepted.expect("just accepted"))
     }
 }
 
@@ -145,22 +175,22 @@ fn messages_longer_than_any_are_dropped() {
     });
 }
 
-fn a_request_with_any_byte_changed_harms_nobody() {
+fn a_hello_with_any_byte_changed_harms_nobody() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let door = Door::open(net, context);
-        let mut request = door.request();
-        // It asks for what nobody listens at.
-        request.listener_nonce = !request.listener_nonce;
-        let good = request.encode().expect("it fits");
+        // Nothing proves it.
+        let mut hello = door.hello();
+        hello.nonce = !hello.nonce;
+        let good = hello.encode().expect("it fits");
         for at in 0..good.len() {
             let mut damaged = good.clone();
             damaged[at] ^= 0x5a;
             assert!(door.throw(&damaged), "byte {at}");
         }
         link.works();
-        // With a check that holds: what it says is wrong, not how it arrived. Some of it makes us answer to nowhere.
+        // With a check that holds: what it says is wrong, not how it arrived.
         for at in 4..good.len() {
             for flip in [1, 0x80] {
                 let mut other = good.clone();
@@ -174,62 +204,65 @@ fn a_request_with_any_byte_changed_harms_nobody() {
     });
 }
 
-fn answers_that_nobody_asked_for_are_counted_and_dropped() {
-    let stats = stats_file("answers");
+fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
+    let stats = stats_file("letters");
     let settings = [SETTINGS, &[("STATS_FILE", stats.to_str().expect("text"))]].concat();
     play(&settings, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let door = Door::open(net, context);
-        let request = door.request();
-        // Of the living, as a stranger may guess them, and of nobody.
-        let connections = (0..4).map(ConnectionId).chain([ConnectionId(u64::MAX)]);
-        for connection in connections {
-            for comm in [0, 1, 2, CommId::COUNT - 1].map(|id| CommId::new(id).expect("in range")) {
-                for from in [Side::Sender, Side::Receiver] {
-                    let begun = proto::Begun::NOTHING;
-                    let bye = Bye {
-                        connection,
-                        comm,
-                        nonce: 3,
-                        from,
-                        begun,
-                        eager_end: 7,
-                        done: proto::Line::FIRST,
-                    };
-                    assert!(door.throw(&bye.encode().expect("it fits")));
+        let number = PacketNumber::new(7);
+        for key in KEYS {
+            for epoch in [Epoch(0), Epoch(1), Epoch(u32::MAX)] {
+                let counts = PeerCounts::default();
+                let query = Body::Query(Query { epoch, completed: number, lost: true, counts });
+                let status = Body::Status(Status {
+                    epoch,
+                    consumed: number,
+                    asked: number,
+                    counts,
+                    waits: true,
+                    failed: true,
+                });
+                for body in [query, status] {
+                    let letter = Letter { key, lost: u8::MAX, body };
+                    assert!(door.throw(&Message::encode_letter(&letter).expect("it fits")));
                 }
-                let reply = Reply {
-                    connection,
-                    comm,
-                    nonce: 5,
-                    capabilities: CAPABILITIES,
-                    rails: request.rails.clone(),
-                    pairing: Pairing {
-                        data: vec![RailPair { sender: 15, receiver: 15 }],
-                        control: vec![RailPair { sender: 3, receiver: 3 }],
-                    },
-                    fins: Ring { address: u64::MAX, keys: vec![u64::MAX] },
-                    window: Window::GROUPED,
-                    fin_only: true,
-                    eager: Some(Ring { address: u64::MAX, keys: vec![1] }),
-                    bundles: Some(Ring { address: u64::MAX - 8, keys: vec![1] }),
-                    identity: Identity::default(),
-                };
-                assert!(door.throw(&reply.encode().expect("it fits")));
             }
-            let refusal =
-                Refusal { connection, reason: RefusalReason::Version, text: "no".to_owned() };
-            assert!(door.throw(&refusal.encode().expect("it fits")));
+        }
+        let good = door.hello();
+        let nobody = EndpointId([9; 16]);
+        let mut unproven = vec![
+            Hello { nonce: good.nonce + 1, ..good.clone() },
+            Hello { echo: 5, ..good.clone() },
+            Hello { to: nobody, ..good.clone() },
+            Hello { from: nobody, ..good.clone() },
+            Hello { entries: Entries::default(), ..good.clone() },
+        ];
+        // By another secret.
+        let mut guessed = wire_handle(&door.handle);
+        guessed.secret = Secret([1; 16]);
+        let mut forged = Hello { entries: Entries::default(), ..good };
+        prove(&mut forged, &guessed);
+        unproven.push(forged);
+        assert_eq!(unproven.len(), UNPROVEN);
+        for hello in unproven {
+            assert!(door.throw(&hello.encode().expect("it fits")), "{hello:?}");
         }
         door.settle();
         link.works();
         net.finalize(context).expect("finalize");
     });
-    assert_eq!(counter(&stats, "late_messages"), 5 * (4 * 3 + 1));
+    let all = u64::try_from(KEYS.len() * 3 * 2 + UNPROVEN).expect("few");
+    assert_eq!(counter(&stats, "late_messages"), all);
 }
 
-fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_nobody() {
+/// Keys of letters, as a stranger may guess them.
+const KEYS: [u64; 4] = [0, 1, 0x7e11, u64::MAX];
+/// Forged HELLOs that nothing proves.
+const UNPROVEN: usize = 6;
+
+fn a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "bystander" {
@@ -238,7 +271,7 @@ fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_no
         let mut bystander = Bystander::cast(part, net, context);
         let mut link = Link::to_self(net, context);
         let door = Door::open(net, context);
-        let good = door.request();
+        let good = door.hello();
         let nowhere = |bytes: &[u8]| rail(Address::new(bytes).expect("short"));
         let mut nobody = door.stranger.name();
         nobody[2..4].copy_from_slice(&1_u16.to_be_bytes());
@@ -249,58 +282,33 @@ fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_no
             delivery_complete: false,
             ..CAPABILITIES
         };
+        let short = Capabilities { largest_write: 1, ..CAPABILITIES };
+        let injects = Capabilities { rma_inject_bytes: u32::MAX, ..CAPABILITIES };
+        let ring = Ring::new(2 << 10).expect("the shortest");
         let forged = [
-            Request { rails: vec![good.rails[0]; 16], ..good.clone() },
-            Request { rails: vec![no_control; 16], ..good.clone() },
-            Request { rails: vec![no_fabric], ..good.clone() },
-            Request { rails: vec![nowhere(&[])], ..good.clone() },
-            Request { rails: vec![nowhere(&[0xff; 64])], ..good.clone() },
-            Request { rails: vec![nowhere(&[0; 16])], ..good.clone() },
-            Request { rails: vec![nowhere(&nobody)], ..good.clone() },
-            Request { window: Window::GROUPED, ..good.clone() },
-            Request { max_group: 8, ..good.clone() },
-            Request { capabilities: deaf, ..good.clone() },
-            Request {
-                capabilities: Capabilities { largest_write: 1, ..CAPABILITIES },
-                ..good.clone()
-            },
-            Request {
-                capabilities: Capabilities { rma_inject_bytes: u32::MAX, ..CAPABILITIES },
-                ..good.clone()
-            },
-            Request {
-                mailbox: Ring { address: u64::MAX, keys: vec![u64::MAX; 4] },
-                ..good.clone()
-            },
-            Request { mailbox: Ring { address: 1 << 63, keys: vec![0] }, ..good.clone() },
-            Request { reply_to: Address::new(&nobody).expect("short"), ..good.clone() },
-            Request { reply_to: Address::new(&[]).expect("short"), ..good.clone() },
-            Request { reply_to: Address::new(&[0xff; 64]).expect("short"), ..good },
+            Hello { rails: vec![good.rails[0]; 16], ..good.clone() },
+            Hello { rails: vec![no_control; 16], ..good.clone() },
+            Hello { rails: vec![no_fabric], ..good.clone() },
+            Hello { rails: vec![nowhere(&[])], ..good.clone() },
+            Hello { rails: vec![nowhere(&[0xff; 64])], ..good.clone() },
+            Hello { rails: vec![nowhere(&[0; 16])], ..good.clone() },
+            Hello { rails: vec![nowhere(&nobody)], ..good.clone() },
+            Hello { capabilities: deaf, ..good.clone() },
+            Hello { capabilities: short, ..good.clone() },
+            Hello { capabilities: injects, ..good.clone() },
+            Hello { offers: Offers { ring, ..good.offers }, ..good.clone() },
+            Hello { offers: Offers { shared_from: 0, ..good.offers }, ..good.clone() },
+            // An inbox is lent by who does not know our nonce, and by bytes that are none.
+            Hello { channel: Bounded::new(&[7; 8]).expect("short"), ..good.clone() },
+            Hello { channel: Bounded::new(&[7; 240]).expect("it fits"), ..good.clone() },
         ];
-        for (number, request) in forged.into_iter().enumerate() {
-            let mut accepted = Vec::new();
-            let bytes = request.encode().expect("it fits");
-            let mut accept = || match net.accept(door.listener) {
-                Ok(comm) => accepted.extend(comm),
-                Err(failure) => say(&format!("{number}: {failure:?}")),
-            };
-            assert!(door.stranger.send(door.peer, &bytes, PATIENCE, &mut accept), "{number}");
-            for _ in 0..500 {
-                door.stranger.poll();
-                accept();
-            }
-            say(&format!("request {number}: {} accepted", accepted.len()));
-            for comm in accepted {
-                // Its adverts go where the request said.
-                let memory = crate::support::link::Memory::new(net, comm);
-                for _ in 0..20 {
-                    drop(net.irecv(comm, memory.slot(0), 64, 0, memory.region));
-                    door.stranger.poll();
-                }
-                // Nobody is there to say what is under way.
-                drop(net.deregister(comm, memory.region));
-                net.close_recv(comm).expect("close");
-            }
+        for (number, hello) in (1..).zip(forged) {
+            // Each of a peer of its own, and proven.
+            let from = EndpointId([number; 16]);
+            let mut hello = Hello { from, entries: Entries::default(), ..hello };
+            prove(&mut hello, &wire_handle(&door.handle));
+            assert!(door.throw(&hello.encode().expect("it fits")), "{number}");
+            door.settle();
             link.works();
         }
         bystander.works();
@@ -311,7 +319,7 @@ fn a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_no
 
 /// The TCP port behind a control address, where the provider has one.
 fn port(handle: &Handle) -> SocketAddrV4 {
-    let address = proto::Handle::decode(handle).expect("ours").control;
+    let address = wire_handle(handle).control;
     let bytes = address.as_bytes();
     let ip: [u8; 4] = bytes[4..8].try_into().expect("four bytes");
     SocketAddrV4::new(Ipv4Addr::from(ip), u16::from_be_bytes([bytes[2], bytes[3]]))
@@ -359,22 +367,22 @@ fn raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody() {
     });
 }
 
-/// A guard for the forgeries above: the listener takes one that is good.
-fn a_request_as_a_peer_would_write_it_is_taken() {
-    play(SETTINGS, BOUND, |part| {
+/// A guard for the forgeries: the listener takes what is good, and messages come.
+fn a_stranger_that_does_as_a_peer_would_is_taken_for_one() {
+    play(ONE_RAIL, BOUND, |part| {
         let (net, context) = open(part);
-        let door = Door::open(net, context);
-        let bytes = door.request().encode().expect("it fits");
-        assert!(matches!(Message::decode(&bytes), Ok(Message::Request(_))));
-        let mut accepted = None;
-        let mut accept =
-            || accepted = accepted.or_else(|| net.accept(door.listener).expect("accept"));
-        door.stranger.send(door.peer, &bytes, PATIENCE, &mut accept);
-        wait("accept", || {
-            door.stranger.poll();
-            accepted = accepted.or_else(|| net.accept(door.listener).expect("accept"));
-            accepted.is_some()
+        let (mut peer, comm) = Door::open(net, context).connected();
+        let memory = Memory::new(net, comm);
+        let posted = net.irecv(comm, memory.slot(0), 64, 0, memory.region).expect("irecv");
+        let request = posted.expect("the window has room");
+        peer.packet(&peer.inline(0, &[0x4141_4141_4141_4141]));
+        let mut size = None;
+        wait("the message", || {
+            size = net.test(request).expect("test");
+            size.is_some()
         });
+        assert_eq!(size, Some(8));
+        assert_eq!(memory.buffer.read(0, 8), [0x41; 8]);
         net.finalize(context).expect("finalize");
     });
 }
@@ -386,14 +394,13 @@ pub(crate) fn tests() -> Vec<Test> {
             "shm",
             "1.17 reads on and on where a message from memory to memory ends past its receive",
         )),
-        Test::new(a_request_with_any_byte_changed_harms_nobody),
-        Test::new(answers_that_nobody_asked_for_are_counted_and_dropped),
-        Test::new(
-            a_request_that_cannot_be_meant_is_refused_or_makes_a_connection_that_harms_nobody,
-        )
-        .needs(not_over("shm", "shm dies of a peer that was never there")),
+        Test::new(a_hello_with_any_byte_changed_harms_nobody),
+        Test::new(what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped),
+        Test::new(a_hello_that_cannot_be_meant_makes_no_connection_and_harms_nobody)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
         Test::new(raw_bytes_on_the_port_of_a_control_endpoint_harm_nobody)
             .needs(not_over("shm", "shm has no port")),
-        Test::new(a_request_as_a_peer_would_write_it_is_taken),
+        Test::new(a_stranger_that_does_as_a_peer_would_is_taken_for_one)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
     ]
 }

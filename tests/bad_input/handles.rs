@@ -8,6 +8,7 @@ use net_abi::ResultCode;
 use crate::support::calls::{Failure, Handle, Net, Object};
 use crate::support::link::{Link, from_text, to_text, wait};
 use crate::support::stage::play;
+use crate::support::stranger::wire_handle;
 use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open, refused};
 
 fn a_handle_with_any_byte_changed_is_refused() {
@@ -39,21 +40,28 @@ fn a_handle_of_another_protocol_version_is_refused_by_that_name() {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let (handle, _) = net.listen(context, 0).expect("listen");
-        for version in [0, proto::codec::VERSION + 1, u16::MAX] {
+        let ours = proto::wire2::setup::VERSION;
+        // The newest version that the peer speaks, and the oldest, which version 1 does not say.
+        for (version, oldest) in [(1, 0), (1, 1), (ours + 1, low8(ours) + 1), (u16::MAX, u8::MAX)] {
             let mut bad = handle;
             bad[8..10].copy_from_slice(&version.to_le_bytes());
+            bad[11] = oldest;
             bad[12..16].fill(0);
             let check = proto::codec::check_of(&bad[..112]);
             bad[12..16].copy_from_slice(&check.to_le_bytes());
             refused(
                 net.connect(context, 0, &mut bad),
                 ResultCode::INVALID_USAGE,
-                &format!("protocol version {version}"),
+                &format!("version {version} of the protocol"),
             );
         }
         link.works();
         net.finalize(context).expect("finalize");
     });
+}
+
+fn low8(version: u16) -> u8 {
+    u8::try_from(version).expect("the first versions")
 }
 
 /// Connects and accepts until connect fails.
@@ -69,23 +77,24 @@ fn fails_to_connect(net: Net, context: Object, handle: &mut Handle, listener: Ob
     }
 }
 
-fn a_handle_with_a_stale_nonce_is_refused_by_the_listener() {
+fn a_handle_with_another_secret_is_refused_by_the_listener() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let (handle, listener) = net.listen(context, 0).expect("listen");
-        let mut stale = proto::Handle::decode(&handle).expect("ours");
-        stale.nonce ^= 1;
+        let mut stale = wire_handle(&handle);
+        stale.secret.0[3] ^= 1;
         let failure = fails_to_connect(net, context, &mut stale.encode(), listener);
         assert_eq!(failure.code, ResultCode::REMOTE_ERROR);
-        assert!(failure.said[0].contains("another job or an earlier listener"), "{failure:?}");
+        assert!(failure.said[0].contains("not of an open listener of this job"), "{failure:?}");
         link.works();
         net.finalize(context).expect("finalize");
     });
 }
 
-fn a_handle_of_another_job_is_refused_by_the_listener() {
-    // Accept is asked until the stranger has come, which takes as long as a process takes to start.
+/// What nothing proves has no effect, so that it has no answer either.
+fn a_handle_of_another_job_makes_no_connection() {
+    // Accept is asked until the stranger has given up, after some time that a process takes to start.
     let settings = [SETTINGS, &[("CONNECT_TIMEOUT_MS", "60000")]].concat();
     play(&settings, BOUND, |part| {
         let (net, context) = open(part);
@@ -107,7 +116,8 @@ fn a_handle_of_another_job_is_refused_by_the_listener() {
         }
         let mut link = Link::to_self(net, context);
         let (handle, listener) = net.listen(context, 0).expect("listen");
-        let mut stranger = part.cast("stranger", &[("JOB", "another")]);
+        let mut stranger =
+            part.cast("stranger", &[("JOB", "another"), ("CONNECT_TIMEOUT_MS", "6000")]);
         stranger.say(&to_text(&handle));
         wait("the refusal", || {
             assert_eq!(net.accept(listener), Ok(None));
@@ -188,8 +198,8 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new(a_handle_with_any_byte_changed_is_refused),
         Test::new(a_handle_of_another_protocol_version_is_refused_by_that_name),
-        Test::new(a_handle_with_a_stale_nonce_is_refused_by_the_listener),
-        Test::new(a_handle_of_another_job_is_refused_by_the_listener),
+        Test::new(a_handle_with_another_secret_is_refused_by_the_listener),
+        Test::new(a_handle_of_another_job_makes_no_connection),
         Test::new(a_handle_with_garbage_for_scratch_is_refused),
         Test::new(a_handle_with_the_scratch_of_another_process_is_refused),
     ]

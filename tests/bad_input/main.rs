@@ -1,15 +1,14 @@
 //! What must not hurt: bad handles, bad calls, bad peers, bad bytes, bad settings. Each ends in a named error or a counted
 //! drop within its bound; the process lives, and what else the endpoint does goes on.
 
-mod bundles;
 mod bystander;
 mod calls;
 mod closing;
 mod deaths;
 mod garbage;
 mod handles;
-mod lent;
 mod listeners;
+mod packets;
 mod pauses;
 mod settings;
 mod stopped;
@@ -44,14 +43,13 @@ const BOUND: Duration = Duration::from_secs(240);
 
 fn main() -> ExitCode {
     let tests = [
-        bundles::tests(),
         calls::tests(),
         closing::tests(),
         deaths::tests(),
         garbage::tests(),
         handles::tests(),
-        lent::tests(),
         listeners::tests(),
+        packets::tests(),
         pauses::tests(),
         settings::tests(),
         stopped::tests(),

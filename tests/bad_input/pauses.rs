@@ -1,19 +1,21 @@
-//! A peer that is stopped in the middle takes no data, for however long, and is not given up for dead.
+//! A peer that is stopped in the middle takes no data and answers nothing: it is waited for within IRONRAIL_PEER_TIMEOUT_MS, and no longer.
 
 use harness::Test;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::support::calls::{Buffer, Net, Object};
+use net_abi::ResultCode;
+
+use crate::support::calls::{Answer, Buffer, Net, Object};
 use crate::support::link::Link;
 use crate::support::say;
-use crate::support::stage::play;
+use crate::support::stage::{Part, play};
 use crate::{BOUND, SETTINGS, SLACK, open};
 
 /// So long that four of them fill every queue of the kernel's.
 const LONG: usize = 8 << 20;
 const OUTSTANDING: usize = 4;
-/// Twice what the settings say of peers that are gone.
+/// Much less than the bound in the first test, and twice the one in the second.
 const PAUSE: Duration = Duration::from_secs(4);
 
 /// Long messages one way, as many outstanding as fit.
@@ -35,8 +37,13 @@ impl Stream {
         Self { net, comm, buffer, region, sends, requests: VecDeque::new(), posted: 0, done: 0 }
     }
 
-    /// One call or two. An error ends the test.
+    /// An error ends the test.
     fn turn(&mut self) {
+        self.try_turn().expect("the peer lives");
+    }
+
+    /// One call or two.
+    fn try_turn(&mut self) -> Answer<()> {
         if self.requests.len() < OUTSTANDING {
             let at = self.buffer.address() + self.posted % OUTSTANDING * LONG;
             let request = if self.sends {
@@ -44,17 +51,18 @@ impl Stream {
             } else {
                 self.net.irecv(self.comm, at, LONG, 0, self.region)
             };
-            let request = request.expect("the peer lives");
+            let request = request?;
             self.posted += usize::from(request.is_some());
             self.requests.extend(request);
         }
         if let Some(oldest) = self.requests.front()
-            && self.net.test(*oldest).expect("the peer lives").is_some()
+            && self.net.test(*oldest)?.is_some()
         {
             self.requests.pop_front();
             self.done += 1;
         }
         std::thread::yield_now();
+        Ok(())
     }
 
     fn until_done(&mut self, count: usize) {
@@ -66,16 +74,22 @@ impl Stream {
     }
 }
 
-fn a_peer_that_is_stopped_in_the_middle_is_waited_for() {
-    play(SETTINGS, BOUND, |part| {
+/// Takes messages for as long as it lives.
+fn receives(part: &Part, net: Net, context: Object) {
+    let link = Link::to_peer(net, context, &mut { part });
+    let mut stream = Stream::new(net, link.receive, false);
+    part.say("ready");
+    loop {
+        stream.turn();
+    }
+}
+
+fn a_peer_that_is_stopped_for_less_than_the_bound_is_waited_for() {
+    let settings = [SETTINGS, &[("PEER_TIMEOUT_MS", "60000")]].concat();
+    play(&settings, BOUND, |part| {
         let (net, context) = open(part);
         if part.name == "receiver" {
-            let link = Link::to_peer(net, context, &mut { part });
-            let mut stream = Stream::new(net, link.receive, false);
-            part.say("ready");
-            loop {
-                stream.turn();
-            }
+            return receives(part, net, context);
         }
         let mut peer = part.cast("receiver", &[]);
         let link = Link::to_peer(net, context, &mut peer);
@@ -97,6 +111,37 @@ fn a_peer_that_is_stopped_in_the_middle_is_waited_for() {
     });
 }
 
+fn a_peer_that_is_stopped_for_longer_is_an_error_that_says_so() {
+    play(SETTINGS, BOUND, |part| {
+        let (net, context) = open(part);
+        if part.name == "receiver" {
+            return receives(part, net, context);
+        }
+        let mut peer = part.cast("receiver", &[]);
+        let link = Link::to_peer(net, context, &mut peer);
+        let mut stream = Stream::new(net, link.send, true);
+        assert_eq!(peer.hear(), "ready");
+        stream.until_done(OUTSTANDING);
+        peer.pause();
+        let start = Instant::now();
+        let failure = loop {
+            assert!(start.elapsed() < 2 * SLACK, "no error comes");
+            if let Err(failure) = stream.try_turn() {
+                break failure;
+            }
+        };
+        assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
+        let who = format!("sending to process {} on ", peer.process());
+        let said = &failure.said[0];
+        assert!(said.contains(&who) && said.contains("IRONRAIL_PEER_TIMEOUT_MS"), "{said}");
+        peer.kill();
+        net.finalize(context).expect("finalize");
+    });
+}
+
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new(a_peer_that_is_stopped_in_the_middle_is_waited_for)]
+    vec![
+        Test::new(a_peer_that_is_stopped_for_less_than_the_bound_is_waited_for),
+        Test::new(a_peer_that_is_stopped_for_longer_is_an_error_that_says_so),
+    ]
 }

@@ -20,7 +20,7 @@ const BOUND: Duration = Duration::from_secs(240);
 const LINKS: usize = 8;
 const MESSAGES: usize = 40;
 /// Short enough for software to take them in behind a full socket, and to say that they are sent. Of those that follow each other
-/// the short ones travel in bundles.
+/// many travel in one packet.
 const LENGTHS: [usize; 8] = [8, 8 << 10, 8, 13, 16, 4 << 10, 64, 8];
 /// Bytes between two messages in a buffer.
 const STRIDE: usize = 8 << 10;
@@ -60,9 +60,9 @@ fn a_sender_is_told_though_its_receiver_is_stopped_over_rxm() {
     });
 }
 
-/// One rail, and every advert goes at once.
-fn settings(provider: &'static str) -> [(&'static str, &'static str); 3] {
-    [("PROVIDER", provider), ("RAILS", "127.0.0.1"), ("ADVERT_BATCHING", "0")]
+/// One rail.
+fn settings(provider: &'static str) -> [(&'static str, &'static str); 2] {
+    [("PROVIDER", provider), ("RAILS", "127.0.0.1")]
 }
 
 /// Everything is sent before the receiver reads anything: sockets are full, and the rest waits in the sender's process. Then the

@@ -9,10 +9,21 @@ use fabric::{
     Control, Delivery, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post, Query,
     Region, RemoteBytes, RemoteKey, Write,
 };
-use proto::codec::{Address, Name};
-use proto::handshake::{Identity, Ring};
+use proto::codec::{Address, Bounded, Name};
 use proto::rails::Rail;
-use proto::{Capabilities, ConnectionId, ImmediateWidth, Request, Window};
+use proto::wire2::frame::{Inline, Open};
+use proto::wire2::letter::{self, Body, LETTER_WORDS, Letter};
+use proto::wire2::memory::Lease;
+use proto::wire2::packet::{HEADER_WORDS, Header, Ring, START_BYTES, check};
+use proto::wire2::setup::{
+    EndpointId, Entries, Features, Handle as WireHandle, Hello, Host, Message, Nonces, Offers,
+    Proof, Prove, Role, Secret, open_words,
+};
+use proto::wire2::{
+    Epoch, Frame, Generation, InboxMemory, Name as ConnectionName, Nonce, PacketNumber, Slot,
+};
+use proto::{Capabilities, ImmediateWidth, Line};
+use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::calls::Handle;
 
@@ -37,9 +48,11 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
 
 /// The longest message that a stranger sends.
 pub(crate) const LONGEST: usize = 1 << 16;
-/// Where in its pages an answer goes, and its mailbox lies.
+/// Where in its pages an answer goes, and its inbox lies.
 const HEARD: usize = 32 << 10;
-const MAILBOX: usize = 48 << 10;
+const INBOX: usize = 48 << 10;
+/// How long its inbox is, and so the one that it is lent.
+const RING: Ring = Ring::SHORT;
 /// How often it tries at the least.
 const TURNS: usize = 1000;
 /// What it may have in flight: what is sent to the dead never ends.
@@ -103,24 +116,23 @@ impl Stranger {
         Rail { fabric: Name::new(fabric).expect("short"), nic: 0, data, control: Some(control) }
     }
 
-    /// A request that the listener of this handle has to take for a peer's.
-    pub(crate) fn request(&self, handle: &Handle, rails: Vec<Rail>) -> Request {
-        let handle = proto::Handle::decode(handle).expect("ours");
-        Request {
-            connection: ConnectionId(1 << 40),
-            reply_to: self.address(),
-            listener: handle.listener,
-            listener_nonce: handle.nonce,
-            nonce: 77,
+    /// A HELLO that who has made this handle has to take for a peer's: it proves that it has the handle.
+    pub(crate) fn hello(&self, handle: &Handle, rails: Vec<Rail>) -> Hello {
+        let handle = wire_handle(handle);
+        let mut hello = Hello {
+            from: EndpointId([0x33; 16]),
+            to: handle.endpoint,
+            nonce: NONCE,
+            echo: 0,
             capabilities: CAPABILITIES,
+            offers: Offers { ring: RING, inline_bytes_max: 4096, shared_from: 1 << 17 },
             rails,
-            mailbox: Ring { address: 0, keys: vec![1, 2] },
-            window: Window::SINGLE,
-            max_group: 1,
-            eager_bytes: 128,
-            bundle_bytes: 16,
-            identity: Identity::default(),
-        }
+            host: Host { host: Name::cut("nowhere"), process: 1, ..Host::default() },
+            entries: Entries::default(),
+            channel: Bounded::default(),
+        };
+        prove(&mut hello, &handle);
+        hello
     }
 
     pub(crate) fn meet(&self, address: &[u8]) -> PeerAddress {
@@ -159,25 +171,80 @@ impl Stranger {
         posted
     }
 
-    /// Makes room for an answer.
+    /// Makes room for a message.
     pub(crate) fn listen(&self) {
-        let local = self.region.local(HEARD, MAILBOX - HEARD).expect("within the pages");
+        self.pages.copy_in(HEARD, &[0; 8]);
+        let local = self.region.local(HEARD, INBOX - HEARD).expect("within the pages");
         let posted = self.nic.borrow_mut().receive(local, 1).expect("fi_recv");
         assert_eq!(posted, Post::Accepted);
     }
 
-    /// The answer, if it has come.
-    pub(crate) fn heard(&self) -> Option<Vec<u8>> {
+    /// The message, if it has come.
+    pub(crate) fn heard(&self) -> Option<Message> {
         self.poll();
-        let mut bytes = vec![0; MAILBOX - HEARD];
+        let mut bytes = vec![0; INBOX - HEARD];
         self.pages.copy_out(HEARD, &mut bytes);
-        bytes.starts_with(b"IRRL").then_some(bytes)
+        let begun = bytes.starts_with(b"IRRL");
+        // What is not all there yet has no check that holds.
+        begun.then(|| Message::decode(&bytes).ok()).flatten()
     }
 
-    /// Where it takes adverts: an address and a key.
-    pub(crate) fn mailbox(&self) -> (u64, u64) {
-        let address = self.region.target_address(self.pages.address() + MAILBOX as u64);
-        (address.expect("within the pages"), self.region.key().to_wire())
+    /// An inbox of its own, as it lends it.
+    fn lease(&self) -> Lease {
+        let address = self.region.target_address(self.pages.address() + INBOX as u64);
+        let (address, key) = (address.expect("within the pages"), self.region.key().to_wire());
+        Lease { epoch: Epoch(1), nonce: Nonce(0x5eed), rail: 0, address, key }
+    }
+
+    /// Becomes a peer: both have said HELLO, and have lent an inbox. `meanwhile` drives whoever hears it.
+    pub(crate) fn join(
+        self,
+        to: PeerAddress,
+        handle: &Handle,
+        hello: &Hello,
+        mut meanwhile: impl FnMut(),
+    ) -> Peer {
+        let (bound, handle) = (Duration::from_secs(60), wire_handle(handle));
+        self.listen();
+        let bytes = hello.encode().expect("it fits");
+        assert!(self.send(to, &bytes, bound, &mut meanwhile), "nobody takes the first HELLO");
+        let start = Instant::now();
+        let theirs = loop {
+            assert!(start.elapsed() < bound, "no HELLO comes back");
+            meanwhile();
+            match self.heard() {
+                Some(Message::Hello(theirs)) if !theirs.channel.as_bytes().is_empty() => {
+                    break theirs;
+                }
+                Some(_) => self.listen(),
+                None => {}
+            }
+        };
+        let lent = letter_of(theirs.channel.as_bytes());
+        let Body::Hello(letter::Hello { lease, key, .. }) = lent.body else {
+            panic!("no inbox in {lent:?}");
+        };
+        let body = Body::Hello(letter::Hello {
+            lease: self.lease(),
+            key: 0x7e11,
+            consumed: PacketNumber::new(0),
+            echo: lease.epoch,
+            wants_echo: true,
+        });
+        let words = Letter { key, lost: 0, body }.encode().map(u64::to_le_bytes);
+        let mut answer = Hello {
+            echo: theirs.nonce,
+            channel: Bounded::new(words.as_flattened()).expect("it fits"),
+            entries: Entries::default(),
+            ..hello.clone()
+        };
+        prove(&mut answer, &handle);
+        self.listen();
+        let bytes = answer.encode().expect("it fits");
+        assert!(self.send(to, &bytes, bound, &mut meanwhile), "nobody takes the second HELLO");
+        let nonces = Nonces { prover: hello.nonce, verifier: theirs.nonce };
+        let (written, read) = (Place::default(), Place::default());
+        Peer { stranger: self, to, handle, nonces, lease, written, read, theirs: None }
     }
 
     /// Writes words to what a peer has lent, to the end of that.
@@ -216,3 +283,198 @@ impl Stranger {
         ended
     }
 }
+
+/// A stranger that an endpoint of the plugin's has a channel to, and that writes into its inbox what it likes.
+pub(crate) struct Peer {
+    pub(crate) stranger: Stranger,
+    to: PeerAddress,
+    handle: WireHandle,
+    nonces: Nonces,
+    /// What the plugin has lent.
+    lease: Lease,
+    written: Place,
+    read: Place,
+    /// What the plugin calls the connection.
+    theirs: Option<ConnectionName>,
+}
+
+/// How far a ring is used: the last packet, and where the next one begins. Nobody here comes to its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    number: u32,
+    at: u32,
+}
+
+impl Place {
+    /// The number of the next packet.
+    fn next(self) -> PacketNumber {
+        PacketNumber::new(self.number + 1)
+    }
+
+    fn pass(&mut self, bytes: u32) {
+        self.number += 1;
+        self.at += bytes.next_multiple_of(START_BYTES);
+        assert!(self.at + RING.packet_bytes_max() <= RING.bytes(), "the ring is used up");
+    }
+}
+
+impl Peer {
+    /// What it calls its one connection.
+    pub(crate) fn own_name() -> ConnectionName {
+        ConnectionName { slot: Slot::new(3).expect("in range"), generation: Generation::new(1) }
+    }
+
+    /// An OPEN that the listener of its handle has to take.
+    pub(crate) fn open(&self) -> Frame {
+        let (from, listener) = (Self::own_name(), self.handle.listener);
+        let features = Features::default().bits();
+        let words = open_words(self.nonces, listener, from, features);
+        let proof = Mac.prove(&self.handle.secret, &words).0;
+        Frame::Open(Open { from, listener, features, proof })
+    }
+
+    /// OPENED has said this.
+    pub(crate) fn is_called(&mut self, name: ConnectionName) {
+        self.theirs = Some(name);
+    }
+
+    /// What frames for its connection name.
+    pub(crate) fn to(&self) -> ConnectionName {
+        self.theirs.expect("OPENED has come")
+    }
+
+    /// A message without an advert.
+    pub(crate) fn inline(&self, line: u32, payload: &[u64]) -> Vec<u64> {
+        let inline = Inline {
+            to: self.to(),
+            line: Line::new(line),
+            advertised: false,
+            tag: 0,
+            base: Line::new(line),
+            len: u16::try_from(size_of_val(payload)).expect("short"),
+        };
+        [words_of(Frame::Inline(inline)), payload.to_vec()].concat()
+    }
+
+    /// Writes a packet of these words; it acknowledges what was read.
+    pub(crate) fn packet(&mut self, body: &[u64]) {
+        let acknowledged = PacketNumber::new(self.read.number);
+        self.packet_that_acknowledges(acknowledged, body);
+    }
+
+    pub(crate) fn packet_that_acknowledges(&mut self, acknowledged: PacketNumber, body: &[u64]) {
+        let len = HEADER_WORDS + body.len();
+        let bytes = u32::try_from(8 * len).expect("short");
+        let header = Header { number: self.written.next(), bytes, acknowledged, pad: false };
+        let [first, second] = header.words();
+        let mut words = [&[0, first, second], body].concat();
+        let eight = |word: usize| std::array::from_fn(|at| words[word + at]);
+        words[0] = check(self.lease.nonce, [first, second], len, |word| words[word], eight);
+        self.write_at(self.written.at, &words);
+        self.written.pass(bytes);
+    }
+
+    pub(crate) fn frame(&mut self, frame: Frame) {
+        self.packet(&words_of(frame));
+    }
+
+    /// Writes into the inbox that it was lent, whatever that is.
+    pub(crate) fn write_at(&self, at: u32, words: &[u64]) {
+        let address = self.lease.address + u64::from(at);
+        self.stranger.write(self.to, words, address, self.lease.key);
+    }
+
+    /// Overwrites all of that inbox and the cell behind it with zeros.
+    pub(crate) fn wipe(&self) {
+        let zeros = [0; 512];
+        for at in (0..RING.bytes()).step_by(size_of_val(&zeros)) {
+            self.write_at(at, &zeros);
+        }
+        self.write_at(RING.bytes(), &[0]);
+    }
+
+    /// Where the next packet goes, and its number.
+    pub(crate) fn next_at(&self) -> u32 {
+        self.written.at
+    }
+
+    pub(crate) fn next_number(&self) -> u32 {
+        self.written.number + 1
+    }
+
+    /// Leaves out a packet: its number is never written, and the next one lies where it would.
+    pub(crate) fn skip(&mut self) {
+        self.written.number += 1;
+    }
+
+    /// The first frame of the next packet that has come.
+    pub(crate) fn next_frame(&mut self) -> Option<Frame> {
+        self.stranger.poll();
+        let mut bytes = vec![0; RING.bytes() as usize];
+        self.stranger.pages.copy_out(INBOX, &mut bytes);
+        let (words, _) = bytes.as_chunks::<8>();
+        let inbox = Snapshot(words.iter().map(|word| u64::from_le_bytes(*word)).collect());
+        let nonce = self.stranger.lease().nonce;
+        let header = Header::validate(&inbox, RING, self.read.at, self.read.next(), nonce)?;
+        let start = self.read.at as usize / 8;
+        self.read.pass(header.bytes);
+        let frames = &inbox.0[start + HEADER_WORDS..start + header.written_words()];
+        Some(Frame::decode(frames).expect("the plugin writes frames"))
+    }
+}
+
+/// The words of a frame.
+pub(crate) fn words_of(frame: Frame) -> Vec<u64> {
+    let mut words = Vec::new();
+    frame.encode(|word| words.push(word));
+    words
+}
+
+/// An inbox as it was at one moment.
+struct Snapshot(Vec<u64>);
+
+impl InboxMemory for Snapshot {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}
+
+/// What the plugin's handles say.
+pub(crate) fn wire_handle(handle: &Handle) -> WireHandle {
+    WireHandle::decode(handle).expect("ours")
+}
+
+/// Adds the proof that who says this was given the handle. All else of it stands already.
+pub(crate) fn prove(hello: &mut Hello, handle: &WireHandle) {
+    hello.add_entry(handle.listener, Role::Connects, &handle.secret, &Mac);
+}
+
+fn letter_of(bytes: &[u8]) -> Letter {
+    let mut words = [0; LETTER_WORDS];
+    let (chunks, _) = bytes.as_chunks::<8>();
+    for (word, chunk) in words.iter_mut().zip(chunks) {
+        *word = u64::from_le_bytes(*chunk);
+    }
+    Letter::decode(&words).expect("the plugin writes letters")
+}
+
+/// The MAC of docs/protocol.md: SipHash-2-4 with 128 bits of output, keyed by the secret.
+struct Mac;
+
+impl Prove for Mac {
+    fn prove(&self, secret: &Secret, words: &[u64]) -> Proof {
+        let mut hasher = SipHasher24::new_with_key(&secret.0);
+        for word in words {
+            std::hash::Hasher::write(&mut hasher, &word.to_le_bytes());
+        }
+        let sum = hasher.finish128();
+        Proof([sum.h1, sum.h2])
+    }
+}
+
+/// What it draws at random.
+const NONCE: u64 = 77;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use proto::codec::Address;
-use proto::{ConnectionId, Request};
+use proto::wire2::setup::{EndpointId, Entries, Hello};
 
 use crate::support::calls::Buffer;
 use crate::support::stage::play;
-use crate::support::stranger::Stranger;
+use crate::support::stranger::{Stranger, prove, wire_handle};
 use crate::support::virtual_fabric::set;
 use crate::world::{End, World, connect, provider};
 
@@ -171,14 +171,14 @@ fn a_receiver_that_closes_after_its_sender_leaves_nothing() {
 
 /// Whoever can send us messages could make us keep as many addresses as it likes.
 #[test]
-fn a_request_of_which_one_rail_cannot_be_used_leaves_no_address() {
+fn a_hello_of_which_one_rail_cannot_be_used_leaves_no_address() {
     play(&[provider()], BOUND, |part| {
         let World { nets: [net, _], fabric } = World::open(part, "cxi", [2, 2]);
         let end = End::open(net);
         let (handle, listener) = net.listen(end.context, 0).expect("listen");
-        let control = proto::Handle::decode(&handle).expect("ours").control;
         let stranger = Stranger::on_virtual_fabric();
-        let door = stranger.meet(control.as_bytes());
+        let shown = wire_handle(&handle);
+        let door = stranger.meet(shown.control.as_bytes());
         let address = |text: &str| {
             let mut bytes = stranger.name();
             bytes.fill(0);
@@ -190,11 +190,16 @@ fn a_request_of_which_one_rail_cannot_be_used_leaves_no_address() {
             let unheard_of = address(&format!("vfabric://0/{}", 1_000_000 + number));
             let rails = [unheard_of, address("nowhere")]
                 .map(|data| Stranger::rail(b"vfabric", data, stranger.address()));
-            let request = Request {
-                connection: ConnectionId(number),
-                ..stranger.request(&handle, rails.to_vec())
+            // Each of a peer of its own, and proven.
+            let mut from = [0; 16];
+            from[..8].copy_from_slice(&(number + 1).to_le_bytes());
+            let mut hello = Hello {
+                from: EndpointId(from),
+                entries: Entries::default(),
+                ..stranger.hello(&handle, rails.to_vec())
             };
-            let bytes = request.encode().expect("a request");
+            prove(&mut hello, &shown);
+            let bytes = hello.encode().expect("a HELLO");
             let is_shut = || assert_eq!(net.accept(listener).expect("accept"), None);
             assert!(stranger.send(door, &bytes, Duration::ZERO, is_shut), "it is not taken");
             (0..10).for_each(|_| is_shut());

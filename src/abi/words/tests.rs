@@ -201,7 +201,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::ConnectTimeout { device, seconds: 600 },
             Kind::Remote,
-            "connect on device eth0: no answer in 600 s; is the peer alive, and do its interfaces reach ours? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
+            "connect on device eth0: no answer in 600 s; is the peer alive, is IRONRAIL_JOB the same on all ranks, and do its interfaces reach ours? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
         ),
         called(
             Cause::AcceptTimeout { device, seconds: 600 },

@@ -21,6 +21,13 @@ impl MessageId {
     }
 }
 
+/// A message that was longer than its receive, which cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub sent: u64,
+    pub posted: u64,
+}
+
 /// Where the bytes of a message lie on this side. `proto` carries it and never reads there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {

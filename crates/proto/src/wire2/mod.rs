@@ -42,7 +42,7 @@ pub use frame::{Frame, Malformed};
 pub use ids::{Epoch, Generation, ListenerId, Moment, Name, Nonce, PacketNumber, Slot};
 pub use immediate::Immediate;
 pub use memory::{InboxMemory, Payload, ShadowMemory};
-pub use message::{MessageId, Source};
+pub use message::{Cut, MessageId, Source};
 pub use receive::{Posting, Receive, ReceiveFlow, ReceivePoll, Target};
 pub use send::{Outgoing, PartWrite, SendFlow, SendPoll};
 pub use terms::{InlineLimits, Terms};

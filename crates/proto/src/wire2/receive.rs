@@ -26,6 +26,7 @@ use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
 use super::frame::{Frame, Opened};
 use super::ids::{Moment, Name};
+use super::message::Cut;
 use super::parking::ParkedList;
 use super::terms::Terms;
 use super::window::{WINDOW, place};
@@ -116,6 +117,7 @@ pub struct ReceiveFlow {
     /// Lines whose messages are to be copied from where they were parked.
     copies: u32,
     fault: Option<Fault>,
+    cut: Option<Cut>,
     /// The answer to OPEN, until it leaves; nothing leaves before.
     opened: Option<Opened>,
     ending: Ending,
@@ -164,6 +166,7 @@ impl ReceiveFlow {
             parked: ParkedList::default(),
             copies: 0,
             fault: None,
+            cut: None,
             opened: None,
             ending: Ending::default(),
             unreachable: false,
@@ -347,6 +350,12 @@ impl ReceiveFlow {
     #[inline]
     pub fn awaits_parts(&self) -> bool {
         self.open_lines() > 0
+    }
+
+    /// The first message without an advert that was cut to its receive. Of others the sender knows.
+    #[inline]
+    pub const fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
     /// The tag of the oldest receive whose bytes have not all come: with NCCL, the rank that is waited for.

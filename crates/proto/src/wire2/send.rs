@@ -31,7 +31,7 @@ use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines};
 use super::ids::Name;
-use super::message::{MessageId, Source};
+use super::message::{Cut, MessageId, Source};
 use super::terms::Terms;
 use super::unadvertised::Unadvertised;
 use super::window::RECORDS;
@@ -82,6 +82,7 @@ pub struct SendFlow {
     refused: Option<Refused>,
     /// The last call of `isend` had to be refused: its caller waits, for an advert or for credit.
     refused_caller: bool,
+    cut: Option<Cut>,
     ending: Ending,
     /// The answer to a WITHDRAW, until it leaves.
     answer: Option<Lines>,
@@ -138,6 +139,7 @@ impl SendFlow {
             fault: None,
             refused: None,
             refused_caller: false,
+            cut: None,
             ending: Ending::default(),
             answer: None,
             parts: Counts::default(),
@@ -148,6 +150,12 @@ impl SendFlow {
             rails: vec![0; RECORDS * parts::rail_words(rails)].into_boxed_slice(),
             terms,
         }
+    }
+
+    /// The first message that was cut to its receive.
+    #[inline]
+    pub const fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
     /// The packet of this inline message needs no help any more: it has left, or is acknowledged.

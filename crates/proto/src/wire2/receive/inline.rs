@@ -13,6 +13,7 @@ use crate::wire2::credit;
 use crate::wire2::fault::{Fault, Violation};
 use crate::wire2::frame::Inline;
 use crate::wire2::ids::Moment;
+use crate::wire2::message::Cut;
 use crate::wire2::parking::{Header, Parked, Parking};
 use crate::wire2::terms::InlineLimits;
 use crate::wire2::window::{WINDOW, place, within};
@@ -76,8 +77,12 @@ impl ReceiveFlow {
             self.misfit(line, inline.len);
             return Ok(None);
         };
+        let (target, posted) = (slot.target, slot.len);
+        if len < inline.len {
+            self.cut.get_or_insert(Cut { sent: inline.len.into(), posted });
+        }
         let cost = if self.is_unsent(line) { cost_of(inline.len) } else { 0 };
-        Ok(Some(Place::Receive(Arrived { line, target: slot.target, len, cost })))
+        Ok(Some(Place::Receive(Arrived { line, target, len, cost })))
     }
 
     /// A message that names its line, whose advert its sender has.
@@ -172,8 +177,13 @@ impl ReceiveFlow {
         let mut line = first;
         while line != self.next {
             if let Some((message, len)) = self.parked_for(line, parking) {
-                if fitting(self.slot(line), len).is_none() {
-                    return self.misfit(line, len);
+                let posted = self.slot(line).len;
+                match fitting(self.slot(line), len) {
+                    Some(fits) if fits < len => {
+                        self.cut.get_or_insert(Cut { sent: len.into(), posted });
+                    }
+                    Some(_) => {}
+                    None => return self.misfit(line, len),
                 }
                 self.slots[place(line)].state = State::Copying(message);
                 self.copies += 1;

@@ -8,7 +8,7 @@ use crate::wire2::connection::Submit;
 use crate::wire2::credit;
 use crate::wire2::fault::Fault;
 use crate::wire2::frame::{INLINE_WORDS, Inline};
-use crate::wire2::message::{MessageId, Source};
+use crate::wire2::message::{Cut, MessageId, Source};
 use crate::wire2::terms::InlineLimits;
 use crate::wire2::unadvertised::Sent;
 use crate::wire2::window::{RECORDS, bit};
@@ -46,8 +46,11 @@ impl SendFlow {
         account: &mut Account,
     ) -> Result<Submit, Fault> {
         let advert = *self.adverts.get(line);
-        if message.len > advert.len && !advert.cut {
-            return Err(self.refuse(line, message.len, advert.len, account));
+        if message.len > advert.len {
+            if !advert.cut {
+                return Err(self.refuse(line, message.len, advert.len, account));
+            }
+            self.cut.get_or_insert(Cut { sent: message.len, posted: advert.len });
         }
         let len = message.len.min(advert.len);
         if message.host && advert.host && InlineLimits::admit(self.terms.inline.host, len) {

@@ -1,0 +1,170 @@
+//! A peer that has connected as it should, and writes into the inbox that it was lent what no peer would.
+
+use harness::Test;
+use net_abi::ResultCode;
+use proto::Line;
+use proto::wire2::frame::{Fin, FinStatus, Inline};
+use proto::wire2::{Frame, PacketNumber};
+
+use crate::garbage::{Door, ONE_RAIL};
+use crate::support::calls::{Net, Object};
+use crate::support::link::{Link, Memory, wait};
+use crate::support::stage::{play, play_each};
+use crate::support::stranger::{Peer, words_of};
+use crate::{BOUND, not_over, open};
+
+/// What the receive that is posted has room for.
+const POSTED: usize = 64;
+const WORD: u64 = 0x4141_4141_4141_4141;
+
+/// What is forged, and what the log says of it; none: it is dropped, and nobody is harmed.
+const FORGERIES: &[(&str, Option<&str>)] = &[
+    ("a kind that is none", Some("a kind that the protocol does not have")),
+    ("a frame that ends early", Some("ends early")),
+    ("bits without a meaning", Some("bits set that mean nothing")),
+    ("an acknowledgement of what was never sent", Some("what was never sent")),
+    ("a frame behind the last one", Some("behind its last one")),
+    ("a done of a sender", Some("the other direction")),
+    ("a line that nobody has posted", Some("a line that is not open")),
+    ("an inline message longer than its receive", Some("100 bytes")),
+    ("a fin of more than the receive", Some("said to have")),
+    ("more messages without an advert than it may", Some("than it may")),
+    ("a check that does not hold", None),
+    ("a length past the ring", None),
+    ("a number that is not the next", None),
+];
+
+fn what_no_peer_would_write_fails_its_connection_with_its_cause_or_is_dropped() {
+    let names: Vec<&str> = FORGERIES.iter().map(|(name, _)| *name).collect();
+    play_each(&names, ONE_RAIL, BOUND, |part, name| {
+        let (net, context) = open(part);
+        let mut link = Link::to_self(net, context);
+        let (mut peer, comm) = Door::open(net, context).connected();
+        let memory = Memory::new(net, comm);
+        let posted = net.irecv(comm, memory.slot(0), POSTED, 0, memory.region).expect("irecv");
+        let request = posted.expect("the window has room");
+        forge(&mut peer, name);
+        let said = FORGERIES.iter().find(|(forged, _)| *forged == name).and_then(|(_, said)| *said);
+        match said {
+            Some(said) => fails(net, request, &peer, said),
+            None => {
+                for _ in 0..2000 {
+                    peer.stranger.poll();
+                    assert_eq!(net.test(request), Ok(None), "{name}");
+                }
+            }
+        }
+        link.works();
+        // Nobody is there to say what is under way.
+        drop(net.deregister(comm, memory.region));
+        net.close_recv(comm).expect("close");
+        link.works();
+        net.finalize(context).expect("finalize");
+    });
+}
+
+/// The request fails, and says so once.
+fn fails(net: Net, request: Object, peer: &Peer, said: &str) {
+    let mut failure = None;
+    wait("an error", || {
+        peer.stranger.poll();
+        failure = net.test(request).err();
+        failure.is_some()
+    });
+    let failure = failure.expect("just seen");
+    let codes = [ResultCode::REMOTE_ERROR, ResultCode::INVALID_USAGE];
+    assert!(codes.contains(&failure.code), "{failure:?}");
+    let told = failure.said.join(" ");
+    assert!(told.contains("receiving from process 1 on nowhere") && told.contains(said), "{told}");
+    assert_eq!(net.test(request).expect_err("still").said, [""; 0]);
+}
+
+fn forge(peer: &mut Peer, what: &str) {
+    let (to, first) = (peer.to(), Line::new(0));
+    match what {
+        "a kind that is none" => peer.packet(&[0xf]),
+        "a frame that ends early" => {
+            let fin = words_of(Frame::Fin(Fin {
+                to,
+                line: first,
+                len: 8,
+                rails: 0,
+                status: FinStatus::Delivered,
+            }));
+            peer.packet(&fin[..1]);
+        }
+        "bits without a meaning" => {
+            let mut end = words_of(Frame::End);
+            end[0] |= 1 << 40;
+            peer.packet(&end);
+        }
+        "an acknowledgement of what was never sent" => {
+            let end = words_of(Frame::Done { to, lines: first });
+            peer.packet_that_acknowledges(PacketNumber::new(1000), &end);
+        }
+        "a frame behind the last one" => {
+            let both = [words_of(Frame::End), words_of(Frame::Done { to, lines: first })];
+            peer.packet(&both.concat());
+        }
+        "a done of a sender" => peer.frame(Frame::Done { to, lines: first }),
+        "a line that nobody has posted" => {
+            let inline =
+                Inline { to, line: Line::new(9), advertised: true, tag: 0, base: first, len: 8 };
+            peer.packet(&[words_of(Frame::Inline(inline)), vec![WORD]].concat());
+        }
+        "an inline message longer than its receive" => {
+            let mut words = peer.inline(0, &[WORD; 13]);
+            words[1] = words[1] & !0xffff | 100;
+            peer.packet(&words);
+        }
+        "a fin of more than the receive" => {
+            peer.frame(Frame::Fin(Fin {
+                to,
+                line: first,
+                len: 65,
+                rails: 0,
+                status: FinStatus::Delivered,
+            }));
+        }
+        "more messages without an advert than it may" => {
+            for number in 0..70 {
+                peer.packet(&peer.inline(1 + number, &[]));
+            }
+        }
+        "a check that does not hold" => peer.write_at(peer.next_at(), &[1, 2 | 32 << 32, 0, WORD]),
+        "a length past the ring" => {
+            let number = u64::from(peer.next_number());
+            peer.write_at(peer.next_at(), &[1, number | 0xffff_fff8 << 32, 0, WORD]);
+        }
+        "a number that is not the next" => {
+            peer.skip();
+            peer.frame(Frame::End);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn a_peer_that_wipes_the_inbox_that_it_was_lent_frees_no_memory_that_adverts_lend() {
+    play(ONE_RAIL, BOUND, |part| {
+        let (net, context) = open(part);
+        let (peer, comm) = Door::open(net, context).connected();
+        let memory = Memory::new(net, comm);
+        let posted = net.irecv(comm, memory.slot(0), 8192, 0, memory.region).expect("irecv");
+        assert!(posted.is_some(), "the window has room");
+        peer.wipe();
+        let error =
+            net.deregister(comm, memory.region).expect_err("the peer may still write there");
+        assert!(error.said.iter().any(|line| line.contains("stay registered")), "{error:?}");
+        net.close_recv(comm).expect("close");
+        net.finalize(context).expect("finalize");
+    });
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::new(what_no_peer_would_write_fails_its_connection_with_its_cause_or_is_dropped)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
+        Test::new(a_peer_that_wipes_the_inbox_that_it_was_lent_frees_no_memory_that_adverts_lend)
+            .needs(not_over("shm", "shm dies of a peer that was never there")),
+    ]
+}
