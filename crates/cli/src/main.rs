@@ -1,6 +1,7 @@
 //! The `ironrail` command.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod conform;
 mod doctor;
 mod environment;
@@ -57,6 +58,7 @@ Examples:
   ironrail perf all_reduce -r 4 -b 8 -e 64M
   ironrail perf sendrecv --one-way --window 16 --json run.json
   ironrail perf pingpong -b 8 -e 8 -n 10000
+  ironrail perf compare old.json new.json   what changed, size by size; --report for pictures
   ironrail perf versus-raw --provider tcp   the plugin against bare libfabric, in turns";
 const CONFORM_EXAMPLES: &str = "\
 Examples:
