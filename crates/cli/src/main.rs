@@ -11,6 +11,7 @@ mod nccl;
 mod output;
 mod perf;
 mod plugin;
+mod run;
 mod topo;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ enum Action {
     /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
     #[command(after_help = NCCL_EXAMPLES)]
     Nccl(nccl::Options),
+    Run(run::Run),
     /// Shows which NICs of a machine make one device, and why.
     #[command(after_help = TOPO_EXAMPLES)]
     Topo(topo::Topo),
@@ -79,7 +81,7 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
-        Action::Topo(_) | Action::Completions(_) | Action::Man(_) => false,
+        Action::Run(_) | Action::Topo(_) | Action::Completions(_) | Action::Man(_) => false,
     };
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -93,6 +95,11 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),
+        // A job's code is its ranks'.
+        Action::Run(run) => match run.run() {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Action::Topo(topo) => topo.run(),
         Action::Completions(completions) => completions.run(Command::command()),
         Action::Man(man) => man.run(Command::command()),
