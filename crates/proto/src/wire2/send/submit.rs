@@ -90,11 +90,11 @@ impl SendFlow {
         let (messages, used) = (self.unadvertised.len(), self.unadvertised.cost());
         if INLINE_WORDS + frame.payload_words() > words
             || !credit::fits(cost, messages, used, account.sent)
+            || !self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len })
         {
             return Submit::NotNow;
         }
         account.sent += cost;
-        self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len });
         if !self.terms.grouped {
             self.first = self.first.plus(1);
         }
