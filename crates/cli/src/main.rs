@@ -1,6 +1,7 @@
 //! The `ironrail` command.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod conform;
 mod doctor;
 mod environment;
@@ -10,6 +11,7 @@ mod nccl;
 mod output;
 mod perf;
 mod plugin;
+mod run;
 mod topo;
 
 use std::process::ExitCode;
@@ -39,6 +41,7 @@ enum Action {
     /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
     #[command(after_help = NCCL_EXAMPLES)]
     Nccl(nccl::Options),
+    Run(run::Run),
     /// Shows which NICs of a machine make one device, and why.
     #[command(after_help = TOPO_EXAMPLES)]
     Topo(topo::Topo),
@@ -57,6 +60,7 @@ Examples:
   ironrail perf all_reduce -r 4 -b 8 -e 64M
   ironrail perf sendrecv --one-way --window 16 --json run.json
   ironrail perf pingpong -b 8 -e 8 -n 10000
+  ironrail perf compare old.json new.json   what changed, size by size; --report for pictures
   ironrail perf versus-raw --provider tcp   the plugin against bare libfabric, in turns";
 const CONFORM_EXAMPLES: &str = "\
 Examples:
@@ -77,7 +81,7 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
-        Action::Topo(_) | Action::Completions(_) | Action::Man(_) => false,
+        Action::Run(_) | Action::Topo(_) | Action::Completions(_) | Action::Man(_) => false,
     };
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -91,6 +95,11 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),
+        // A job's code is its ranks'.
+        Action::Run(run) => match run.run() {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Action::Topo(topo) => topo.run(),
         Action::Completions(completions) => completions.run(Command::command()),
         Action::Man(man) => man.run(Command::command()),

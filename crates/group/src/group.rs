@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use crate::bootstrap::{Bootstrap, Hub, Remote};
 use crate::collective::{Session, Work};
+use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Library, Net};
 use crate::memory::Registered;
-use crate::mesh::{Mesh, Parts};
+use crate::mesh::{Mesh, Moved, Parts};
 use crate::messages::Entry;
 use crate::tuning::Tuning;
 
@@ -23,6 +24,7 @@ pub struct Builder {
     timeout: Duration,
     progress_thread: bool,
     tuning: Tuning,
+    matrix: Option<DeviceMatrix>,
 }
 
 impl Builder {
@@ -34,6 +36,7 @@ impl Builder {
             timeout: TIMEOUT,
             progress_thread: false,
             tuning: Tuning::default(),
+            matrix: None,
         }
     }
 
@@ -66,6 +69,13 @@ impl Builder {
         self
     }
 
+    /// Which device leads to which peer, by name; [`Builder::device`] then counts for this rank's introduction alone. Default: one for all.
+    #[must_use]
+    pub fn matrix(mut self, matrix: Option<DeviceMatrix>) -> Self {
+        self.matrix = matrix;
+        self
+    }
+
     /// Joins the group that meets at `place`. All its ranks call it. No connection is made here: each comes about when it is first
     /// used.
     ///
@@ -86,10 +96,11 @@ impl Builder {
         let (rank, size) = (place.rank(), place.size());
         let started = self.start(&mut place, hub.is_some());
         let (mesh, tuning) = match started {
-            Ok((net, device, here)) => {
+            Ok((net, device, devices, here)) => {
                 let parts = Parts {
                     net,
                     device,
+                    devices,
                     place,
                     timeout: self.timeout,
                     crowd: here.crowd,
@@ -117,7 +128,7 @@ impl Builder {
         &self,
         place: &mut Remote,
         has_hub: bool,
-    ) -> Result<(Arc<Net>, usize, Here), GroupError> {
+    ) -> Result<(Arc<Net>, usize, Vec<usize>, Here), GroupError> {
         let net = Net::init(&self.library, place.identity())?;
         let devices = net.devices()?;
         if devices == 0 {
@@ -129,10 +140,24 @@ impl Builder {
                 "device {device} was asked for, there are {devices}"
             )));
         }
+        let by_peer = match &self.matrix {
+            None => vec![device; place.size()],
+            Some(matrix) if matrix.size() != place.size() => {
+                let (rows, size) = (matrix.size(), place.size());
+                return Err(GroupError::Usage(format!(
+                    "a device matrix of {rows} rows for {size} ranks"
+                )));
+            }
+            Some(matrix) => {
+                let names: Result<Vec<_>, _> =
+                    (0..devices).map(|device| Ok(net.properties(device)?.name)).collect();
+                matrix.devices(place.rank(), &names.map_err(|error: GroupError| error)?)?
+            }
+        };
         let own = Greeting { hub: has_hub, host: host(), cpus: cpus(), tuning: &self.tuning };
         let all = place.all_gather(own.to_text().as_bytes(), self.timeout)?;
         let texts: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
-        Ok((net, device, Here::of(&texts, place.rank())?))
+        Ok((net, device, by_peer, Here::of(&texts, place.rank())?))
     }
 }
 
@@ -231,7 +256,7 @@ impl Mover {
                     // Whoever waits makes progress itself.
                     Err(_) => false,
                     Ok(mut state) => match state.mesh.turn(None) {
-                        Ok(moved) => moved,
+                        Ok(moved) => moved != Moved::Nothing,
                         Err(_) => return,
                     },
                 };

@@ -276,6 +276,30 @@ fn messages_that_64_parts_cannot_hold_are_delivered_in_rounds() {
 }
 
 #[test]
+fn no_rail_takes_more_than_four_parts_however_busy_the_others_are() {
+    for rails in [2, 3, 4, 16_u8] {
+        let cutting = Cutting::new(rails.into(), 0, 1 << 30).unwrap();
+        let terms = Terms { cutting, ..terms() };
+        let len = u64::from(rails) << 22;
+        let item = Item { tag: 0, room: len, len, host: true };
+        let mut pair = Pair::new(program(terms, 1, item), Random::new(1), 0);
+        for rail in 1..cutting.rails {
+            pair.accounts[0].loads.posted(rail, 1 << 50);
+        }
+        pair.post();
+        settle(&mut pair);
+        send(&mut pair, 0);
+        let mut taken = [0; 16];
+        while let Some(part) = pair.sender.next_part() {
+            pair.sender.posted(&part, &mut pair.accounts[0]);
+            taken[usize::from(part.rail)] += 1;
+        }
+        assert!(taken.iter().all(|parts| *parts <= 4), "{taken:?}");
+        assert_eq!(taken.iter().sum::<u64>(), 4 * u64::from(rails));
+    }
+}
+
+#[test]
 fn a_size_that_nothing_tells_takes_the_path_of_fin() {
     let eight = |immediates, true_lengths| {
         let inline = InlineLimits { unadvertised: 0, host: 0 };

@@ -86,7 +86,10 @@ fn parse(text: &str) -> Vec<Option<String>> {
         let mut words = line.split_whitespace();
         let Some(first) = words.next() else { continue };
         let (host, count) = match first.rsplit_once(':') {
-            Some((host, count)) if count.parse::<usize>().is_ok() => (host, count.parse().ok()),
+            // An address of IPv6 has more colons than one.
+            Some((host, count)) if !host.contains(':') && count.parse::<usize>().is_ok() => {
+                (host, count.parse().ok())
+            }
             _ => (first, None),
         };
         let slots = words.find_map(|word| word.strip_prefix("slots=")?.parse().ok());

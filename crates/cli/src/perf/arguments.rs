@@ -10,6 +10,7 @@ use ironrail_group::loader::{DataType, GROUP_MAX, Op};
 use ironrail_group::tuning::{Algorithm, Tuning};
 
 use super::sizes;
+use crate::compare;
 
 /// Measures collectives and messages over a net plugin, reached only through its C tables, as NCCL does.
 ///
@@ -79,6 +80,7 @@ enum Command {
         #[command(flatten)]
         versus: Versus,
     },
+    Compare(compare::Compare),
 }
 
 /// Which measurement, with what belongs to it alone.
@@ -403,6 +405,9 @@ pub(super) struct Options {
     /// Write the results as JSON, to a file or, without one, to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(super) json: Option<PathBuf>,
+    /// Write a page with pictures: bandwidths, times, the rails' shares
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
     /// Count how many writes, sends and injects of all ranks a message takes, by the plugin's own counters (IRONRAIL_STATS_FILE) and
     /// by the virtual fabric's where the plugin runs over that; what connects and closes is among them. One size at a time
     #[arg(long)]
@@ -559,14 +564,16 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// What a command line asks for.
 pub(super) enum Task<'a> {
-    Run(Benchmark),
+    Run(Benchmark, &'a Options),
     /// Two of them, in turns.
-    Compare(&'a Versus),
+    Versus(&'a Versus, &'a Options),
+    /// Files of runs that are over.
+    Compare(&'a compare::Compare),
 }
 
 impl Perf {
     pub(crate) fn is_verbose(&self) -> bool {
-        self.options().verbose
+        self.options().is_some_and(|options| options.verbose)
     }
 
     /// What is asked for.
@@ -595,14 +602,19 @@ impl Perf {
                             .to_owned(),
                     ));
                 }
-                return Ok(Task::Compare(versus));
+                return Ok(Task::Versus(versus, options));
             }
+            Command::Compare(files) => return Ok(Task::Compare(files)),
         };
-        self.options().check(&benchmark)?;
-        Ok(Task::Run(benchmark))
+        let Some(options) = self.options() else {
+            return Err(GroupError::Usage(NOTHING.to_owned()));
+        };
+        options.check(&benchmark)?;
+        Ok(Task::Run(benchmark, options))
     }
 
-    pub(super) fn options(&self) -> &Options {
+    /// None of what measures nothing.
+    fn options(&self) -> Option<&Options> {
         match &self.benchmark {
             Command::AllReduce(options)
             | Command::Reduce(options)
@@ -616,10 +628,13 @@ impl Perf {
             | Command::SendReceive { options, .. }
             | Command::PingPong { options, .. }
             | Command::Raw { options, .. }
-            | Command::VersusRaw { options, .. } => options,
+            | Command::VersusRaw { options, .. } => Some(options),
+            Command::Compare(_) => None,
         }
     }
 }
+
+const NOTHING: &str = "there is nothing to measure";
 
 fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
     match text.parse() {

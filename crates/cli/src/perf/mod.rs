@@ -30,8 +30,9 @@ impl Perf {
     /// Whether all went well.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         match self.task()? {
-            Task::Run(benchmark) => launcher::run(&benchmark, self.options()),
-            Task::Compare(versus) => versus::run(versus, self.options()),
+            Task::Run(benchmark, options) => launcher::run(&benchmark, options),
+            Task::Versus(versus, options) => versus::run(versus, options),
+            Task::Compare(files) => files.run(),
         }
     }
 }

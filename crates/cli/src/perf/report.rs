@@ -173,6 +173,10 @@ impl<'a> Report<'a> {
                 self.print(writes::UNKNOWN);
             }
         }
+        if let Some(path) = &self.options.report {
+            let run = self.json(wrong, well, average, &found.rails);
+            crate::compare::write_report(path, &run)?;
+        }
         if let Some(path) = &self.options.json {
             let mut json = self.json(wrong, well, average, &found.rails);
             if self.options.writes {

@@ -30,6 +30,7 @@ pub(super) struct Lane<E> {
     jobs: VecDeque<Job>,
     pushed: u64,
     done: u64,
+    steps: u64,
 }
 
 /// A message of which some pieces are not posted yet.
@@ -80,6 +81,7 @@ impl<E: End> Lane<E> {
             jobs: VecDeque::with_capacity(QUEUE),
             pushed: 0,
             done: 0,
+            steps: 0,
         }
     }
 
@@ -104,6 +106,11 @@ impl<E: End> Lane<E> {
 
     pub(super) fn done(&self) -> u64 {
         self.done
+    }
+
+    /// Pieces that were posted or have ended, together.
+    pub(super) fn posted(&self) -> u64 {
+        self.steps
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -136,6 +143,7 @@ impl<E: End> Lane<E> {
             }
             self.done += u64::from(flight.last);
             self.flights.pop_front();
+            self.steps += 1;
             moved = true;
         }
         Ok(moved)
@@ -171,6 +179,7 @@ impl<E: End> Lane<E> {
                 self.jobs.pop_front();
             }
             self.flights.push_back(Flight { post, part, slot, last });
+            self.steps += 1;
             moved = true;
         }
         Ok(moved)

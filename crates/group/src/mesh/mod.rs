@@ -32,10 +32,22 @@ use crate::loader::{Buffer, DataType, Net, Place};
 
 pub(crate) use slots::SMALL;
 
+/// What a turn of progress has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Moved {
+    #[default]
+    Nothing,
+    /// What may be what is waited for; anything, where no peer is.
+    Here,
+    Elsewhere,
+}
+
 /// What a mesh is made of.
 pub(crate) struct Parts {
     pub(crate) net: Arc<Net>,
     pub(crate) device: usize,
+    /// The device of each peer.
+    pub(crate) devices: Vec<usize>,
     pub(crate) place: Remote,
     pub(crate) timeout: Duration,
     /// Ranks on this machine, and CPUs that they may use, all of them together.
@@ -75,7 +87,6 @@ macro_rules! shared {
     ($mesh:expr) => {
         &mut Shared {
             net: &$mesh.net,
-            device: $mesh.device,
             rank: $mesh.rank,
             place: &mut $mesh.place,
             registry: &mut $mesh.registry,
@@ -87,10 +98,15 @@ macro_rules! shared {
 
 impl Mesh {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { net, device, place, timeout, crowd: (ranks, cpus), hub, aborted } = parts;
+        let Parts { net, device, devices, place, timeout, crowd: (ranks, cpus), hub, aborted } =
+            parts;
         let (rank, size) = (place.rank(), place.size());
         Self {
-            peers: (0..size).map(|peer| (peer != rank).then(|| Peer::new(peer, rank))).collect(),
+            peers: devices
+                .into_iter()
+                .enumerate()
+                .map(|(peer, device)| (peer != rank).then(|| Peer::new(peer, rank, device)))
+                .collect(),
             registry: Registry::default(),
             matching: Matching::default(),
             scratch: None,
@@ -170,7 +186,7 @@ impl Mesh {
     }
 
     /// One turn of progress: of the peer that is waited for, and of one other; of all, where nobody is.
-    pub(crate) fn turn(&mut self, focus: Option<usize>) -> Result<bool, GroupError> {
+    pub(crate) fn turn(&mut self, focus: Option<usize>) -> Result<Moved, GroupError> {
         if self.place.has_mail() {
             self.read_mail()?;
         }
@@ -182,13 +198,18 @@ impl Mesh {
             for peer in 0..self.peers.len() {
                 moved |= self.with(peer, |peer, shared| peer.progress(shared))?;
             }
-            return Ok(moved);
+            return Ok(if moved { Moved::Here } else { Moved::Nothing });
         };
-        if self.with(focus, |peer, shared| peer.attend(shared))? {
-            return Ok(true);
+        let moved = self.with(focus, |peer, shared| peer.attend(shared))?;
+        if moved != Moved::Nothing {
+            return Ok(moved);
         }
         self.turn = (self.turn + 1) % self.peers.len();
-        self.with(self.turn, |peer, shared| peer.progress(shared))
+        let moved = self.with(self.turn, |peer, shared| peer.progress(shared))?;
+        Ok(match moved {
+            true => Moved::Elsewhere,
+            false => Moved::Nothing,
+        })
     }
 
     fn with<T: Default>(
@@ -270,9 +291,7 @@ impl Mesh {
             if let Some(rank) = focus {
                 self.reach(rank)?;
             }
-            if self.turn(focus)? {
-                wait.moved();
-            } else if let Some(idle) = self.idle(&mut wait, focus)? {
+            if let Some(idle) = self.after(focus, &mut wait)? {
                 rest(self.pace, idle);
             }
         }
@@ -287,11 +306,23 @@ impl Mesh {
         if let Some(rank) = focus {
             self.reach(rank)?;
         }
-        if self.turn(focus)? {
-            wait.moved();
-            return Ok(None);
+        self.after(focus, wait)
+    }
+
+    /// A turn, and for how long to rest after it. What others do is no sign of life of the peer that is waited for.
+    fn after(
+        &mut self,
+        focus: Option<usize>,
+        wait: &mut Wait,
+    ) -> Result<Option<Duration>, GroupError> {
+        match self.turn(focus)? {
+            Moved::Here => {
+                wait.moved();
+                Ok(None)
+            }
+            Moved::Elsewhere => self.idle(wait, focus).map(|_| None),
+            Moved::Nothing => self.idle(wait, focus),
         }
-        self.idle(wait, focus)
     }
 
     /// Nothing moved in a turn: for how long the caller should rest, as [`Mesh::rest`] takes it.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::Moved;
 use super::lane::Lane;
 use super::matching::{Claim, Matching, OpId};
 use super::registry::Registry;
@@ -49,7 +50,6 @@ enum Opening {
 /// What every peer's lanes need.
 pub(super) struct Shared<'a> {
     pub(super) net: &'a Arc<Net>,
-    pub(super) device: usize,
     pub(super) rank: usize,
     pub(super) place: &'a mut Remote,
     pub(super) registry: &'a mut Registry,
@@ -60,6 +60,8 @@ pub(super) struct Shared<'a> {
 #[derive(Debug)]
 pub(super) struct Peer {
     rank: usize,
+    /// That leads to it.
+    device: usize,
     openings: [Opening; 3],
     sender: SlotSender,
     receiver: SlotReceiver,
@@ -96,10 +98,11 @@ struct Incoming {
 }
 
 impl Peer {
-    pub(super) fn new(rank: usize, own: usize) -> Self {
+    pub(super) fn new(rank: usize, own: usize, device: usize) -> Self {
         let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
         Self {
             rank,
+            device,
             openings: Default::default(),
             sender: SlotSender::default(),
             receiver: SlotReceiver::default(),
@@ -120,7 +123,7 @@ impl Peer {
         if !matches!(opening, Opening::Closed) {
             return Ok(());
         }
-        let (listener, handle) = shared.net.listen(shared.device)?;
+        let (listener, handle) = shared.net.listen(self.device)?;
         let mut letter = vec![way.number()];
         letter.extend(handle.0);
         shared.place.mail(self.rank, &letter)?;
@@ -209,19 +212,30 @@ impl Peer {
             && (data || self.data.1.is_idle())
     }
 
-    /// The least that brings what this peer sends: for a rank that waits for it.
-    pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let mut moved = self.bring_in(shared)?;
+    /// The least that brings what this peer sends: for a rank that waits for it. A short message is no sign that what is waited for
+    /// comes: if it is that one, the wait is over.
+    pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
+        let before = self.receiver.parts();
+        let done = (self.data.1.posted(), self.bulk.1.posted());
+        let any = self.bring_in(shared)?;
+        let mut parts =
+            self.receiver.parts() != before || done != (self.data.1.posted(), self.bulk.1.posted());
         if !self.deaf {
             self.failing = Some(Failing::Out);
-            moved |= self.data.0.progress(shared.registry)?;
+            parts |= self.data.0.progress(shared.registry)?;
+            parts |= self.bulk.0.progress(shared.registry)?;
             if self.sender.lacks_slots() {
-                moved |= self.sender.test()?;
-                moved |= self.post_letters(shared.matching)?;
+                parts |= self.sender.test()?;
+                parts |= self.post_letters(shared.matching)?;
             }
             self.failing = None;
         }
-        Ok(moved | self.end_long(shared.matching))
+        parts |= self.end_long(shared.matching);
+        Ok(match (parts, any) {
+            (true, _) => Moved::Here,
+            (false, true) => Moved::Elsewhere,
+            (false, false) => Moved::Nothing,
+        })
     }
 
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
@@ -234,7 +248,7 @@ impl Peer {
             Way::Data => (self.data.0.is_open(), self.data.1.is_open()),
         };
         let send = match target {
-            Some(handle) if !has_send => shared.net.connect(shared.device, handle)?,
+            Some(handle) if !has_send => shared.net.connect(self.device, handle)?,
             _ => None,
         };
         let receive = if has_receive { None } else { listener.accept()? };

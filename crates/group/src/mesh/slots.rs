@@ -162,6 +162,7 @@ pub(super) struct SlotReceiver {
     free: Vec<usize>,
     /// Parts of collectives that this rank has not come to yet.
     held: VecDeque<Arrival>,
+    parts: u64,
     tag: i32,
 }
 
@@ -205,8 +206,14 @@ impl SlotReceiver {
                 return Ok((true, Some(arrival)));
             }
             self.held.push_back(arrival);
+            self.parts += 1;
         }
         Ok((moved, None))
+    }
+
+    /// How many parts of collectives have come so far.
+    pub(super) fn parts(&self) -> u64 {
+        self.parts
     }
 
     /// The oldest part of a collective.

@@ -28,6 +28,10 @@ pub struct Budget {
     refusals: u32,
 }
 
+/// More entries were given back than were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeverTaken;
+
 /// The most entries of one queue that a receive of `len` bytes can take: on one rail, all its parts but those that must be
 /// elsewhere.
 #[inline]
@@ -133,11 +137,12 @@ impl Budget {
         }
     }
 
-    /// Receives are complete that had cost so much, or can take no part any more.
+    /// Receives are complete that had cost so much, or can take no part any more. An error is a bug: the queues are not
+    /// guarded any more.
     #[inline]
-    pub fn give_back(&mut self, cost: u32) {
-        debug_assert!(cost <= self.used, "what is given back was taken");
-        self.used = self.used.saturating_sub(cost);
+    pub fn give_back(&mut self, cost: u32) -> Result<(), NeverTaken> {
+        self.used = self.used.checked_sub(cost).ok_or(NeverTaken)?;
+        Ok(())
     }
 
     /// The connection is closed: it asks no more.
@@ -182,6 +187,14 @@ mod tests {
     }
 
     #[test]
+    fn what_was_never_taken_is_not_given_back() {
+        let mut budget = Budget::new(512);
+        assert!(budget.take(slot(0), 5));
+        assert_eq!(budget.give_back(6), Err(NeverTaken));
+        assert_eq!((budget.give_back(5), budget.used()), (Ok(()), 0));
+    }
+
+    #[test]
     fn a_group_is_not_overtaken_for_ever_by_single_receives() {
         let mut budget = Budget::new(512);
         while budget.take(slot(0), 1) {}
@@ -189,7 +202,7 @@ mod tests {
         // Single receives complete and are posted again at once; the group asks every third time.
         let mut served = None;
         for round in 0..100 {
-            budget.give_back(1);
+            budget.give_back(1).unwrap();
             for other in [0, 1] {
                 budget.take(slot(other), 1);
             }
@@ -216,7 +229,7 @@ mod tests {
                 };
                 ask(&mut budget);
                 for _ in 0..2 * count {
-                    budget.give_back(1);
+                    budget.give_back(1).unwrap();
                     ask(&mut budget);
                 }
                 // One round may end at the connection where the cycle begins anew.
@@ -231,7 +244,7 @@ mod tests {
         let mut budget = Budget::new(512);
         assert!(budget.take(slot(0), 512));
         assert!(!budget.take(slot(7), 8));
-        budget.give_back(4);
+        budget.give_back(4).unwrap();
         let asked = (0..2 * PATIENCE).take_while(|_| !budget.take(slot(9), 1)).count();
         assert_eq!(asked, PATIENCE as usize + 1);
         assert!(budget.take(slot(4), 1));

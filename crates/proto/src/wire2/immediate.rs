@@ -51,10 +51,9 @@ impl Immediate {
     /// The line that is meant, if it is one of the `count` from `first` on; `count` is at most [`WINDOW`].
     #[inline]
     pub const fn line(self, first: Line, count: u32) -> Option<Line> {
-        debug_assert!(count <= WINDOW);
         let residue = low8(self.0 >> LINE_SHIFT) as u32;
         let ahead = residue.wrapping_sub(first.number()) % RESIDUES;
-        if ahead < count { Some(first.plus(ahead)) } else { None }
+        if ahead < count && count <= WINDOW { Some(first.plus(ahead)) } else { None }
     }
 
     #[inline]
@@ -117,6 +116,7 @@ mod tests {
             let made = Immediate::new(7, line, 0, true, true, 0);
             for before in 0..RESIDUES {
                 let first = line.plus(before.wrapping_neg());
+                assert_eq!(made.line(first, WINDOW + 1), None, "more than a window is ambiguous");
                 for count in [0, 1, 8, 63, 64] {
                     let expected = (before < count).then_some(line);
                     assert_eq!(made.line(first, count), expected, "{before} {count}");

@@ -194,14 +194,14 @@ impl Parking {
         }
     }
 
-    /// Gives the room of a message back, wherever it is in its list.
-    pub fn release(&mut self, list: &mut ParkedList, message: Parked) {
+    /// Gives the room of a message back, wherever it is in its list. False: it is not there, which is a bug of the caller's.
+    #[must_use]
+    pub fn release(&mut self, list: &mut ParkedList, message: Parked) -> bool {
         let mut before = NONE;
         let mut at = list.head;
         while at != message.0 {
             if at == NONE {
-                debug_assert!(false, "the message is in this list");
-                return;
+                return false;
             }
             before = at;
             at = low16(self.words[words_of(at)][3]);
@@ -218,6 +218,7 @@ impl Parking {
         let cost = credit::cost(self.header(message).len);
         (list.cost, self.cost) = (list.cost - cost, self.cost - cost);
         self.put_back(message.0);
+        true
     }
 
     fn put_back(&mut self, first: u16) {
@@ -231,9 +232,7 @@ impl Parking {
 
     /// Gives back all messages of a connection that is over.
     pub fn clear(&mut self, list: &mut ParkedList) {
-        while let Some(message) = list.first() {
-            self.release(list, message);
-        }
+        while list.first().is_some_and(|message| self.release(list, message)) {}
     }
 }
 
@@ -297,7 +296,9 @@ mod tests {
             if held.len() > 40 || random.is_multiple_of(3) {
                 let (at, parked, number, len) = held.remove(random as usize % held.len().max(1));
                 check(&parking, parked, number, len);
-                parking.release(&mut lists[at], parked);
+                let other = (at + 1) % 3;
+                assert!(!parking.release(&mut lists[other], parked), "it is in another list");
+                assert!(parking.release(&mut lists[at], parked));
             }
         }
         for (index, list) in lists.iter().enumerate() {

@@ -159,11 +159,16 @@ impl Loads {
         *queued = queued.saturating_add(len);
     }
 
-    /// A part has ended, well or not.
+    /// A part has ended, well or not. False: the rail carries less than that, which is a bug of the caller's.
     #[inline]
-    pub fn ended(&mut self, rail: u8, len: u64) {
+    #[must_use]
+    pub fn ended(&mut self, rail: u8, len: u64) -> bool {
         let queued = &mut self.queued[usize::from(rail) % MAX_DATA_RAILS];
-        *queued = queued.saturating_sub(len);
+        match queued.checked_sub(len) {
+            Some(rest) => *queued = rest,
+            None => return false,
+        }
+        true
     }
 
     /// The bytes that a rail carries now.
@@ -278,7 +283,8 @@ mod tests {
             assert_eq!(rail, expected);
             loads.posted(rail, 100);
         }
-        loads.ended(1, 100);
+        assert!(loads.ended(1, 100));
+        assert!(!loads.ended(1, u64::MAX), "more than it carries");
         assert_eq!((loads.soonest(8, |_| true), loads.queued(1)), (1, 100));
     }
 

@@ -50,13 +50,17 @@ impl Unadvertised {
         self.cost
     }
 
-    /// Appends one; the caller has compared with the credit, so that there is room.
+    /// Appends one. False: there is no room, although the credit allows no more than there is.
     #[inline]
-    pub fn push(&mut self, sent: Sent) {
-        debug_assert!(self.len() < CONNECTION_MESSAGES);
+    #[must_use]
+    pub fn push(&mut self, sent: Sent) -> bool {
+        if self.len() == CONNECTION_MESSAGES {
+            return false;
+        }
         self.set(self.count, sent);
         self.count += 1;
         self.cost += cost(sent.len);
+        true
     }
 
     /// The oldest.
@@ -141,14 +145,14 @@ mod tests {
                 let mut plain: Vec<Sent> = Vec::new();
                 // Begins anywhere in the ring.
                 for _ in 0..start % 64 {
-                    queue.push(sent(0, 0, 0));
+                    assert!(queue.push(sent(0, 0, 0)));
                     queue.pop();
                 }
                 let mut base = start;
                 for digit in (0..5).map(|index| sequence / 4_u32.pow(index) % 4) {
                     base = base.wrapping_add(digit / 2);
                     let message = sent(base, (digit % 2).cast_signed(), low16(base.into()) % 500);
-                    queue.push(message);
+                    assert!(queue.push(message));
                     plain.push(message);
                 }
                 for ahead in 0..4 {
@@ -175,8 +179,9 @@ mod tests {
     fn with_single_receives_a_message_is_found_by_its_line() {
         let mut queue = Unadvertised::default();
         for line in 0..64 {
-            queue.push(sent(line, 5, 1));
+            assert!(queue.push(sent(line, 5, 1)));
         }
+        assert!(!queue.push(sent(64, 5, 1)), "no more than the credit allows");
         assert_eq!(queue.take_line(Line::new(64)), None);
         assert_eq!(queue.take_line(Line::new(40)), Some(sent(40, 5, 1)));
         assert_eq!(queue.take_line(Line::new(40)), None);

@@ -326,9 +326,9 @@ impl Conversation {
                     faults.fire(Fault::Group);
                 }
             }
-            Ok(None) => budget.give_back(cost),
+            Ok(None) => budget.give_back(cost).unwrap(),
             Err(_) => {
-                budget.give_back(cost);
+                budget.give_back(cost).unwrap();
                 self.fail_rest(1);
             }
         }

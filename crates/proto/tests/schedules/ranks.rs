@@ -21,10 +21,12 @@ use crate::setup::Setup;
 use crate::wire::{Content, Mail, Wire};
 
 const FAIR_ROUNDS: usize = 6000;
-/// Slots of an endpoint: so few that one must be free before it can be used again; or enough for connections that never are,
-/// since what a failed channel or write leaves behind stays in quarantine.
-const FEW_SLOTS: usize = 6;
-const SLOTS: usize = 24;
+/// Connections of a schedule.
+const CONNECTIONS: usize = 10;
+/// Slots of an endpoint: so few that some wait for others to close, one more than may connect at a time; or enough for
+/// all, where connections stay, or what a failed channel or write leaves behind is in quarantine.
+const FEW_SLOTS: usize = CONNECTIONS + 1;
+const SLOTS: usize = 2 * CONNECTIONS;
 
 #[derive(Debug)]
 pub(crate) struct Rank {
@@ -122,7 +124,8 @@ impl World {
             .collect();
         let to_fail = usize::from(harsh && random.percent(8));
         let lasting = to_fail + setup.parts_lost + setup.deaths + setup.losses / 4;
-        let slots = if lasting > 0 || setup.silent.is_some() { SLOTS } else { FEW_SLOTS };
+        let stays = lasting > 0 || setup.silent.is_some() || !setup.closes;
+        let slots = if stays { SLOTS } else { FEW_SLOTS };
         let flows = Flows {
             peers,
             order,
@@ -156,7 +159,7 @@ impl World {
             silent: None,
             harsh,
         };
-        for _ in 0..1 + world.wire.random.below(10) {
+        for _ in 0..1 + world.wire.random.below(CONNECTIONS) {
             world.plan();
         }
         world
@@ -369,7 +372,7 @@ impl World {
         let now = self.moment();
         let Rank { endpoint, budget, .. } = &mut self.ranks[node];
         endpoint.progress(&mut Hands { node, wire: &mut self.wire }, now);
-        budget.give_back(endpoint.entries_freed());
+        budget.give_back(endpoint.entries_freed()).unwrap();
     }
 
     fn keepers(&mut self) {
@@ -384,7 +387,7 @@ impl World {
             if endpoint.keep(&mut Hands { node, wire: &mut self.wire }, now) {
                 self.wire.faults.fire(Fault::KeeperPolled);
             }
-            budget.give_back(endpoint.entries_freed());
+            budget.give_back(endpoint.entries_freed()).unwrap();
         }
     }
 

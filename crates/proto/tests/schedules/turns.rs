@@ -146,6 +146,7 @@ impl World {
             }
             Answer::Pending => {
                 self.wire.faults.fire(Fault::GaveUp);
+                one.disturbed = true;
                 self.close(number, 0, name);
             }
             Answer::Failed(_) => self.close(number, 0, name),
@@ -337,7 +338,7 @@ impl World {
         let flow = self.ranks[node].endpoint.disconnect(name.slot).unwrap();
         let one = &mut self.conversations[number];
         if let Flow::Receive(flow) = &flow {
-            self.ranks[node].budget.give_back(flow.entries_held());
+            self.ranks[node].budget.give_back(flow.entries_held()).unwrap();
             if !one.disturbed && flow.fault().is_none_or(is_own_close) {
                 one.check_early(&mut self.wire);
             }

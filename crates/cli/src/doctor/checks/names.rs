@@ -174,7 +174,7 @@ mod tests {
     fn a_misspelt_name_is_told_the_right_one_and_others_are_left_alone() {
         for (name, right) in [
             ("NCCL_SOCKET_IFNAM", Some("NCCL_SOCKET_IFNAME")),
-            ("NCCL_IB_HCAS", None),
+            ("NCCL_IB_HCAS", Some("NCCL_IB_HCA")),
             ("NCCL_NET_PLUGINS", Some("NCCL_NET_PLUGIN")),
             ("FI_PROVIDR", Some("FI_PROVIDER")),
             ("FI_CXI_DEFAULT_CQSIZE", Some("FI_CXI_DEFAULT_CQ_SIZE")),

@@ -236,7 +236,10 @@ impl ReceiveFlow {
         let Copy { line, target, len, from } = copy;
         let oldest = self.parked.first() == Some(from);
         let cost = cost_of(account.parking.header(from).len);
-        account.parking.release(&mut self.parked, from);
+        if !account.parking.release(&mut self.parked, from) {
+            self.stick(Fault::Misuse("a message was copied that is not parked here"));
+            return;
+        }
         self.copies -= 1;
         let cost = if self.is_unsent(line) { cost } else { 0 };
         self.fill(Arrived { line, target, len, cost }, oldest, account, now);

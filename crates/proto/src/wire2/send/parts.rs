@@ -182,8 +182,12 @@ impl SendFlow {
         }
         let (_, len) = writing.part(part, record.len);
         let immediate = !writing.is_fin();
-        account.loads.ended(self.rail(at, part), len);
-        self.in_flight -= 1;
+        let carried = account.loads.ended(self.rail(at, part), len);
+        let Some(in_flight) = self.in_flight.checked_sub(1).filter(|_| carried) else {
+            self.stick(Fault::Misuse("a part has ended that was not under way"));
+            return None;
+        };
+        self.in_flight = in_flight;
         Some(immediate)
     }
 

@@ -95,11 +95,11 @@ impl SendFlow {
         let (messages, used) = (self.unadvertised.len(), self.unadvertised.cost());
         if INLINE_WORDS + frame.payload_words() > words
             || !credit::fits(cost, messages, used, account.sent)
+            || !self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len })
         {
             return Submit::NotNow;
         }
         account.sent += cost;
-        self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len });
         if !self.terms.grouped {
             self.written &= !bit(self.first);
             self.first = self.first.plus(1);

@@ -1,0 +1,156 @@
+//! `ironrail perf compare`: runs against runs, size by size, with a verdict that knows of noise; and the page of pictures.
+
+mod page;
+mod plot;
+mod runs;
+mod verdict;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ironrail_group::error::GroupError;
+use serde_json::{Value, json};
+
+use crate::output;
+use runs::Series;
+use verdict::{Comparison, Verdict};
+
+/// Compares files that `perf --json` has written: two sides, each of one or more runs with commas between.
+///
+/// Per size the medians, how far the runs spread, the ratio of the second side to the first, and a verdict: whether sides that are the same
+/// would lie so far apart less than one time in twenty. That takes four runs a side at least. Of many sizes, one verdict in
+/// twenty is chance. Exit code 1: the second side is worse at some size.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Compare {
+    /// Two sides, or more for a page of pictures alone: files, several runs of one side with commas between
+    #[arg(required = true, value_name = "FILES")]
+    sides: Vec<String>,
+    /// Compare times, not bus bandwidths
+    #[arg(long)]
+    time: bool,
+    /// Write the comparison as JSON, to a file or, without one, to standard output in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write a page with pictures of all sides
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write all runs of all files as one file, which stands for them from then on, and compare nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "report", "time"])]
+    merge: Option<PathBuf>,
+}
+
+impl Compare {
+    /// Whether the second side is nowhere worse.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        let sides: Vec<_> =
+            self.sides.iter().map(|side| Series::read(side)).collect::<Result<_, _>>()?;
+        if let Some(file) = &self.merge {
+            let runs: Vec<_> = sides.into_iter().flat_map(|side| side.runs).collect();
+            let all = Series::of("the merged file", runs)?;
+            write(file, &format!("{:#}\n", runs::merged(&all.runs)))?;
+            return Ok(true);
+        }
+        if let Some(file) = &self.report {
+            write(file, &page::of(&sides))?;
+        }
+        let [first, second] = sides.as_slice() else {
+            if self.report.is_some() {
+                return Ok(true);
+            }
+            return Err(GroupError::Usage(
+                "two sides are compared; more, or one, make a page (--report)".to_owned(),
+            ));
+        };
+        if first.benchmark() != second.benchmark() {
+            let (one, other) = (first.benchmark(), second.benchmark());
+            return Err(GroupError::Usage(format!("{one} is not compared with {other}")));
+        }
+        let rows = rows(first, second, self.time);
+        match &self.json {
+            Some(file) => write(file, &format!("{:#}\n", self.as_json(first, second, &rows)))?,
+            None => print(first, second, &rows, self.time),
+        }
+        Ok(rows.iter().all(|(_, row)| row.verdict != Verdict::Worse))
+    }
+
+    fn as_json(&self, first: &Series, second: &Series, rows: &[(u64, Comparison)]) -> Value {
+        let rows: Vec<_> = rows.iter().map(|(bytes, row)| json!({
+            "size": bytes, "first": row.first, "second": row.second, "ratio": row.ratio,
+            "spread_percent": [row.spreads.0, row.spreads.1], "verdict": row.verdict.words(),
+        })).collect();
+        json!({
+            "format": "ironrail-perf-compare/1",
+            "benchmark": first.benchmark(),
+            "quantity": if self.time { "time_us" } else { "bus_bandwidth" },
+            "sides": [side_json(first), side_json(second)],
+            "results": rows,
+        })
+    }
+}
+
+fn side_json(side: &Series) -> Value {
+    let network = side.runs.first().map_or("", |run| &run.network);
+    json!({ "name": side.name, "runs": side.runs.len(), "network": network })
+}
+
+/// The sizes that both have.
+fn rows(first: &Series, second: &Series, time: bool) -> Vec<(u64, Comparison)> {
+    let of = |row: &runs::Row| if time { row.time_us } else { row.bus_bandwidth };
+    let compare = |bytes| {
+        Some((bytes, Comparison::of(&first.values(bytes, of), &second.values(bytes, of), !time)?))
+    };
+    first.sizes().into_iter().filter_map(compare).collect()
+}
+
+fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool) {
+    let unit = if time { "time (us)" } else { "busbw (GB/s)" };
+    for (side, word) in [(first, "first"), (second, "second")] {
+        let network = side.runs.first().map_or("", |run| &run.network);
+        output::line(format_args!(
+            "# {word:<6} {}: {} runs of {}, {network}",
+            side.name,
+            side.runs.len(),
+            side.benchmark()
+        ));
+    }
+    output::line(format_args!("# {unit}, medians; spread from the least to the most run"));
+    output::line(format_args!(
+        "#{:>11}  {:>10}  {:>7}  {:>10}  {:>7}  {:>7}  verdict",
+        "size", "first", "spread", "second", "spread", "ratio"
+    ));
+    for (bytes, row) in rows {
+        output::line(format_args!(
+            "{bytes:>12}  {:>10}  {:>6.1}%  {:>10}  {:>6.1}%  {:>7.3}  {}",
+            plot::short(row.first),
+            row.spreads.0,
+            plot::short(row.second),
+            row.spreads.1,
+            row.ratio,
+            row.verdict.words()
+        ));
+    }
+    if rows.is_empty() {
+        output::line("# the sides have no size in common");
+    }
+}
+
+/// The page of one run, as it was written for `--json`.
+///
+/// # Errors
+///
+/// It is no run, or the file cannot be written.
+pub(crate) fn write_report(file: &Path, run: &Value) -> Result<(), GroupError> {
+    let runs = runs::parse(&run.to_string()).ok_or_else(|| {
+        GroupError::Usage("the run cannot be drawn: it has no results".to_owned())
+    })?;
+    write(file, &page::of(&[Series::of("this run", runs)?]))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), GroupError> {
+    if file == Path::new("-") {
+        output::line(text.trim_end());
+        return Ok(());
+    }
+    fs::write(file, text).map_err(|error| GroupError::System { what: "writing a file", error })
+}

@@ -1,0 +1,250 @@
+//! One page that holds everything: pictures, tables, where the figures are from. It asks no network for anything.
+
+use std::fmt::Write as _;
+
+use super::plot::{self, COLOURS, Line, short, size};
+use super::runs::{Row, Series};
+use super::verdict::{Comparison, median};
+
+/// The page of these sides.
+pub(super) fn of(sides: &[Series]) -> String {
+    let mut page = Page(String::new());
+    let benchmark = sides.first().map_or("", Series::benchmark);
+    page.add(format_args!("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"));
+    page.add(format_args!(
+        "<title>ironrail perf {}</title><style>{STYLE}</style></head><body>",
+        escaped(benchmark)
+    ));
+    page.add(format_args!("<h1>ironrail perf {}</h1>", escaped(benchmark)));
+    page.sides(sides);
+    page.picture("Bus bandwidth", "GB/s", &bandwidths(sides));
+    page.picture("Time per operation: median and 99th percentile", "microseconds", &times(sides));
+    if let [first, second] = sides {
+        page.ratios(first, second);
+    }
+    page.rails(sides);
+    page.table(sides);
+    page.add(format_args!("</body></html>"));
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn add(&mut self, text: std::fmt::Arguments<'_>) {
+        let written = writeln!(self.0, "{text}");
+        debug_assert!(written.is_ok(), "a string takes everything");
+    }
+
+    fn sides(&mut self, sides: &[Series]) {
+        self.add(format_args!("<ul>"));
+        for (at, side) in sides.iter().enumerate() {
+            let network = side.runs.first().map_or("", |run| &run.network);
+            let wrong: u64 =
+                side.runs.iter().flat_map(|run| run.rows.values()).map(|row| row.wrong).sum();
+            let checked = if wrong == 0 {
+                "no wrong byte".to_owned()
+            } else {
+                format!("<b>{wrong} wrong values</b>")
+            };
+            self.add(format_args!(
+                "<li><span class=\"key\" style=\"background:{}\"></span><b>{}</b>: {} {}, {}, {checked}<br><code>{}</code></li>",
+                colour(at), escaped(&side.name), side.runs.len(),
+                if side.runs.len() == 1 { "run" } else { "runs" },
+                escaped(network), escaped(&command(side)),
+            ));
+        }
+        self.add(format_args!("</ul>"));
+    }
+
+    fn picture(&mut self, title: &str, unit: &str, lines: &[Line]) {
+        if let Some(svg) = plot::lines(unit, lines) {
+            self.add(format_args!("<h2>{title}</h2>\n<figure>{svg}</figure>"));
+        }
+    }
+
+    fn ratios(&mut self, first: &Series, second: &Series) {
+        self.add(format_args!(
+            "<h2>{} against {}</h2>",
+            escaped(&second.name),
+            escaped(&first.name)
+        ));
+        self.add(format_args!("<table><tr><th>bytes<th>{}, GB/s<th>spread<th>{}, GB/s<th>spread<th>ratio<th>verdict</tr>", escaped(&first.name), escaped(&second.name)));
+        for bytes in first.sizes() {
+            let of = |side: &Series| side.values(bytes, |row| row.bus_bandwidth);
+            let Some(row) = Comparison::of(&of(first), &of(second), true) else { continue };
+            self.add(format_args!(
+                "<tr><td>{}<td>{}<td>{:.1}%<td>{}<td>{:.1}%<td>{:.3}<td class=\"words\">{}</tr>",
+                size_of(bytes),
+                short(row.first),
+                row.spreads.0,
+                short(row.second),
+                row.spreads.1,
+                row.ratio,
+                row.verdict.words()
+            ));
+        }
+        self.add(format_args!("</table>"));
+    }
+
+    fn rails(&mut self, sides: &[Series]) {
+        if sides.iter().all(|side| side.runs.iter().all(|run| run.rails.is_empty())) {
+            return;
+        }
+        self.add(format_args!("<h2>Shares of the rails</h2>"));
+        for side in sides {
+            let Some(run) = side.runs.iter().find(|run| !run.rails.is_empty()) else { continue };
+            self.add(format_args!("<p>{}</p><div class=\"bar\">", escaped(&side.name)));
+            for (at, rail) in run.rails.iter().enumerate() {
+                let percent = rail.percent.clamp(0.0, 100.0);
+                self.add(format_args!(
+                    "<div style=\"width:{percent:.2}%;background:{}\" title=\"{} {percent:.1} %\">{} {percent:.0}&nbsp;%</div>",
+                    colour(at), escaped(&rail.name), escaped(&rail.name)
+                ));
+            }
+            self.add(format_args!("</div>"));
+        }
+    }
+
+    fn table(&mut self, sides: &[Series]) {
+        self.add(format_args!("<h2>Figures</h2>\n<table><tr><th>side<th>bytes<th>time, us<th>p50, us<th>p99, us<th>busbw, GB/s<th>wrong</tr>"));
+        for side in sides {
+            for bytes in side.sizes() {
+                let of = |value: fn(&Row) -> f64| {
+                    short(median(&side.values(bytes, value)).unwrap_or(0.0))
+                };
+                let wrong: u64 = side
+                    .runs
+                    .iter()
+                    .filter_map(|run| run.rows.get(&bytes))
+                    .map(|row| row.wrong)
+                    .sum();
+                self.add(format_args!(
+                    "<tr><td class=\"words\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{wrong}</tr>",
+                    escaped(&side.name),
+                    size_of(bytes),
+                    of(|row| row.time_us),
+                    of(|row| row.p50_us),
+                    of(|row| row.p99_us),
+                    of(|row| row.bus_bandwidth)
+                ));
+            }
+        }
+        self.add(format_args!("</table>\n<p>Medians of the runs; a percentile is the median of the runs' percentiles.</p>"));
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
+fn points(side: &Series, of: impl Fn(&Row) -> f64 + Copy) -> Vec<(f64, f64)> {
+    let point = |bytes: u64| Some((bytes as f64, median(&side.values(bytes, of))?));
+    side.sizes().into_iter().filter_map(point).collect()
+}
+
+fn bandwidths(sides: &[Series]) -> Vec<Line> {
+    let line = |(colour, side): (usize, &Series)| Line {
+        name: side.name.clone(),
+        points: points(side, |row| row.bus_bandwidth),
+        colour,
+        strength: 1.0,
+    };
+    sides.iter().enumerate().map(line).collect()
+}
+
+fn times(sides: &[Series]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (colour, side) in sides.iter().enumerate() {
+        for (word, strength, of) in
+            [("p50", 1.0, (|row| row.p50_us) as fn(&Row) -> f64), ("p99", 0.45, |row| row.p99_us)]
+        {
+            lines.push(Line {
+                name: format!("{} {word}", side.name),
+                points: points(side, of),
+                colour,
+                strength,
+            });
+        }
+    }
+    lines
+}
+
+/// What was typed.
+fn command(side: &Series) -> String {
+    let words = side.runs.first().and_then(|run| run.whole["args"].as_array());
+    let words = words.into_iter().flatten().filter_map(|word| word.as_str());
+    // The command's place says nothing, and may say where somebody's home is.
+    let words = words.enumerate().map(|(at, word)| if at == 0 { "ironrail" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
+fn size_of(bytes: u64) -> String {
+    let short = size(bytes as f64);
+    if bytes < 1024 || bytes.is_power_of_two() { short } else { bytes.to_string() }
+}
+
+fn colour(at: usize) -> String {
+    let colour = COLOURS[at % COLOURS.len()];
+    format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
+}
+
+/// Names of files and NICs may hold anything.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
+h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}figure{margin:0;overflow-x:auto}figure svg{max-width:100%;height:auto}\
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #e4e4e4}\
+th{font-weight:600}td.words{text-align:left}li{margin-bottom:.5rem}code{font-size:.85em;color:#555;overflow-wrap:anywhere}\
+.key{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}\
+.bar{display:flex;height:1.7rem;border-radius:3px;overflow:hidden}.bar div{color:#fff;font-size:.8rem;line-height:1.7rem;padding-left:.4rem;white-space:nowrap;overflow:hidden;box-sizing:border-box}";
+
+#[cfg(test)]
+mod tests {
+    use super::super::runs::tests::sample;
+    use super::*;
+
+    fn two() -> Vec<Series> {
+        let runs = |by: f64| {
+            (0..4).map(|run| sample("all_reduce", 0.1, by + f64::from(run) / 100.0)).collect()
+        };
+        vec![Series::of("before", runs(5.0)).unwrap(), Series::of("after <b>", runs(7.5)).unwrap()]
+    }
+
+    #[test]
+    fn a_page_holds_everything_and_asks_no_network() {
+        let page = of(&two());
+        assert_eq!(page.matches("<svg").count(), 2);
+        for words in
+            ["1M", "better", "<td>1.49", "eth1 25&nbsp;%", "after &lt;b&gt; p99", "no wrong byte"]
+        {
+            assert!(page.contains(words), "{words}");
+        }
+        assert!(!page.contains("<b>.so") && !page.contains("after <b>"), "names are escaped");
+        // The name of SVG's own words is no address that is asked.
+        let page = page.replace("http://www.w3.org/2000/svg", "");
+        for outside in ["http:", "https:", "src=", "<script", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn one_run_is_a_page_too_and_one_without_a_size_has_no_picture() {
+        let one = Series::of("this run", vec![sample("sendrecv", 0.1, 3.0)]).unwrap();
+        let page = of(std::slice::from_ref(&one));
+        assert!(page.contains("<svg") && !page.contains("verdict"));
+        let mut empty = one;
+        empty.runs[0].rows.clear();
+        assert!(!of(&[empty]).contains("<svg"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Files that `perf --json` has written: one run each, or several that were merged.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use ironrail_group::error::GroupError;
+use serde_json::{Value, json};
+
+/// What one run measured, and of what.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Run {
+    /// As it was written, for merging.
+    pub(crate) whole: Value,
+    pub(crate) benchmark: String,
+    /// The network and the file of the plugin.
+    pub(crate) network: String,
+    /// By the size in bytes.
+    pub(crate) rows: BTreeMap<u64, Row>,
+    pub(crate) rails: Vec<Rail>,
+}
+
+/// Of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) time_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// In GB/s.
+    pub(crate) bus_bandwidth: f64,
+    pub(crate) wrong: u64,
+}
+
+/// What went over one rail.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rail {
+    pub(crate) name: String,
+    pub(crate) percent: f64,
+}
+
+/// Runs under one name: a side of a comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) runs: Vec<Run>,
+}
+
+impl Series {
+    /// From files with commas between; each holds a run, or merged ones.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, or is none of ours; runs of different benchmarks.
+    pub(crate) fn read(files: &str) -> Result<Self, GroupError> {
+        let mut runs = Vec::new();
+        for file in files.split(',').filter(|file| !file.is_empty()) {
+            let unreadable = |error| GroupError::System { what: "reading a JSON file", error };
+            let text = fs::read_to_string(file).map_err(unreadable)?;
+            let found = parse(&text).ok_or_else(|| {
+                GroupError::Usage(format!("{file} is none that `ironrail perf --json` has written"))
+            })?;
+            runs.extend(found);
+        }
+        let first = files.split(',').next().unwrap_or(files);
+        let name = Path::new(first)
+            .file_stem()
+            .map_or_else(|| first.into(), |stem| stem.to_string_lossy());
+        Self::of(&name, runs)
+    }
+
+    /// Of runs that measure one thing.
+    ///
+    /// # Errors
+    ///
+    /// They do not, or there is none.
+    pub(crate) fn of(name: &str, runs: Vec<Run>) -> Result<Self, GroupError> {
+        let Some(first) = runs.first() else {
+            return Err(GroupError::Usage(format!("{name} holds no run")));
+        };
+        if let Some(other) = runs.iter().find(|run| run.benchmark != first.benchmark) {
+            let (one, other) = (&first.benchmark, &other.benchmark);
+            return Err(GroupError::Usage(format!("{name} holds runs of {one} and of {other}")));
+        }
+        Ok(Self { name: name.to_owned(), runs })
+    }
+
+    pub(crate) fn benchmark(&self) -> &str {
+        self.runs.first().map_or("", |run| &run.benchmark)
+    }
+
+    /// Every run's value at a size, where it has the size.
+    pub(crate) fn values(&self, bytes: u64, of: impl Fn(&Row) -> f64) -> Vec<f64> {
+        self.runs.iter().filter_map(|run| run.rows.get(&bytes)).map(of).collect()
+    }
+
+    /// Sizes that any run has, in order.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let mut sizes: Vec<_> = self.runs.iter().flat_map(|run| run.rows.keys().copied()).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}
+
+/// One file's runs.
+pub(crate) fn parse(text: &str) -> Option<Vec<Run>> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    match value["format"].as_str()? {
+        RUN => Some(vec![run(value)?]),
+        RUNS => value["runs"].as_array()?.iter().cloned().map(run).collect(),
+        _ => None,
+    }
+}
+
+/// Several runs as one file.
+pub(crate) fn merged(runs: &[Run]) -> Value {
+    let runs: Vec<_> = runs.iter().map(|run| run.whole.clone()).collect();
+    json!({ "format": RUNS, "runs": runs })
+}
+
+const RUN: &str = "ironrail-perf/1";
+const RUNS: &str = "ironrail-perf-runs/1";
+
+fn run(whole: Value) -> Option<Run> {
+    if whole["format"] != RUN {
+        return None;
+    }
+    let row = |value: &Value| {
+        let times = &value["out_of_place"];
+        let number = |name: &str| times[name].as_f64().unwrap_or(0.0);
+        let row = Row {
+            time_us: number("time"),
+            p50_us: number("p50"),
+            p99_us: number("p99"),
+            bus_bandwidth: number("bus_bw"),
+            wrong: times["nwrong"].as_u64().unwrap_or(0),
+        };
+        Some((value["size"].as_u64()?, row))
+    };
+    let rows = whole["results"].as_array()?.iter().map(row).collect::<Option<_>>()?;
+    let rail = |value: &Value| {
+        Some(Rail { name: value["name"].as_str()?.to_owned(), percent: value["percent"].as_f64()? })
+    };
+    let rails = whole["rails"].as_array().map(|rails| rails.iter().filter_map(rail).collect());
+    let network = &whole["network"];
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+    Some(Run {
+        benchmark: whole["benchmark"].as_str()?.to_owned(),
+        network: format!("{}, {}", text(&network["network"]), text(&network["file"])),
+        rows,
+        rails: rails.unwrap_or_default(),
+        whole,
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A run of two sizes, with these bandwidths.
+    pub(crate) fn sample(benchmark: &str, small: f64, large: f64) -> Run {
+        let row = |bytes: u64, bandwidth: f64| {
+            json!({ "size": bytes, "out_of_place": {
+                "time": 10.0, "p50": 9.0, "p99": 20.0, "bus_bw": bandwidth, "nwrong": 0 } })
+        };
+        run(json!({
+            "format": RUN, "benchmark": benchmark, "results": [row(8, small), row(1 << 20, large)],
+            "network": { "network": "Ironrail", "file": "a <b>.so" },
+            "rails": [{ "name": "eth0", "percent": 75.0 }, { "name": "eth1", "percent": 25.0 }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn merged_files_are_read_as_the_runs_they_were() {
+        let runs = vec![sample("all_reduce", 0.1, 5.0), sample("all_reduce", 0.2, 6.0)];
+        let text = merged(&runs).to_string();
+        assert_eq!(parse(&text).unwrap(), runs);
+        let series = Series::of("a", runs).unwrap();
+        assert_eq!(series.sizes(), [8, 1 << 20]);
+        assert_eq!(series.values(8, |row| row.bus_bandwidth), [0.1, 0.2]);
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused() {
+        for text in ["", "{}", r#"{"format":"ironrail-perf/2"}"#, r#"{"format":"ironrail-perf/1"}"#]
+        {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        assert!(Series::of("none", Vec::new()).is_err());
+        let mixed = vec![sample("all_reduce", 1.0, 1.0), sample("sendrecv", 1.0, 1.0)];
+        let why = Series::of("mixed", mixed).unwrap_err().to_string();
+        assert!(why.contains("all_reduce and of sendrecv"), "{why}");
+    }
+}

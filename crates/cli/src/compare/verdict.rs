@@ -1,0 +1,183 @@
+//! Whether two sides differ: by ranks, so that neither one wild run nor a skewed machine decides.
+//!
+//! If both sides were the same, every order of their runs would be as likely. The verdict counts the orders that lie as far to one
+//! side as what was seen (the rank-sum test of Mann and Whitney, exact): where they are fewer than one in twenty, it is no chance.
+//! Four runs a side are the least with which that can be.
+
+/// What can be said of one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// The second side is better.
+    Better,
+    /// The second side is worse.
+    Worse,
+    /// Nothing beyond noise.
+    Same,
+    /// So many more runs are needed on each side.
+    TooFew { more: usize },
+}
+
+impl Verdict {
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Better => "better".to_owned(),
+            Self::Worse => "worse".to_owned(),
+            Self::Same => "no difference seen".to_owned(),
+            Self::TooFew { more } => format!("none: {more} more runs a side"),
+        }
+    }
+}
+
+/// Two sides at one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Comparison {
+    /// Medians.
+    pub(super) first: f64,
+    pub(super) second: f64,
+    /// From the least to the most, in percent of the median.
+    pub(super) spreads: (f64, f64),
+    /// Of the second to the first.
+    pub(super) ratio: f64,
+    pub(super) verdict: Verdict,
+}
+
+impl Comparison {
+    /// None without a value on each side. `more` says that more is better.
+    pub(super) fn of(first: &[f64], second: &[f64], more: bool) -> Option<Self> {
+        let (one, other) = (median(first)?, median(second)?);
+        let fewest = first.len().min(second.len());
+        let verdict = if fewest < RUNS_MIN {
+            Verdict::TooFew { more: RUNS_MIN - fewest }
+        } else if chance(first, second) > CHANCE {
+            Verdict::Same
+        } else if (other > one) == more {
+            Verdict::Better
+        } else {
+            Verdict::Worse
+        };
+        let ratio = if one > 0.0 { other / one } else { f64::NAN };
+        Some(Self {
+            first: one,
+            second: other,
+            spreads: (spread(first), spread(second)),
+            ratio,
+            verdict,
+        })
+    }
+}
+
+/// Of three and three runs the outermost order comes once in ten.
+const RUNS_MIN: usize = 4;
+const CHANCE: f64 = 0.05;
+
+/// Of an even number, the mean of the two in the middle.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    let high = *sorted.get(half)?;
+    let is_even = sorted.len().is_multiple_of(2);
+    Some(if is_even { f64::midpoint(sorted[half - 1], high) } else { high })
+}
+
+fn spread(values: &[f64]) -> f64 {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    match median(values) {
+        Some(middle) if middle > 0.0 => 100.0 * (most - least) / middle,
+        _ => 0.0,
+    }
+}
+
+/// How likely sides that are the same lie at least as far apart, to either side.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "orders of at most 20 and 20 runs fit a float well enough"
+)]
+fn chance(first: &[f64], second: &[f64]) -> f64 {
+    // More runs than this say no more, and the count of orders grows beyond a float's digits.
+    let (first, second) = (&first[..first.len().min(20)], &second[..second.len().min(20)]);
+    // Pairs in which the second is larger; an equal one counts half, so doubled.
+    let wins: usize = first
+        .iter()
+        .flat_map(|one| {
+            second.iter().map(move |other| if other > one { 2 } else { usize::from(other == one) })
+        })
+        .sum();
+    let pairs = first.len() * second.len();
+    let far = wins.min(2 * pairs - wins) / 2;
+    let orders = orders(first.len(), second.len());
+    let all: f64 = orders.iter().sum();
+    let tail: f64 = orders.iter().take(far + 1).sum();
+    (2.0 * tail / all).min(1.0)
+}
+
+/// How many orders of `first` and `second` runs have 0, 1, 2 and so on pairs in which the second is larger.
+fn orders(first: usize, second: usize) -> Vec<f64> {
+    // By how many of the first side's runs there are: the last run in the order belongs to one side or the other.
+    let mut table = vec![vec![vec![0.0; first * second + 1]; second + 1]; first + 1];
+    for one in 0..=first {
+        for other in 0..=second {
+            if one == 0 || other == 0 {
+                table[one][other][0] = 1.0;
+                continue;
+            }
+            for wins in 0..=one * other {
+                let mut count = table[one - 1][other][wins];
+                if wins >= one {
+                    count += table[one][other - 1][wins - one];
+                }
+                table[one][other][wins] = count;
+            }
+        }
+    }
+    table.swap_remove(first).swap_remove(second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_orders_are_counted_as_tables_of_the_test_have_them() {
+        assert_eq!(orders(2, 2), [1.0, 1.0, 2.0, 1.0, 1.0]);
+        assert_eq!(orders(4, 4).iter().sum::<f64>(), 70.0);
+        assert_eq!(orders(20, 20).iter().sum::<f64>(), 137_846_528_820.0);
+        let apart = chance(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]);
+        assert!((apart - 2.0 / 70.0).abs() < 1e-12, "{apart}");
+        assert_eq!(chance(&[1.0; 4], &[1.0; 4]), 1.0);
+    }
+
+    #[test]
+    fn a_verdict_takes_four_runs_a_side_that_do_not_mix() {
+        let of =
+            |first: &[f64], second: &[f64]| Comparison::of(first, second, true).unwrap().verdict;
+        assert_eq!(of(&[1.0, 1.1, 0.9, 1.0], &[2.0, 2.1, 1.9, 2.2]), Verdict::Better);
+        assert_eq!(of(&[2.0, 2.1, 1.9, 2.2], &[1.0, 1.1, 0.9, 1.0]), Verdict::Worse);
+        assert_eq!(of(&[1.0, 1.1, 0.9, 1.0], &[1.0, 2.1, 0.8, 1.1]), Verdict::Same);
+        assert_eq!(of(&[1.0], &[2.0]), Verdict::TooFew { more: 3 });
+        let times = Comparison::of(&[1.0, 1.1, 0.9, 1.0], &[2.0, 2.1, 1.9, 2.2], false).unwrap();
+        assert_eq!(times.verdict, Verdict::Worse, "of times, less is better");
+        assert!((times.ratio - 2.05).abs() < 1e-9 && times.spreads.0 > 19.0);
+        assert_eq!(Comparison::of(&[], &[1.0], true), None);
+    }
+
+    /// Sides that are the same are told apart no more often than one time in twenty.
+    #[test]
+    fn noise_alone_gives_a_verdict_no_more_often_than_it_may() {
+        let mut state = 1_u64;
+        let mut draw = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            f64::from(u32::try_from(state >> 33).unwrap())
+        };
+        let mut told = 0;
+        for _ in 0..2000 {
+            let sides: [Vec<f64>; 2] = std::array::from_fn(|_| (0..6).map(|_| draw()).collect());
+            let verdict = Comparison::of(&sides[0], &sides[1], true).unwrap().verdict;
+            told += u32::from(verdict != Verdict::Same);
+        }
+        assert!((20..=110).contains(&told), "{told} of 2000");
+    }
+}

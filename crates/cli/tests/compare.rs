@@ -1,0 +1,160 @@
+//! `ironrail perf --report` and `ironrail perf compare` as users run them, and the page as a browser draws it.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use harness::Test;
+use serde_json::{Value, json};
+
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(a_run_leaves_a_page_and_files_that_compare_and_merge),
+        Test::new(a_side_that_is_slower_is_worse_and_the_code_says_so),
+        Test::new(what_cannot_be_compared_is_said),
+        Test::new(a_browser_draws_the_page).needs(browser().map(drop)),
+    ])
+}
+
+fn perf(arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    let Output { status, stdout, stderr } = command.arg("perf").args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(TEMPORARY).join(format!("compare-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Files of four runs, whose bandwidths are around `bandwidth`, with commas between.
+fn side(folder: &Path, name: &str, benchmark: &str, bandwidth: f64) -> String {
+    let file = |run: u32| {
+        let bandwidth = bandwidth * (1.0 + f64::from(run) / 100.0);
+        let row = json!({ "size": 1024, "out_of_place": {
+            "time": 1.0 / bandwidth, "p50": 1.0, "p99": 2.0, "bus_bw": bandwidth, "nwrong": 0 } });
+        let run = json!({ "format": "ironrail-perf/1", "benchmark": benchmark, "results": [row] });
+        let path = folder.join(format!("{name}{}.json", fs::read_dir(folder).unwrap().count()));
+        fs::write(&path, run.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    (0..4).map(file).collect::<Vec<_>>().join(",")
+}
+
+fn a_run_leaves_a_page_and_files_that_compare_and_merge() {
+    let folder = scratch("run");
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let plugin = support::loopback(TEMPORARY).to_str().unwrap();
+    for name in ["a", "b"] {
+        let (json, page) = (path(&format!("{name}.json")), path(&format!("{name}.html")));
+        let (code, said, errors) = perf(&[
+            "sendrecv", "-b", "8", "-e", "4K", "-f", "8", "-n", "3", "--net", plugin, "--json",
+            &json, "--report", &page,
+        ]);
+        assert_eq!(code, 0, "{said}{errors}");
+        let page = fs::read_to_string(page).unwrap();
+        assert!(
+            page.contains("<svg") && page.contains("Loopback") && page.contains("no wrong byte")
+        );
+    }
+    let (code, said, errors) = perf(&["compare", &path("a.json"), &path("b.json")]);
+    assert_eq!(code, 0, "{errors}");
+    let rows: Vec<_> = said.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(rows.len(), 4, "{said}");
+    assert!(rows.iter().all(|row| row.ends_with("none: 3 more runs a side")), "{said}");
+
+    let merged = path("merged.json");
+    let (code, _, errors) =
+        perf(&["compare", "--merge", &merged, &path("a.json"), &path("b.json")]);
+    assert_eq!(code, 0, "{errors}");
+    let said = perf(&["compare", &merged, &path("a.json")]).1;
+    assert!(said.contains("merged: 2 runs of sendrecv"), "{said}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+fn a_side_that_is_slower_is_worse_and_the_code_says_so() {
+    let folder = scratch("worse");
+    let (fast, slow) =
+        (side(&folder, "fast", "all_reduce", 10.0), side(&folder, "slow", "all_reduce", 8.0));
+    let (code, said, _) = perf(&["compare", &fast, &slow]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.lines().last().unwrap().ends_with("0.800  worse"), "{said}");
+    let (code, said, _) = perf(&["compare", &slow, &fast]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.lines().last().unwrap().ends_with("better"), "{said}");
+    let (code, json, _) = perf(&["compare", &fast, &slow, "--time", "--json"]);
+    let told: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (code, &told["results"][0]["verdict"]),
+        (1, &"worse".into()),
+        "of times, more is worse"
+    );
+    fs::remove_dir_all(folder).unwrap();
+}
+
+fn what_cannot_be_compared_is_said() {
+    let folder = scratch("wrong");
+    let (one, other) =
+        (side(&folder, "one", "all_reduce", 1.0), side(&folder, "other", "sendrecv", 1.0));
+    let text = folder.join("text.json");
+    fs::write(&text, "{}").unwrap();
+    for (arguments, words) in [
+        (vec![one.as_str(), other.as_str()], "all_reduce is not compared with sendrecv"),
+        (vec![one.as_str()], "two sides are compared"),
+        (
+            vec![one.as_str(), text.to_str().unwrap()],
+            "none that `ironrail perf --json` has written",
+        ),
+    ] {
+        let arguments: Vec<_> = ["compare"].into_iter().chain(arguments).collect();
+        let (code, _, errors) = perf(&arguments);
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// A browser that draws without a screen.
+fn browser() -> Result<String, String> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let works = |name: &&str| {
+        Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    names
+        .iter()
+        .find(|name| works(name))
+        .map(|name| (*name).to_owned())
+        .ok_or_else(|| "chromium".to_owned())
+}
+
+/// What it draws is looked at by people; that it draws more than an empty page is seen by the picture's size.
+fn a_browser_draws_the_page() {
+    let folder = scratch("browser");
+    let (page, picture) = (folder.join("page.html"), folder.join("page.png"));
+    let (one, other) =
+        (side(&folder, "one", "all_reduce", 1.0), side(&folder, "other", "all_reduce", 2.0));
+    let (code, _, errors) = perf(&["compare", &one, &other, "--report", page.to_str().unwrap()]);
+    assert_eq!(code, 0, "{errors}");
+    let draw = |page: &Path| {
+        let mut command = Command::new(browser().unwrap());
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,1400"]);
+        command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
+        command.arg(format!("--screenshot={}", picture.display()));
+        let output = command.arg(format!("file://{}", page.display())).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::metadata(&picture).unwrap().len()
+    };
+    let empty = folder.join("empty.html");
+    fs::write(&empty, "<!doctype html><title>x</title>").unwrap();
+    let (whole, nothing) = (draw(&page), draw(&empty));
+    assert!(whole > 4 * nothing, "{whole} bytes, and {nothing} of an empty page");
+    fs::remove_dir_all(folder).unwrap();
+}

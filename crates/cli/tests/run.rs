@@ -1,0 +1,56 @@
+//! `ironrail run`: output, codes, and who is killed.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+fn run(ranks: usize, script: &str) -> (i32, String, String, Duration) {
+    let begun = Instant::now();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["run", "-n", &ranks.to_string(), "--", "sh", "-c", script]);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr), begun.elapsed())
+}
+
+/// Only what would never end takes so long.
+const HANGS: Duration = Duration::from_secs(30);
+
+#[test]
+fn every_line_has_its_rank_and_every_rank_its_variables() {
+    let (code, out, errors, _) =
+        run(3, "echo $RANK of $WORLD_SIZE; echo bad >&2; test -n \"$IRON_GROUP_MEETING\"");
+    assert_eq!(code, 0, "{errors}");
+    let mut lines: Vec<_> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] 0 of 3", "[1] 1 of 3", "[2] 2 of 3"]);
+    assert_eq!(errors.lines().filter(|line| line.ends_with("] bad")).count(), 3);
+}
+
+#[test]
+fn the_first_code_that_is_not_0_wins_and_the_rest_is_killed() {
+    let (code, _, errors, took) = run(3, "test $RANK = 1 && exit 7; exec sleep 600");
+    assert_eq!(code, 7, "{errors}");
+    assert!(errors.contains("rank 1 ended with code 7"), "{errors}");
+    assert!(took < HANGS, "{took:?}");
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_job_with_its_signal() {
+    let (code, _, errors, took) = run(2, "test $RANK = 0 && kill -9 $$; exec sleep 600");
+    assert_eq!(code, 137, "{errors}");
+    assert!(errors.contains("rank 0 died of signal 9"), "{errors}");
+    assert!(took < HANGS, "{took:?}");
+}
+
+#[test]
+fn a_program_that_is_not_there_and_a_wrong_number_are_code_2() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    let output = command.args(["run", "-n", "2", "--", "/no/such/program"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("/no/such/program cannot be started"), "{errors}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    let output = command.args(["run", "-n", "0", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

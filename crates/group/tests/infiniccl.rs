@@ -1,0 +1,383 @@
+//! What InfiniCCL's send and receive and its collectives do, and what their reviewers asked for: cases T-I1 to T-I15 of docs/group.md.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+#![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ironrail_group::check;
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
+use ironrail_group::loader::{Complex64, DataType, Element, Op};
+use ironrail_group::messages::Any;
+use ironrail_group::with_element;
+use support::{library, ranks};
+
+const MEBI: usize = 1 << 20;
+
+#[test]
+fn t_i1_send_and_receive_bring_every_element() {
+    ranks(&library(), 2, |group| {
+        let mut data = vec![if group.rank() == 0 { 7.0_f32 } else { 0.0 }; MEBI];
+        if group.rank() == 0 {
+            group.send(&data, 1, 0).unwrap();
+        } else {
+            assert_eq!(group.recv(&mut data, 0, 0).unwrap().count, MEBI);
+        }
+        assert!(data.iter().all(|value| *value == 7.0));
+    });
+}
+
+#[test]
+fn t_i2_to_t_i6_collectives_of_a_number_per_rank() {
+    ranks(&library(), 4, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        let own = vec![rank as f32 + 1.0; MEBI];
+        let sum = (size * (size + 1) / 2) as f32;
+        let mut all = own.clone();
+        group.all_reduce(&mut all, Op::Sum).unwrap();
+        assert!(all.iter().all(|value| *value == sum), "T-I2");
+        let mut root = vec![-1.0; MEBI];
+        group.reduce(&own, (rank == 0).then_some(&mut root[..]), Op::Sum, 0).unwrap();
+        assert!(root.iter().all(|value| *value == if rank == 0 { sum } else { -1.0 }), "T-I3");
+        let mut blocks = vec![0.0; size * MEBI];
+        group.all_gather(&own, &mut blocks).unwrap();
+        let right = |blocks: &[f32]| {
+            blocks.chunks(MEBI).enumerate().all(|(s, b)| b.iter().all(|v| *v == s as f32 + 1.0))
+        };
+        assert!(right(&blocks), "T-I4 all_gather");
+        blocks.fill(0.0);
+        group.gather(&own, (rank == 3).then_some(&mut blocks[..]), 3).unwrap();
+        assert!(rank != 3 || right(&blocks), "T-I4 gather");
+        let mut block = vec![0.0; MEBI];
+        group.scatter((rank == 3).then_some(&blocks[..]), &mut block, 3).unwrap();
+        assert_eq!(block, own, "T-I5");
+        let input = vec![rank as f32 + 1.0; size * MEBI];
+        group.reduce_scatter(&input, &mut block, Op::Sum).unwrap();
+        assert!(block.iter().all(|value| *value == sum), "T-I6");
+    });
+}
+
+#[test]
+fn t_i7_all_to_all_puts_every_block_in_its_place() {
+    const EACH: usize = 256 << 10;
+    ranks(&library(), 3, |group| {
+        let (me, size) = (group.rank(), group.size());
+        let value = |from: usize, to: usize| (from * 1000 + to) as f32;
+        let input: Vec<f32> =
+            (0..size).flat_map(|to| std::iter::repeat_n(value(me, to), EACH)).collect();
+        let mut output = vec![0.0; size * EACH];
+        group.all_to_all(&input, &mut output).unwrap();
+        for (from, block) in output.chunks(EACH).enumerate() {
+            assert!(block.iter().all(|found| *found == value(from, me)));
+        }
+        // Ragged: rank r sends r + 1 elements to rank 0, r + 2 to rank 1, and so on.
+        let sends: Vec<usize> = (0..size).map(|to| (me + to + 1) * 10_000).collect();
+        let (mut ragged, mut came) = (Vec::new(), vec![0.0_f32; sends.iter().sum()]);
+        sends.iter().enumerate().for_each(|(to, len)| {
+            ragged.extend(std::iter::repeat_n(value(me, to), *len));
+        });
+        group.all_to_all_v(&ragged, &sends, &mut came, &sends).unwrap();
+        let mut rest = &came[..];
+        for (from, len) in sends.iter().enumerate() {
+            let (block, after) = rest.split_at(*len);
+            assert!(block.iter().all(|found| *found == value(from, me)));
+            rest = after;
+        }
+    });
+}
+
+#[test]
+fn t_i8_a_broadcast_is_out_of_place_or_in_place() {
+    ranks(&library(), 3, |group| {
+        for (root, count) in [(0, 10), (1, 5_000), (2, MEBI)] {
+            let given = vec![root as f32 + 0.5; count];
+            let mut output = vec![0.0; count];
+            let is_root = group.rank() == root;
+            group.broadcast_into(is_root.then_some(&given[..]), &mut output, root).unwrap();
+            assert_eq!(output, given);
+            let mut data = if is_root { given.clone() } else { vec![0.0; count] };
+            group.broadcast(&mut data, root).unwrap();
+            assert_eq!(data, given);
+        }
+    });
+}
+
+/// A byte for each place.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| u8::try_from(((i.wrapping_mul(2_654_435_761) >> 7) % 251) ^ (seed % 251)).unwrap())
+        .collect()
+}
+
+#[test]
+fn t_i9_a_ping_pong_of_every_size_keeps_every_byte() {
+    let sizes = [0, 1, 4095, 4096, 4097, 16_383, 16_384, 16_385, 1 << 16, MEBI, 64 * MEBI];
+    ranks(&library(), 2, move |group| {
+        for (turn, len) in sizes.into_iter().enumerate() {
+            let (ping, pong) = (pattern(turn, len), pattern(turn + 100, len));
+            let mut into = vec![0; len];
+            if group.rank() == 0 {
+                group.send(&ping, 1, 3).unwrap();
+                group.recv(&mut into, 1, 4).unwrap();
+                assert!(into == pong, "{len}");
+            } else {
+                group.recv(&mut into, 0, 3).unwrap();
+                assert!(into == ping, "{len}");
+                group.send(&pong, 0, 4).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn t_i10_a_rank_that_is_none_is_refused_at_once_and_hurts_nobody() {
+    ranks(&library(), 2, |group| {
+        let mut data = [1_i32; 8];
+        let begun = Instant::now();
+        for rank in [2, usize::MAX] {
+            for refused in [
+                group.send(&data, rank, 0),
+                group.recv(&mut data, rank, 0).map(drop),
+                group.broadcast(&mut data, rank),
+                group.reduce_in_place(&mut data, Op::Sum, rank),
+                group.group(|block| block.send(&[1_i32], rank, 0)),
+            ] {
+                assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+            }
+        }
+        // A millisecond each, and as much again for a machine that is busy.
+        assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
+        group.all_reduce(&mut data, Op::Sum).unwrap();
+        assert_eq!(data, [2; 8]);
+    });
+}
+
+#[test]
+fn t_i11_an_operation_that_a_type_has_not_is_refused_before_anything_moves() {
+    ranks(&library(), 2, |group| {
+        let mut data = [Complex64 { re: 1.0, im: 2.0 }; 4];
+        for op in [Op::Min, Op::Max] {
+            let refused = group.all_reduce(&mut data, op);
+            assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        }
+        let mut short = [Complex64::default(); 3];
+        let refused = group.all_reduce_into(&data, &mut short, Op::Sum);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        group.all_reduce(&mut data, Op::Sum).unwrap();
+        assert_eq!(data, [Complex64 { re: 2.0, im: 4.0 }; 4]);
+    });
+}
+
+#[test]
+fn t_i12_no_elements_are_no_message_and_the_next_one_matches() {
+    ranks(&library(), 2, |group| {
+        let none: [u16; 0] = [];
+        if group.rank() == 0 {
+            group.send(&none, 1, 9).unwrap();
+            group.send(&[77_u16], 1, 9).unwrap();
+        } else {
+            assert_eq!(group.recv(&mut [0_u16; 0], 0, 9).unwrap().count, 0);
+            let mut next = [0_u16];
+            group.recv(&mut next, 0, 9).unwrap();
+            assert_eq!(next, [77]);
+        }
+        group.all_reduce::<f32>(&mut [], Op::Sum).unwrap();
+        group.broadcast::<f32>(&mut [], 1).unwrap();
+    });
+}
+
+/// Two ranks of 2 GiB each, twice: where a machine has not that much memory, it says so.
+#[test]
+fn t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte() {
+    const LEN: usize = (2 << 30) + 3;
+    const BLOCK: usize = 1 << 16;
+    let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = free.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = free.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    if kib.is_some_and(|kib| kib < 6 << 20) {
+        assert!(std::env::var_os("IRONRAIL_TEST_WHOLE").is_none(), "less than 6 GiB of memory");
+        return;
+    }
+    ranks(&library(), 2, |group| {
+        // The block's number is in its first bytes, so that one in another's place is seen.
+        let blocks = pattern(5, BLOCK);
+        let mut data = group.buffer::<u8>(LEN).unwrap();
+        let fill = |data: &mut [u8], seed: usize| {
+            for (number, block) in data.chunks_mut(BLOCK).enumerate() {
+                block.copy_from_slice(&blocks[..block.len()]);
+                let mark = (number + seed).to_le_bytes();
+                let len = block.len().min(8);
+                block[..len].copy_from_slice(&mark[..len]);
+            }
+        };
+        let right = |data: &[u8], seed: usize| {
+            data.chunks(BLOCK).enumerate().all(|(number, block)| {
+                let (mark, len) = ((number + seed).to_le_bytes(), block.len().min(8));
+                block[..len] == mark[..len] && block[len..] == blocks[len..block.len()]
+            })
+        };
+        if group.rank() == 0 {
+            fill(&mut data, 3);
+            group.send(&data, 1, 1).unwrap();
+            data.fill(0);
+            group.broadcast(&mut data, 1).unwrap();
+            assert!(right(&data, 9));
+        } else {
+            assert_eq!(group.recv(&mut data, 0, 1).unwrap().count, LEN);
+            assert!(right(&data, 3));
+            fill(&mut data, 9);
+            group.broadcast(&mut data, 1).unwrap();
+        }
+    });
+}
+
+#[test]
+fn t_i14_more_elements_than_fit_memory_are_refused_without_an_allocation() {
+    ranks(&library(), 1, |group| {
+        let refused = group.buffer::<f64>(usize::MAX / 2).map(drop);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        let lens = [usize::MAX];
+        let refused = group.all_to_all_v::<f64>(&[], &lens, &mut [], &lens);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+    });
+}
+
+fn reduced<T: Element>(group: &Group, op: Op, count: usize) {
+    let ranks = group.size();
+    let sample = |rank, index| check::sample::<T>(op, rank, index, 2);
+    let mut data: Vec<T> = (0..count).map(|index| sample(group.rank(), index)).collect();
+    group.all_reduce(&mut data, op).unwrap();
+    for (index, found) in data.iter().enumerate() {
+        let mut whole = [sample(0, index)];
+        (1..ranks).for_each(|rank| T::reduce(op, &mut whole, &[sample(rank, index)]));
+        if op == Op::Avg {
+            T::divide(&mut whole, u32::try_from(ranks).unwrap());
+        }
+        assert_eq!(*found, whole[0], "{} {op} {count} {index}", T::TYPE);
+    }
+}
+
+#[test]
+fn t_i15_every_type_is_reduced_by_every_operation() {
+    ranks(&library(), 3, |group| {
+        for kind in DataType::ALL {
+            for op in Op::ALL.into_iter().filter(|op| kind.supports(*op)) {
+                for count in [1, 7, 1023, 65_537] {
+                    with_element!(kind, T => reduced::<T>(&group, op, count));
+                }
+            }
+        }
+    });
+}
+
+/// I-10: with MPI's bytes for a type that MPI lacks, only half of them moved.
+#[test]
+fn every_type_is_moved_whole_by_every_collective() {
+    fn moved<T: Element>(group: &Group) {
+        let (rank, size, each) = (group.rank(), group.size(), 1000);
+        let of = |rank: usize, count: usize| -> Vec<T> {
+            (0..count).map(|index| check::sample(Op::Sum, rank, index, 4)).collect()
+        };
+        let own = of(rank, each);
+        let mut all = of(9, each * size);
+        group.all_gather(&own, &mut all).unwrap();
+        (0..size).for_each(|r| assert_eq!(all[r * each..(r + 1) * each], of(r, each)[..]));
+        let mut exchanged = of(9, each * size);
+        group.all_to_all(&of(rank, each * size), &mut exchanged).unwrap();
+        for r in 0..size {
+            let theirs = of(r, each * size);
+            let block = &theirs[rank * each..(rank + 1) * each];
+            assert_eq!(exchanged[r * each..(r + 1) * each], *block, "{}", T::TYPE);
+        }
+        let mut block = of(9, each);
+        group.scatter((rank == 1).then_some(&all[..]), &mut block, 1).unwrap();
+        assert_eq!(block, own);
+        let mut gathered = of(9, each * size);
+        group.gather(&own, (rank == 2).then_some(&mut gathered[..]), 2).unwrap();
+        assert!(rank != 2 || gathered == all);
+        let mut whole = of(rank, each);
+        group.broadcast(&mut whole, 0).unwrap();
+        assert_eq!(whole, of(0, each));
+    }
+    ranks(&library(), 3, |group| {
+        for kind in DataType::ALL {
+            with_element!(kind, T => moved::<T>(&group));
+        }
+    });
+}
+
+/// I-13: it deadlocked beyond the eager size.
+#[test]
+fn a_message_to_oneself_needs_a_block_or_a_request() {
+    ranks(&library(), 2, |group| {
+        let (rank, data) = (group.rank(), vec![3_u8; MEBI]);
+        let refused = group.send(&data, rank, 0);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        let mut into = vec![0_u8; MEBI];
+        group
+            .group(|block| {
+                block.send(&data, rank, 5)?;
+                block.recv(&mut into, rank, 5)
+            })
+            .unwrap();
+        assert_eq!(into, data);
+        let sending = group.isend(data, rank, 6).unwrap();
+        let receiving = group.irecv(vec![0_u8; MEBI], Any, Any).unwrap();
+        let (into, came) = receiving.wait().unwrap();
+        assert_eq!((into, came.source, came.tag), (sending.wait().unwrap(), rank, 6));
+    });
+}
+
+/// I-14: two ranks that both send first.
+#[test]
+fn exchanges_of_any_order_are_safe_in_a_block() {
+    ranks(&library(), 4, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        let own = vec![u32::try_from(rank).unwrap(); 100_000];
+        let mut into = vec![vec![0_u32; 100_000]; size];
+        group
+            .group(|block| {
+                (0..size).try_for_each(|peer| block.send(&own, peer, 1))?;
+                into.iter_mut().enumerate().rev().try_for_each(|(r, data)| block.recv(data, r, 1))
+            })
+            .unwrap();
+        for (from, data) in into.iter().enumerate() {
+            assert!(data.iter().all(|value| *value as usize == from));
+        }
+        // And as requests, by tags, the last first.
+        let sends: Vec<_> = (0..8_u32)
+            .map(|tag| group.isend(vec![tag; 30_000], (rank + 1) % size, tag).unwrap())
+            .collect();
+        for tag in (0..8_u32).rev() {
+            let mut data = vec![0_u32; 30_000];
+            group.recv(&mut data, (rank + size - 1) % size, tag).unwrap();
+            assert!(data.iter().all(|value| *value == tag));
+        }
+        sends.into_iter().for_each(|send| assert_eq!(send.wait().unwrap().len(), 30_000));
+    });
+}
+
+#[test]
+fn a_message_that_a_receive_cannot_take_is_its_error_and_the_next_one_comes() {
+    ranks(&library(), 2, |group| {
+        for count in [10, 50_000] {
+            if group.rank() == 0 {
+                group.send(&vec![1_u32; count], 1, 1).unwrap();
+                group.send(&vec![2_u32; count], 1, 1).unwrap();
+                group.send(&vec![3_u32; count], 1, 1).unwrap();
+            } else {
+                let mut small = vec![9_u32; count / 2];
+                let refused = group.recv(&mut small, 0, 1).unwrap_err();
+                assert!(matches!(refused, GroupError::TooLong { source: 0, .. }), "{refused}");
+                assert!(small.iter().all(|value| *value == 9));
+                let mut other = vec![9.0_f32; count];
+                let refused = group.recv(&mut other, 0, 1).unwrap_err();
+                assert!(matches!(refused, GroupError::OtherType { .. }), "{refused}");
+                let (data, came) = group.recv_vec::<u32>(Any, 1).unwrap();
+                assert_eq!((data, came.count), (vec![3; count], count));
+            }
+        }
+    });
+}

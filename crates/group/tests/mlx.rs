@@ -1,0 +1,480 @@
+//! What MLX's distributed backend does, and what its issues ask for: cases T-M1 to T-M11 of docs/group.md; T-M10 stands in src/start.rs and
+//! src/devices.rs, what of it needs a network here.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+#![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
+
+mod support;
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironrail_group::bootstrap::{Bootstrap, Hub, Meeting, Remote};
+use ironrail_group::check;
+use ironrail_group::error::GroupError;
+use ironrail_group::group::{Builder, Group};
+use ironrail_group::launch::MEETING_VARIABLE;
+use ironrail_group::loader::{Complex64, DataType, Element, Op, bf16, f16};
+use ironrail_group::start::Start;
+use ironrail_group::tuning::Algorithm;
+use ironrail_group::with_element;
+use support::{WAIT, library, ranks, ranks_within};
+
+/// Numbers from 0 to 10, the same for a rank and an index everywhere.
+fn uniform(rank: usize, index: usize) -> f32 {
+    let mixed = (rank as u64 * 0x9E37_79B9 + index as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    (mixed >> 40) as f32 / (1 << 24) as f32 * 10.0
+}
+
+#[test]
+fn t_m1_sums_are_close_and_extremes_exact() {
+    fn near<T: Element>(group: &Group, make: fn(f32) -> T, back: fn(T) -> f32, tolerance: f32) {
+        for count in [7, 10, 1024, 1 << 18] {
+            let own = |rank: usize| (0..count).map(move |i| make(uniform(rank, i)));
+            let mut sum: Vec<T> = own(group.rank()).collect();
+            group.all_reduce(&mut sum, Op::Sum).unwrap();
+            for (index, found) in sum.iter().enumerate() {
+                let all = (0..group.size()).map(|rank| f64::from(back(make(uniform(rank, index)))));
+                let whole: f64 = all.sum();
+                let off = (f64::from(back(*found)) - whole).abs();
+                assert!(off <= f64::from(tolerance) * whole.max(1.0), "{index}");
+            }
+            if !T::TYPE.supports(Op::Max) {
+                continue;
+            }
+            for (op, pick) in [(Op::Max, f32::max as fn(f32, f32) -> f32), (Op::Min, f32::min)] {
+                let mut data: Vec<T> = own(group.rank()).collect();
+                group.all_reduce(&mut data, op).unwrap();
+                for (index, found) in data.iter().enumerate() {
+                    let all = (0..group.size()).map(|rank| back(make(uniform(rank, index))));
+                    assert_eq!(back(*found), all.reduce(pick).unwrap());
+                }
+            }
+        }
+    }
+    ranks(&library(), 4, |group| {
+        near::<f32>(&group, |v| v, |v| v, 1e-6);
+        near::<f16>(&group, f16::from_f32, f16::to_f32, 5e-3);
+        near::<bf16>(&group, bf16::from_f32, bf16::to_f32, 1e-1);
+        near::<Complex64>(&group, |v| Complex64 { re: v, im: -v }, |v| v.re, 1e-6);
+    });
+}
+
+#[test]
+fn t_m2_all_gather_of_ones_is_ones() {
+    ranks(&library(), 4, |group| {
+        for kind in DataType::ALL {
+            with_element!(kind, T => {
+                let one = T::from_small(1);
+                let mut all = vec![T::from_small(0); 16 * group.size()];
+                group.all_gather(&[one; 16], &mut all).unwrap();
+                assert!(all.iter().all(|value| *value == one));
+            });
+        }
+    });
+}
+
+#[test]
+fn t_m3_messages_of_differing_sizes_follow_each_other_without_a_barrier() {
+    ranks(&library(), 4, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let of = |rank: usize, len: usize, turn: usize| -> Vec<u8> {
+            (0..len).map(|i| u8::try_from((i * 31 + rank * 7 + turn) % 251).unwrap()).collect()
+        };
+        for round in 0..3 {
+            for (turn, len) in
+                [0, 1, 4095, 4096, 4097, 8191, 8192, 8193, 12_289].into_iter().enumerate()
+            {
+                let (own, mut into) = (of(rank, len, turn + round), vec![0; len]);
+                if rank.is_multiple_of(2) {
+                    group.send(&own, next, 0).unwrap();
+                    group.recv(&mut into, previous, 0).unwrap();
+                } else {
+                    group.recv(&mut into, previous, 0).unwrap();
+                    group.send(&own, next, 0).unwrap();
+                }
+                assert_eq!(into, of(previous, len, turn + round));
+            }
+        }
+        for kind in DataType::ALL {
+            for count in [7, 10, 1024, 1 << 16] {
+                with_element!(kind, T => {
+                    let of = |rank| -> Vec<T> {
+                        (0..count).map(|i| check::sample(Op::Sum, rank, i, 3)).collect()
+                    };
+                    let mut into = vec![T::from_small(0); count];
+                    group.sendrecv(&of(rank), next, &mut into, previous, 1).unwrap();
+                    assert_eq!(into, of(previous));
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn t_m4_a_ball_that_doubles_ten_times() {
+    let ends = ranks(&library(), 2, |group| {
+        let (rank, mut ball) = (group.rank(), vec![1.0_f32; 10]);
+        for turn in 0..10 {
+            if turn % 2 == rank {
+                ball.iter_mut().for_each(|value| *value *= 2.0);
+                group.send(&ball, 1 - rank, 0).unwrap();
+            } else {
+                group.recv(&mut ball, 1 - rank, 0).unwrap();
+            }
+        }
+        // The last to double is rank 1, and rank 0 receives it.
+        assert!(ball.iter().all(|value| *value == ball[0]));
+        ball[0]
+    });
+    assert_eq!(ends, [1024.0, 1024.0]);
+}
+
+#[test]
+fn t_m5_the_order_of_addition_is_the_same_on_every_rank_and_in_every_run() {
+    for size in [2, 3, 4] {
+        let all = ranks(&library(), size, move |group| {
+            let mut found = Vec::new();
+            for count in [5, 3_000, 70_001] {
+                let own: Vec<f32> = (0..count)
+                    .map(|i| {
+                        [1e8, 1.0, -1e8, 3.5, 1e-3][(i + group.rank()) % 5]
+                            * uniform(group.rank(), i)
+                    })
+                    .collect();
+                for algorithm in Algorithm::ALL.into_iter().filter(|way| way.takes(size)) {
+                    let mut first: Vec<u32> = Vec::new();
+                    for run in 0..100 {
+                        let mut sum = vec![0.0_f32; count];
+                        group.all_reduce_by(algorithm, &own, &mut sum, Op::Sum).unwrap();
+                        let bits: Vec<u32> = sum.iter().map(|value| value.to_bits()).collect();
+                        if run == 0 {
+                            first = bits;
+                        } else {
+                            assert!(first == bits, "{algorithm} {count}");
+                        }
+                        if count > 10_000 && run == 9 {
+                            break;
+                        }
+                    }
+                    found.push(first);
+                }
+            }
+            found
+        });
+        assert!(all.iter().all(|found| *found == all[0]), "{size} ranks");
+    }
+}
+
+#[test]
+fn t_m6_groups_are_split_by_color_and_ranked_by_key() {
+    ranks(&library(), 8, |group| {
+        let rank = group.rank();
+        let color = |of: usize| Some(u32::try_from(of).unwrap());
+        let stride = group.split(color(rank % 2), 0).unwrap().unwrap();
+        assert_eq!((stride.size(), stride.rank()), (4, rank / 2));
+        let pair = group.split(color(rank / 2), 0).unwrap().unwrap();
+        assert_eq!((pair.size(), pair.rank()), (2, rank % 2));
+        let mut sum = [i32::try_from(rank).unwrap()];
+        pair.all_reduce(&mut sum, Op::Sum).unwrap();
+        let mut all = [0; 4];
+        stride.all_gather(&sum, &mut all).unwrap();
+        assert_eq!(all, [1, 5, 9, 13]);
+        // Backwards, and without rank 7.
+        let key = -i64::try_from(rank).unwrap();
+        let most = group.split((rank != 7).then_some(0), key).unwrap();
+        assert_eq!(most.map(|most| (most.size(), most.rank())), (rank != 7).then(|| (7, 6 - rank)));
+        // A tag is its group's: the same pair, the same tag, two groups.
+        let peer = 1 - pair.rank();
+        let far = if rank.is_multiple_of(2) { rank + 1 } else { rank - 1 };
+        let requests =
+            (group.isend(vec![1_u8], far, 5).unwrap(), pair.isend(vec![2_u8], peer, 5).unwrap());
+        let mut got = [0_u8];
+        pair.recv(&mut got, peer, 5).unwrap();
+        assert_eq!(got, [2]);
+        group.recv(&mut got, far, 5).unwrap();
+        assert_eq!(got, [1]);
+        requests.0.wait().unwrap();
+        requests.1.wait().unwrap();
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn t_m7_reduce_scatter_deals_evenly_or_not_at_all() {
+    ranks(&library(), 3, |group| {
+        for each in [1, 1000, 100_001] {
+            let input: Vec<i64> =
+                (0..3 * each).map(|i| i64::try_from(i * (group.rank() + 1)).unwrap()).collect();
+            let mut output = vec![0; each];
+            group.reduce_scatter(&input, &mut output, Op::Sum).unwrap();
+            let first = group.rank() * each;
+            assert!(output.iter().zip(first..).all(|(v, i)| *v == i64::try_from(i * 6).unwrap()));
+            let mut data = input.clone();
+            group.reduce_scatter_in_place(&mut data, Op::Sum).unwrap();
+            assert_eq!(data[first..first + each], output);
+            assert_eq!(data[..first], input[..first]);
+        }
+        let refused = group.reduce_scatter_in_place(&mut [1_i32; 10], Op::Sum);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+    });
+}
+
+#[test]
+fn t_m8_counts_that_cannot_be_dealt_evenly_are_right_in_place_and_out_of_place() {
+    const COUNT: usize = 10_000_001;
+    ranks(&library(), 3, |group| {
+        let own: Vec<f32> = (0..COUNT).map(|i| (i % 1000 + group.rank()) as f32).collect();
+        let right =
+            |data: &[f32]| data.iter().enumerate().all(|(i, v)| *v == (i % 1000 * 3 + 3) as f32);
+        for algorithm in [Algorithm::Mesh, Algorithm::Ring] {
+            let mut output = vec![0.0; COUNT];
+            group.all_reduce_by(algorithm, &own, &mut output, Op::Sum).unwrap();
+            assert!(right(&output), "{algorithm}");
+        }
+        let mut data = group.buffer::<f32>(COUNT).unwrap();
+        data.copy_from_slice(&own);
+        group.all_reduce(&mut data, Op::Sum).unwrap();
+        assert!(right(&data));
+    });
+}
+
+/// One rank of the job of the next tests: it sums 64 MiB until something is wrong, and says what, or waits in a barrier.
+#[test]
+fn a_rank_of_a_job_that_another_test_starts() {
+    let Ok(Ok(meeting)) = std::env::var(MEETING_VARIABLE).map(|text| text.parse::<Meeting>())
+    else {
+        return;
+    };
+    let place = Remote::join(meeting, WAIT).unwrap();
+    let group = Builder::new(&library()).timeout(DEADLINE).join(place).unwrap();
+    let mut data = group.buffer::<f32>(16 << 20).unwrap();
+    group.all_reduce(&mut data[..1000], Op::Sum).unwrap();
+    group.meet(&[]).unwrap();
+    let ended = loop {
+        if let Err(why) = group.all_reduce(&mut data, Op::Max) {
+            break why;
+        }
+    };
+    let again = group.barrier().unwrap_err().to_string();
+    assert_eq!(again, ended.to_string(), "the first cause is said again");
+    let code = match ended {
+        GroupError::PeerLost { rank: 2, .. } => LOST,
+        GroupError::Timeout { peers, .. } if peers == [2] => TIMED_OUT,
+        other => panic!("{other}"),
+    };
+    drop(group);
+    std::process::exit(code);
+}
+
+const DEADLINE: Duration = Duration::from_secs(4);
+const LOST: i32 = 41;
+const TIMED_OUT: i32 = 42;
+
+struct Job(Vec<Child>);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn signalled(signal: &str) -> (Vec<i32>, Duration) {
+    let this = std::env::current_exe().unwrap();
+    let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 4, WAIT).unwrap();
+    let start = |rank| {
+        Command::new(&this)
+            .args(["a_rank_of_a_job_that_another_test_starts", "--exact", "--nocapture"])
+            .env(MEETING_VARIABLE, hub.meeting(rank).to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut job = Job((0..4).map(start).collect());
+    // They are in the middle of it when they have used the processor for a while.
+    let busy = |child: &Child| {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+        stat.split_whitespace().nth(13).and_then(|ticks| ticks.parse().ok()).unwrap_or(0_u64) > 40
+    };
+    let begun = Instant::now();
+    while !job.0.iter().all(busy) {
+        assert!(begun.elapsed() < WAIT, "the ranks do nothing");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let id = job.0[2].id().to_string();
+    assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    let begun = Instant::now();
+    let mut codes = Vec::new();
+    for rank in [0, 1, 3] {
+        codes.push(job.0[rank].wait().unwrap().code().unwrap_or(-1));
+    }
+    (codes, begun.elapsed())
+}
+
+#[test]
+fn t_m9_a_rank_that_is_killed_is_lost_to_all_others() {
+    let (codes, took) = signalled("-KILL");
+    assert_eq!(codes, [LOST; 3]);
+    assert!(took < DEADLINE + SLACK, "{took:?}");
+}
+
+#[test]
+fn t_m9_a_rank_that_is_stopped_is_named_by_all_others_by_the_deadline() {
+    let (codes, took) = signalled("-STOP");
+    assert_eq!(codes, [TIMED_OUT; 3]);
+    assert!(took < DEADLINE + SLACK, "{took:?}");
+}
+
+/// What a machine with other work may add, and the plugin's own close.
+const SLACK: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_barrier_says_who_did_not_arrive() {
+    let said = ranks_within(&library(), 3, Duration::from_secs(2), |group| {
+        group.all_reduce(&mut [1.0_f32], Op::Sum).unwrap();
+        if group.rank() == 1 {
+            // It is busy elsewhere, for longer than the others wait.
+            return (0..100).find_map(|_| {
+                thread::sleep(Duration::from_millis(100));
+                group.send(&[1_u8], 0, 1).err().map(|why| why.to_string())
+            });
+        }
+        Some(group.barrier().unwrap_err().to_string())
+    });
+    for rank in [0, 2] {
+        let said = said[rank].as_deref().unwrap();
+        assert!(said.contains("rank 1, which did not arrive"), "{said}");
+    }
+}
+
+#[test]
+fn an_abort_frees_everybody_and_names_who_did_it() {
+    let said = ranks(&library(), 3, |group| {
+        group.all_reduce(&mut [1.0_f32], Op::Sum).unwrap();
+        if group.rank() == 0 {
+            let other = group.clone();
+            let aborts = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                other.abort();
+            });
+            let mut data = [0_u8];
+            let ended = group.recv(&mut data, 1, 99).unwrap_err();
+            aborts.join().unwrap();
+            return ended;
+        }
+        group.barrier().unwrap_err()
+    });
+    for error in said {
+        assert!(matches!(error, GroupError::Aborted { rank: 0 }), "{error}");
+    }
+}
+
+#[test]
+fn ranks_that_call_different_collectives_are_told_instead_of_hanging() {
+    let said = ranks_within(&library(), 2, Duration::from_secs(3), |group| {
+        group.barrier().unwrap();
+        let mut data = vec![1_i32; 10];
+        if group.rank() == 0 {
+            group.all_reduce(&mut data[..5], Op::Sum)
+        } else {
+            group.all_reduce(&mut data, Op::Sum)
+        }
+        .unwrap_err()
+    });
+    assert!(said.iter().any(|error| matches!(error, GroupError::Mismatch { .. })), "{said:?}");
+}
+
+#[test]
+fn t_m10_start_up_errors_are_one_line_each_and_end_every_rank() {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let hub = Hub::with_secret(loopback, 2, Duration::from_millis(500), 7).unwrap();
+    let first = hub.meeting(0);
+    let mut here = Remote::join(first, WAIT).unwrap();
+    let why = |meeting| Remote::join(meeting, WAIT).unwrap_err().to_string();
+    assert_eq!(why(first), "there are two ranks 0");
+    assert_eq!(why(Meeting { size: 3, ..hub.meeting(1) }), "rank 1 of 3 comes to a group of 2");
+    assert_eq!(
+        why(Meeting { secret: 8, ..hub.meeting(1) }),
+        "rank 1 has another join token than this group"
+    );
+    let why = here.barrier(WAIT).unwrap_err().to_string();
+    assert!(why.contains("ranks [1]"), "{why}");
+    // A port that is taken, and one where nobody listens.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let start = |rank: &str, address: &str| {
+        let (rank, address) = (rank.to_owned(), address.to_owned());
+        Start::from_variables(move |name| match name {
+            "PMI_RANK" => Some(rank.clone()),
+            "PMI_SIZE" => Some("2".to_owned()),
+            "IRONRAIL_GROUP_COORDINATOR" => Some(address.clone()),
+            _ => None,
+        })
+        .unwrap()
+    };
+    let why = start("0", &address).join(WAIT).unwrap_err().to_string();
+    assert!(why.contains("listening for ranks") && !why.contains('\n'), "{why}");
+    drop(taken);
+    let begun = Instant::now();
+    let why = start("1", &address).join(Duration::from_millis(300)).unwrap_err().to_string();
+    assert!(why.contains("joining the group") && begun.elapsed() < WAIT, "{why}");
+}
+
+#[test]
+fn ranks_meet_at_an_address_of_ipv6_by_a_token() {
+    let Ok(probe) = TcpListener::bind("[::1]:0") else { return };
+    let address = probe.local_addr().unwrap().to_string();
+    drop(probe);
+    let join = move |rank: usize| {
+        let address = address.clone();
+        thread::spawn(move || {
+            let start = Start::from_variables(|name| match name {
+                "RANK" => Some(rank.to_string()),
+                "WORLD_SIZE" => Some("2".to_owned()),
+                "IRONRAIL_GROUP_COORDINATOR" => Some(address.clone()),
+                "IRONRAIL_GROUP_TOKEN" => Some("sesame".to_owned()),
+                _ => None,
+            });
+            let (place, hub) = start.unwrap().join(WAIT).unwrap();
+            let group = Builder::new(&library()).join_with(place, hub).unwrap();
+            let mut sum = [1_u8];
+            group.all_reduce(&mut sum, Op::Sum).unwrap();
+            sum[0]
+        })
+    };
+    let both = [join(1), join(0)];
+    assert_eq!(both.map(|rank| rank.join().unwrap()), [2, 2]);
+}
+
+#[test]
+fn t_m11_a_group_of_one_copies_and_has_nobody_to_send_to() {
+    ranks(&library(), 1, |group| {
+        let own = [1.0_f32, 2.0, 3.0];
+        let mut output = [0.0; 3];
+        group.all_reduce_into(&own, &mut output, Op::Avg).unwrap();
+        assert_eq!(output, own);
+        for run in [Group::all_gather::<f32>, Group::all_to_all] {
+            output.fill(0.0);
+            run(&group, &own, &mut output).unwrap();
+            assert_eq!(output, own);
+        }
+        output.fill(0.0);
+        group.reduce_scatter(&own, &mut output, Op::Sum).unwrap();
+        assert_eq!(output, own);
+        group.broadcast(&mut output, 0).unwrap();
+        group.barrier().unwrap();
+        for peer in [0, 1] {
+            assert!(matches!(group.send(&own, peer, 0), Err(GroupError::InvalidArgument(_))));
+            assert!(matches!(
+                group.recv(&mut output, peer, 0),
+                Err(GroupError::InvalidArgument(_))
+            ));
+        }
+    });
+}
