@@ -18,7 +18,7 @@ pub trait RailKind: Debug + Copy + Send + Sync + sealed::Sealed + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {}
 
-/// Carries the plugin's own messages, into mailboxes that the plugin owns.
+/// Carries the plugin's own messages, into inboxes that the plugin owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {}
 

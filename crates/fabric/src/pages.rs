@@ -1,4 +1,4 @@
-//! Pages of our own, for mailboxes, messages and flush memory: the only memory that both we and NICs read and write.
+//! Pages of our own, for inboxes and shadows, messages and flush memory: the only memory that both we and NICs read and write.
 //!
 //! Nobody gets a reference into it, since peers change it at any time. Words are read and written as atomics, bytes through copies
 //! that are atomic word by word: what a peer is writing is seen half, never as undefined behaviour.
