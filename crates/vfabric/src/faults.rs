@@ -15,6 +15,8 @@ pub(crate) enum Fault {
     Reject(u64),
     /// `fail=5`: this operation ends in an error, and its bytes do not land.
     Fail(u64),
+    /// `vanish=5`: this operation ends well, and its bytes never land.
+    Vanish(u64),
     /// `fail_late=5`: this operation ends in an error although its bytes have landed.
     FailLate(u64),
     /// `delay=5:200`: this operation lands so much later (turns of progress, or ns in virtual time).
@@ -76,6 +78,7 @@ fn one(word: &str) -> Option<Fault> {
         }
         "reject" => Fault::Reject(value.parse().ok()?),
         "fail" => Fault::Fail(value.parse().ok()?),
+        "vanish" => Fault::Vanish(value.parse().ok()?),
         "fail_late" => Fault::FailLate(value.parse().ok()?),
         "lose" => Fault::Lose(value.parse().ok()?),
         "double" => {
@@ -104,13 +107,14 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
             Fault::Reject(3),
             Fault::Fail(5),
             Fault::FailLate(6),
+            Fault::Vanish(7),
             Fault::Delay(5, 200),
             Fault::Nic(NicAction::Stall, 1, 40),
             Fault::Nic(NicAction::Revive, 15, 3),

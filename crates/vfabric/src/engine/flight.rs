@@ -37,6 +37,8 @@ pub(crate) struct Operation {
     /// The user has read that.
     pub(super) told: bool,
     pub(super) fails_late: bool,
+    /// It ends well, and does nothing.
+    pub(super) vanishes: bool,
     pub(super) fate: Fate,
     /// So much later it lands.
     pub(super) delay: u64,
@@ -94,6 +96,10 @@ impl Engine {
             if self.faults.iter().any(late) {
                 self.counters.count("faults.fail_late");
                 operation.fails_late = true;
+            }
+            if self.faults.contains(&Fault::Vanish(number)) {
+                self.counters.count("faults.vanish");
+                operation.vanishes = true;
             }
             operation.delay = self.delay_of(number);
         }

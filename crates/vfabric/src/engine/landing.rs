@@ -38,6 +38,7 @@ impl Engine {
                 _ if !self.is_open(operation.target) => Err(Errno(sys::FI_EHOSTUNREACH)),
                 _ if self.is_dead(operation.target) => Err(Errno(sys::FI_EHOSTUNREACH)),
                 _ if self.is_dead(operation.initiator) => Err(Errno(sys::FI_ENETDOWN)),
+                _ if operation.vanishes => Ok(()),
                 Kind::Write => self.land_write(&mut operation),
                 Kind::Read => self.land_read(&mut operation),
                 Kind::Send => {

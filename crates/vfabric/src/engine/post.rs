@@ -175,6 +175,7 @@ impl Engine {
             reported: false,
             told: false,
             fails_late: false,
+            vanishes: false,
             fate: Fate::default(),
             delay: 0,
             held: None,
