@@ -225,6 +225,7 @@ impl Hands {
         };
         if let Some((channel, _)) = self.seats.get(slot.index()).copied() {
             self.operation_failed(channel, nic, Operation::Data, &failed.error);
+            self.news.lost.push(channel);
         }
         let event = flow::Event::WriteFailed { message, part, code: failed.error.errno };
         Some(Event::Connection { slot, generation, event })

@@ -49,6 +49,8 @@ pub(super) struct News {
     /// HELLOs, or garbage.
     pub(super) mail: Vec<Vec<u8>>,
     pub(super) ended: Vec<(ChannelId, Outcome)>,
+    /// Channels of which a part is lost: its receiver would wait for it for ever.
+    pub(super) lost: Vec<ChannelId>,
     pub(super) flushes: Vec<(u16, bool)>,
     pub(super) probes: Vec<super::operation::Attempt>,
     pub(super) failed_probes: Vec<super::operation::Attempt>,
@@ -62,6 +64,7 @@ impl News {
     fn is_none(&self) -> bool {
         self.mail.is_empty()
             && self.ended.is_empty()
+            && self.lost.is_empty()
             && self.flushes.is_empty()
             && self.probes.is_empty()
             && self.failed_probes.is_empty()
@@ -178,6 +181,7 @@ impl Hands {
         if let Some(peer) = self.peer_mut(channel) {
             peer.failed(cause);
         }
+        self.news.lost.push(channel);
         let event = proto::wire2::flow::Event::WriteFailed { message, part, code: 0 };
         self.queued.push_back(Event::Connection { slot, generation, event });
     }

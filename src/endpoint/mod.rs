@@ -214,7 +214,7 @@ impl Endpoint {
     /// What the loop has left to us.
     #[cold]
     fn attend(&mut self) {
-        let News { mail, ended, flushes, probes, failed_probes, strays, broken } =
+        let News { mail, ended, lost, flushes, probes, failed_probes, strays, broken } =
             std::mem::take(&mut self.hands.news);
         if let Some(cause) = broken {
             self.fail_all(cause.into());
@@ -229,6 +229,8 @@ impl Endpoint {
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
         mail.into_iter().for_each(|bytes| self.heard(&bytes));
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
+        let no_rail = proto::wire2::Cause::NoRail;
+        lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
         self.release_closed();
     }
 

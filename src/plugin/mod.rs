@@ -171,6 +171,9 @@ pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
         if let Some(comm) = comm {
             endpoint.inherits(listener, comm);
         }
+        if endpoint.needs_keeper() {
+            keeper::wake();
+        }
         Ok((comm, endpoint.waits_for()))
     })?;
     push_probe(waits_for);

@@ -145,6 +145,8 @@ impl Endpoint {
             return Ok(None);
         }
         (listening.waiting_since, listening.warned) = (None, false);
+        // Some providers send what is posted with a later poll, and NCCL may make none before its peer has connected.
+        self.needs_keeper = self.core.owes();
         let (channel, _) = self.hands.seats[slot.index()];
         let generation = self.comms.put(slot, Comm::new(Side::Receive, channel));
         Ok(Some(Handle::new(HandleKind::Receiver, self.number, generation, slot.number(), 0)))
