@@ -3,6 +3,8 @@
 #[path = "vfabric/gpu.rs"]
 mod gpu;
 mod support;
+#[path = "vfabric/together.rs"]
+mod together;
 #[path = "../crates/vfabric/tests/support/provider.rs"]
 mod vfabric;
 #[path = "vfabric/world.rs"]

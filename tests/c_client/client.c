@@ -364,7 +364,7 @@ static struct properties check_properties(int device)
     default:
         IN_ALL(found.v12); SINCE_V7(found.v12); SINCE_V8(found.v12); SINCE_V9(found.v12);
         REQUIRE(found.v12.maxMultiRequestSize == 1, "maxMultiRequestSize %d", found.v12.maxMultiRequestSize);
-        REQUIRE(found.v12.railId == -1 && found.v12.planeId == -1, "rail %d, plane %d", found.v12.railId, found.v12.planeId);
+        REQUIRE(found.v12.railId >= -1 && found.v12.planeId >= -1, "rail %d, plane %d", found.v12.railId, found.v12.planeId);
     }
     return result;
 }

@@ -1,22 +1,21 @@
 //! Messages that set connections up are lost, doubled and late: each connection comes about, once, and works.
 //!
 //! The two ends connect to each other at the same time, as ranks do. The fabric counts the messages: what is lost or doubled
-//! here is some request, reply or bye.
+//! here is some HELLO, QUERY or STATUS.
 
 use std::time::{Duration, Instant};
 
 use crate::support::calls::{Answer, Buffer, Handle, Object};
 use crate::support::stage::{Part, play, play_each};
-use crate::support::virtual_fabric::set;
+use crate::together::close_together;
 use crate::world::{End, World, provider};
 
 /// What a play may take on a machine that is busy with others.
 const BOUND: Duration = Duration::from_secs(300);
 /// What connections may take, though several of their messages in turn are lost.
 const WAIT: Duration = Duration::from_secs(60);
-/// Two requests, two replies and four byes.
-const MESSAGES: u64 = 8;
-const REQUESTS_AND_REPLIES: u64 = 4;
+/// Two HELLOs each way at the least. There may be more: letters are repeated by the clock.
+const MESSAGES: u64 = 4;
 /// So much later a second copy comes: when all is closed.
 const LATE: u64 = 20_000;
 /// In which byes have left and come.
@@ -60,20 +59,18 @@ fn survive(part: &Part, profile: &str) {
         each_fault(world, profile, "double", |_| format!("double={number}"));
         each_fault(world, profile, "double", |_| format!("double={number}:{LATE}"));
     }
-    // What the provider says it could not send is sent again, though it may have come.
-    for number in 1..=REQUESTS_AND_REPLIES {
-        each_fault(world, profile, "fail", |before| format!("fail={}", before + number));
-        each_fault(world, profile, "fail_late", |before| format!("fail_late={}", before + number));
-    }
+    // The first HELLO, which the provider says it could not send, is sent again, though it may have come.
+    each_fault(world, profile, "fail", |before| format!("fail={}", before + 1));
+    each_fault(world, profile, "fail_late", |before| format!("fail_late={}", before + 1));
     let mut fired = [0; 2];
     for seed in 1..=2 {
         let settings =
-            format!("profile={profile} nics=16 seed={seed} lose=100 double=300 eagain=200");
+            format!("profile={profile} nics=16 seed={seed} lose=300 double=300 eagain=200");
         world.fabric.configure(&settings);
         let ends = world.nets.map(End::open);
         let links = connect(&ends, CROWD);
         finish(&ends, links);
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
         let now = ["lose", "double"].map(|fault| number(world, fault));
         fired = [fired[0] + now[0], fired[1] + now[1]];
         world.fabric.is_clean();
@@ -89,11 +86,12 @@ fn number(world: World, fault: &str) -> u64 {
 fn each_fault(world: World, profile: &str, fault: &str, script: impl Fn(u64) -> String) {
     world.fabric.configure(&format!("profile={profile} nics=16"));
     let ends = world.nets.map(End::open);
+    assert_eq!(world.fabric.number("counter.messages"), 0);
     let script = script(world.fabric.number("counter.operations"));
     world.fabric.fault(&script);
     let links = connect(&ends, 1);
     finish(&ends, links);
-    ends.into_iter().for_each(End::close);
+    close_together(ends);
     assert_eq!(number(world, fault), 1, "{script}");
     world.fabric.is_clean();
 }
@@ -120,31 +118,7 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
         assert_eq!(number(world, "double"), 1);
         assert_eq!(world.fabric.number("open.operations"), 0, "the copy has come");
         ends[1].net.close_listen(link.listener).expect("closeListen");
-        ends.into_iter().for_each(End::close);
-        world.fabric.is_clean();
-    });
-}
-
-/// A receiver that has closed its end before its reply was read says so to whoever asks again.
-#[test]
-fn a_reply_that_is_lost_is_a_refusal_once_its_end_is_closed() {
-    play(&[provider()], BOUND, |part| {
-        let world = World::open(part, "efa", [1, 1]);
-        world.fabric.fault("lose=2");
-        let ends = world.nets.map(End::open);
-        let mut link = Link::new(&ends[1]);
-        link.is_accepted(&ends);
-        ends[1].net.close_recv(link.receive.expect("accepted")).expect("closeRecv");
-        let mut told = None;
-        within(WAIT, || {
-            ends[1].turn();
-            told = link.connect(&ends[0]).err();
-            told.is_some()
-        });
-        let said = told.expect("just told").said;
-        assert!(said[0].contains("has closed it since"), "{said:?}");
-        ends[1].net.close_listen(link.listener).expect("closeListen");
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
         world.fabric.is_clean();
     });
 }
@@ -169,7 +143,9 @@ fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {
                 "a request" => ends[1].turn(),
                 _ => back.send = back.send.or_else(|| back.connect(&ends[1]).expect("connect")),
             }
-            link.send = link.connect(&ends[0]).expect("connect");
+            if link.send.is_none() {
+                link.send = link.connect(&ends[0]).expect("connect");
+            }
             link.send.is_some()
         });
         assert_eq!(number(world, "lose"), 1);
@@ -178,23 +154,23 @@ fn a_reply_that_is_lost_comes_again_while_its_receiver_waits_for_anything() {
         ends[0].net.close_listen(back.listener).expect("closeListen");
         net.close_listen(link.listener).expect("closeListen");
         (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
         world.fabric.is_clean();
     });
 }
 
-/// A known weakness: what is lost is sent again by whoever is polled, and accept has returned its comm already.
+/// NCCL need not call: the keeper does.
 #[test]
-#[ignore = "a reply that is lost is not sent again by a receiver whose endpoint nobody polls"]
 fn a_reply_that_is_lost_comes_though_its_receiver_is_silent() {
     play(&[provider()], BOUND, |part| {
-        set("IRONRAIL_CONNECT_TIMEOUT_MS", "2000");
         let world = World::open(part, "efa", [1, 1]);
         world.fabric.fault("lose=2");
         let ends = world.nets.map(End::open);
         let mut link = Link::new(&ends[1]);
         link.is_accepted(&ends);
-        within(WAIT, || link.connect(&ends[0]).expect("the reply comes").is_some());
+        within(WAIT, || {
+            link.send.is_some() || link.connect(&ends[0]).expect("the reply comes").is_some()
+        });
     });
 }
 
@@ -208,10 +184,12 @@ impl Link {
         sender.net.connect(sender.context, 0, &mut self.handle)
     }
 
-    /// Its request is taken, and the answer to it is lost.
+    /// Its listener has accepted it; the sender may or may not have the answer.
     fn is_accepted(&mut self, ends: &[End; 2]) {
         within(WAIT, || {
-            assert_eq!(self.connect(&ends[0]), Ok(None), "its answer is lost");
+            if self.send.is_none() {
+                self.send = self.connect(&ends[0]).expect("connect");
+            }
             self.receive = ends[1].net.accept(self.listener).expect("accept");
             self.receive.is_some()
         });

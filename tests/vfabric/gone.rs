@@ -9,6 +9,7 @@ use crate::support::calls::Object;
 use crate::support::link::wait;
 use crate::support::stage::{Part, play_each};
 use crate::support::virtual_fabric::set;
+use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -41,6 +42,7 @@ impl Trio {
         let rails = rails.parse().expect("a number");
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         set("IRONRAIL_LARGEST_WRITE", &PART.to_string());
+        set("IRONRAIL_INLINE_MAX_SIZE", "512");
         let world = World::open(part, profile, [rails, rails]);
         let opened = || world.fabric.number("opened.endpoints");
         let [sender, receiver] = world.nets.map(End::open);
@@ -112,7 +114,7 @@ impl Trio {
         let start = Instant::now();
         let ends = [self.sender, self.living.ends[1], self.gone.ends[1]];
         (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
         assert!(start.elapsed() < CLOSE, "{:?}", start.elapsed());
         self.world.fabric.is_clean();
     }

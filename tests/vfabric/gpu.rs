@@ -16,6 +16,7 @@ use crate::support::calls::{self, Buffer, Net, Object};
 use crate::support::gpu::{Gpus, driver};
 use crate::support::stage::{Part, play_each};
 use crate::support::virtual_fabric::{VirtualFabric, set};
+use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -223,7 +224,7 @@ impl Rig {
         self.net.close_send(self.send).expect("closeSend");
         self.net.close_recv(self.receive).expect("closeRecv");
         self.turn();
-        self.ends.into_iter().for_each(End::close);
+        close_together(self.ends);
         self.fabric.is_clean();
         let told = self.fabric.number("counter.cuda.forbidden");
         let endpoints = self.fabric.number("opened.endpoints");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::support::calls::Buffer;
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::set;
+use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -108,7 +109,7 @@ fn torn(part: &Part, profile: &str) -> (usize, usize) {
     net.deregister(receive, target).expect("deregMr");
     net.close_send(send).expect("closeSend");
     net.close_recv(receive).expect("closeRecv");
-    ends.into_iter().for_each(End::close);
+    close_together(ends);
     (words, lines)
 }
 

@@ -3,6 +3,7 @@
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::stage::Part;
 use crate::support::virtual_fabric::VirtualFabric;
+use crate::together::close_together;
 use crate::world::{End, World, connect};
 
 pub(crate) struct Link {
@@ -93,7 +94,7 @@ impl Link {
 
     pub(crate) fn close_ends(&self) {
         self.turn();
-        self.ends.into_iter().for_each(End::close);
+        close_together(self.ends);
     }
 
     #[track_caller]

@@ -3,24 +3,25 @@
 //! The strict provider itself says so, in a report that each run leaves (docs/vfabric.md): broken rules, counters, and what
 //! is open at the end.
 
-mod bundle;
 mod census;
 mod classes;
 mod closing;
 mod connecting;
-mod eager;
 mod fabric;
 mod flush;
 mod fused;
 mod gone;
+mod inline;
 mod lines;
 mod link;
+mod lost;
 mod mixed;
 mod probing;
 mod sharing;
 mod silence;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 #[path = "../../crates/vfabric/tests/support/provider.rs"]
 mod vfabric;
 mod world;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use fabric::Fabric;
 use support::stage::play;
+use together::close_together;
 use world::{End, World, provider};
 
 /// Longer than any run takes on a machine that is busy with others.
@@ -104,7 +106,7 @@ fn what_is_set_for_providers_is_logged_once() {
     let said = play(&[provider()], Duration::from_secs(60), |part| {
         let World { nets, fabric } = World::open_and_say(part, "cxi", [1, 1], "info");
         let ends = nets.map(End::open);
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
         let value = |name: &str| std::env::var(name).ok();
         assert_eq!(value("FI_CXI_ENABLE_WRITEDATA").as_deref(), Some("1"));
         assert_eq!(value("FI_MR_CACHE_MONITOR"), None);
@@ -127,14 +129,16 @@ fn refused_posts_lose_nothing() {
     }
 }
 
-/// The C client marks most of its receives so. It is told early where writes land by themselves and completions prove it.
+/// The C client marks most of its receives so. It is told early where writes land by themselves, completions prove it, and no message
+/// comes before its receive.
 #[test]
 fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
     for (profile, early) in [("cxi", true), ("efa", true), ("tcp", false)] {
         let stats = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("vfabric-early-{profile}-{}", std::process::id()));
         let path = stats.to_str().expect("the target folder is text");
-        Fabric::client(profile, 12, &[("IRONRAIL_STATS_FILE", path)]).is_clean();
+        let settings = [("IRONRAIL_STATS_FILE", path), ("IRONRAIL_INLINE_MAX_SIZE", "0")];
+        Fabric::client(profile, 12, &settings).is_clean();
         let text = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
         std::fs::remove_file(&stats).expect("it is a file");
         let counted = text.lines().find_map(|line| line.strip_prefix("counter early_receives "));
@@ -218,28 +222,9 @@ fn failures_end_in_time_and_break_no_rule() {
         fails(profile, "fail_late=60");
         fails(profile, "reject=300");
     }
-    fails("cxi", "kill=1@200");
-    fails("efa", "kill=1@200");
-}
-
-/// A NIC's acknowledgement comes from the far side, so a completion is the end of a send, and every message has one.
-/// Software injects short messages, and waits for the receiver's done.
-#[test]
-fn messages_are_injected_where_completions_prove_nothing() {
-    for (profile, injects) in [("cxi", false), ("efa", false), ("tcp", true), ("adversary", true)] {
-        let report = Fabric::client(profile, 12, &[("VFABRIC_IMMEDIATES", "1")]);
-        report.is_clean();
-        let injected = report.number("counter posts.inject_writedata");
-        assert_eq!(injected > 0, injects, "{profile}: {report:#?}");
+    for profile in ["cxi", "efa", "tcp", "adversary"] {
+        fails(profile, "kill=1@200");
     }
-}
-
-/// A known weakness: an injected write has no context, so neither has its error, and nobody is told that a part of a message
-/// is lost.
-#[test]
-#[ignore = "the error of an injected write is heard by nobody"]
-fn an_injected_write_that_fails_is_an_error() {
-    fails("adversary", "kill=1@200");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::support::calls::{Buffer, Net, Object};
 use crate::support::say;
 use crate::support::stage::{Part, play};
 use crate::support::virtual_fabric::{VirtualFabric, set};
+use crate::together::close_together;
 use crate::world::{End, World, connect_by, provider};
 
 /// What is run.
@@ -286,7 +287,7 @@ impl Workload {
                 break;
             }
         }
-        self.ends.into_iter().for_each(End::close);
+        close_together(self.ends);
     }
 }
 

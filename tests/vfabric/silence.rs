@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::support::calls::{Buffer, Net, Object};
 use crate::support::stage::play;
-use crate::support::virtual_fabric::set;
+use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 /// What a play may take on a machine that is busy with others.
 const BOUND: Duration = Duration::from_secs(60);
-/// What a wait that ends by its bound may take, the bound of 200 ms included.
+/// Far more than the keeper takes.
 const WAIT: Duration = Duration::from_secs(10);
 /// More calls without an answer are a hang.
 const CALLS_MAX: u32 = 10_000;
@@ -75,47 +75,51 @@ fn a_receiver_is_silent_after_accept_and_its_sender_is_answered() {
                 break receive;
             }
         };
-        let send =
-            (0..CALLS_MAX).find_map(|_| connect()).expect("the answer stays with the receiver");
+        let start = Instant::now();
+        let send = loop {
+            if let Some(send) = connect() {
+                break send;
+            }
+            assert!(start.elapsed() < WAIT, "the answer stays with the receiver");
+        };
         ends[1].net.close_listen(listener).expect("closeListen");
         ends[0].net.close_send(send).expect("closeSend");
         ends[1].net.close_recv(receive).expect("closeRecv");
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
         world.fabric.is_clean();
     });
 }
 
-/// A done that does not leave holds the last receive back, but not for ever.
+/// What leaves only with another poll is brought by the keeper of the end that nobody calls.
+fn is_done(net: Net, request: Object) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < WAIT {
+        if net.test(request).expect("test").is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+/// The receiver was told of its last message while its DONE was refused, and is not called any more.
 #[test]
-fn a_done_that_cannot_leave_is_waited_for_within_a_bound() {
+fn a_done_that_was_refused_is_brought_by_the_keeper() {
     play(&[provider()], BOUND, |part| {
-        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
-        let world = World::open(part, "adversary", [1, 1]);
+        let world = World::open(part, "tcp", [1, 1]);
         let (ends, link) = Link::open(world);
         let (sent, received) = link.post();
-        // It has landed, and nobody has told the receiver yet.
-        let landed = (0..CALLS_MAX).any(|_| {
-            ends[0].turn();
-            world.fabric.number("open.operations") == 0
-        });
-        assert!(landed);
-        world.fabric.change(0, "stall");
-        let (start, mut waits) = (Instant::now(), 0_u32);
+        let before = world.fabric.number("counter.posts");
+        world.fabric.fault(&format!("refuse={}-{}", before + 1, before + 20));
+        let start = Instant::now();
         while link.net.test(received).expect("a receive").is_none() {
-            assert!(start.elapsed() < WAIT, "the last receive is never reported");
-            waits += 1;
+            ends[0].turn();
+            assert!(start.elapsed() < WAIT, "it arrives");
         }
-        assert!(waits > 0, "it was reported while its done was here");
-        assert!(world.fabric.number("open.operations") > 0, "its done has left");
-        world.fabric.change(0, "resume");
-        assert!(is_done(link.net, sent));
+        assert!(is_done(link.net, sent), "its DONE stays with the receiver");
+        assert!(world.fabric.number("counter.faults.refuse") > 0);
         link.close(ends);
         world.fabric.is_clean();
     });
-}
-
-fn is_done(net: Net, request: Object) -> bool {
-    (0..CALLS_MAX).any(|_| net.test(request).expect("test").is_some())
 }
 
 /// A connection between two ends, and the buffers of one message.
@@ -156,7 +160,7 @@ impl Link {
         self.net.close_send(self.send).expect("closeSend");
         self.net.close_recv(self.receive).expect("closeRecv");
         ends.iter().cycle().take(400).for_each(End::turn);
-        ends.into_iter().for_each(End::close);
+        close_together(ends);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Short messages of a burst: how many posts they cost, and that nothing of them is lost, early or late, whatever is refused,
-//! torn, closed or taken back meanwhile.
+//! Messages that travel in packets: how many posts a burst of them costs, that they need no receive within the credit, and that nothing
+//! of them is lost, early or late, whatever is refused, torn or closed meanwhile.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use crate::support::stage::{Part, play, play_each};
 use crate::support::virtual_fabric::set;
 use crate::world::{End, provider};
 
-/// Where done is waited for.
-const BUNDLING: [&str; 2] = ["tcp", "adversary"];
+const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
 const BURST: usize = 20;
+/// Posts that a burst in packets takes at most: two for the first, which leaves alone, and for the others, and more where the ring ends.
+const FEW: u64 = 5;
 /// Bytes between two messages in a buffer.
 const STRIDE: usize = 64;
 const BOUND: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ impl Link {
     /// A burst between two turns of progress, message `index` from `index + round`, and what it has cost after the next turn.
     fn burst(&self, round: usize, len: impl Fn(usize) -> usize) -> (Vec<Object>, u64) {
         let before = self.fabric.number("counter.posts");
-        let send = |index| self.isend(index + round, len(index), 0).expect("it is advertised");
+        let send = |index| self.isend_at_last(index + round, len(index));
         let sent = (0..BURST).map(send).collect();
         self.ends[0].turn();
         (sent, self.fabric.number("counter.posts") - before)
@@ -50,9 +51,20 @@ impl Link {
         posted.expect("irecv").expect("the window has room")
     }
 
-    /// A message whose post may be refused.
+    /// A message whose post may be refused, or whose advert is on its way.
     fn isend_at_last(&self, at: usize, len: usize) -> Object {
-        (0..TURNS).find_map(|_| self.isend(at, len, 0)).expect("not for ever")
+        self.isend_tagged(at, len, 0)
+    }
+
+    fn isend_tagged(&self, at: usize, len: usize, tag: i32) -> Object {
+        let sent = (0..100 * TURNS).find_map(|_| {
+            let sent = self.isend(at, len, tag);
+            if sent.is_none() {
+                self.ends.iter().for_each(End::turn);
+            }
+            sent
+        });
+        sent.expect("not for ever")
     }
 
     fn arrive(&self, received: Vec<Object>, round: usize, len: impl Fn(usize) -> usize) {
@@ -85,106 +97,37 @@ impl Link {
     }
 }
 
-/// The first by itself; the others in a write, or two where the ring ends.
-fn fewer_posts_than_messages(part: &Part, profile: &str, rails: usize) {
-    let link = open(part, profile, rails, "");
-    for posted in [None, Some(64)] {
-        for len in [1, 8, 15, 16] {
-            let most = link.bursts(posted, |_| len);
-            assert!(most <= 3, "{most} posts for {BURST} messages of {len} bytes");
-        }
-        let most = link.bursts(posted, |index| index * 5 % 17);
-        assert!(most <= 3, "{most} posts for messages of several lengths");
-        let most = link.bursts(posted, |_| 17);
-        assert!(most >= BURST as u64, "{most} posts for messages that are too long");
-        let most = link.bursts(posted, |index| 8 + 9 * (index % 2));
-        assert!(most >= BURST as u64, "a message that is too long lies between any two: {most}");
-    }
-    link.close_all();
-}
-
+/// The first by itself, the others in a packet, and one more where the ring ends.
 #[test]
-fn a_burst_takes_fewer_posts_than_it_has_messages_over_tcp() {
-    play(&[provider()], BOUND, |part| fewer_posts_than_messages(part, "tcp", 1));
-}
-
-#[test]
-fn a_burst_takes_fewer_posts_than_it_has_messages_over_the_adversary() {
-    play(&[provider()], BOUND, |part| fewer_posts_than_messages(part, "adversary", 2));
-}
-
-/// As over rxm, and on eight rails nothing is plain.
-#[test]
-fn a_burst_takes_fewer_posts_than_it_has_messages_where_nothing_is_injected() {
-    play_each(&["1", "2", "8"], &[provider()], BOUND, |part, rails| {
-        set("VFABRIC_INJECT", "0");
-        fewer_posts_than_messages(part, "tcp", rails.parse().expect("a number"));
-    });
-}
-
-/// Adverts have room for four keys.
-#[test]
-fn bundles_go_over_four_rails() {
-    play(&[provider()], BOUND, |part| fewer_posts_than_messages(part, "adversary", 4));
-}
-
-/// Adverts are longer than a cache line, and nothing is plain.
-#[test]
-fn bundles_go_over_eight_rails() {
-    play(&[provider()], BOUND, |part| fewer_posts_than_messages(part, "tcp", 8));
-}
-
-/// Whether it fills its receive or not, is injected or not, and is itself too long for a bundle or not. What is alone in its turn
-/// gains nothing by waiting.
-#[test]
-fn the_first_message_of_a_turn_goes_at_once_and_a_short_one_behind_it_waits() {
-    let cases = ["tcp 1", "tcp 4", "tcp 8", "adversary 2"];
+fn a_burst_takes_fewer_posts_than_it_has_messages() {
+    let cases = ["cxi 1", "efa 1", "tcp 1", "adversary 2", "adversary 4", "tcp 8"];
     play_each(&cases, &[provider()], BOUND, |part, case| {
         let (profile, rails) = case.split_once(' ').expect("two words");
         let link = open(part, profile, rails.parse().expect("a number"), "");
-        let posts = || link.fabric.number("counter.posts");
-        for (len, more) in
-            [0, 8, 16, 17, 40, 300, 2000].into_iter().flat_map(|len| [(len, 0), (len, 1)])
-        {
-            let received = [link.irecv(0, len + more, 0), link.irecv(2048, 8, 0)];
-            link.turn();
-            let before = posts();
-            let first = link.isend(0, len, 0).expect("it is advertised");
-            let at_once = posts();
-            assert!(at_once > before, "{case}: {len} bytes for {} wait", len + more);
-            let second = link.isend(1, 8, 0).expect("it is advertised");
-            assert_eq!(posts(), at_once, "{case}: nothing waits behind {len} bytes");
-            assert_eq!(received.map(|request| link.finish(request)), [len, 8]);
-            assert!(link.has(0, 0, len) && link.has(2048, 1, 8), "{case}: {len} bytes");
-            link.end(vec![first, second]);
-        }
-        link.close_all();
-    });
-}
-
-#[test]
-fn no_bundle_goes_where_completions_prove_arrival() {
-    play_each(&["cxi", "efa"], &[provider()], BOUND, |part, profile| {
-        let link = open(part, profile, 2, "immediates=1");
         for posted in [None, Some(64)] {
-            let most = link.bursts(posted, |_| 8);
-            assert!(most >= BURST as u64, "{profile}: {most} posts");
+            for len in [1, 8, 15, 17] {
+                let most = link.bursts(posted, |_| len);
+                assert!(most <= FEW, "{case}: {most} posts for {BURST} messages of {len} bytes");
+            }
+            let most = link.bursts(posted, |index| index * 5 % 17);
+            assert!(most <= FEW, "{case}: {most} posts for messages of several lengths");
         }
         link.close_all();
     });
 }
 
+/// What is longer goes by writes of its own.
 #[test]
-fn the_setting_bounds_what_travels_in_bundles() {
+fn the_setting_bounds_what_travels_in_packets() {
     for setting in ["0", "8", "1K"] {
-        play(&[provider(), ("BUNDLE_MAX_SIZE", setting)], BOUND, |part| {
-            let setting = std::env::var("IRONRAIL_BUNDLE_MAX_SIZE").expect("the play sets it");
-            let longest = setting.parse().unwrap_or(16);
+        play(&[provider(), ("INLINE_MAX_SIZE", setting)], BOUND, |part| {
+            let setting = std::env::var("IRONRAIL_INLINE_MAX_SIZE").expect("the play sets it");
+            let longest = setting.parse().unwrap_or(1024);
             let link = open(part, "tcp", 1, "");
-            for len in [0, 1, 8, 9, 16, 17] {
+            for len in [1, 8, 9, 64] {
                 let most = link.bursts(None, |_| len);
-                let bundled = longest > 0 && len <= longest;
-                assert_eq!(most <= 3, bundled, "{most} posts of {len} bytes, {setting}");
+                let packed = len <= longest;
+                assert_eq!(most <= FEW, packed, "{most} posts of {len} bytes, {setting}");
             }
             link.close_all();
         });
@@ -192,8 +135,8 @@ fn the_setting_bounds_what_travels_in_bundles() {
 }
 
 #[test]
-fn groups_travel_in_bundles() {
-    play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
+fn groups_travel_in_packets() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile, 2, "");
         for round in 0..10 {
             let groups: Vec<Object> = (0..4).map(|group| link.group(group)).collect();
@@ -233,8 +176,8 @@ fn groups_travel_in_bundles() {
 
 /// Every post is refused for as long as it takes.
 #[test]
-fn a_refused_bundle_is_not_lost() {
-    play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
+fn a_refused_packet_is_not_lost() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile, 2, "");
         for round in 0..10 {
             let received = link.receives();
@@ -245,7 +188,7 @@ fn a_refused_bundle_is_not_lost() {
             sent.extend((1..BURST).map(send));
             assert_eq!(link.fabric.number("counter.posts"), posts, "all of them are held");
             (0..3).for_each(|_| link.ends[0].turn());
-            assert!(link.fabric.number("counter.posts") > posts, "the bundle was tried");
+            assert!(link.fabric.number("counter.posts") > posts, "the packet was tried");
             link.arrive(received, round, |index| index % 17);
             link.end(sent);
         }
@@ -255,7 +198,7 @@ fn a_refused_bundle_is_not_lost() {
 
 #[test]
 fn refused_posts_lose_nothing_of_a_burst() {
-    play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile, 2, "eagain=500");
         for round in 0..50 {
             let received = link.receives();
@@ -269,8 +212,8 @@ fn refused_posts_lose_nothing_of_a_burst() {
 }
 
 #[test]
-fn a_bundle_that_is_late_is_not_taken_early() {
-    play_each(&BUNDLING, &[provider()], BOUND, |part, profile| {
+fn a_packet_that_is_late_is_not_taken_early() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile, 1, "");
         let received = link.receives();
         let send = |index: usize| link.isend(index, 16, 0).expect("it is advertised");
@@ -291,9 +234,9 @@ fn a_bundle_that_is_late_is_not_taken_early() {
     });
 }
 
-/// Bytes show by and by, cache line by cache line, and bundles overtake each other.
+/// Bytes show by and by, cache line by cache line, and packets overtake each other.
 #[test]
-fn a_bundle_that_is_torn_is_not_taken_early() {
+fn a_packet_that_is_torn_is_not_taken_early() {
     play(&[provider()], BOUND, |part| {
         let link = open(part, "adversary", 2, "reorder=200 seed=7");
         for round in 0..200 {
@@ -362,87 +305,116 @@ fn an_abort_after_a_burst_breaks_no_rule() {
     });
 }
 
-/// The copy goes to no memory that was given back, and nobody is told of a message that was not copied: whether the burst was
-/// written, or is still held. A buffer that was not given back in time takes no copies: its owner may have unmapped it.
+/// More than the credit of a connection waits for receives; what waits goes when they are posted.
 #[test]
-fn memory_stays_until_the_bundles_on_their_way_to_it_have_come() {
-    let cases = ["tcp held", "tcp written", "adversary held", "adversary written"];
-    play_each(&cases, &[provider()], BOUND, |part, case| {
-        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
-        let (profile, state) = case.split_once(' ').expect("two words");
-        let link = open(part, profile, 1, "");
-        let received = link.receives();
-        let send = |index| link.isend(index, 16, 0).expect("it is advertised");
-        let sent: Vec<Object> = (0..BURST).map(send).collect();
-        if state == "written" {
-            link.ends[0].turn();
-        }
-        let Link { net, receive, to, .. } = link;
-        // The sender's thread does something else.
-        let stays = net.deregister(receive, to);
-        if let Err(failure) = &stays {
-            assert!(failure.said[0].contains("stay registered"), "{failure:?}");
-            let free = (0..TURNS).any(|_| {
-                link.ends[0].turn();
-                net.deregister(receive, to).is_ok()
-            });
-            assert!(free, "what was begun has come");
-        }
-        let is_there: Vec<bool> =
-            (0..BURST).map(|index| link.has(index * STRIDE, index, 16)).collect();
-        // There a NIC brings what was written.
-        let come = case == "adversary written" && is_there.iter().all(|there| *there);
-        assert!(stays.is_err() || come, "messages are on their way");
-        link.into.write(0, &[9; 2048]);
-        link.turn();
-        for index in 0..BURST {
-            for request in [sent[index], received[index]] {
-                let told = matches!(net.test(request), Ok(Some(_)));
-                assert!(!told || is_there[index], "message {index} was told of");
+fn messages_without_receives_arrive_when_these_are_posted() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let link = Link::between_ends(part, profile, 2, "eagain=200");
+        for round in 0..5 {
+            let mut sent: Vec<Object> = Vec::new();
+            let tag = |index: usize| i32::from(index % 2 == 1);
+            for index in 0..CREDIT {
+                // The receiver reads what has come, and has posted nothing.
+                sent.push(link.isend_tagged(index + round, index % 17, tag(index)));
             }
+            assert_eq!(link.isend(round, 16, 0), None, "{profile}: the credit is used up");
+            // In another order than they were sent.
+            let order = (1..CREDIT).step_by(2).chain((0..CREDIT).step_by(2));
+            for index in order {
+                let received = link.irecv(index * STRIDE, 16, tag(index));
+                assert_eq!(link.finish(received), index % 17, "{profile}, {index}");
+                assert!(link.has(index * STRIDE, index + round, index % 17), "{index}");
+            }
+            link.end(sent);
+            let received = link.irecv(0, 16, 0);
+            let last = link.isend_at_last(round, 16);
+            assert_eq!(link.finish(received), 16, "{profile}");
+            link.end(vec![last]);
         }
-        assert_eq!(link.into.read(0, 2048), [9; 2048]);
         link.close_all();
     });
 }
 
-/// A write that cannot be posted, and one that fails later: both ends are told, and both close.
+/// CLOSE may come first; the message is there for a receive that is posted after both.
 #[test]
-fn a_bundle_that_fails_fails_both_ends() {
-    let cases = ["tcp reject", "tcp fail", "adversary reject", "adversary fail"];
-    play_each(&cases, &[provider()], BOUND, |part, case| {
-        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
-        let (profile, fault) = case.split_once(' ').expect("two words");
-        let link = open(part, profile, 1, "");
-        let received = link.receives();
-        let send = |index| link.isend(index, 16, 0).expect("it is advertised");
-        let sent: Vec<Object> = (0..BURST).map(send).collect();
-        link.fabric.fault_next(fault);
-        let failed = (0..TURNS).find_map(|_| {
-            link.ends[1].turn();
-            link.net.test(sent[BURST - 1]).err()
-        });
-        let failed = failed.expect("it was not written");
-        assert!(failed.said[0].contains("sending to"), "{failed:?}");
-        assert_eq!(link.fabric.number(&format!("counter.faults.{fault}")), 1);
-        // What follows is not held for ever.
+fn a_message_is_there_though_its_sender_has_closed() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let link = Link::between_ends(part, profile, 1, "");
+        link.isend(64, BYTES, 3).expect("it may travel before its receive");
         link.net.close_send(link.send).expect("closeSend");
         link.turn();
-        let failed = (0..TURNS).find_map(|_| {
-            link.ends[0].turn();
-            link.net.test(received[BURST - 1]).err()
-        });
-        // Of a write that was posted, nobody knows whether it will come.
-        assert!(failed.is_some() || fault == "fail", "{case}");
+        let received = link.irecv(0, BYTES, 3);
+        assert_eq!(link.finish(received), BYTES, "{profile}");
+        assert!(link.has(0, 64, BYTES), "{profile}");
         link.net.close_recv(link.receive).expect("closeRecv");
-        link.close_ends();
-        assert_eq!(link.fabric.violations(), Vec::<String>::new());
-        // What may still come keeps regions that are bound.
-        if fault == "reject" {
-            link.fabric.is_closed();
-        }
+        link.close();
     });
 }
+
+/// It was copied: the buffer is the caller's again, whoever has it.
+#[test]
+fn a_message_is_sent_once_it_is_in_its_packet() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let link = Link::between_ends(part, profile, 1, "");
+        link.turn();
+        let expected = link.out.read(64, BYTES);
+        let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
+        let told = (0..TURNS).find_map(|_| link.net.test(sent).expect("test"));
+        assert_eq!(told, Some(BYTES), "{profile}: nobody has posted a receive");
+        link.out.write(64, &[0xff; BYTES]);
+        let received = link.irecv(0, BYTES, 3);
+        assert_eq!(link.finish(received), BYTES, "{profile}");
+        assert!(link.into.read(0, BYTES) == expected, "{profile}");
+        link.close_all();
+    });
+}
+
+/// It would be told before a message that is on its way is copied to it.
+#[test]
+fn a_receive_is_told_early_only_where_no_message_travels_before_it() {
+    for setting in ["0", "40"] {
+        play(&[provider(), ("INLINE_MAX_SIZE", setting)], BOUND, |part| {
+            let early = std::env::var("IRONRAIL_INLINE_MAX_SIZE").as_deref() == Ok("0");
+            let link = Link::between_ends(part, "efa", 1, "");
+            let (net, address) = (link.net, link.into.address());
+            let posted = net.irecv_optional(link.receive, address, BYTES, 3, link.to);
+            let posted = posted.expect("irecv").expect("the window has room");
+            let told = (0..TURNS).find_map(|_| {
+                link.ends.iter().for_each(End::turn);
+                net.test(posted).expect("test")
+            });
+            assert_eq!(told, early.then_some(0));
+            let sent = link.isend_tagged(64, BYTES, 3);
+            if !early {
+                assert_eq!(link.finish(posted), BYTES);
+            }
+            link.finish(sent);
+            link.turn();
+            assert!(link.has(0, 64, BYTES));
+            link.close_all();
+        });
+    }
+}
+
+/// The sender has nothing to say to that: it has not begun what the message is for.
+#[test]
+fn a_receive_that_is_deregistered_gets_what_has_come_before() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let link = Link::between_ends(part, profile, 1, "");
+        let sent = link.isend(64, BYTES, 3).expect("it may travel before its receive");
+        link.turn();
+        let received = link.irecv(0, BYTES, 3);
+        link.net.deregister(link.receive, link.to).expect("nothing touches it any more");
+        assert!(link.has(0, 64, BYTES), "{profile}");
+        assert_eq!(link.finish(received), BYTES, "{profile}");
+        assert_eq!(link.finish(sent), BYTES, "{profile}");
+        link.close_all();
+    });
+}
+
+/// Messages that may travel without a receive.
+const CREDIT: usize = 64;
+const BYTES: usize = 40;
 
 fn tag_of(index: usize) -> i32 {
     i32::try_from(index).expect("small")

@@ -1,0 +1,322 @@
+//! Writes that fail, and writes that are lost in silence: what a provider reports well may never land. Packets come again; of a part
+//! of a message, both ends are told within `IRONRAIL_PEER_TIMEOUT_MS`, whoever is called.
+
+use std::time::{Duration, Instant};
+
+use crate::link::{Link, TURNS};
+use crate::support::calls::{Failure, Object};
+use crate::support::stage::{Part, play, play_each};
+use crate::support::virtual_fabric::set;
+use crate::together::close_together;
+use crate::world::{End, World, connect, provider};
+
+const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
+const BOUND: Duration = Duration::from_secs(120);
+/// Of the peer's silence.
+const PEER_TIMEOUT: &str = "1000";
+/// What an error may take: the bound, and what a loaded machine adds.
+const WAIT: Duration = Duration::from_secs(20);
+/// More than travels in a packet.
+const LONG: usize = 6000;
+const SHORT: usize = 16;
+/// Longer than an acknowledgement waits for a packet.
+const SETTLED: Duration = Duration::from_millis(20);
+
+fn open(part: &Part, profile: &str) -> Link {
+    set("IRONRAIL_PEER_TIMEOUT_MS", PEER_TIMEOUT);
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+    // Where they are refused, a part's own completion says that it has been delivered, and nothing else could.
+    let more = if profile == "cxi" { "immediates=1" } else { "" };
+    let link = Link::between_ends(part, profile, 1, more);
+    link.warm();
+    // The rail for data as well: software refuses the first post to a peer.
+    let received = link.irecv(0, LONG, 0);
+    let sent = asked("isend", || {
+        link.ends.iter().for_each(End::turn);
+        link.isend(0, LONG, 0)
+    });
+    link.finish(received);
+    link.finish(sent);
+    settle(&link);
+    link
+}
+
+/// Acknowledgements leave, too: what is posted next is the test's.
+fn settle(link: &Link) {
+    let start = Instant::now();
+    while start.elapsed() < SETTLED {
+        link.ends.iter().for_each(End::turn);
+    }
+}
+
+/// The next operation ends well, and does nothing.
+fn vanish_next(link: &Link) {
+    let operation = link.fabric.number("counter.operations") + 1;
+    link.fabric.fault(&format!("vanish={operation}"));
+}
+
+fn fired(link: &Link, fault: &str) -> u64 {
+    link.fabric.number(&format!("counter.faults.{fault}"))
+}
+
+/// Calls `test` until it answers, and nothing else.
+#[track_caller]
+fn asked<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = test() {
+            return answer;
+        }
+        assert!(start.elapsed() < WAIT, "{what}: not within {WAIT:?}");
+    }
+}
+
+/// The error of a request, which nobody but the caller is asked for meanwhile.
+#[track_caller]
+fn error_of(link: &Link, request: Object) -> Failure {
+    asked("an error", || {
+        let tested = link.net.test(request);
+        assert!(!matches!(tested, Ok(Some(_))), "it is said to be done");
+        tested.err()
+    })
+}
+
+/// The error of a next message, once there is one.
+fn refused_send(link: &Link) -> Option<Failure> {
+    link.net.isend(link.send, link.out.address(), SHORT, 0, link.from).err()
+}
+
+impl Link {
+    /// Failed connections close, and so do their ends. A NIC whose regions are bound may keep what a peer might still touch.
+    fn close_failed(self) {
+        self.close_comms();
+        self.turn();
+        close_together(self.ends);
+        assert_eq!(self.fabric.violations(), Vec::<String>::new());
+    }
+}
+
+/// Whichever it is: the advert, the packet with the message, DONE, or a word of the cell. The reader lends another inbox.
+#[test]
+fn a_packet_that_is_lost_in_silence_comes_again() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let link = open(part, profile);
+        // An inbox is given up for each, and there are four.
+        for round in 0..2 {
+            settle(&link);
+            vanish_next(&link);
+            let received = link.irecv(0, SHORT, 0);
+            if round % 2 == 1 {
+                settle(&link);
+                vanish_next(&link);
+            }
+            let sent = asked("isend", || {
+                link.ends.iter().for_each(End::turn);
+                link.isend(round, SHORT, 0)
+            });
+            let size = asked("the message", || {
+                link.ends.iter().for_each(End::turn);
+                link.net.test(received).expect("it comes again")
+            });
+            assert_eq!(size, SHORT, "{profile}, {round}");
+            assert!(link.has(0, round, SHORT), "{profile}, {round}");
+            link.finish(sent);
+        }
+        assert_eq!(fired(&link, "vanish"), 3, "{profile}");
+        link.close_all();
+    });
+}
+
+/// The receiver is told though its bytes never come, the sender though it was told that they have left.
+#[test]
+fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let link = open(part, profile);
+        let received = link.irecv(0, LONG, 0);
+        settle(&link);
+        vanish_next(&link);
+        let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+        // The sender may be told that it is sent before anybody finds out: then its next message fails.
+        let told = asked("an answer", || match link.net.test(sent) {
+            Ok(Some(_)) => Some(None),
+            Ok(None) => None,
+            Err(failure) => Some(Some(failure)),
+        });
+        assert_eq!(fired(&link, "vanish"), 1, "{profile}");
+        let failure = error_of(&link, received);
+        assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
+        if told.is_none() {
+            asked("an error", || refused_send(&link));
+        }
+        link.close_failed();
+    });
+}
+
+/// NCCL polls a rank no more once its last request is reported: its keeper finds out, and tells the peer.
+#[test]
+fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver() {
+    play_each(&["cxi", "efa"], &[provider()], BOUND, |part, profile| {
+        let link = open(part, profile);
+        let received = link.irecv(0, LONG, 0);
+        settle(&link);
+        vanish_next(&link);
+        let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+        let told = asked("an answer", || link.net.test(sent).expect("it has left"));
+        assert_eq!((told, fired(&link, "vanish")), (LONG, 1), "{profile}");
+        // Nobody calls the sender from here on.
+        error_of(&link, received);
+        link.close_failed();
+    });
+}
+
+/// Of the receiver: it waits, and its progress thread is stuck elsewhere.
+#[test]
+fn a_sender_hears_of_a_lost_part_though_nobody_calls_its_receiver() {
+    play_each(&["tcp", "adversary"], &[provider()], BOUND, |part, profile| {
+        let link = open(part, profile);
+        link.irecv(0, LONG, 0);
+        settle(&link);
+        vanish_next(&link);
+        let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+        // It waits for DONE: completions prove nothing there.
+        error_of(&link, sent);
+        assert_eq!(fired(&link, "vanish"), 1, "{profile}");
+        link.close_failed();
+    });
+}
+
+#[test]
+fn a_part_that_fails_is_an_error_on_both_ends() {
+    for fault in ["fail", "fail_late", "reject"] {
+        // Elsewhere a send waits for DONE, and bytes that have landed in spite of the error bring it.
+        let profiles = if fault == "fail_late" { &PROFILES[..2] } else { &PROFILES };
+        play_each(profiles, &[provider(), ("TEST_FAULT", fault)], BOUND, |part, profile| {
+            let fault = std::env::var("IRONRAIL_TEST_FAULT").expect("the play sets it");
+            let link = open(part, profile);
+            let received = link.irecv(0, LONG, 0);
+            settle(&link);
+            let what = if fault == "reject" { "reject" } else { "fail" };
+            match fault.as_str() {
+                "fail_late" => {
+                    let operation = link.fabric.number("counter.operations") + 1;
+                    link.fabric.fault(&format!("fail_late={operation}"));
+                }
+                _ => link.fabric.fault_next(what),
+            }
+            let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+            let failure = error_of(&link, sent);
+            assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
+            // One that has landed in spite of its error may be here already.
+            let received = asked("an end", || {
+                link.net.test(received).map_or(Some(true), |done| done.map(|_| false))
+            });
+            assert!(received || fault == "fail_late", "{profile}, {fault}");
+            assert_eq!(fired(&link, &fault), 1, "{profile}");
+            link.close_failed();
+        });
+    }
+}
+
+/// There is one control rail, and nothing else to go by.
+#[test]
+fn a_packet_that_fails_is_an_error_on_both_ends() {
+    for fault in ["fail", "reject"] {
+        play_each(&PROFILES, &[provider(), ("TEST_FAULT", fault)], BOUND, |part, profile| {
+            let fault = std::env::var("IRONRAIL_TEST_FAULT").expect("the play sets it");
+            let link = open(part, profile);
+            link.fabric.fault_next(&fault);
+            let received = link.irecv(0, SHORT, 0);
+            let failure = error_of(&link, received);
+            assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
+            assert_eq!(fired(&link, &fault), 1, "{profile}");
+            asked("an error", || refused_send(&link));
+            link.close_failed();
+        });
+    }
+}
+
+/// There are two control rails: the packet goes by the other one, and nobody hears of it.
+#[test]
+fn a_packet_that_fails_goes_by_another_rail() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+        let link = Link::between_ends(part, profile, 2, "");
+        (0..2).for_each(|_| link.warm());
+        settle(&link);
+        link.fabric.fault_next("fail");
+        let received = link.irecv(0, SHORT, 0);
+        let sent = asked("isend", || {
+            link.ends.iter().for_each(End::turn);
+            link.isend(3, SHORT, 0)
+        });
+        let size = asked("the message", || {
+            link.ends.iter().for_each(End::turn);
+            link.net.test(received).expect("another rail is left")
+        });
+        assert_eq!((size, fired(&link, "fail")), (SHORT, 1), "{profile}");
+        assert!(link.has(0, 3, SHORT));
+        link.finish(sent);
+        link.close_failed();
+    });
+}
+
+/// As NCCL has them in an all-to-all of many ranks: the queue holds 16,384 entries.
+#[test]
+fn receives_of_two_thousand_connections_do_not_overrun_the_queue() {
+    play(&[provider()], BOUND * 3, |part| {
+        set("IRONRAIL_INLINE_MAX_SIZE", "0");
+        let world = World::open(part, "efa", [1, 1]);
+        let ends @ [sender, receiver] = world.nets.map(End::open);
+        let net = receiver.net;
+        let comms: Vec<_> = (0..CONNECTIONS).map(|_| connect(&sender, &receiver)).collect();
+        let memory = crate::support::calls::Buffer::new(64);
+        let from = net.register(comms[0].0, memory).expect("regMr");
+        let to = net.register(comms[0].1, memory).expect("regMr");
+        let mut received = Vec::new();
+        let mut refused = 0;
+        for _ in 0..RECEIVES {
+            for (_, receive) in &comms {
+                match net.irecv(*receive, memory.address(), 64, 0, to).expect("irecv") {
+                    Some(request) => received.push(request),
+                    None => refused += 1,
+                }
+            }
+        }
+        assert!(refused > 0, "{} receives were taken", received.len());
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        // All that were taken are sent to before the receiver looks once.
+        let mut sent = Vec::new();
+        let mut left = received.len();
+        let start = Instant::now();
+        while left > 0 {
+            assert!(start.elapsed() < WAIT * 3, "{left} are to be sent");
+            for (send, _) in &comms {
+                if let Some(request) =
+                    net.isend(*send, memory.address(), 64, 0, from).expect("isend")
+                {
+                    sent.push(request);
+                    left -= 1;
+                }
+            }
+            sender.turn();
+            if sent.len() > IN_FLIGHT {
+                break;
+            }
+        }
+        (0..TURNS).for_each(|_| sender.turn());
+        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+        net.deregister(comms[0].0, from).ok();
+        for (send, receive) in comms {
+            net.close_send(send).expect("closeSend");
+            net.close_recv(receive).expect("closeRecv");
+        }
+        (0..TURNS).for_each(|_| ends.iter().for_each(End::turn));
+        close_together(ends);
+        assert_eq!(world.fabric.violations(), Vec::<String>::new());
+    });
+}
+
+const CONNECTIONS: usize = 2100;
+const RECEIVES: usize = 8;
+/// More than the queue holds are never sent.
+const IN_FLIGHT: usize = 16_000;
