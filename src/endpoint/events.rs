@@ -9,6 +9,7 @@ use super::letters::About;
 use super::nics::Port;
 use super::operation::Purpose;
 use crate::error::{Cause, Operation};
+use crate::fault;
 use crate::label::Label;
 
 /// Batches that one poll takes from one queue: a flood of completions must not hold the lock for ever.
@@ -38,6 +39,9 @@ impl Hands {
             }
             let port = &mut self.nics[nic];
             let event = if of_control { port.nic.next_control() } else { port.nic.next_data() };
+            if event.is_some() {
+                fault::point("completion");
+            }
             match event {
                 Some(event) if of_control => {
                     if let Some(event) = self.of_control(nic, event) {
@@ -200,7 +204,8 @@ impl Hands {
                 None
             }
             Purpose::Inbox { buffer } => {
-                let bytes = letters.arrived(buffer, len);
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                letters.arrived(buffer, len, &mut bytes);
                 letters.ended(buffer);
                 self.news.mail.push(bytes);
                 None

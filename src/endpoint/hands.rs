@@ -99,6 +99,10 @@ pub(super) struct Hands {
     /// After so long a peer whose packets nobody takes is lost.
     pub(super) refusals_bound: Duration,
     pub(super) news: News,
+    /// The memory of the letter that was written last: letters leave while NCCL moves data.
+    pub(super) written: Vec<u8>,
+    /// Memory for letters that come.
+    pub(super) spare: Vec<Vec<u8>>,
 }
 
 impl Hands {
@@ -266,12 +270,13 @@ impl Perform<Flow> for Hands {
 
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> bool {
         let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail))).copied();
-        let (Some(lane), Some(bytes)) = (lane, self.peers.message(channel, letter)) else {
-            return false;
-        };
+        let written = std::mem::take(&mut self.written);
+        let bytes = self.peers.message_into(channel, letter, written);
+        let (Some(lane), Some(bytes)) = (lane, bytes) else { return false };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
         let Some(letters) = letters else { return false };
         let sent = letters.send(nic, lane.peer, &bytes, About::Channel { channel, rail });
+        self.written = bytes;
         let now = self.now;
         match sent {
             Ok(Posted::Accepted) => {

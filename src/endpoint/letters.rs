@@ -75,10 +75,10 @@ impl Letters {
     }
 
     /// A copy of what arrived in a buffer: the peer may write on, we read what we took.
-    pub(super) fn arrived(&self, buffer: u16, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len.min(MAX_MESSAGE_BYTES)];
-        self.pages.copy_out(usize::from(buffer) * MAX_MESSAGE_BYTES, &mut bytes);
-        bytes
+    pub(super) fn arrived(&self, buffer: u16, len: usize, into: &mut Vec<u8>) {
+        into.clear();
+        into.resize(len.min(MAX_MESSAGE_BYTES), 0);
+        self.pages.copy_out(usize::from(buffer) * MAX_MESSAGE_BYTES, into);
     }
 
     /// Posts a message.

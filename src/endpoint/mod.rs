@@ -146,13 +146,15 @@ impl Endpoint {
             channels: Vec::new(),
             seats: Vec::new(),
             capabilities,
-            queued: VecDeque::new(),
+            queued: VecDeque::with_capacity(LETTERS),
             cursor: Cursor::default(),
             polls_data: true,
             skipped: 0,
             now: Moment::default(),
             refusals_bound: settings.peer_timeout,
-            news: News::default(),
+            news: News { mail: Vec::with_capacity(LETTERS), ..News::default() },
+            written: Vec::with_capacity(LETTER_BYTES),
+            spare: (0..LETTERS).map(|_| Vec::with_capacity(LETTER_BYTES)).collect(),
         };
         let mut endpoint = Self {
             number,
@@ -227,11 +229,24 @@ impl Endpoint {
             }
         }
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
-        mail.into_iter().for_each(|bytes| self.heard(&bytes));
+        self.read_mail(mail);
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
         let no_rail = proto::wire2::Cause::NoRail;
         lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
         self.release_closed();
+    }
+
+    /// Reads two-sided messages. Their memory is for the next ones.
+    fn read_mail(&mut self, mut mail: Vec<Vec<u8>>) {
+        mail.iter().for_each(|bytes| self.heard(bytes));
+        for bytes in mail.drain(..) {
+            if bytes.capacity() <= LETTER_BYTES && self.hands.spare.len() < LETTERS {
+                self.hands.spare.push(bytes);
+            }
+        }
+        if self.hands.news.mail.is_empty() {
+            self.hands.news.mail = mail;
+        }
     }
 
     #[inline]
@@ -261,6 +276,10 @@ impl Endpoint {
         }
     }
 }
+
+/// Letters of one poll for which there is memory, and the longest: more of them, and HELLOs, allocate.
+const LETTERS: usize = 8;
+const LETTER_BYTES: usize = 256;
 
 /// Where the generations of an endpoint begin: far from where those of the endpoints before it are by now, since their
 /// number may be this one's.

@@ -75,7 +75,10 @@ fn fails(net: Net, request: Object, peer: &Peer, said: &str) {
     let codes = [ResultCode::REMOTE_ERROR, ResultCode::INVALID_USAGE];
     assert!(codes.contains(&failure.code), "{failure:?}");
     let told = failure.said.join(" ");
-    assert!(told.contains("receiving from process 1 on nowhere") && told.contains(said), "{told}");
+    assert!(
+        told.contains("receiving from rank 0, process 1 on nowhere") && told.contains(said),
+        "{told}"
+    );
     assert_eq!(net.test(request).expect_err("still").said, [""; 0]);
 }
 

@@ -51,6 +51,8 @@ pub(crate) const LONGEST: usize = 1 << 16;
 /// Where in its pages an answer goes, and its inbox lies.
 const HEARD: usize = 32 << 10;
 const INBOX: usize = 48 << 10;
+/// How long it waits for an answer before it asks again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long its inbox is, and so the one that it is lent.
 const RING: Ring = Ring::SHORT;
 /// How often it tries at the least.
@@ -207,10 +209,16 @@ impl Stranger {
         let (bound, handle) = (Duration::from_secs(60), wire_handle(handle));
         self.listen();
         let bytes = hello.encode().expect("it fits");
-        assert!(self.send(to, &bytes, bound, &mut meanwhile), "nobody takes the first HELLO");
         let start = Instant::now();
+        let mut said = None::<Instant>;
         let theirs = loop {
             assert!(start.elapsed() < bound, "no HELLO comes back");
+            // The first ones are dropped while it is not known what the device can do.
+            if said.is_none_or(|said| said.elapsed() > AGAIN) {
+                let taken = self.send(to, &bytes, bound, &mut meanwhile);
+                assert!(taken, "nobody takes the first HELLO");
+                said = Some(Instant::now());
+            }
             meanwhile();
             match self.heard() {
                 Some(Message::Hello(theirs)) if !theirs.channel.as_bytes().is_empty() => {

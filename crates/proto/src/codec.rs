@@ -97,6 +97,12 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// A writer whose message takes the memory of an earlier one.
+    pub(crate) fn reusing(mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        Self { bytes }
+    }
+
     /// Appends a field. One that cannot be described makes the message too long, which `seal` refuses.
     pub fn field(&mut self, kind: u16, value: &[u8]) {
         let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
@@ -123,17 +129,18 @@ impl Writer {
 
     /// Puts the envelope of a version around the fields.
     pub(crate) fn seal_as(self, version: u16, kind: u16) -> Result<Vec<u8>, HandshakeError> {
-        let len = ENVELOPE_BYTES + self.bytes.len();
+        let mut message = self.bytes;
+        let (fields, len) = (message.len(), ENVELOPE_BYTES + message.len());
         if len > MAX_MESSAGE_BYTES {
             return Err(HandshakeError::TooLong { len });
         }
-        let mut message = Vec::with_capacity(len);
-        message.extend_from_slice(&MAGIC.to_le_bytes());
-        message.extend_from_slice(&version.to_le_bytes());
-        message.extend_from_slice(&kind.to_le_bytes());
-        message.extend_from_slice(&crate::bits::count32(len).to_le_bytes());
-        message.extend_from_slice(&[0; 4]);
-        message.extend_from_slice(&self.bytes);
+        message.resize(len, 0);
+        message.copy_within(..fields, ENVELOPE_BYTES);
+        message[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        message[4..6].copy_from_slice(&version.to_le_bytes());
+        message[6..8].copy_from_slice(&kind.to_le_bytes());
+        message[8..12].copy_from_slice(&crate::bits::count32(len).to_le_bytes());
+        message[CHECK_AT].fill(0);
         let check = check_of(&message).to_le_bytes();
         message[CHECK_AT].copy_from_slice(&check);
         Ok(message)

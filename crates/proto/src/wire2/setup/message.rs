@@ -37,7 +37,12 @@ impl Message {
 
     /// The message of a QUERY or STATUS.
     pub fn encode_letter(letter: &Letter) -> Result<Vec<u8>, HandshakeError> {
-        let mut writer = Writer::default();
+        Self::encode_letter_into(letter, Vec::new())
+    }
+
+    /// The same in the memory of an earlier message: nothing is allocated where that is long enough.
+    pub fn encode_letter_into(letter: &Letter, into: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::reusing(into);
         let words = letter.encode();
         writer.field(WORDS, words.map(u64::to_le_bytes).as_flattened());
         writer.seal_as(VERSION, LETTER)

@@ -187,10 +187,20 @@ impl<P: Prove> Peers<P> {
     /// The message for a letter of a channel's: what [`Perform::send`](super::super::Perform::send) posts. None: there is
     /// no such channel, or the HELLO is longer than a message may be.
     pub fn message(&self, channel: ChannelId, letter: &Letter) -> Option<Vec<u8>> {
+        self.message_into(channel, letter, Vec::new())
+    }
+
+    /// The same in the memory of an earlier message: a QUERY or STATUS allocates nothing where that is long enough.
+    pub fn message_into(
+        &self,
+        channel: ChannelId,
+        letter: &Letter,
+        into: Vec<u8>,
+    ) -> Option<Vec<u8>> {
         let meeting = self.of(channel)?;
         let bytes = match letter.body {
             Body::Hello(_) => meeting.hello(&self.us, Some(letter), &self.prove).encode(),
-            Body::Query(_) | Body::Status(_) => Message::encode_letter(letter),
+            Body::Query(_) | Body::Status(_) => Message::encode_letter_into(letter, into),
         };
         bytes.ok()
     }
