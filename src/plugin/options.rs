@@ -162,7 +162,7 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "RDMAV_FORK_SAFE, RDMAV_HUGEPAGES_SAFE",
-        why: "rdma-core's own: with Linux 5.12 and rdma-core 35 or newer a fork copies pinned pages, and nothing is to be set; before, the first costs a call for each registration, and the site decides.",
+        why: "rdma-core's own: with Linux 5.13 and rdma-core 38 or newer a fork copies pinned pages, and nothing is to be set; before, the first costs a call for each registration, and the site decides.",
     },
 ];
 

@@ -20,7 +20,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// Checks, explains and measures NCCL net plugins, without a GPU or by NCCL itself.
 #[derive(Debug, Parser)]
-#[command(name = "ironrail", version, propagate_version = true, after_help = EXAMPLES)]
+#[command(name = "ironrail", version = VERSION, propagate_version = true, after_help = EXAMPLES)]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -30,6 +30,9 @@ struct Command {
 enum Action {
     Doctor(doctor::Doctor),
     Env(environment::Environment),
+    /// Prints the folder of Ironrail's plugin, for LD_LIBRARY_PATH.
+    #[command(after_help = PATH_EXAMPLES)]
+    Path,
     Info(explain::Info),
     Explain(explain::Explain),
     /// Measures collectives and messages over a plugin, every byte checked.
@@ -49,12 +52,27 @@ enum Action {
     Man(manual::Man),
 }
 
+/// Version, commit and build.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("BUILT_COMMIT"),
+    ", ",
+    env!("BUILT_TARGET"),
+    ", ",
+    env!("BUILT_PROFILE"),
+    ")"
+);
+
 const EXAMPLES: &str = "\
 Examples:
   ironrail doctor                          what would happen if NCCL started here, now
   eval \"$(ironrail env)\"                  what makes NCCL use Ironrail, for this shell
   ironrail perf all_reduce -r 4 -e 64M     four ranks on this machine, columns as in nccl-tests
   source <(ironrail completions bash)      completions; zsh, fish and others too";
+const PATH_EXAMPLES: &str = "\
+Examples:
+  export LD_LIBRARY_PATH=$(ironrail path) NCCL_NET_PLUGIN=ironrail";
 const PERF_EXAMPLES: &str = "\
 Examples:
   ironrail perf all_reduce -r 4 -b 8 -e 64M
@@ -81,7 +99,11 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.is_verbose(),
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
-        Action::Run(_) | Action::Topo(_) | Action::Completions(_) | Action::Man(_) => false,
+        Action::Run(_)
+        | Action::Topo(_)
+        | Action::Completions(_)
+        | Action::Man(_)
+        | Action::Path => false,
     };
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
@@ -90,6 +112,7 @@ fn main() -> ExitCode {
     let ended = match action {
         Action::Doctor(doctor) => doctor.run(),
         Action::Env(environment) => environment.run(),
+        Action::Path => Ok(plugin::print_folder()),
         Action::Info(info) => info.run(),
         Action::Explain(explain) => explain.run(),
         Action::Perf(perf) => perf.run(),

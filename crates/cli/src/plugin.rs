@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::output;
+
 /// Ours where a build or a package leaves it, or by its word for the loader.
 pub(crate) fn ours() -> String {
     let found = folder().map(|folder| folder.join(FILE));
@@ -17,6 +19,18 @@ pub(crate) fn folder() -> Option<PathBuf> {
         });
     let built = ["target/release", "target/debug"].map(PathBuf::from);
     beside.chain(built).find(|folder| folder.join(FILE).is_file())
+}
+
+/// Whether there is one.
+pub(crate) fn print_folder() -> bool {
+    let found = folder();
+    match &found {
+        Some(folder) => output::line(folder.display()),
+        None => output::complain(format_args!(
+            "{FILE} does not lie beside this command, nor in ../lib/ironrail"
+        )),
+    }
+    found.is_some()
 }
 
 const FILE: &str = "libnccl-net-ironrail.so";

@@ -1,4 +1,4 @@
-//! Which all-reduce for how many bytes and ranks: a measured table, rank 0's for all.
+//! Which all-reduce for how many bytes and ranks: a table, rank 0's for all.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,7 +73,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { rows: MEASURED.to_vec() }
+        Self { rows: ESTIMATED.to_vec() }
     }
 }
 
@@ -153,8 +153,8 @@ impl FromStr for Tuning {
 /// Beyond it, every rank talking to every other costs more than going round.
 const MESH_RANKS_MAX: usize = 16;
 
-/// By `ironrail perf tune` over tcp on loopback; docs/group.md has the figures.
-const MEASURED: [Row; 5] = [
+/// Estimates, by the steps and bytes of each; they have not been measured.
+const ESTIMATED: [Row; 5] = [
     Row { ranks: 2, bytes: 32 << 10, algorithm: Algorithm::OnePhase },
     Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Mesh },
     Row { ranks: 3, bytes: 8 << 10, algorithm: Algorithm::OnePhase },

@@ -396,7 +396,7 @@ pub(super) struct Options {
     /// All-reduce by this algorithm, whatever the table says: one-phase, doubling, mesh or ring
     #[arg(long, value_name = "NAME")]
     pub(super) algorithm: Option<Algorithm>,
-    /// A table of algorithms, as `perf tune` writes it
+    /// A table of algorithms: lines of ranks, bytes at most, and a name
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
     /// Seconds without any progress after which a wait is given up

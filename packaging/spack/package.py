@@ -1,0 +1,37 @@
+# A recipe for Spack, to be put into a repository of one's own as packages/ironrail/package.py. SPDX-License-Identifier: Apache-2.0
+from spack.package import *
+
+
+class Ironrail(Package):
+    """A network plugin for NCCL over libfabric rails, and the command that checks, explains and measures such plugins."""
+
+    homepage = "file:///path/to/ironrail"
+    git = "file:///path/to/ironrail"
+
+    license("Apache-2.0")
+
+    version("main", branch="main")
+
+    depends_on("c", type="build")
+    depends_on("rust@1.88:", type="build")
+    # Loaded at run time: any from 1.17 on serves the same build.
+    depends_on("libfabric@1.17:", type="run")
+
+    def install(self, spec, prefix):
+        cargo = which("cargo")
+        cargo("build", "--release", "--package", "ironrail", "--package", "ironrail-cli")
+        mkdirp(prefix.bin, prefix.lib.ironrail, prefix.include)
+        install("target/release/ironrail", prefix.bin.ironrail)
+        install(
+            "target/release/libnccl_net_ironrail.so",
+            join_path(prefix.lib.ironrail, "libnccl-net-ironrail.so"),
+        )
+        install("include/ironrail.h", prefix.include)
+        ironrail = Executable(prefix.bin.ironrail)
+        ironrail("man", "--folder", prefix.share.man.man1)
+
+    def setup_run_environment(self, env):
+        env.set("NCCL_NET_PLUGIN", "ironrail")
+        env.set("NCCL_NET", "Ironrail")
+        env.prepend_path("LD_LIBRARY_PATH", self.prefix.lib.ironrail)
+        env.set("IRONRAIL_LIBFABRIC", join_path(self.spec["libfabric"].prefix.lib, "libfabric.so.1"))
