@@ -2,6 +2,7 @@
 
 use proto::Line;
 use proto::limits::MAX_GROUP;
+use proto::wire2::budget::Budget;
 use proto::wire2::endpoint::SubmitError;
 use proto::wire2::{
     Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
@@ -141,14 +142,14 @@ impl Endpoint {
         let receives = &*receives;
         let posted = core.with(hands, slot, now, |flow, account| {
             let flow = flow.receiver_mut()?;
-            budget.give_back(std::mem::take(&mut account.entries_freed));
+            give_back(budget, std::mem::take(&mut account.entries_freed));
             let cost = receives.iter().map(|receive| flow.entries(receive.len)).sum();
             if flow.fault().is_none() && !budget.take(slot, cost) {
                 return Some(Ok(None));
             }
             let posted = flow.post(receives, how, account, now);
             if !matches!(posted, Ok(Some(_))) && flow.fault().is_none() {
-                budget.give_back(cost);
+                give_back(budget, cost);
             }
             Some(posted)
         });
@@ -156,7 +157,7 @@ impl Endpoint {
         match posted.flatten() {
             Some(Ok(None)) => {
                 let freed = self.core.entries_freed();
-                self.budget.give_back(freed);
+                give_back(&mut self.budget, freed);
                 Ok(None)
             }
             Some(Ok(first)) => Ok(first),
@@ -351,5 +352,14 @@ impl Endpoint {
             SubmitError::Ended => self.failed(slot, proto::wire2::Fault::Ended),
             SubmitError::Unknown => Cause::Stale(Noun::SendComm).into(),
         }
+    }
+}
+
+/// Receives are complete that had cost so many entries of completion queues.
+pub(super) fn give_back(budget: &mut Budget, cost: u32) {
+    if budget.give_back(cost).is_err() {
+        log::error!(
+            "{cost} entries of completion queues are given back that nobody has taken, a bug in Ironrail; please report it"
+        );
     }
 }

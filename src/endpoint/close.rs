@@ -8,6 +8,7 @@ use fabric::{Carried, Posts};
 use proto::wire2::{ChannelId, Flow};
 
 use super::Endpoint;
+use super::calls::give_back;
 use super::comms::Side;
 use super::counters::Counters;
 use super::nics::Port;
@@ -65,7 +66,7 @@ impl Endpoint {
             self.closing = self.closing.saturating_sub(1);
             if let Some(flow) = flow.receiver() {
                 self.counters.add_receives(&flow.dropped());
-                self.budget.give_back(flow.entries_held());
+                give_back(&mut self.budget, flow.entries_held());
             }
         }
     }

@@ -79,7 +79,7 @@ impl ReceiveFlow {
         };
         let (target, posted) = (slot.target, slot.len);
         if len < inline.len {
-            self.cut.get_or_insert(Cut { sent: inline.len.into(), posted });
+            self.cut.get_or_insert_with(|| Cut { sent: inline.len.into(), posted });
         }
         let cost = if self.is_unsent(line) { cost_of(inline.len) } else { 0 };
         Ok(Some(Place::Receive(Arrived { line, target, len, cost })))
@@ -180,7 +180,7 @@ impl ReceiveFlow {
                 let posted = self.slot(line).len;
                 match fitting(self.slot(line), len) {
                     Some(fits) if fits < len => {
-                        self.cut.get_or_insert(Cut { sent: len.into(), posted });
+                        self.cut.get_or_insert_with(|| Cut { sent: len.into(), posted });
                     }
                     Some(_) => {}
                     None => return self.misfit(line, len),
