@@ -276,6 +276,40 @@ fn messages_that_64_parts_cannot_hold_are_delivered_in_rounds() {
 }
 
 #[test]
+fn a_caller_that_was_refused_waits_for_the_peer() {
+    let mut pair = Pair::new(program(terms(), 2, LONG), Random::new(1), 0);
+    assert!(!pair.sender.waits());
+    pair.submit();
+    assert!(pair.sender.waits(), "there is no advert, and the peer may be silent");
+    pair.post();
+    settle(&mut pair);
+    send(&mut pair, 0);
+    assert!(!pair.sender.waits());
+}
+
+/// The receiver hears of it before CLOSE, also if the write fails while the sender closes.
+#[test]
+fn a_write_that_fails_while_its_sender_closes_is_told() {
+    for closes_first in [false, true] {
+        let mut pair = Pair::new(program(terms(), 2, LONG), Random::new(1), 0);
+        pair.post();
+        settle(&mut pair);
+        send(&mut pair, 0);
+        let part = pair.sender.next_part().unwrap();
+        pair.sender.posted(&part, &mut pair.accounts[0]);
+        if closes_first {
+            pair.sender.close();
+            settle(&mut pair);
+        }
+        pair.sender.write_failed(part.message, part.part, 5, &mut pair.accounts[0]);
+        pair.sender.close();
+        settle(&mut pair);
+        assert!(matches!(pair.receiver.fault(), Some(Fault::PeerFailed { .. })));
+        assert!(pair.sender.has_closed());
+    }
+}
+
+#[test]
 fn no_rail_takes_more_than_four_parts_however_busy_the_others_are() {
     for rails in [2, 3, 4, 16_u8] {
         let cutting = Cutting::new(rails.into(), 0, 1 << 30).unwrap();

@@ -414,6 +414,8 @@ fn parked_messages_outlive_the_close_of_their_sender() {
         let Some(Place::Parked(parked)) = place else { panic!("it waits") };
         account.parking.fill(parked, |_| 42);
         flow.received(&close(1), &mut account, NOW).unwrap();
+        // The end of the channel, too.
+        flow.ended(true);
         let receive = Receive {
             target: Target::default(),
             address: 0,

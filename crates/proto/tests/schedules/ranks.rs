@@ -139,9 +139,11 @@ impl World {
             lost: Vec::new(),
             failed: Vec::new(),
         };
+        // Receives on a channel that has failed keep their entries.
+        let entries = if stays { 1 << 16 } else { CAPACITY_MIN };
         let rank = |random: &mut Random| Rank {
             endpoint: Endpoint::new(slots),
-            budget: Budget::new(random.pick(&[CAPACITY_MIN, 4096])),
+            budget: Budget::new(random.pick(&[entries, entries.max(4096)])),
             calling: true,
             ending: false,
             ends_after: (harsh && random.percent(4)).then(|| random.below(400)),

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  Open ── WITHDRAW ─▶ answered by WITHDRAWN: what was begun goes on, nothing else begins
-//!  Open ── close ──▶ Closing ── all plain writes have completed ─▶ CLOSE ─▶ Closed ── the peer's CLOSE ─▶ Over
+//!  Open ── close ──▶ Closing ── all its writes have ended ─▶ CLOSE ─▶ Closed ── the peer's CLOSE ─▶ Over
 //! ```
 //!
-//! CLOSE says how many parts with immediates each rail carries, so that the receiver knows when the last one is there. Plain
-//! writes are not counted there: CLOSE waits for them.
+//! CLOSE says how many parts with immediates each rail carries, so that the receiver knows when the last one is there. It waits
+//! for all writes: plain ones are not counted, and of one that fails the receiver must hear before.
 
 use super::SendFlow;
 use super::record::State;
@@ -131,18 +131,9 @@ impl SendFlow {
     pub(super) fn owes_an_end(&self) -> bool {
         match self.ending {
             Ending::Open | Ending::PeerClosed => self.answer.is_some(),
-            Ending::Closing { .. } => self.answer.is_some() || self.plain_in_flight() == 0,
+            Ending::Closing { .. } => self.answer.is_some() || self.in_flight == 0,
             Ending::Closed | Ending::Over => false,
         }
-    }
-
-    /// Writes without an immediate that have not completed.
-    fn plain_in_flight(&self) -> u32 {
-        let plain = |at: usize| match self.records[at].state {
-            State::Writing(writing) if writing.is_fin() => writing.in_flight(),
-            _ => 0,
-        };
-        (0..RECORDS).map(plain).sum()
     }
 
     pub(super) fn end_frame(&self) -> Option<Frame> {
@@ -150,7 +141,7 @@ impl SendFlow {
             return Some(Frame::Withdrawn(answer));
         }
         match self.ending {
-            Ending::Closing { .. } if self.plain_in_flight() == 0 => {
+            Ending::Closing { .. } if self.in_flight == 0 => {
                 let parts = self.parts.to_keys(self.terms.cutting.rails);
                 Some(Frame::Close(Close { to: self.terms.peer, lines: self.first, parts }))
             }

@@ -1,5 +1,6 @@
 //! The parts of long messages: what to post next, and what has completed.
 
+use super::ending::Ending;
 use super::record::{Path, Record, State};
 use super::{Refused, SendFlow, bit_of};
 use crate::bits::{low8, low32};
@@ -166,7 +167,7 @@ impl SendFlow {
         }
         self.posting &= !bit_of(message);
         self.stick(Fault::Transport { code });
-        if self.may_post() {
+        if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
             let Record { line, len, .. } = self.records[at];
             self.refused.get_or_insert(Refused { line, len, begun: true, owed: true });
         }
