@@ -22,13 +22,15 @@ fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
     play(&[provider()], BOUND * 6, |part| {
         let world = stalled(part, "cxi");
         assert_eq!(world.fabric.violations(), Vec::<String>::new());
-        // A domain, a vector, and a queue and an endpoint each for data and for control, of the end with something in flight.
+        // A domain, a vector, and a queue and an endpoint each for data and for control, of each end with something in flight.
         let open = |kind: &str| world.fabric.number(&format!("open.{kind}"));
         let left = ["domains", "queues", "vectors", "endpoints"].map(open);
-        assert_eq!(left, [1, 2, 1, 2], "of 4 domains, {} regions", open("regions"));
+        let ends = left[0];
+        assert!(ends == 1 || ends == 2, "{ends} of 4 domains, {} regions", open("regions"));
+        assert_eq!(left, [ends, 2 * ends, ends, 2 * ends]);
         let said = calls::warnings();
         let leaks = |line: &&String| line.contains("leaks") && line.contains("vnic1");
-        assert_eq!(said.iter().filter(leaks).count(), 1, "{said:?}");
+        assert_eq!(said.iter().filter(leaks).count() as u64, ends, "{said:?}");
     });
 }
 

@@ -63,7 +63,7 @@ fn survive(part: &Part, profile: &str) {
     each_fault(world, profile, "fail", |before| format!("fail={}", before + 1));
     each_fault(world, profile, "fail_late", |before| format!("fail_late={}", before + 1));
     let mut fired = [0; 2];
-    for seed in 1..=2 {
+    for seed in 1..=4 {
         let settings =
             format!("profile={profile} nics=16 seed={seed} lose=300 double=300 eagain=200");
         world.fabric.configure(&settings);

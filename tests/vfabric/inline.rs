@@ -154,7 +154,7 @@ fn groups_travel_in_packets() {
             }
             link.ends[0].turn();
             let posts = link.fabric.number("counter.posts") - before;
-            assert!(round % 2 == 1 || posts <= 3, "{posts} posts");
+            assert!(round % 2 == 1 || posts <= FEW, "{posts} posts");
             for (group, request) in groups.into_iter().enumerate() {
                 let mut tests = 0..TURNS;
                 let sizes = tests.find_map(|_| {
