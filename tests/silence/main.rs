@@ -65,8 +65,8 @@ fn settings(provider: &'static str) -> [(&'static str, &'static str); 2] {
     [("PROVIDER", provider), ("RAILS", "127.0.0.1")]
 }
 
-/// Everything is sent before the receiver reads anything: sockets are full, and the rest waits in the sender's process. Then the
-/// receiver reads, and the sender stops each time that a message is said to be done.
+/// As much as can be is sent before the receiver's caller reads anything, into small sockets. Then the receiver reads, and the sender
+/// stops each time that a message is said to be done.
 fn sender_is_stopped(part: &Part) {
     let net = Net::open(&part.plugin());
     let context = net.init().expect("init");
@@ -179,28 +179,34 @@ fn sends(part: &Part, net: Net, context: Object) {
         net.isend(*send, out.buffer.address() + at, len, 0, out.region).expect("isend")
     };
     let mut left = all().peekable();
+    // None: it was said to be done, since its bytes are in a socket or read by the receiver's keeper.
     let mut requests = Vec::new();
+    let over = |request: &mut Option<Object>| {
+        let is_over = |request| net.test(request).expect("a send").is_some();
+        *request = request.filter(|request| !is_over(*request));
+    };
     for _ in 0..TURNS {
         while let Some(request) = left.peek().and_then(|next| send(*next)) {
-            requests.push(request);
+            requests.push(Some(request));
             left.next();
         }
-        let done = requests.iter().any(|request| net.test(*request).expect("a send").is_some());
-        assert!(!done, "the receiver has read nothing");
+        requests.iter_mut().for_each(over);
     }
-    let full = sockets::full();
-    say(&format!("{full} sockets are full of {} messages", requests.len()));
-    assert!(full > 0);
+    let (full, pending) = (sockets::full(), requests.iter().flatten().count());
+    say(&format!("{full} sockets are full, {pending} of {} messages wait", requests.len()));
     part.say("sent");
     assert_eq!(part.hear(), "reading");
     for (index, next) in all().enumerate() {
         wait("an advert", || {
             if index == requests.len() {
-                requests.extend(send(next));
+                requests.extend(send(next).map(Some));
             }
             index < requests.len()
         });
-        wait("the end of a send", || net.test(requests[index]).expect("a send").is_some());
+        wait("the end of a send", || {
+            over(&mut requests[index]);
+            requests[index].is_none()
+        });
         if index % STOPS == 0 || index + 1 == LINKS * MESSAGES {
             // From here on the plugin is not called.
             part.say(&index.to_string());

@@ -123,7 +123,8 @@ impl Endpoint {
             return Err(Cause::Full { table: Table::Connections, count }.into());
         }
         let data = self.lanes(&agreement.rails.data, |rail| Some(rail.data), &rails)?;
-        let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails)?;
+        let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails);
+        let control = control.inspect_err(|_| self.leave(&data))?;
         let channel = self.core.add_channel(parameters).ok_or(none)?;
         let theirs = identity(&host);
         let name = self.acquaintances.meet(&theirs);
@@ -142,10 +143,23 @@ impl Endpoint {
         let mut lanes = Vec::with_capacity(pairs.len());
         for Pair { ours, theirs: at } in pairs {
             let rail = theirs.get(usize::from(*at)).and_then(&address);
-            let name = rail.ok_or(Cause::NoSuchRail)?;
-            lanes.push(self.lane(usize::from(*ours), name.as_bytes())?);
+            let joined = rail.ok_or_else(|| Cause::NoSuchRail.into());
+            match joined.and_then(|name| self.lane(usize::from(*ours), name.as_bytes())) {
+                Ok(lane) => lanes.push(lane),
+                Err(error) => {
+                    self.leave(&lanes);
+                    return Err(error);
+                }
+            }
         }
         Ok(lanes.into())
+    }
+
+    /// One user less of each of these addresses.
+    fn leave(&mut self, lanes: &[Lane]) {
+        for lane in lanes {
+            self.hands.nics[lane.nic].nic.leave(lane.peer);
+        }
     }
 
     /// Sends a message to who asked, at the address that came with the question. Unsent, it is asked for again.
