@@ -8,10 +8,10 @@ use std::fmt;
 
 pub(crate) use fabric::FabricError;
 use fabric::{CompletionError, error_text};
-pub(crate) use proto::wire2::Cause as ChannelCause;
-pub(crate) use proto::wire2::frame::{Malformed, Refusal};
-use proto::wire2::setup::HandleError;
-use proto::wire2::{Fault, Violation};
+pub(crate) use proto::Cause as ChannelCause;
+pub(crate) use proto::frame::{Malformed, Refusal};
+use proto::setup::HandleError;
+use proto::{Fault, Violation};
 
 use crate::label::Label;
 

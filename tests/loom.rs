@@ -15,13 +15,11 @@ mod atomic {
 }
 
 use atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use lockless::{Count, Numbers, load_words, store_words};
+use lockless::{Count, Numbers};
 use loom::sync::Arc;
 use loom::thread;
-use proto::mailbox::Mailbox;
-use proto::{
-    CommId, FlowParameters, Line, LineSink, LineSource, Path, Receive, ReceiveFlow, Window,
-};
+use proto::packet::{HEADER_BYTES, Header, POISON, Ring, check};
+use proto::{InboxMemory, Nonce, PacketNumber};
 use published::Published;
 
 /// Two more threads than this one, each with `body` and its number.
@@ -98,82 +96,43 @@ fn what_was_written_before_publishing_is_seen_with_it() {
     });
 }
 
-/// A line of a mailbox, which a provider's thread or process writes while we read it.
-#[derive(Debug)]
-struct Place([AtomicU64; WORDS]);
+/// An inbox of a few words, which a peer writes without an order.
+struct Inbox(Arc<Vec<AtomicU64>>);
 
-const WORDS: usize = 8;
-
-impl LineSource for &Place {
-    fn word(&self, place: u32, index: usize) -> u64 {
-        assert_eq!(place, 0);
-        self.0[index].load(Ordering::Acquire)
+impl InboxMemory for Inbox {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word].load(Ordering::Acquire)
     }
 
-    fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
-        assert_eq!(place, 0);
-        load_words(self.0.first_chunk().expect("a line is this long"))
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word].store(value, Ordering::Relaxed);
     }
 }
 
-/// What a receiver writes its adverts into before they travel.
-struct Staging([u64; WORDS]);
-
-impl LineSource for Staging {
-    fn word(&self, _: u32, index: usize) -> u64 {
-        self.0[index]
-    }
-}
-
-impl LineSink for Staging {
-    fn store(&mut self, _: u32, index: usize, word: u64) {
-        self.0[index] = word;
-    }
-}
-
-fn parameters() -> FlowParameters {
-    FlowParameters {
-        window: Window::SINGLE,
-        rails: 1,
-        nonce: 0x0123_4567_89ab_cdef,
-        comm: CommId::new(5).expect("it has 14 bits"),
-        path: Path::Immediate { eight: true },
-        fins: true,
-        true_lengths: true,
-        sends_arrive_when_complete: false,
-        largest_write: 1 << 20,
-        first_line: Line::FIRST,
-    }
-}
-
-/// The words that travel for the first receive, of this address.
-fn advert(address: u64) -> [u64; WORDS] {
-    let mut flow = ReceiveFlow::new(parameters()).expect("the parameters are valid");
-    let mut staging = Staging([0; WORDS]);
-    let receive = Receive { address, len: !address, tag: 7, keys: &[address ^ 0x55] };
-    flow.post(&mut staging, &[receive], false).expect("the flow is well").expect("there is room");
-    flow.next_write(&mut staging).expect("an advert waits");
-    staging.0
-}
-
-/// Nothing orders a peer's words: the check alone tells a line that has landed from one that is landing.
 #[test]
-fn a_line_is_read_whole_or_not_at_all() {
-    const ADDRESS: u64 = 0x7f00_1234_5000;
-    let mut model = loom::model::Builder::new();
-    // All orders of sixteen accesses are too many: this many switches between the threads are enough to tear a line.
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        // The ring was another connection's before: what lies there is sealed, by another nonce.
-        let place = Arc::new(Place(std::array::from_fn(|index| AtomicU64::new(index as u64))));
-        let written = Arc::clone(&place);
-        let writer = thread::spawn(move || store_words(&written.0, advert(ADDRESS)));
-        let mut mailbox = Mailbox::new(&parameters());
-        if mailbox.advert(&&*place, Line::FIRST) {
-            assert_eq!((mailbox.address(), mailbox.posted()), (ADDRESS, !ADDRESS));
-            assert_eq!(mailbox.keys(), [ADDRESS ^ 0x55]);
+fn a_packet_is_read_whole_or_not_at_all() {
+    const NONCE: Nonce = Nonce(0x5eed);
+    const BODY: [u64; 2] = [7, 9];
+    let bytes = HEADER_BYTES + 8 * 2;
+    let (number, acknowledged) = (PacketNumber::new(1), PacketNumber::new(0));
+    let header = Header { number, bytes, acknowledged, pad: false };
+    let [one, two] = header.words();
+    let words = [0, one, two, BODY[0], BODY[1]];
+    let sum = check(NONCE, [one, two], words.len(), |word| words[word], |_| [0; 8]);
+    loom::model(move || {
+        let shared = Arc::new((0..5).map(|_| AtomicU64::new(POISON)).collect::<Vec<_>>());
+        let written = Arc::clone(&shared);
+        let writer = thread::spawn(move || {
+            for (place, word) in written.iter().zip([sum, one, two, BODY[0], BODY[1]]) {
+                place.store(word, Ordering::Relaxed);
+            }
+        });
+        let inbox = Inbox(Arc::clone(&shared));
+        let seen = Header::validate(&inbox, Ring::SHORT, 0, number, NONCE);
+        if seen.is_some() {
+            assert_eq!([3, 4].map(|word| inbox.load(word)), BODY, "what was checked is there");
         }
         writer.join().unwrap();
-        assert!(mailbox.advert(&&*place, Line::FIRST), "a line that has landed is there");
+        assert_eq!(Header::validate(&inbox, Ring::SHORT, 0, number, NONCE), Some(header));
     });
 }

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use proto::wire2::channel::{Inbox, Parameters, Post, WriteId};
-use proto::wire2::connection::{Connection, Owes, Submit, Which};
-use proto::wire2::endpoint::LentInbox;
-use proto::wire2::frame::{FRAME_WORDS_MAX, Open, Refusal, Refused};
-use proto::wire2::letter::{LETTER_WORDS, Letter};
-use proto::wire2::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
-use proto::wire2::packet::{Header, Ring, check};
-use proto::wire2::setup::refuse;
-use proto::wire2::{
+use proto::channel::{Inbox, Parameters, Post, WriteId};
+use proto::connection::{Connection, Owes, Submit, Which};
+use proto::endpoint::LentInbox;
+use proto::frame::{FRAME_WORDS_MAX, Open, Refusal, Refused};
+use proto::letter::{LETTER_WORDS, Letter};
+use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
+use proto::packet::{Header, Ring, check};
+use proto::setup::refuse;
+use proto::{
     Account, ChannelId, Endpoint, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
     PacketNumber, Perform, Slot,
 };
@@ -188,8 +188,7 @@ impl Connection for Listener {
         self.outstanding += 1;
         let (to, line) = (Name::default(), proto::Line::FIRST);
         let len = *len as u16;
-        let frame =
-            proto::wire2::frame::Inline { to, line, advertised: true, tag: 0, base: line, len };
+        let frame = proto::frame::Inline { to, line, advertised: true, tag: 0, base: line, len };
         Ok(Submit::Inline { message: MessageId::new(0), frame })
     }
 

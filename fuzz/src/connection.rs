@@ -3,20 +3,20 @@
 use proto::Line;
 use proto::capabilities::{Capabilities, ImmediateWidth};
 use proto::codec::{ENVELOPE_BYTES, check_of};
+use proto::connection::Which;
+use proto::credit::CHANNEL_BYTES;
+use proto::frame::FRAME_WORDS_MAX;
 use proto::limits::HANDLE_BYTES;
-use proto::wire2::connection::Which;
-use proto::wire2::credit::CHANNEL_BYTES;
-use proto::wire2::frame::FRAME_WORDS_MAX;
-use proto::wire2::packet::Ring;
-use proto::wire2::receive::Place;
-use proto::wire2::send::Outgoing;
-use proto::wire2::setup::{
+use proto::packet::Ring;
+use proto::receive::Place;
+use proto::send::Outgoing;
+use proto::setup::{
     EndpointId, HANDLE_ADDRESS_BYTES, Handle, Heard, Hello, Host, MAX_HELLO_BYTES, Offers, Peers,
     Presence, speaks_old,
 };
-use proto::wire2::split::Cutting;
-use proto::wire2::window::WINDOW;
-use proto::wire2::{
+use proto::split::Cutting;
+use proto::window::WINDOW;
+use proto::{
     Account, Frame, Immediate, InlineLimits, Moment, Name, Posting, Receive, ReceiveFlow,
     ReceivePoll, SendFlow, SendPoll, Source, Submit, Target, Terms,
 };
@@ -89,8 +89,8 @@ fn presence() -> Presence {
 /// No listener is open, so no proof is asked for.
 struct Never;
 
-impl proto::wire2::setup::Prove for Never {
-    fn prove(&self, _: &proto::wire2::setup::Secret, _: &[u64]) -> proto::wire2::setup::Proof {
+impl proto::setup::Prove for Never {
+    fn prove(&self, _: &proto::setup::Secret, _: &[u64]) -> proto::setup::Proof {
         panic!("no secret is known");
     }
 }

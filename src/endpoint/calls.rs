@@ -1,10 +1,10 @@
 //! isend, irecv and test: one way each. What is rare is a call on it.
 
 use proto::Line;
+use proto::budget::Budget;
+use proto::endpoint::SubmitError;
 use proto::limits::MAX_GROUP;
-use proto::wire2::budget::Budget;
-use proto::wire2::endpoint::SubmitError;
-use proto::wire2::{
+use proto::{
     Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
     SendPoll, Slot, Source, Submit, Target,
 };
@@ -342,14 +342,10 @@ impl Endpoint {
     }
 
     #[cold]
-    fn refused(
-        &mut self,
-        slot: Slot,
-        error: SubmitError<proto::wire2::Fault>,
-    ) -> crate::error::Error {
+    fn refused(&mut self, slot: Slot, error: SubmitError<proto::Fault>) -> crate::error::Error {
         match error {
             SubmitError::Connection(fault) => self.failed(slot, fault),
-            SubmitError::Ended => self.failed(slot, proto::wire2::Fault::Ended),
+            SubmitError::Ended => self.failed(slot, proto::Fault::Ended),
             SubmitError::Unknown => Cause::Stale(Noun::SendComm).into(),
         }
     }

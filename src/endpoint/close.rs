@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use fabric::{Carried, Posts};
-use proto::wire2::{ChannelId, Flow};
+use proto::{ChannelId, Flow};
 
 use super::Endpoint;
 use super::calls::give_back;

@@ -1,6 +1,6 @@
 //! What NCCL holds of connections: comms by slot, and their requests.
 
-use proto::wire2::{ChannelId, MessageId, Slot};
+use proto::{ChannelId, MessageId, Slot};
 use proto::{Line, limits};
 
 use super::flush::Flushing;
@@ -12,8 +12,8 @@ const REQUESTS: usize = 64;
 /// Connections that one endpoint has room for.
 pub(super) const CONNECTIONS_MAX: u32 = 1 << 14;
 const _: () = assert!(CONNECTIONS_MAX as usize == Slot::COUNT);
-const _: () = assert!(REQUESTS >= proto::wire2::window::WINDOW as usize);
-const _: () = assert!(REQUESTS >= proto::wire2::window::RECORDS);
+const _: () = assert!(REQUESTS >= proto::window::WINDOW as usize);
+const _: () = assert!(REQUESTS >= proto::window::RECORDS);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {

@@ -1,6 +1,6 @@
 //! What an endpoint has dropped, and why; and what it has told early.
 
-use proto::wire2::receive::Dropped;
+use proto::receive::Dropped;
 
 /// Drops, counted: each is harmless alone, and many of one kind tell what is wrong.
 #[derive(Clone, Copy, Debug, Default)]

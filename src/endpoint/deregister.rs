@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto::wire2::Flow;
-use proto::wire2::Slot;
+use proto::Flow;
+use proto::Slot;
 
 use super::Endpoint;
 use super::hands::name_of;

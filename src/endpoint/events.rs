@@ -1,8 +1,8 @@
 //! What the NICs of an endpoint say, as events of the loop.
 
-use proto::wire2::channel::{WriteId, Written};
-use proto::wire2::flow;
-use proto::wire2::{ChannelId, Epoch, Event, Immediate, Moment, Slot};
+use proto::channel::{WriteId, Written};
+use proto::flow;
+use proto::{ChannelId, Epoch, Event, Immediate, Moment, Slot};
 
 use super::hands::{Hands, Happened};
 use super::letters::About;

@@ -1,6 +1,6 @@
 //! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
 
-use proto::wire2::{Cause as ChannelCause, ChannelId, Cut, Fault, Outcome, ReceiveFlow, Slot};
+use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Outcome, ReceiveFlow, Slot};
 
 use super::Endpoint;
 use super::comms::Side;

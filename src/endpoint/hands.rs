@@ -1,7 +1,7 @@
 //! What the loop of `proto` asks for, done on NICs: posts, copies, control memory, and what happened.
 //!
 //! ```text
-//!  proto::wire2::Endpoint ──post, act, send──▶ Hands ──▶ Nic
+//!  proto::Endpoint ──post, act, send──▶ Hands ──▶ Nic
 //!                         ◀───next_event────── Hands ◀── completions
 //!                                                └─────▶ HELLOs, OPENs, ends: for the endpoint, after the poll
 //! ```
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use fabric::{Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
-use proto::wire2::channel::{Post, WriteId, Written};
-use proto::wire2::endpoint::LentInbox;
-use proto::wire2::flow::{Action, Flow};
-use proto::wire2::frame::{Open, Refused};
-use proto::wire2::letter::Letter;
-use proto::wire2::memory::{MemoryId, Payload, Shadows};
-use proto::wire2::receive::{Copy, Place};
-use proto::wire2::setup::Peers;
-use proto::wire2::{
+use proto::channel::{Post, WriteId, Written};
+use proto::endpoint::LentInbox;
+use proto::flow::{Action, Flow};
+use proto::frame::{Open, Refused};
+use proto::letter::Letter;
+use proto::memory::{MemoryId, Payload, Shadows};
+use proto::receive::{Copy, Place};
+use proto::setup::Peers;
+use proto::{
     Account, Breach, ChannelId, Event, Generation, MessageId, Moment, Nonce, Outcome, Outgoing,
     PartWrite, Perform, Slot,
 };
@@ -41,7 +41,7 @@ use crate::label::Label;
 pub(super) const LANDING: u32 = u32::MAX;
 
 /// The events of the endpoint's own connections.
-pub(super) type Happened = Event<proto::wire2::flow::Event>;
+pub(super) type Happened = Event<proto::flow::Event>;
 
 /// What the loop does not handle itself, gathered until it has ended.
 #[derive(Debug, Default)]
@@ -166,11 +166,8 @@ impl Hands {
         let delivery = if immediate.is_some() { Delivery::Default } else { Delivery::Complete };
         let write = Write { local, remote, peer: lane.peer, delivery };
         let token = Purpose::Part { slot, generation, message, part }.token();
-        let posted = self.nics[lane.nic].nic.write(
-            &write,
-            immediate.map(proto::wire2::Immediate::bits),
-            token,
-        );
+        let posted =
+            self.nics[lane.nic].nic.write(&write, immediate.map(proto::Immediate::bits), token);
         match posted {
             Ok(Posted::Accepted) => Some(Ok(())),
             Ok(Posted::Again | Posted::Full) => None,
@@ -186,7 +183,7 @@ impl Hands {
             peer.failed(cause);
         }
         self.news.lost.push(channel);
-        let event = proto::wire2::flow::Event::WriteFailed { message, part, code: 0 };
+        let event = proto::flow::Event::WriteFailed { message, part, code: 0 };
         self.queued.push_back(Event::Connection { slot, generation, event });
     }
 

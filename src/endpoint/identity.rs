@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use proto::handshake::Identity;
+use proto::setup::Host;
 
 use crate::label::Label;
 
@@ -36,7 +36,7 @@ pub(crate) struct Acquaintances {
 
 impl Acquaintances {
     /// Who the peer says it is.
-    pub(crate) fn meet(&mut self, identity: &Identity) -> Peer {
+    pub(crate) fn meet(&mut self, identity: &Host) -> Peer {
         let (host, process) = (identity.host.to_text(), identity.process);
         let new = || Arc::new(Ranks(AtomicI64::new(NONE)));
         let is_here = identity.provider.to_text() == SHARED_MEMORY;
@@ -85,7 +85,7 @@ impl fmt::Display for Peer {
 }
 
 /// What differs between two ends that should be alike, besides settings.
-pub(crate) fn differences(ours: &Identity, theirs: &Identity) -> Vec<String> {
+pub(crate) fn differences(ours: &Host, theirs: &Host) -> Vec<String> {
     let version = |raw: u32| format!("{}.{}", raw >> 16, raw & 0xffff);
     let mut found = Vec::new();
     let mut compare = |what: &str, theirs: String, ours: String| {
@@ -95,7 +95,7 @@ pub(crate) fn differences(ours: &Identity, theirs: &Identity) -> Vec<String> {
     };
     compare("libfabric", version(theirs.libfabric_version), version(ours.libfabric_version));
     let provider =
-        |end: &Identity| format!("{} {}", end.provider.to_text(), version(end.provider_version));
+        |end: &Host| format!("{} {}", end.provider.to_text(), version(end.provider_version));
     compare("provider", provider(theirs), provider(ours));
     found
 }
@@ -113,14 +113,14 @@ mod tests {
 
     use super::*;
 
-    fn identity(process: u32) -> Identity {
-        Identity {
+    fn identity(process: u32) -> Host {
+        Host {
             host: Name::cut("here"),
             process,
             provider: Name::cut("net"),
             provider_version: 117 << 16,
             libfabric_version: 1 << 16 | 17,
-            ..Identity::default()
+            ..Host::default()
         }
     }
 
@@ -157,9 +157,9 @@ mod tests {
     fn each_difference_is_named_with_both_sides() {
         let ours = identity(1);
         assert!(differences(&ours, &identity(2)).is_empty(), "a process differs always");
-        let theirs = Identity { libfabric_version: 2 << 16 | 5, ..ours };
+        let theirs = Host { libfabric_version: 2 << 16 | 5, ..ours };
         assert_eq!(differences(&ours, &theirs), ["libfabric 2.5 where we have 1.17"]);
-        let theirs = Identity { provider: Name::cut("tcp"), provider_version: 118 << 16, ..ours };
+        let theirs = Host { provider: Name::cut("tcp"), provider_version: 118 << 16, ..ours };
         assert_eq!(differences(&ours, &theirs), ["provider tcp 118.0 where we have net 117.0"]);
     }
 }

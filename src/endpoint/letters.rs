@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, Nic, Pages, PeerAddress, Post, Region};
+use proto::ChannelId;
 use proto::limits::MAX_MESSAGE_BYTES;
-use proto::wire2::ChannelId;
 
 use super::operation::Purpose;
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, LocalBytes, Pages, Region};
-use proto::wire2::memory::{InboxMemory, MemoryId, ShadowMemory};
-use proto::wire2::packet::Ring;
+use proto::memory::{InboxMemory, MemoryId, ShadowMemory};
+use proto::packet::Ring;
 
 use super::nics::Port;
 

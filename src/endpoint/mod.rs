@@ -44,9 +44,9 @@ use std::time::{Duration, Instant};
 
 use fabric::Pages;
 use proto::Capabilities;
-use proto::wire2::budget::Budget;
-use proto::wire2::setup::{Peers, Presence};
-use proto::wire2::{Flow, Moment, Slot};
+use proto::budget::Budget;
+use proto::setup::{Peers, Presence};
+use proto::{Flow, Moment, Slot};
 
 use crate::error::{Cause, Error, Result};
 use crate::handle::HandleKind;
@@ -83,7 +83,7 @@ pub(crate) struct Endpoint {
     /// The probe of the device, while this endpoint makes it.
     probe: Option<Probe>,
     tenants: Tenants,
-    core: proto::wire2::Endpoint<Flow>,
+    core: proto::Endpoint<Flow>,
     hands: Hands,
     comms: Comms,
     listeners: Slots<Listening>,
@@ -163,7 +163,7 @@ impl Endpoint {
             settled: false,
             probe: None,
             tenants: Tenants::default(),
-            core: proto::wire2::Endpoint::new(Slot::COUNT),
+            core: proto::Endpoint::new(Slot::COUNT),
             hands,
             comms: Comms::new(first),
             listeners: Slots::new(u16::MAX).beginning_at(first),
@@ -231,7 +231,7 @@ impl Endpoint {
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
         self.read_mail(mail);
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));
-        let no_rail = proto::wire2::Cause::NoRail;
+        let no_rail = proto::Cause::NoRail;
         lost.into_iter().for_each(|channel| self.core.fail(channel, no_rail));
         self.release_closed();
     }
@@ -265,7 +265,7 @@ impl Endpoint {
         self.failure.get_or_insert(error);
         for peer in &mut self.hands.channels {
             peer.failure.get_or_insert(error);
-            self.core.fail(peer.channel, proto::wire2::Cause::NoRail);
+            self.core.fail(peer.channel, proto::Cause::NoRail);
         }
     }
 

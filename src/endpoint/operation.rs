@@ -1,6 +1,6 @@
 //! Why an operation was posted, and so what its completion means: a NIC gives back the 64 bits that it was posted with.
 
-use proto::wire2::{Generation, MessageId, PacketNumber, Slot};
+use proto::{Generation, MessageId, PacketNumber, Slot};
 
 /// Why an operation was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

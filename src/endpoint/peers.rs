@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabric::PeerAddress;
-use proto::wire2::{ChannelId, Epoch, Moment};
+use proto::{ChannelId, Epoch, Moment};
 
 use crate::endpoint::identity as peer;
 use crate::error::{Cause, Error};

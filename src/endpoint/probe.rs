@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_arrives_late_names_the_last_connection() {
-        assert_eq!(PROBE_IMMEDIATE & 0x3fff, u64::from(proto::CommId::COUNT - 1));
+        assert_eq!(PROBE_IMMEDIATE & 0x3fff, proto::Slot::COUNT as u64 - 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-use proto::wire2::setup::{EndpointId, Proof, Prove, Secret};
+use proto::setup::{EndpointId, Proof, Prove, Secret};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// SipHash-2-4 with 128 bits of output, keyed by the secret.

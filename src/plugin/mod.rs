@@ -25,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use proto::wire2::Posting;
+use proto::Posting;
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::broken::PANICKED;

@@ -5,7 +5,7 @@ mod settings;
 
 pub(crate) use device::{Device, GpuAccess, Probed, gpu_number};
 /// How a receive, or a group, is posted.
-pub(crate) use proto::wire2::Posting;
+pub(crate) use proto::Posting;
 // NCCL's memory, of which only `abi` can vouch.
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;

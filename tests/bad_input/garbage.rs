@@ -6,13 +6,13 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use proto::codec::{Address, Bounded, Name, check_of};
+use proto::counts::PeerCounts;
+use proto::letter::{Body, Letter, Query, Status};
+use proto::packet::Ring;
 use proto::rails::Rail;
-use proto::wire2::counts::PeerCounts;
-use proto::wire2::letter::{Body, Letter, Query, Status};
-use proto::wire2::packet::Ring;
-use proto::wire2::setup::{EndpointId, Entries, Hello, Message, Offers, Secret};
-use proto::wire2::{Epoch, Frame, PacketNumber};
+use proto::setup::{EndpointId, Entries, Hello, Message, Offers, Secret};
 use proto::{Capabilities, ImmediateWidth};
+use proto::{Epoch, Frame, PacketNumber};
 
 use crate::bystander::{self, Bystander};
 use crate::support::calls::{Handle, Net, Object};

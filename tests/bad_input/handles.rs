@@ -40,7 +40,7 @@ fn a_handle_of_another_protocol_version_is_refused_by_that_name() {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
         let (handle, _) = net.listen(context, 0).expect("listen");
-        let ours = proto::wire2::setup::VERSION;
+        let ours = proto::setup::VERSION;
         // The newest version that the peer speaks, and the oldest, which version 1 does not say.
         for (version, oldest) in [(1, 0), (1, 1), (ours + 1, low8(ours) + 1), (u16::MAX, u8::MAX)] {
             let mut bad = handle;

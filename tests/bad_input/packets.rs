@@ -3,8 +3,8 @@
 use harness::Test;
 use net_abi::ResultCode;
 use proto::Line;
-use proto::wire2::frame::{Fin, FinStatus, Inline};
-use proto::wire2::{Frame, PacketNumber};
+use proto::frame::{Fin, FinStatus, Inline};
+use proto::{Frame, PacketNumber};
 
 use crate::garbage::{Door, ONE_RAIL};
 use crate::support::calls::{Net, Object};

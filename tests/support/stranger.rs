@@ -10,19 +10,19 @@ use fabric::{
     Region, RemoteBytes, RemoteKey, Write,
 };
 use proto::codec::{Address, Bounded, Name};
+use proto::frame::{Inline, Open};
+use proto::letter::{self, Body, LETTER_WORDS, Letter};
+use proto::memory::Lease;
+use proto::packet::{HEADER_WORDS, Header, Ring, START_BYTES, check};
 use proto::rails::Rail;
-use proto::wire2::frame::{Inline, Open};
-use proto::wire2::letter::{self, Body, LETTER_WORDS, Letter};
-use proto::wire2::memory::Lease;
-use proto::wire2::packet::{HEADER_WORDS, Header, Ring, START_BYTES, check};
-use proto::wire2::setup::{
+use proto::setup::{
     EndpointId, Entries, Features, Handle as WireHandle, Hello, Host, Message, Nonces, Offers,
     Proof, Prove, Role, Secret, open_words,
 };
-use proto::wire2::{
+use proto::{Capabilities, ImmediateWidth, Line};
+use proto::{
     Epoch, Frame, Generation, InboxMemory, Name as ConnectionName, Nonce, PacketNumber, Slot,
 };
-use proto::{Capabilities, ImmediateWidth, Line};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::calls::Handle;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proto::codec::Address;
-use proto::wire2::setup::{EndpointId, Entries, Hello};
+use proto::setup::{EndpointId, Entries, Hello};
 
 use crate::support::calls::Buffer;
 use crate::support::stage::play;

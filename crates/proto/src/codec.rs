@@ -9,13 +9,12 @@
 use std::fmt;
 
 use crate::bits::{fold, mix};
-use crate::ids::ConnectionId;
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES};
 
 /// First bytes of every connection message: `IRRL`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"IRRL");
 /// The version of this protocol. Peers of another version refuse each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The bytes before the first field.
 pub const ENVELOPE_BYTES: usize = 16;
 
@@ -120,11 +119,6 @@ impl Writer {
 
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
-    }
-
-    /// Puts the envelope around the fields.
-    pub(crate) fn seal(self, kind: u16) -> Result<Vec<u8>, HandshakeError> {
-        self.seal_as(VERSION, kind)
     }
 
     /// Puts the envelope of a version around the fields.
@@ -268,10 +262,9 @@ impl<'a> Iterator for Reader<'a> {
 pub enum HandshakeError {
     Short,
     Magic,
-    /// Of another version; from a request, whom to tell.
+    /// Of another version.
     Version {
         theirs: u16,
-        reply: Option<(ConnectionId, Address)>,
     },
     Check,
     Length,
@@ -291,7 +284,7 @@ impl fmt::Display for HandshakeError {
         match self {
             Self::Short => f.write_str("it ends too early"),
             Self::Magic => f.write_str("it is not of this plugin"),
-            Self::Version { theirs, .. } => {
+            Self::Version { theirs } => {
                 write!(f, "it is of protocol version {theirs}, ours is {VERSION}")
             }
             Self::Check => f.write_str("its check does not hold"),

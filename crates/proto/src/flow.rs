@@ -1,155 +1,271 @@
-//! What the two flows share: how they see memory, and what connect has settled for both.
+//! A connection as its channel sees it: the sender's or the receiver's flow behind one interface.
+//!
+//! The channel pulls frames, hands frames in, and asks for actions; whoever performs them answers with `acted` and, later, with
+//! an event. Calls that only one direction has (`post`, `poll`, `close`) are made on the flow itself.
 
-use crate::capabilities::{Capabilities, ImmediateWidth};
-use crate::error::ProtocolError;
-use crate::ids::{CommId, Line};
-use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
-use crate::window::Window;
-use crate::wire::LineFormat;
+use super::account::Account;
+use super::connection::{Connection, Owes, Submit, Which};
+use super::fault::{Breach, Fault};
+use super::frame::Frame;
+use super::ids::{Moment, Name};
+use super::immediate::Immediate;
+use super::message::MessageId;
+use super::receive::{Copy, Place, ReceiveFlow};
+use super::send::{Outgoing, PartWrite, SendFlow};
+use super::setup::{Answer, Connecting};
 
-/// Memory that the peer writes into: a ring of places, each of so many little-endian 64-bit words.
-pub trait LineSource {
-    /// An acquire load. The peer may be writing at this moment.
-    fn word(&self, place: u32, index: usize) -> u64;
-
-    /// The first words of a place, each by an acquire load. Worth its own form where a place is bounds-checked once.
-    #[inline]
-    fn words<const COUNT: usize>(&self, place: u32) -> [u64; COUNT] {
-        std::array::from_fn(|index| self.word(place, index))
-    }
-
-    /// The words of one place, each by an acquire load when it is asked for. Worth its own form where a place is looked up.
-    #[inline]
-    fn reader(&self, place: u32) -> impl Fn(usize) -> u64 {
-        move |index| self.word(place, index)
-    }
+/// One connection.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "both live in a table, and a box would cost a load")]
+pub enum Flow {
+    /// Asked for, and not opened yet: it becomes a sender by itself.
+    Connecting(Box<Connecting>),
+    Send(SendFlow),
+    Receive(ReceiveFlow),
 }
 
-/// Memory that travels to the peer's ring: the same places and words, registered by the caller.
-pub trait LineSink {
-    fn store(&mut self, place: u32, index: usize, word: u64);
+/// What is to be done outside of the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Post a write on a data rail. It may be refused, and is then named again.
+    Write(PartWrite),
+    /// Copy a parked message into its receive. It is never refused.
+    Copy(Copy),
+}
 
-    /// Stores words side by side, from word `first` on.
-    #[inline]
-    fn store_words<const COUNT: usize>(&mut self, place: u32, first: usize, words: [u64; COUNT]) {
-        for (index, word) in words.into_iter().enumerate() {
-            self.store(place, first + index, word);
+/// What happened outside of the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A posted part has completed.
+    Written { message: MessageId, part: u8 },
+    /// A posted part has failed; the code is the caller's own.
+    WriteFailed { message: MessageId, part: u8, code: i32 },
+    /// A part has come for this connection. `len` is what the completion says.
+    Arrived { rail: u8, immediate: Immediate, len: u64 },
+}
+
+impl Flow {
+    /// How far a `connect` is.
+    pub fn answer(&self) -> Answer {
+        match self {
+            Self::Connecting(connecting) => connecting.answer(),
+            Self::Send(_) => Answer::Opened,
+            Self::Receive(_) => Answer::Failed(Fault::Misuse("nobody connects a receiver")),
         }
     }
 
-    /// Stores words of the place of a line, one of so many, a power of two. Worth its own form where a place is looked up.
-    #[inline]
-    fn writer(&mut self, line: Line, places: u32) -> impl FnMut(usize, u64) {
-        let place = line.number() % places;
-        move |index, word| self.store(place, index, word)
-    }
-
-    /// Stores a line: its first two words, and the others.
-    #[inline]
-    fn store_line<const COUNT: usize>(&mut self, place: u32, head: [u64; 2], rest: [u64; COUNT]) {
-        self.store_words(place, 0, head);
-        self.store_words(place, 2, rest);
-    }
-}
-
-/// How the bytes of a message are told to the receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// Each part carries an immediate, with the length in it where `eight` bytes are carried.
-    Immediate { eight: bool },
-    /// Plain writes with delivery completion, then a fin line.
-    Fin,
-}
-
-/// What connect has settled for a connection; equal on both ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowParameters {
-    pub window: Window,
-    /// Data rails in use: an advert carries one key for each.
-    pub rails: usize,
-    /// Mixed from the parts of both ends ([`handshake::mix_nonces`](crate::handshake::mix_nonces)).
-    pub nonce: u64,
-    /// The receiver's, as immediates carry it.
-    pub comm: CommId,
-    /// What messages take unless they cannot.
-    pub path: Path,
-    /// Whether messages may take the fin path: where delivery is known. The ring is there in any case, for failures.
-    pub fins: bool,
-    /// Completions of writes with an immediate tell their true length.
-    pub true_lengths: bool,
-    /// The completion of a write proves that its bytes are at the peer: then nobody waits for done.
-    pub sends_arrive_when_complete: bool,
-    /// The longest write of the provider, in bytes.
-    pub largest_write: u64,
-    /// The first line; 0, except in tests that begin near a wrap.
-    pub first_line: Line,
-}
-
-impl FlowParameters {
-    /// What the capabilities of both ends (already agreed) make of a connection.
-    ///
-    /// `fin_only` is a setting: every message by the fin path.
-    pub fn settle(
-        agreed: &Capabilities,
-        window: Window,
-        rails: usize,
-        nonce: u64,
-        comm: CommId,
-        fin_only: bool,
-    ) -> Result<Self, ProtocolError> {
-        let path = match agreed.immediate {
-            ImmediateWidth::None => Path::Fin,
-            _ if fin_only => Path::Fin,
-            width => Path::Immediate { eight: width == ImmediateWidth::Eight },
-        };
-        let parameters = Self {
-            window,
-            rails,
-            nonce,
-            comm,
-            path,
-            // A fin may be written only when the parts before it are known to have landed.
-            fins: agreed.delivery_complete || agreed.proves_arrival,
-            true_lengths: agreed.true_lengths,
-            sends_arrive_when_complete: agreed.proves_arrival,
-            largest_write: agreed.largest_write,
-            first_line: Line::FIRST,
-        };
-        parameters.validate().map(|()| parameters)
-    }
-
-    /// The length of lines on this connection.
-    pub fn format(&self) -> LineFormat {
-        LineFormat::for_rails(self.rails)
-    }
-
-    /// Whether a flow can be made of these.
-    pub fn validate(&self) -> Result<(), ProtocolError> {
-        if self.rails == 0 || self.rails > MAX_DATA_RAILS {
-            Err(ProtocolError::Misuse("a connection has 1 to 16 data rails"))
-        } else if self.largest_write < PART_ALIGN {
-            Err(ProtocolError::Misuse("the largest write of the provider is below 128 bytes"))
-        } else if self.path == Path::Fin && !self.fins {
-            Err(ProtocolError::Misuse(
-                "neither immediates nor delivery completion: the receiver could not be told of an arrival",
-            ))
-        } else {
-            Ok(())
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Connecting(connecting) => connecting.fault(),
+            Self::Send(flow) => flow.fault(),
+            Self::Receive(flow) => flow.fault(),
         }
     }
 
-    /// The length from which on a message cannot take immediates: [`MAX_PARTS`] parts do not hold it, or, where it
-    /// does not fill its receive, nothing tells its size.
-    pub(crate) fn immediates_end(&self, whole: bool) -> u64 {
-        // Starts stay aligned when parts of this length follow each other.
-        let longest_part = self.largest_write & !(PART_ALIGN - 1);
-        let held = longest_part.saturating_mul(u64::from(MAX_PARTS)).saturating_add(1);
-        match self.path {
-            Path::Fin => 0,
-            _ if whole => held,
-            Path::Immediate { eight: true } => held.min(1 << u32::BITS),
-            Path::Immediate { eight: false } if self.true_lengths => held,
-            Path::Immediate { eight: false } => 0,
+    /// Whether both sides have closed and nothing of this connection can come or end any more: its slot is free.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Connecting(connecting) => connecting.is_over(),
+            Self::Send(flow) => flow.is_over(),
+            Self::Receive(flow) => flow.is_over(),
+        }
+    }
+
+    /// The sender, once the connection is open.
+    #[inline]
+    pub fn sender(&self) -> Option<&SendFlow> {
+        if let Self::Send(flow) = self { Some(flow) } else { None }
+    }
+
+    #[inline]
+    pub fn sender_mut(&mut self) -> Option<&mut SendFlow> {
+        if let Self::Send(flow) = self { Some(flow) } else { None }
+    }
+
+    #[inline]
+    pub fn receiver(&self) -> Option<&ReceiveFlow> {
+        if let Self::Receive(flow) = self { Some(flow) } else { None }
+    }
+
+    #[inline]
+    pub fn receiver_mut(&mut self) -> Option<&mut ReceiveFlow> {
+        if let Self::Receive(flow) = self { Some(flow) } else { None }
+    }
+
+    /// Fails it from outside: a bug of the caller's.
+    pub fn fail(&mut self, what: &'static str) {
+        match self {
+            Self::Connecting(connecting) => connecting.close(),
+            Self::Send(flow) => flow.fail(what),
+            Self::Receive(flow) => flow.fail(what),
+        }
+    }
+
+    /// This side closes.
+    pub fn close(&mut self, account: &mut Account) {
+        match self {
+            Self::Connecting(connecting) => connecting.close(),
+            Self::Send(flow) => flow.close(),
+            Self::Receive(flow) => flow.close(account),
+        }
+    }
+}
+
+impl Connection for Flow {
+    type Message = Outgoing;
+    type Place = Place;
+    type Action = Action;
+    type Event = Event;
+    type Fault = Fault;
+    type Error = Breach;
+
+    #[inline]
+    fn owes(&self, account: &Account, now: Moment) -> Owes {
+        match self {
+            Self::Connecting(connecting) => connecting.owes(now),
+            Self::Send(flow) => flow.owes(),
+            Self::Receive(flow) => flow.owes(account, now),
+        }
+    }
+
+    #[inline]
+    fn next_frame(
+        &mut self,
+        which: Which,
+        words: usize,
+        account: &mut Account,
+        now: Moment,
+    ) -> Option<Frame> {
+        match self {
+            Self::Connecting(_) if which == Which::Adverts => None,
+            Self::Connecting(connecting) => connecting.next_frame(words, now),
+            Self::Send(flow) => flow.next_frame(which, words),
+            Self::Receive(flow) => flow.next_frame(which, words, account, now),
+        }
+    }
+
+    #[inline]
+    fn submit(
+        &mut self,
+        message: &Outgoing,
+        words: usize,
+        account: &mut Account,
+        _: Moment,
+    ) -> Result<Submit, Fault> {
+        match self {
+            Self::Send(flow) => flow.submit(message, words, account),
+            Self::Receive(_) => Err(Fault::Misuse("a receiving connection was asked to send")),
+            Self::Connecting(_) => Err(Fault::Misuse("a connection was used before it is open")),
+        }
+    }
+
+    #[inline]
+    fn received(
+        &mut self,
+        frame: &Frame,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<Option<Place>, Breach> {
+        match self {
+            Self::Connecting(connecting) => {
+                if let Some(flow) = connecting.received(frame, now).map_err(Breach)? {
+                    *self = Self::Send(flow);
+                }
+                Ok(None)
+            }
+            Self::Send(flow) => flow.received(frame, account).map(|()| None),
+            Self::Receive(flow) => flow.received(frame, account, now),
+        }
+    }
+
+    #[inline]
+    fn copied(&mut self, place: Place, account: &mut Account, now: Moment) {
+        if let Self::Receive(flow) = self {
+            flow.copied(place, account, now);
+        }
+    }
+
+    #[inline]
+    fn inline_left(&mut self, message: MessageId) {
+        if let Self::Send(flow) = self {
+            flow.inline_left(message);
+        }
+    }
+
+    #[inline]
+    fn next_action(&mut self, account: &mut Account, _: Moment) -> Option<Action> {
+        match self {
+            Self::Connecting(_) => None,
+            Self::Send(flow) => flow.next_part().map(Action::Write),
+            Self::Receive(flow) => flow.next_copy(&account.parking).map(Action::Copy),
+        }
+    }
+
+    #[inline]
+    fn acted(&mut self, action: &Action, posted: bool, account: &mut Account, now: Moment) {
+        match (self, action) {
+            (Self::Send(flow), Action::Write(write)) if posted => flow.posted(write, account),
+            (Self::Receive(flow), Action::Copy(copy)) if posted => {
+                flow.unparked(*copy, account, now);
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn happened(&mut self, event: Event, account: &mut Account, now: Moment) -> Result<(), Breach> {
+        match (self, event) {
+            (Self::Send(flow), Event::Written { message, part }) => {
+                flow.written(message, part, account);
+            }
+            (Self::Send(flow), Event::WriteFailed { message, part, code }) => {
+                flow.write_failed(message, part, code, account);
+            }
+            (Self::Receive(flow), Event::Arrived { rail, immediate, len }) => {
+                flow.arrived(rail, immediate, len, account, now);
+            }
+            // An immediate that names a sender's slot, or a completion that names a receiver's: dropped.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn waits(&self) -> bool {
+        match self {
+            Self::Connecting(connecting) => connecting.waits(),
+            Self::Send(flow) => flow.waits(),
+            Self::Receive(flow) => flow.waits(),
+        }
+    }
+
+    #[inline]
+    fn awaits_parts(&self) -> bool {
+        match self {
+            Self::Connecting(_) | Self::Send(_) => false,
+            Self::Receive(flow) => flow.awaits_parts(),
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        match self {
+            Self::Send(flow) => flow.is_quiet(),
+            Self::Connecting(_) | Self::Receive(_) => true,
+        }
+    }
+
+    fn ended(&mut self, failed: bool, _: Moment) {
+        match self {
+            Self::Connecting(connecting) => connecting.ended(failed),
+            Self::Send(flow) => flow.ended(),
+            Self::Receive(flow) => flow.ended(!failed),
+        }
+    }
+
+    fn peer(&self) -> Option<Name> {
+        match self {
+            Self::Connecting(_) => None,
+            Self::Send(flow) => Some(flow.peer()),
+            Self::Receive(flow) => Some(flow.peer()),
         }
     }
 }

@@ -1,19 +1,85 @@
-//! The numbers that name things: lines, communicators, connections.
+//! The numbers of wire version 2: connections by slot and generation, packets, epochs, nonces, moments.
 
-/// The number of a line within its connection. It wraps, so lines have distances and no order.
+use std::time::Duration;
+
+/// A connection's place in its endpoint's table: 14 bits, since an immediate carries no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(u16);
+
+impl Slot {
+    pub const COUNT: usize = 1 << 14;
+
+    pub const fn new(index: usize) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "it was just compared")]
+        if index < Self::COUNT { Some(Self(index as u16)) } else { None }
+    }
+
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    #[inline]
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+/// Which tenant of a slot is meant. Frames carry six bits of it, immediates the low two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Line(u32);
+pub struct Generation(u8);
 
-impl Line {
-    pub const FIRST: Self = Self(0);
+impl Generation {
+    pub const COUNT: u8 = 1 << 6;
 
+    /// The low six bits of a number.
+    #[inline]
+    pub const fn new(number: u8) -> Self {
+        Self(number % Self::COUNT)
+    }
+
+    #[inline]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self::new(self.0 + 1)
+    }
+}
+
+/// What a frame calls a connection: a slot of the recipient's, and its tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub slot: Slot,
+    pub generation: Generation,
+}
+
+impl Name {
+    /// As an immediate carries it: the slot, and the low two bits of the generation.
+    #[inline]
+    pub const fn in_immediate(self) -> u16 {
+        self.slot.0 | (self.generation.0 as u16 & 3) << 14
+    }
+}
+
+/// The number of a listener within its endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u32);
+
+/// The number of a packet within its direction of a channel. It wraps, so numbers have distances and no order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PacketNumber(u32);
+
+impl PacketNumber {
     #[inline]
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
     #[inline]
-    pub const fn number(self) -> u32 {
+    pub const fn get(self) -> u32 {
         self.0
     }
 
@@ -23,73 +89,72 @@ impl Line {
         Self(self.0.wrapping_add(count))
     }
 
-    /// How many lines it is from `earlier` to this one, wrapping.
+    /// How many packets it is from `earlier` to this one, wrapping.
     #[inline]
     pub const fn distance(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
-
-    /// Whether this line comes after `other`, for two lines of one window.
-    #[inline]
-    pub const fn is_after(self, other: Self) -> bool {
-        self.0.wrapping_sub(other.0).cast_signed() > 0
-    }
-
-    /// What an immediate carries of a line.
-    #[inline]
-    pub const fn residue(self) -> u32 {
-        self.0 % RESIDUES
-    }
 }
 
-/// Lines are told apart in an immediate modulo this.
-pub const RESIDUES: u32 = 1 << 10;
+/// Counts the inboxes that one end of a channel has lent. The first is 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u32);
 
-/// The 14 bits by which an immediate names the receiver's communicator.
+/// What the check of every packet into one inbox is mixed with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct CommId(u16);
+pub struct Nonce(pub u64);
 
-impl CommId {
-    pub const COUNT: u16 = 1 << 14;
+/// A moment of the caller's monotonic clock, in nanoseconds. `proto` has no clock of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Moment(u64);
 
-    pub const fn new(id: u16) -> Option<Self> {
-        if id < Self::COUNT { Some(Self(id)) } else { None }
+impl Moment {
+    #[inline]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
     }
 
     #[inline]
-    pub const fn get(self) -> u16 {
+    pub const fn nanos(self) -> u64 {
         self.0
     }
 
+    /// The time since `earlier`; zero if that is later.
     #[inline]
-    pub(crate) const fn from_low_bits(bits: u64) -> Self {
-        Self(crate::bits::low16(bits) & (Self::COUNT - 1))
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn plus(self, wait: Duration) -> Self {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
     }
 }
-
-/// The requester's name for a connection that is being made: the reply carries it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ConnectionId(pub u64);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_right_across_the_wrap() {
-        for start in [0, 1, 65535, 65536, u32::MAX - 3, u32::MAX] {
-            for count in 0..300 {
-                let line = Line::new(start);
-                assert_eq!(line.plus(count).distance(line), count);
-                assert_eq!(line.plus(count).is_after(line), count > 0);
-                assert!(!line.is_after(line.plus(count)));
-            }
-        }
+    fn a_slot_has_fourteen_bits_and_a_generation_six() {
+        assert_eq!(Slot::new(0x3fff).map(Slot::index), Some(0x3fff));
+        assert_eq!(Slot::new(0x4000), None);
+        assert_eq!(Generation::new(63).next(), Generation::new(0));
     }
 
     #[test]
-    fn a_comm_id_has_fourteen_bits() {
-        assert_eq!(CommId::new(0x3fff).map(CommId::get), Some(0x3fff));
-        assert_eq!(CommId::new(0x4000), None);
+    fn packet_numbers_have_distances_across_the_wrap() {
+        let last = PacketNumber::new(u32::MAX);
+        assert_eq!(last.plus(3).get(), 2);
+        assert_eq!(last.plus(3).distance(last), 3);
+    }
+
+    #[test]
+    fn moments_do_not_wrap() {
+        let end = Moment::from_nanos(u64::MAX);
+        assert_eq!(end.plus(Duration::from_secs(1)), end);
+        assert_eq!(Moment::from_nanos(5).since(end), Duration::ZERO);
     }
 }

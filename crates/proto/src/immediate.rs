@@ -1,45 +1,37 @@
-//! The bits that ride with a part.
+//! The bits that ride with a part: who it is for, which line, which part, and how long the message is.
 //!
 //! ```text
-//! 63..32 length of a message that is not whole (8 bytes) | 31 whole | 30 last | 29..24 part | 23..14 line mod 1024 | 13..0 comm
+//! 0..14 slot of the receiver | 14..16 its generation | 16..24 line modulo 256 | 24..30 part | 30 last | 31 whole
+//! 32..64 length of a message that does not fill its receive, where eight bytes travel
 //! ```
 
-use crate::bits::{low8, low32};
-use crate::ids::{CommId, Line, RESIDUES};
-use crate::limits::MAX_PARTS;
+use super::window::{RESIDUES, WINDOW};
+use crate::bits::{low8, low16, low32};
+use crate::line::Line;
 
-/// An immediate, as it is written or as it arrived.
+/// What rides with one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate(u64);
 
 impl Immediate {
-    /// `length` is the message's, for connections whose immediates carry 8 bytes, and messages that are not whole; else 0.
+    /// `connection` is the receiver's slot and generation; `part` is below 64.
     #[inline]
-    pub fn new(comm: CommId, line: Line, part: u32, last: bool, whole: bool, length: u32) -> Self {
-        assert!(part < MAX_PARTS, "the cut of a message with immediates is bounded");
-        Self(
-            u64::from(comm.get())
-                | u64::from(line.residue()) << LINE_SHIFT
-                | u64::from(part % MAX_PARTS) << PART_SHIFT
-                | u64::from(last) << LAST_SHIFT
-                | u64::from(whole) << WHOLE_SHIFT
-                | u64::from(length) << LENGTH_SHIFT,
-        )
+    pub const fn new(
+        connection: u16,
+        line: Line,
+        part: u32,
+        last: bool,
+        whole: bool,
+        length: u32,
+    ) -> Self {
+        let low = connection as u32
+            | (line.number() % RESIDUES) << LINE_SHIFT
+            | (part & PART_MASK) << PART_SHIFT
+            | (last as u32) << LAST_SHIFT
+            | (whole as u32) << WHOLE_SHIFT;
+        Self(low as u64 | (length as u64) << LENGTH_SHIFT)
     }
 
-    /// This one, of line 0, for `line`.
-    #[inline]
-    pub(crate) const fn of_line(self, line: Line) -> Self {
-        Self(self.0 | (line.residue() as u64) << LINE_SHIFT)
-    }
-
-    /// This one, of a message that fills its receive, for one of `length` that does not.
-    #[inline]
-    pub(crate) const fn of_length(self, length: u32) -> Self {
-        Self(self.0 & !(1 << WHOLE_SHIFT) | (length as u64) << LENGTH_SHIFT)
-    }
-
-    /// What a completion brought. Every 64 bits are an immediate of some meaning.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -50,47 +42,45 @@ impl Immediate {
         self.0
     }
 
+    /// The receiver's slot and generation.
     #[inline]
-    pub const fn comm(self) -> CommId {
-        CommId::from_low_bits(self.0)
+    pub const fn connection(self) -> u16 {
+        low16(self.0)
     }
 
-    /// The line modulo 1024.
+    /// The line that is meant, if it is one of the `count` from `first` on; `count` is at most [`WINDOW`].
     #[inline]
-    pub const fn residue(self) -> u32 {
-        low32(self.0 >> LINE_SHIFT) % RESIDUES
+    pub const fn line(self, first: Line, count: u32) -> Option<Line> {
+        let residue = low8(self.0 >> LINE_SHIFT) as u32;
+        let ahead = residue.wrapping_sub(first.number()) % RESIDUES;
+        if ahead < count && count <= WINDOW { Some(first.plus(ahead)) } else { None }
     }
 
     #[inline]
-    pub const fn part(self) -> u8 {
-        low8(self.0 >> PART_SHIFT) & 63
+    pub const fn part(self) -> u32 {
+        low32(self.0 >> PART_SHIFT) & PART_MASK
     }
 
     #[inline]
     pub const fn is_last(self) -> bool {
-        self.0 >> LAST_SHIFT & 1 != 0
+        self.0 >> LAST_SHIFT & 1 == 1
     }
 
-    /// Whether the message fills its receive and is one part: the first is the last.
-    #[inline(always)]
-    pub(crate) const fn is_whole_in_one_part(self) -> bool {
-        self.0 >> PART_SHIFT & 0xff == 3 << (LAST_SHIFT - PART_SHIFT)
-    }
-
+    /// The message fills its receive.
     #[inline]
     pub const fn is_whole(self) -> bool {
-        self.0 >> WHOLE_SHIFT & 1 != 0
+        self.0 >> WHOLE_SHIFT & 1 == 1
     }
 
-    /// The high half: the length of a message that is not whole, where 8 bytes are carried.
     #[inline]
     pub const fn length(self) -> u32 {
         low32(self.0 >> LENGTH_SHIFT)
     }
 }
 
-const LINE_SHIFT: u32 = 14;
+const LINE_SHIFT: u32 = 16;
 const PART_SHIFT: u32 = 24;
+const PART_MASK: u32 = 63;
 const LAST_SHIFT: u32 = 30;
 const WHOLE_SHIFT: u32 = 31;
 const LENGTH_SHIFT: u32 = 32;
@@ -101,19 +91,16 @@ mod tests {
 
     #[test]
     fn an_immediate_gives_back_what_it_was_made_of() {
-        for comm in [0, 1, 0x2aaa, 0x3fff] {
-            let comm = CommId::new(comm).unwrap();
-            for line in (0..2048).chain([u32::MAX]).map(Line::new) {
+        for connection in [0, 1, 0x2aaa, 0x3fff, 0x4000, 0xffff] {
+            for line in (0..512).chain([u32::MAX]).map(Line::new) {
                 for part in 0..64 {
-                    for (last, whole) in
-                        [(false, false), (false, true), (true, false), (true, true)]
-                    {
-                        let length = line.number().wrapping_mul(part);
-                        let made = Immediate::new(comm, line, part, last, whole, length);
+                    for flags in 0..4 {
+                        let (last, whole) = (flags & 1 != 0, flags & 2 != 0);
+                        let length = line.number().wrapping_mul(part + 1);
+                        let made = Immediate::new(connection, line, part, last, whole, length);
                         let seen = Immediate::from_bits(made.bits());
-                        assert_eq!(seen.comm(), comm);
-                        assert_eq!(seen.residue(), line.number() % 1024);
-                        assert_eq!(u32::from(seen.part()), part);
+                        assert_eq!(seen.connection(), connection);
+                        assert_eq!(seen.part(), part);
                         assert_eq!((seen.is_last(), seen.is_whole()), (last, whole));
                         assert_eq!(seen.length(), length);
                     }
@@ -123,9 +110,24 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_found_in_any_window_that_has_it_and_in_no_other() {
+        for start in [0, 1, 200, 255, 256, u32::MAX - 63, u32::MAX] {
+            let line = Line::new(start);
+            let made = Immediate::new(7, line, 0, true, true, 0);
+            for before in 0..RESIDUES {
+                let first = line.plus(before.wrapping_neg());
+                assert_eq!(made.line(first, WINDOW + 1), None, "more than a window is ambiguous");
+                for count in [0, 1, 8, 63, 64] {
+                    let expected = (before < count).then_some(line);
+                    assert_eq!(made.line(first, count), expected, "{before} {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn everything_but_the_length_fits_four_bytes() {
-        let comm = CommId::new(0x3fff).unwrap();
-        let full = Immediate::new(comm, Line::new(1023), 63, true, true, 0);
+        let full = Immediate::new(0xffff, Line::new(255), 63, true, true, 0);
         assert_eq!(full.bits(), u64::from(u32::MAX));
     }
 }

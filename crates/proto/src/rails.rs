@@ -86,39 +86,6 @@ impl Pairing {
         self.data.iter().all(|pair| fits(pair, false))
             && self.control.iter().all(|pair| fits(pair, true))
     }
-
-    pub(crate) fn encode(&self, writer: &mut Writer, data: u16, control: u16) {
-        let flat = |pairs: &[RailPair]| -> Vec<u8> {
-            pairs.iter().flat_map(|pair| [pair.sender, pair.receiver]).collect()
-        };
-        writer.field(data, &flat(&self.data));
-        writer.field(control, &flat(&self.control));
-    }
-}
-
-/// Reads pairs; each rail occurs at most once.
-pub(crate) fn decode_pairs(bytes: &[u8], max: usize) -> Result<Vec<RailPair>, HandshakeError> {
-    let (pairs, rest) = bytes.as_chunks::<2>();
-    if !rest.is_empty() || pairs.is_empty() || pairs.len() > max {
-        return Err(HandshakeError::Value("rail pairs"));
-    }
-    let (mut senders, mut receivers) = (0_u16, 0_u16);
-    let taken = |set: &mut u16, rail: u8| {
-        let bit = 1_u16.checked_shl(u32::from(rail)).unwrap_or(0);
-        let fresh = bit != 0 && *set & bit == 0;
-        *set |= bit;
-        fresh
-    };
-    pairs
-        .iter()
-        .map(|[sender, receiver]| {
-            if taken(&mut senders, *sender) && taken(&mut receivers, *receiver) {
-                Ok(RailPair { sender: *sender, receiver: *receiver })
-            } else {
-                Err(HandshakeError::Value("rail pairs"))
-            }
-        })
-        .collect()
 }
 
 fn pair(

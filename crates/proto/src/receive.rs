@@ -1,381 +1,334 @@
-//! The receiver's flow: receives become adverts, parts arrive, and what is complete is told to the sender as done.
+//! The receiver's flow: receives become adverts, messages arrive in packets and in parts, and DONE gives credit back.
 //!
 //! ```text
-//!        post               arrived (last missing part) or read_fins         poll: Done
-//!  Free ──────▶ Incomplete ──────────────────────────────────────▶ Complete ───────────▶ Free
-//!                  │ next_write, wrote: advertised
+//!  post ──▶ advert (urgent, lazy, or never needed) ──▶ parts, FIN or INLINE ──▶ complete ──▶ poll: Done
+//!    └────▶ a parked message is for it ──▶ copied ────────────────────────────────┘
 //! ```
 //!
-//! Laws: at most W lines lie between the oldest incomplete one and the newest. An immediate names a line modulo 1024;
-//! outside the advertised window it is late and dropped. A line is complete when its last part is known and all before
-//! it are there. The first cause of failure sticks.
+//! Laws: at most [`WINDOW`] lines lie between the oldest incomplete one and the newest. Parts outside of what is advertised,
+//! and parts that were there, are dropped and counted. An inline message is copied once. No advert leaves twice, and none
+//! for a line that the sender knows to be filled. The first cause of failure sticks.
 
 mod adverts;
 mod arrivals;
-mod bundle;
-mod eager;
-mod early;
-mod exposed;
-mod plain;
+mod ending;
+mod inline;
+mod posting;
 mod slot;
-mod told;
 
-use crate::bits::count32;
-use crate::error::ProtocolError;
-use crate::fence::Begun;
-use crate::flow::{FlowParameters, LineSink};
-use crate::ids::Line;
-use crate::limits::{LONE_DONE_IDLE_TURNS, MAX_GROUP, MAX_RING};
-use crate::window::Window;
-use crate::wire::{Form, LineFormat, body, seal};
+use crate::line::Line;
 
-pub use adverts::AdvertWrite;
+use self::ending::{Ending, Exposed};
+use self::slot::{Slot, State};
+use super::account::Account;
+use super::connection::{Owes, Which};
+use super::counts::Counts;
+use super::fault::{Breach, Fault, Violation};
+use super::frame::{Frame, Opened};
+use super::ids::{Moment, Name};
+use super::message::Cut;
+use super::parking::ParkedList;
+use super::terms::Terms;
+use super::window::{WINDOW, place};
+
 pub use arrivals::Arrival;
-pub use bundle::Bundled;
-use eager::Eager;
-pub use eager::EagerArrival;
-pub use plain::{PlainLook, PlainReceive};
-use slot::Slot;
-pub use told::LoneDone;
-
-/// One direction of one connection, at the side that called accept.
-#[derive(Debug)]
-pub struct ReceiveFlow {
-    /// Lines before this one are complete.
-    done: Line,
-    /// Lines before this one have been advertised.
-    advertised: Line,
-    /// The line the next receive takes.
-    next: Line,
-    /// Adverts before this one are to be written without asking again whether it is time.
-    flush_to: Line,
-    /// The newest done that a post has taken along.
-    told: Line,
-    /// The done that the newest line was sealed with.
-    stamped: Line,
-    parameters: FlowParameters,
-    format: LineFormat,
-    /// Turns of progress that brought nothing since something came or went.
-    idle_turns: u32,
-    pace: Pace,
-    /// The slot of the line that was completed last: the size of a message that came lately.
-    recent: u32,
-    lone_in_flight: bool,
-    /// Word 0 of the failure that was read.
-    failure_head: u64,
-    failed: Option<ProtocolError>,
-    counters: ReceiveCounters,
-    /// What the sender has begun, once it begins no more.
-    begun: Option<Begun>,
-    eager: Option<Box<Eager>>,
-    /// The sender has a ring for bundles.
-    bundles: bool,
-    /// The flag of adverts whose receives may be filled by a copy; 0 once one is posted that may not.
-    copies: u64,
-    /// So many may be outstanding where one more is posted by [`post_plainly`](Self::post_plainly): none where that is not to be.
-    plain_room: u32,
-    /// The same for [`post_shortly`](Self::post_shortly).
-    short_room: u32,
-    /// Lines modulo the longest ring, whatever ring they travel in: so a slot is found without the window.
-    slots: Box<[Slot; MAX_RING as usize]>,
-}
-
-/// What was dropped, and why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceiveCounters {
-    /// Immediates for lines that are not outstanding.
-    pub late: u64,
-    /// Parts of an outstanding line that were there already.
-    pub duplicates: u64,
-    /// Parts that cannot be.
-    pub violations: u64,
-}
-
-/// When adverts and dones are written: settings of one end, which the other need not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// Adverts may wait for one another while the sender cannot run dry.
-    pub adverts_wait: bool,
-    /// They may wait longer where what the sender has adverts for is so many bytes, as far as the newest message tells: the
-    /// rails are busy with that for longer than adverts take.
-    pub busy_bytes: u64,
-    /// Idle turns of progress before a done that is owed travels alone.
-    pub lone_done_turns: u32,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { adverts_wait: true, busy_bytes: u64::MAX, lone_done_turns: LONE_DONE_IDLE_TURNS }
-    }
-}
+pub use inline::{Arrived, Copy, Place};
+pub use slot::Target;
 
 /// A receive to post. `keys` has one for each data rail.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive<'a> {
+    pub target: Target,
+    /// The address, or the offset in its region, as the peer is to name the buffer.
     pub address: u64,
     pub len: u64,
     pub tag: i32,
     pub keys: &'a [u64],
+    /// It lies in host memory.
+    pub host: bool,
+}
+
+/// How receives are posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posting {
+    /// Longer messages are cut.
+    pub cut: bool,
+    /// The caller sees the bytes come by itself: the receive may be reported early.
+    pub optional: bool,
 }
 
 /// The answer to [`ReceiveFlow::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivePoll {
     Pending,
-    /// Said once: the lines' places are free again. Their sizes can be read until the next post.
+    /// Said once. The sizes can be read until the next post.
     Done {
         count: u32,
     },
-    Failed(ProtocolError),
+    Failed(Fault),
+}
+
+/// What was dropped, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Parts for lines that are not advertised, or complete and gone.
+    pub late: u64,
+    /// Parts of a line that were there already.
+    pub duplicates: u64,
+    /// Parts that cannot be.
+    pub violations: u64,
+}
+
+/// One direction of one connection, at the side that called accept.
+#[derive(Debug)]
+pub struct ReceiveFlow {
+    terms: Terms,
+    /// Lines before this one are complete.
+    done: Line,
+    /// Lines before this one were advertised, or need no advert.
+    advertised: Line,
+    /// The line that the next receive takes.
+    next: Line,
+    /// What the newest DONE said.
+    reported: Line,
+    /// Adverts before this one leave without asking again whether it is time.
+    flush_to: Line,
+    /// Lines before this one are not lazy.
+    prompt_to: Line,
+    /// Lines before this one that no advert was sent for are known to the sender only by DONE.
+    omitted_to: Line,
+    /// The newest line that a message without an advert has filled.
+    newest_unadvertised: Line,
+    /// The wait of lazy adverts began.
+    lazy_from: Moment,
+    /// A line became complete that DONE has not covered.
+    unreported_since: Moment,
+    /// Of messages without an advert that are complete: their count and cost, and the part of it that lies before done.
+    unreported: u32,
+    unreported_messages: u32,
+    passed: u32,
+    passed_messages: u32,
+    /// A bit per class of lengths: the last message into such a receive came inline.
+    inline_classes: u64,
+    /// The size of the newest message, and what keeps the rails busy for the time of an advert.
+    recent: u64,
+    busy_bytes: u64,
+    parked: ParkedList,
+    /// Lines whose messages are to be copied from where they were parked.
+    copies: u32,
+    fault: Option<Fault>,
+    cut: Option<Cut>,
+    /// The answer to OPEN, until it leaves; nothing leaves before.
+    opened: Option<Opened>,
+    ending: Ending,
+    /// The peer has ended the channel: all that it has written is here, and nothing can be said any more.
+    unreachable: bool,
+    exposed: Exposed,
+    /// Parts that came for this connection, per rail; and what the sender said at its close.
+    seen: Counts,
+    sent: Option<Counts>,
+    dropped: Dropped,
+    slots: Box<[Slot; WINDOW as usize]>,
+    keys: Box<[u64]>,
 }
 
 impl ReceiveFlow {
-    pub fn new(parameters: FlowParameters) -> Result<Self, ProtocolError> {
-        parameters.validate()?;
-        let first = parameters.first_line;
-        Ok(Self {
+    pub fn new(terms: Terms) -> Self {
+        Self::starting_at(terms, Line::FIRST)
+    }
+
+    /// A flow that `accept` takes: it owes this answer to OPEN.
+    pub fn accepted(terms: Terms, opened: Opened) -> Self {
+        Self { opened: Some(opened), ..Self::new(terms) }
+    }
+
+    /// A flow whose first line is another: for tests near a wrap.
+    pub fn starting_at(terms: Terms, first: Line) -> Self {
+        Self {
+            terms,
             done: first,
             advertised: first,
             next: first,
+            reported: first,
             flush_to: first,
-            told: first,
-            stamped: first,
-            idle_turns: 0,
-            pace: Pace::default(),
-            // Nothing is posted there before something is complete.
-            recent: first.plus(u32::MAX).number() % MAX_RING,
-            lone_in_flight: false,
-            failure_head: 0,
-            failed: None,
-            counters: ReceiveCounters::default(),
-            begun: None,
-            eager: None,
-            bundles: false,
+            prompt_to: first,
+            omitted_to: first,
+            newest_unadvertised: first.plus(u32::MAX),
+            lazy_from: Moment::default(),
+            unreported_since: Moment::default(),
+            unreported: 0,
+            unreported_messages: 0,
+            passed: 0,
+            passed_messages: 0,
+            inline_classes: 0,
+            recent: 0,
+            busy_bytes: u64::MAX,
+            parked: ParkedList::default(),
             copies: 0,
-            plain_room: if parameters.rails <= LineFormat::Words8.keys() {
-                parameters.window.outstanding()
-            } else {
-                0
-            },
-            short_room: 0,
-            slots: Box::new([Slot::FREE; MAX_RING as usize]),
-            format: parameters.format(),
-            parameters,
-        })
-    }
-
-    /// Posts a receive, or a group of them, and answers its first line; none while the window has no room. `cut` says
-    /// that longer messages are to be truncated. The adverts are put into `sink`, sealed with the done of
-    /// this moment.
-    #[inline(always)]
-    pub fn post<S: LineSink>(
-        &mut self,
-        sink: &mut S,
-        receives: &[Receive<'_>],
-        cut: bool,
-    ) -> Result<Option<Line>, ProtocolError> {
-        if let Some(cause) = self.failed {
-            return Err(cause);
+            fault: None,
+            cut: None,
+            opened: None,
+            ending: Ending::default(),
+            unreachable: false,
+            exposed: Exposed::default(),
+            seen: Counts::default(),
+            sent: None,
+            dropped: Dropped::default(),
+            slots: Box::new([Slot::FREE; WINDOW as usize]),
+            keys: vec![0; WINDOW as usize * usize::from(terms.cutting.rails)].into_boxed_slice(),
         }
-        let (first, count) = (self.next, receives.len());
-        if count == 0 || count > MAX_GROUP {
-            return Err(ProtocolError::Misuse(
-                "a receive is posted alone or in a group of up to 8",
-            ));
-        }
-        let room = self.window().outstanding() - first.distance(self.done);
-        if count32(count) > room {
-            return Ok(None);
-        }
-        if let ([only], LineFormat::Words6) = (receives, self.format) {
-            // Nearly all: one receive, and a short line.
-            if only.keys.len() == self.parameters.rails {
-                if !self.slot(first).is_free() {
-                    return Ok(None);
-                }
-                self.post_line::<S, 4>(sink, only, Form::advert(0, 1, cut, only.tag));
-                return Ok(Some(first));
-            }
-        }
-        for (index, receive) in (0..).zip(receives) {
-            if receive.keys.len() != self.parameters.rails {
-                return Err(ProtocolError::Misuse("a receive has one key for each data rail"));
-            }
-            if !self.slot(first.plus(index)).is_free() {
-                return Ok(None);
-            }
-        }
-        for (index, receive) in receives.iter().enumerate() {
-            let form = Form::advert(index, count, cut, receive.tag);
-            // A loop of fixed length in each arm.
-            match self.format {
-                LineFormat::Words6 => self.post_line::<S, 4>(sink, receive, form),
-                LineFormat::Words8 => self.post_line::<S, 6>(sink, receive, form),
-                LineFormat::Words16 => self.post_line::<S, 14>(sink, receive, form),
-                LineFormat::Words24 => self.post_line::<S, 22>(sink, receive, form),
-            }
-        }
-        Ok(Some(first))
     }
 
-    #[inline(always)]
-    fn post_line<S: LineSink, const WORDS: usize>(
-        &mut self,
-        sink: &mut S,
-        receive: &Receive<'_>,
-        form: Form,
-    ) {
-        let len = receive.len;
-        // Key by key: a copy of slices would be a call of memcpy.
-        let words: [u64; WORDS] = std::array::from_fn(|index| match index {
-            0 => receive.address,
-            1 => len,
-            _ => receive.keys.get(index - 2).copied().unwrap_or(0),
-        });
-        self.post_words(sink, form, len, words, Slot::first_stage(form, len));
+    /// So many bytes keep the rails busy for longer than an advert takes: then adverts wait for more of them to come together.
+    pub fn set_busy_bytes(&mut self, bytes: u64) {
+        self.busy_bytes = bytes;
     }
 
-    #[inline(always)]
-    fn post_words<S: LineSink, const WORDS: usize>(
-        &mut self,
-        sink: &mut S,
-        form: Form,
-        len: u64,
-        words: [u64; WORDS],
-        stage: u8,
-    ) {
-        let (line, done) = (self.next, self.done);
-        let slot = &mut self.slots[index_of(line)];
-        // What is known is stored before anything is mixed, so that little has to be kept meanwhile.
-        slot.post(form, len, stage);
-        self.stamped = done;
-        self.next = line.plus(1);
-        let (nonce, flags) = (self.parameters.nonce, self.copies);
-        let mut store = sink.writer(line, self.parameters.window.lines());
-        for (index, word) in words.iter().enumerate() {
-            store(2 + index, *word);
-        }
-        let form = form.with_done(done).with_flags(flags);
-        store(1, form.word());
-        let body = body(nonce, &words);
-        slot.sum = body;
-        store(0, seal(body, line, form));
-    }
-
-    /// Sets when adverts and dones are written.
-    pub fn set_pace(&mut self, pace: Pace) {
-        // Adverts of the plain form wait for somebody to look at them.
-        if !pace.adverts_wait {
-            self.end_plain_posts();
-        }
-        self.pace = pace;
-    }
-
-    /// Receives may be posted by [`post_shortly`](Self::post_shortly).
-    pub fn allow_short(&mut self) {
-        self.short_room = self.plain_room;
-    }
-
-    fn end_plain_posts(&mut self) {
-        (self.plain_room, self.short_room) = (0, 0);
-    }
-
-    /// Whether a line is posted whose bytes have not all come.
-    pub fn awaits_more(&self) -> bool {
-        self.done != self.next
-    }
-
-    /// The tag of the oldest line whose bytes have not all come: with NCCL, the rank that is waited for.
-    pub fn awaited_tag(&self) -> Option<i32> {
-        self.awaits_more().then(|| self.slot(self.done).form().tag())
-    }
-
-    /// Whether adverts wait to be written.
+    /// Whether [`poll`](Self::poll) would say "pending", and change nothing.
     #[inline]
-    pub fn has_unsent(&self) -> bool {
-        self.next != self.advertised
+    pub fn is_pending(&self, first: Line) -> bool {
+        self.fault.is_none() && !self.is_complete(first) && !self.nothing_comes()
     }
 
-    /// Whether the receive, or group, that began with `first` has all its bytes and was not reported yet.
     #[inline]
-    pub fn is_complete(&self, first: Line) -> bool {
-        let slot = self.slot(first);
-        slot.is_complete() && (slot.count() == 1 || self.is_group_complete(first))
-    }
-
-    #[inline(never)]
-    fn is_group_complete(&self, first: Line) -> bool {
-        (1..self.slot(first).count()).all(|index| self.slot(first.plus(index)).is_complete())
+    fn is_complete(&self, first: Line) -> bool {
+        let count = u32::from(self.slot(first).count);
+        let complete = |line| matches!(self.slot(line).state, State::Complete { .. });
+        count > 0 && (0..count).all(|index| complete(first.plus(index)))
     }
 
     /// Asks for the receive, or group, that began with `first`; done is said once.
     #[inline]
     pub fn poll(&mut self, first: Line) -> ReceivePoll {
         if self.is_complete(first) {
-            let count = self.slot(first).count();
+            let count = u32::from(self.slot(first).count);
             for index in 0..count {
-                self.slot_mut(first.plus(index)).stage = slot::FREE;
+                let slot = &mut self.slots[place(first.plus(index))];
+                if let State::Complete { size, carried } = slot.state {
+                    (slot.len, slot.carried) = (size, carried);
+                }
+                slot.state = State::Free;
             }
             return ReceivePoll::Done { count };
         }
-        match self.failed {
-            Some(cause) => ReceivePoll::Failed(cause),
-            None => ReceivePoll::Pending,
+        if let Some(fault) = self.fault {
+            return ReceivePoll::Failed(fault);
         }
+        if self.nothing_comes() && self.copies == 0 {
+            return ReceivePoll::Failed(Fault::Closed);
+        }
+        ReceivePoll::Pending
     }
 
-    /// How many bytes a complete line received.
+    /// How many bytes a line received that was reported done.
     #[inline]
     pub fn size(&self, line: Line) -> u64 {
         self.slot(line).len
     }
 
-    /// The rails that brought bytes of a complete line, as bits.
+    /// The rails that brought its bytes, one bit each: what a flush reads.
     #[inline]
     pub fn carried(&self, line: Line) -> u16 {
         self.slot(line).carried
     }
 
-    /// How many receives (a group is one) were posted and not yet reported done.
+    /// A frame of the sender's. Of an INLINE it answers where the payload goes: copy it there, then call
+    /// [`copied`](Self::copied). None: it is dropped.
+    #[inline]
+    pub fn received(
+        &mut self,
+        frame: &Frame,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<Option<Place>, Breach> {
+        let heard = match frame {
+            Frame::Inline(inline) => {
+                return self.inline(inline, account).map_err(|v| self.breach(v));
+            }
+            Frame::Fin(fin) => self.fin(fin, account, now),
+            Frame::Withdrawn(lines) => self.withdrawn(lines),
+            Frame::Close(close) => self.peer_closed(close),
+            _ => Err(Violation::Direction),
+        };
+        heard.map(|()| None).map_err(|violation| self.breach(violation))
+    }
+
     #[cold]
-    pub fn outstanding(&self) -> u32 {
-        count32(self.slots.iter().filter(|slot| slot.is_outstanding()).count())
+    fn breach(&mut self, violation: Violation) -> Breach {
+        self.stick(Fault::Violation(violation));
+        Breach(violation)
+    }
+
+    /// What it owes the sender, and how urgently.
+    #[inline]
+    pub fn owes(&self, account: &Account, now: Moment) -> Owes {
+        if self.opened.is_some() {
+            return Owes::Waited;
+        }
+        if self.fault.is_some() || self.ending != Ending::Open || self.unreachable {
+            return self.owes_an_end();
+        }
+        more_urgent(self.owes_adverts(account, now), self.owes_done(account, now))
+    }
+
+    /// The next frame, if it has at most `words` words.
+    #[inline]
+    pub fn next_frame(
+        &mut self,
+        which: Which,
+        words: usize,
+        account: &mut Account,
+        now: Moment,
+    ) -> Option<Frame> {
+        if self.opened.is_some() || self.unreachable {
+            return self.next_opened(words);
+        }
+        match which {
+            Which::Adverts => self.next_advert(words, account, now),
+            Which::Others if words == 0 => None,
+            Which::Others => self.next_end(words).or_else(|| self.next_done(account)),
+        }
+    }
+
+    #[cold]
+    fn next_opened(&mut self, words: usize) -> Option<Frame> {
+        let frame = Frame::Opened(self.opened?);
+        if frame.words() > words {
+            return None;
+        }
+        self.opened = None;
+        Some(frame)
     }
 
     /// Fails the flow from outside. The first cause stays.
     #[cold]
-    pub fn fail(&mut self, cause: ProtocolError) {
-        self.end_plain_posts();
-        self.failed.get_or_insert(cause);
+    fn stick(&mut self, cause: Fault) -> Fault {
+        // No advert leaves any more.
+        self.flush_to = self.advertised;
+        *self.fault.get_or_insert(cause)
     }
 
-    pub fn failure(&self) -> Option<ProtocolError> {
-        self.failed
+    /// Fails the flow from outside: a bug of the caller's. The first cause stays.
+    #[cold]
+    pub fn fail(&mut self, what: &'static str) {
+        self.stick(Fault::Misuse(what));
     }
 
-    pub fn counters(&self) -> ReceiveCounters {
-        self.counters
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
     }
 
-    pub fn parameters(&self) -> &FlowParameters {
-        &self.parameters
+    /// What the sender calls this connection.
+    pub fn peer(&self) -> Name {
+        self.terms.peer
     }
 
-    /// The memory of the flow, all in all.
-    pub fn memory_bytes(&self) -> usize {
-        let eager = self.eager.as_ref().map_or(0, |eager| size_of_val(&**eager));
-        size_of::<Self>() + size_of_val(&*self.slots) + eager
+    pub fn terms(&self) -> &Terms {
+        &self.terms
     }
 
-    /// Whether a receive holds the place of `line`: it was posted, and not yet said to be done.
-    pub fn holds(&self, line: Line) -> bool {
-        self.slot(line).is_held()
-    }
-
-    /// The line that the next receive takes.
-    #[inline]
-    pub fn next(&self) -> Line {
-        self.next
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
     }
 
     /// Lines before this one are complete.
@@ -383,30 +336,59 @@ impl ReceiveFlow {
         self.done
     }
 
-    #[inline]
-    fn window(&self) -> Window {
-        self.parameters.window
+    /// The line that the next receive takes.
+    pub fn next(&self) -> Line {
+        self.next
     }
 
-    #[inline(always)]
+    /// Whether a receive is posted whose bytes have not all come and may still come, or the peer's CLOSE is waited for.
+    pub fn waits(&self) -> bool {
+        (self.done != self.next || self.has_closed()) && !self.nothing_comes()
+    }
+
+    /// Whether the sender may be writing: a line is advertised whose bytes have not all come.
+    #[inline]
+    pub fn awaits_parts(&self) -> bool {
+        self.open_lines() > 0
+    }
+
+    /// The first message without an advert that was cut to its receive. Of others the sender knows.
+    #[inline]
+    pub const fn cut(&self) -> Option<Cut> {
+        self.cut
+    }
+
+    /// The tag of the oldest receive whose bytes have not all come: with NCCL, the rank that is waited for.
+    pub fn awaited_tag(&self) -> Option<i32> {
+        (self.done != self.next).then(|| self.slot(self.done).tag)
+    }
+
+    /// The memory of the flow, all in all.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.slots) + size_of_val(&*self.keys)
+    }
+
+    /// The oldest line whose place is in use: it is not complete, or its advert has not left.
+    #[inline]
+    fn oldest(&self) -> Line {
+        if self.done.is_after(self.advertised) { self.advertised } else { self.done }
+    }
+
+    #[inline]
     fn slot(&self, line: Line) -> &Slot {
-        &self.slots[index_of(line)]
-    }
-
-    #[inline]
-    fn slot_mut(&mut self, line: Line) -> &mut Slot {
-        &mut self.slots[index_of(line)]
-    }
-
-    /// The size of a message that came lately.
-    #[inline]
-    fn recent_len(&self) -> u64 {
-        self.slots[(self.recent % MAX_RING) as usize].len
+        &self.slots[place(line)]
     }
 }
 
-/// Where the slot of a line is.
-#[inline(always)]
-const fn index_of(line: Line) -> usize {
-    (line.number() % MAX_RING) as usize
+/// The more urgent of two; of two lazy ones the earlier.
+#[inline]
+fn more_urgent(one: Owes, other: Owes) -> Owes {
+    match (one, other) {
+        (Owes::Waited, _) | (_, Owes::Waited) => Owes::Waited,
+        (Owes::Urgent, _) | (_, Owes::Urgent) => Owes::Urgent,
+        (Owes::Lazy { until: one }, Owes::Lazy { until: other }) => {
+            Owes::Lazy { until: one.min(other) }
+        }
+        (lazy @ Owes::Lazy { .. }, Owes::Nothing) | (Owes::Nothing, lazy) => lazy,
+    }
 }

@@ -1,454 +1,388 @@
-//! The sender's flow: a message finds its advert, its parts travel, and it is done when they are known to be there.
+//! The sender's flow: a message finds its line or goes without one, travels in a packet or in parts, and is done when its
+//! buffer is needed no more.
 //!
 //! ```text
-//!        submit            written (last part)                    done passed the line,
-//!  Free ────────▶ Posting ────────┬──────────────────────▶ Written ── or nobody need wait ─▶ poll: Done, Free
-//!                                 └▶ Fin ── fin_written ──▶
+//!  submit ─┬─ advert known, short, host ──▶ INLINE by line ───────────┐
+//!          ├─ advert known ──▶ parts ──▶ (FIN) ───────────────────────┼──▶ poll: Done
+//!          └─ no advert, short, credit ──▶ INLINE by tag and base ────┘
 //! ```
 //!
-//! Laws: messages match receives in posting order; tags choose only inside the first unfinished group. A done is
-//! believed only as far as messages were submitted. The first cause of failure sticks.
+//! Laws: messages meet receives in posting order; tags choose only inside the first unfinished group. Without an advert a
+//! message leaves only if that group is unadvertised and unbegun, and within the credit. A DONE counts only as far as
+//! messages were sent. The first cause of failure sticks; what was begun before it goes on being written.
 
-mod bundle;
-mod eager;
-mod group;
-mod plain;
-mod told;
+mod adverts;
+mod ending;
+mod matching;
+mod parts;
+mod record;
+mod submit;
 
-use crate::error::ProtocolError;
-use crate::fence::Begun;
-use crate::flow::{FlowParameters, LineSource, Path};
-use crate::ids::{CommId, Line};
-use crate::immediate::Immediate;
-use crate::limits::MAX_RING;
-use crate::mailbox::Mailbox;
-use crate::parts::Part;
-use crate::window::Window;
-use crate::wire::{Form, SHORT_LINE_WORDS, short_line};
+use crate::capabilities::ImmediateWidth;
+use crate::limits::MAX_GROUP;
+use crate::line::Line;
 
-pub use bundle::BundleWrite;
-use bundle::Bundles;
-use eager::Eager;
-pub use eager::EagerWrite;
-use group::Group;
-pub use plain::PlainMessage;
+use self::adverts::Adverts;
+use self::ending::Ending;
+use self::record::{Record, State};
+use super::account::Account;
+use super::connection::{Owes, Which};
+use super::counts::Counts;
+use super::fault::{Breach, Fault, Violation};
+use super::frame::{Fin, FinStatus, Frame, Lines};
+use super::ids::Name;
+use super::message::{Cut, MessageId, Source};
+use super::terms::Terms;
+use super::unadvertised::Unadvertised;
+use super::window::RECORDS;
 
-/// One direction of one connection, at the side that called connect.
-#[derive(Debug)]
-pub struct SendFlow {
-    mailbox: Mailbox,
-    /// The first line of the first unfinished group.
-    first: Line,
-    /// Adverts before this one have been read for their done.
-    seen: Line,
-    /// Lines before this one are complete at the receiver, as far as we were told.
-    peer_done: Line,
-    parameters: FlowParameters,
-    /// Messages that fill their receives take immediates below this length.
-    whole_end: u64,
-    /// Messages that do not, below this one.
-    short_end: u64,
-    group: Group,
-    failed: Option<ProtocolError>,
-    failed_fin: Option<FailedFin>,
-    /// The line of a message that was refused: taken, and not written to.
-    refused: Option<Line>,
-    counters: SendCounters,
-    /// Some eager message has no line yet.
-    behind: bool,
-    eager: Option<Box<Eager>>,
-    bundles: Bundles,
-    /// What the common case needs to know, when it applies at all.
-    plain: plain::Terms,
-    /// As long as the longest ring, so that a masked line is always inside.
-    slots: Box<[Slot; MAX_RING as usize]>,
-}
+pub use parts::PartWrite;
 
-/// What was dropped, and why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendCounters {
-    /// Dones older than the newest: normal, since control writes overtake each other.
-    pub stale_dones: u64,
-    /// Dones past the messages submitted: the peer is wrong.
-    pub violations: u64,
-}
-
-/// The answer to [`SendFlow::submit`].
-#[derive(Debug)]
-pub enum Submit<'a> {
-    /// No advert for it yet, or its place in the ring still belongs to an earlier message that was not polled.
-    NotYet,
-    Accepted(Message<'a>),
-}
-
-/// Where a message goes, for the posts that carry it.
+/// A message as the caller gives it to `isend`.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
-    pub line: Line,
-    /// Where the receive begins, as the receiver's provider wants it named.
-    pub address: u64,
-    /// One per data rail.
-    pub keys: &'a [u64],
-    /// After truncation, where that was agreed.
+pub struct Outgoing {
+    pub tag: i32,
     pub len: u64,
-    pub path: Path,
-    /// The message fills its receive.
-    pub whole: bool,
-    /// It may be held back, to travel in a bundle: see [`SendFlow::hold`].
-    pub may_be_held: bool,
-    pub comm: CommId,
-}
-
-impl Message<'_> {
-    /// What rides with a part, on the path of immediates.
-    #[inline]
-    pub fn immediate(&self, part: &Part) -> Immediate {
-        let length = match self.path {
-            Path::Immediate { eight: true } if !self.whole => crate::bits::low32(self.len),
-            _ => 0,
-        };
-        Immediate::new(self.comm, self.line, part.index, part.last, self.whole, length)
-    }
-}
-
-/// The answer to [`SendFlow::written`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteOutcome {
-    /// More writes of this message are under way.
-    Pending,
-    /// All parts have completed: now [`SendFlow::fin_words`] go into the fin ring, at the line's place.
-    NeedsFin,
-    /// All writes have completed; ask [`SendFlow::poll`].
-    Written,
+    pub source: Source,
+    /// It lies in host memory, so that it can be copied into a packet.
+    pub host: bool,
 }
 
 /// The answer to [`SendFlow::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPoll {
     Pending,
-    /// Said once: the line's place is free again.
+    /// Said once: its record is free again.
     Done {
         len: u64,
     },
-    Failed(ProtocolError),
+    Failed(Fault),
 }
 
-/// A fin that tells the receiver of a message that was not sent, and the place of the fin ring that is kept for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailedFin {
-    pub place: u32,
-    pub words: [u64; SHORT_LINE_WORDS],
+/// One direction of one connection, at the side that called connect.
+#[derive(Debug)]
+pub struct SendFlow {
+    terms: Terms,
+    /// The first line of the first unfinished group; with single receives the line of the next message.
+    first: Line,
+    /// Lines before this one are complete at the receiver, as far as it said.
+    peer_done: Line,
+    group: Group,
+    /// Messages that fill their receives take immediates below this length; others below the second.
+    whole_end: u64,
+    short_end: u64,
+    /// A bit per free record, per record with parts to post, per record whose FIN is owed.
+    free: u64,
+    posting: u64,
+    fins: u64,
+    /// A bit per place of a line whose message travels in parts, and not in a packet.
+    written: u64,
+    fault: Option<Fault>,
+    /// A message that was too long for its receive, or whose write has failed: the receiver is to learn of it.
+    refused: Option<Refused>,
+    /// The last call of `isend` had to be refused: its caller waits, for an advert or for credit.
+    refused_caller: bool,
+    cut: Option<Cut>,
+    ending: Ending,
+    /// The answer to a WITHDRAW, until it leaves.
+    answer: Option<Lines>,
+    /// Parts with immediates that were posted, per rail.
+    parts: Counts,
+    in_flight: u32,
+    adverts: Adverts,
+    unadvertised: Unadvertised,
+    records: Box<[Record; RECORDS]>,
+    /// Four bits per part: its rail. Empty where there is only one.
+    rails: Box<[u64]>,
 }
 
+/// The first unfinished group once all of its adverts are there; a count of 0: they are not.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Slot {
+struct Group {
+    count: u8,
+    /// A bit per line that a message has taken.
+    taken: u8,
+}
+
+/// A line whose message was not sent, or not as a whole.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    line: Line,
     len: u64,
-    state: State,
-    /// Nothing: with it the rest is one word, and set at once.
-    _spare: u8,
-    carried: u16,
-    operations: u32,
+    /// Parts of it were posted.
+    begun: bool,
+    /// The FIN that says so has not left.
+    owed: bool,
 }
 
-impl Slot {
-    #[inline(always)]
-    const fn new(len: u64, operations: u32, carried: u16, state: State) -> Self {
-        Self { len, state, _spare: 0, carried, operations }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Free,
-    Posting {
-        fin: bool,
-    },
-    /// The same in one write, which has no fin behind it and is not counted.
-    Whole,
-    Fin,
-    Written,
-}
-
-const MISCOUNTED: &str = "more writes have completed than were posted";
+const ALL_FREE: u64 = u64::MAX >> (64 - RECORDS);
+const _: () = assert!(MAX_GROUP <= u8::BITS as usize, "a bit per line of a group");
 
 impl SendFlow {
-    pub fn new(parameters: FlowParameters) -> Result<Self, ProtocolError> {
-        parameters.validate()?;
-        let first = parameters.first_line;
-        Ok(Self {
-            mailbox: Mailbox::new(&parameters),
+    pub fn new(terms: Terms) -> Self {
+        Self::starting_at(terms, Line::FIRST)
+    }
+
+    /// A flow whose first line is another: for tests near a wrap.
+    pub fn starting_at(terms: Terms, first: Line) -> Self {
+        let rails = usize::from(terms.cutting.rails);
+        Self {
             first,
-            seen: first,
             peer_done: first,
-            whole_end: parameters.immediates_end(true),
-            short_end: parameters.immediates_end(false),
-            parameters,
             group: Group::default(),
-            failed: None,
-            failed_fin: None,
+            whole_end: terms.immediates_end(true),
+            short_end: terms.immediates_end(false),
+            free: ALL_FREE,
+            posting: 0,
+            fins: 0,
+            written: 0,
+            fault: None,
             refused: None,
-            counters: SendCounters::default(),
-            behind: false,
-            eager: None,
-            bundles: Bundles::default(),
-            plain: plain::Terms::of(&parameters),
-            slots: Box::new([Slot::default(); MAX_RING as usize]),
-        })
+            refused_caller: false,
+            cut: None,
+            ending: Ending::default(),
+            answer: None,
+            parts: Counts::default(),
+            in_flight: 0,
+            adverts: Adverts::new(rails),
+            unadvertised: Unadvertised::default(),
+            records: Box::new([Record::FREE; RECORDS]),
+            rails: vec![0; RECORDS * parts::rail_words(rails)].into_boxed_slice(),
+            terms,
+        }
     }
 
-    /// Finds the receive for a message of `len` bytes. An error sticks; for a message that is too long, see also
-    /// [`failed_fin`](Self::failed_fin).
-    #[inline(always)]
-    pub fn submit<S: LineSource>(
-        &mut self,
-        mailbox: &S,
-        tag: i32,
-        len: u64,
-    ) -> Result<Submit<'_>, ProtocolError> {
-        if let Some(cause) = self.failed {
-            return Err(cause);
-        }
-        if self.behind {
-            self.place_eager(mailbox)?;
-            if self.behind && self.group.count == 0 {
-                return Ok(Submit::NotYet);
-            }
-        }
-        let mut line = self.first;
-        let alone = self.group.count == 0;
-        if alone && !self.read_advert(mailbox, line) {
-            return Ok(Submit::NotYet);
-        }
-        if alone && self.mailbox.form().is_single_advert() {
-            let of_another = self.window().is_grouped() && self.mailbox.form().tag() != tag;
-            if of_another || self.slot(line).state != State::Free {
-                return Ok(Submit::NotYet);
-            }
-            self.first = line.plus(1);
-        } else {
-            match self.line_of_group(mailbox, tag)? {
-                Some(found) => line = found,
-                None => return Ok(Submit::NotYet),
-            }
-        }
-        self.accept(line, len)
-    }
-
-    /// The advert copied last is the one for this message.
-    #[inline(always)]
-    fn accept(&mut self, line: Line, len: u64) -> Result<Submit<'_>, ProtocolError> {
-        let posted = self.mailbox.posted();
-        let mut len = len;
-        if len > posted {
-            if !self.mailbox.form().cuts() {
-                return Err(self.refuse(line, len, posted));
-            }
-            len = posted;
-        }
-        let whole = len == posted;
-        let path = self.path_of(len, whole);
-        if path == Path::Fin && !self.parameters.fins {
-            self.refused = Some(line);
-            return Err(self.stick(ProtocolError::Unsendable { len }));
-        }
-        let state = State::Posting { fin: path == Path::Fin };
-        let may_be_held = self.may_hold(line, len);
-        *self.slot_mut(line) = Slot::new(len, 0, 0, state);
-        Ok(Submit::Accepted(Message {
-            line,
-            address: self.mailbox.address(),
-            keys: self.mailbox.keys(),
-            len,
-            path,
-            whole,
-            may_be_held: self.mailbox.form().copies() && may_be_held,
-            comm: self.parameters.comm,
-        }))
-    }
-
-    /// Immediates, if they can tell the size and 64 parts can hold the message.
-    #[inline(always)]
-    fn path_of(&self, len: u64, whole: bool) -> Path {
-        let end = if whole { self.whole_end } else { self.short_end };
-        if len < end { self.parameters.path } else { Path::Fin }
-    }
-
-    #[cold]
-    fn refuse(&mut self, line: Line, sent: u64, posted: u64) -> ProtocolError {
-        let words = short_line(self.parameters.nonce, line, Form::fin(true), [0, sent]);
-        self.refused = Some(line);
-        self.failed_fin = Some(FailedFin { place: self.window().lone_place(), words });
-        self.stick(ProtocolError::TooLong { line, sent, posted })
-    }
-
-    /// Says with how many writes a message travels, once, before the first of them can complete, and the rails they
-    /// take as bits.
+    /// The first message that was cut to its receive.
     #[inline]
-    pub fn posted(&mut self, line: Line, operations: u32, carried: u16) {
-        let slot = self.slot_mut(line);
-        slot.operations += operations;
-        slot.carried |= carried;
+    pub const fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
-    /// The message has left in one write that has no completion, on this rail: the provider has its bytes already.
+    /// The packet of this inline message needs no help any more: it has left, or is acknowledged.
     #[inline]
-    pub fn injected(&mut self, line: Line, rail: u32) {
-        let slot = self.slot_mut(line);
-        slot.carried |= 1 << (rail & 15);
-        slot.state = State::Written;
-    }
-
-    /// One write of the message has completed well.
-    #[inline]
-    pub fn written(&mut self, line: Line) -> WriteOutcome {
-        if self.written_plainly(line) {
-            return WriteOutcome::Written;
-        }
-        let slot = self.slot_mut(line);
-        let State::Posting { fin } = slot.state else { return WriteOutcome::Pending };
-        let Some(left) = slot.operations.checked_sub(1) else {
-            return self.miscounted();
-        };
-        slot.operations = left;
-        if left > 0 {
-            WriteOutcome::Pending
-        } else if fin {
-            slot.state = State::Fin;
-            WriteOutcome::NeedsFin
-        } else {
-            slot.state = State::Written;
-            WriteOutcome::Written
+    pub fn inline_left(&mut self, message: MessageId) {
+        let record = &mut self.records[message.index() % RECORDS];
+        if record.state == State::Inline {
+            record.state = State::Left;
         }
     }
 
-    /// More writes have completed than were posted: a bug of ours, and nothing that was counted is known any more.
-    #[cold]
-    fn miscounted(&mut self) -> WriteOutcome {
-        debug_assert!(false, "{MISCOUNTED}");
-        self.stick(ProtocolError::Misuse(MISCOUNTED));
-        WriteOutcome::Pending
+    /// Whether [`poll`](Self::poll) would say "pending", and change nothing.
+    #[inline]
+    pub fn is_pending(&self, message: MessageId) -> bool {
+        let record = &self.records[message.index() % RECORDS];
+        self.fault.is_none() && !self.is_done(record)
     }
 
-    /// Whether the parts of a message have all completed, and its fin has not.
-    pub fn needs_fin(&self, line: Line) -> bool {
-        self.slot(line).state == State::Fin
-    }
-
-    /// The fin line of a message whose parts have all completed, for place [`Window::place`] of the fin ring.
-    pub fn fin_words(&self, line: Line) -> [u64; SHORT_LINE_WORDS] {
-        let slot = self.slot(line);
-        let carried = if slot.len == 0 { 0 } else { slot.carried };
-        let rest = [u64::from(carried), slot.len];
-        short_line(self.parameters.nonce, line, Form::fin(false), rest)
-    }
-
-    /// The write of the fin line has completed well.
-    pub fn fin_written(&mut self, line: Line) {
-        let slot = self.slot_mut(line);
-        if slot.state == State::Fin {
-            slot.state = State::Written;
+    #[inline]
+    fn is_done(&self, record: &Record) -> bool {
+        match record.state {
+            State::Left | State::Landed { fin: true } => true,
+            State::Landed { fin: false } => {
+                !self.terms.needs_done() || self.peer_done.is_after(record.line)
+            }
+            State::Free | State::Inline | State::Writing(_) | State::FinOwed => false,
         }
     }
 
     /// Asks for a message; done is said once.
     #[inline]
-    pub fn poll(&mut self, line: Line) -> SendPoll {
-        let arrived = self.parameters.sends_arrive_when_complete || self.peer_done.is_after(line);
-        let slot = self.slot_mut(line);
-        if arrived && slot.state == State::Written {
-            slot.state = State::Free;
-            return SendPoll::Done { len: slot.len };
+    pub fn poll(&mut self, message: MessageId) -> SendPoll {
+        let at = message.index() % RECORDS;
+        if self.is_done(&self.records[at]) {
+            let record = &mut self.records[at];
+            record.state = State::Free;
+            self.free |= bit_of(message);
+            return SendPoll::Done { len: record.len };
         }
-        match self.failed {
-            Some(cause) => SendPoll::Failed(cause),
-            None => SendPoll::Pending,
+        match self.fault {
+            Some(fault) if !self.goes_on(message, fault) => {
+                // Its buffer is the caller's again, but for what is in flight.
+                self.posting &= !bit_of(message);
+                if let State::Writing(writing) = &mut self.records[message.index() % RECORDS].state
+                {
+                    writing.failed = true;
+                }
+                SendPoll::Failed(fault)
+            }
+            _ => SendPoll::Pending,
         }
     }
 
-    /// Fails the flow from outside. The first cause stays.
-    pub fn fail(&mut self, cause: ProtocolError) {
-        self.stick(cause);
+    /// Whether a message that has begun ends well all the same: where another one was too long, or nothing more may begin.
+    #[cold]
+    fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
+        let begun = match self.records[message.index() % RECORDS].state {
+            State::Writing(writing) => !writing.failed,
+            State::FinOwed => true,
+            _ => false,
+        };
+        let others = matches!(
+            fault,
+            Fault::TooLong { .. } | Fault::Unsendable { .. } | Fault::Withdrawn | Fault::Closed
+        );
+        begun && others && self.may_post()
     }
 
-    pub fn failure(&self) -> Option<ProtocolError> {
-        self.failed
+    /// A frame of the receiver's.
+    pub fn received(&mut self, frame: &Frame, account: &mut Account) -> Result<(), Breach> {
+        let heard = match frame {
+            Frame::Advert(advert) => self.advertised(advert, account),
+            Frame::Done { lines, .. } => self.peer_has(*lines, account),
+            Frame::Withdraw(lines) => self.withdrawn(lines),
+            Frame::Close(close) => self.peer_closed(close, account),
+            _ => Err(Violation::Direction),
+        };
+        heard.map_err(|violation| {
+            self.stick(Fault::Violation(violation));
+            Breach(violation)
+        })
     }
 
-    /// The lines that were begun. Submit nothing any more.
-    pub fn begun(&self) -> Begun {
-        let first = self.bundles.dropped.unwrap_or(self.first);
-        Begun::of(first, self.group.taken, self.refused)
+    /// What it owes the receiver. All of it is waited for: nothing comes again without a caller.
+    #[inline]
+    pub fn owes(&self) -> Owes {
+        let refused = self.refused.is_some_and(|refused| refused.owed);
+        if self.fins == 0 && !refused && !self.owes_an_end() {
+            return Owes::Nothing;
+        }
+        Owes::Waited
     }
 
-    /// The same when no write is in flight, failed ones included, and none will be.
-    pub fn begun_and_drained(&self) -> Begun {
-        // What has not failed has arrived, and will be seen; an arrival that no completion proves may be yet to come.
-        let failed = matches!(self.failed, Some(ProtocolError::Transport { .. }));
-        let proves = self.parameters.sends_arrive_when_complete;
-        if failed && proves { Begun::over(self.first) } else { self.begun() }
+    /// The next frame, if it has at most `words` words.
+    pub fn next_frame(&mut self, which: Which, words: usize) -> Option<Frame> {
+        if which == Which::Adverts {
+            return None;
+        }
+        let frame = self.frame()?;
+        if frame.words() > words {
+            return None;
+        }
+        self.frame_left(&frame);
+        Some(frame)
     }
 
-    /// What to write into the receiver's fin ring, so that it learns of a message that was too long.
-    pub fn failed_fin(&self) -> Option<FailedFin> {
-        self.failed_fin
+    fn frame(&self) -> Option<Frame> {
+        if let Some(refused) = self.refused.filter(|refused| refused.owed) {
+            let status = match self.fault {
+                Some(Fault::TooLong { .. }) => FinStatus::TooLong,
+                _ => FinStatus::Failed,
+            };
+            let Refused { line, len, .. } = refused;
+            return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails: 0, status }));
+        }
+        if self.fins != 0 {
+            let at = self.fins.trailing_zeros() as usize % RECORDS;
+            let Record { line, len, .. } = self.records[at];
+            let rails = if len == 0 { 0 } else { self.rails_of(at, len) };
+            let status = FinStatus::Delivered;
+            return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails, status }));
+        }
+        self.end_frame()
     }
 
-    /// The post of [`failed_fin`](Self::failed_fin) was accepted.
-    pub fn failed_fin_posted(&mut self) {
-        self.failed_fin = None;
+    fn frame_left(&mut self, frame: &Frame) {
+        match frame {
+            Frame::Fin(_) if self.refused.is_some_and(|refused| refused.owed) => {
+                self.refused = self.refused.map(|refused| Refused { owed: false, ..refused });
+            }
+            Frame::Fin(_) => {
+                let at = self.fins.trailing_zeros() as usize % RECORDS;
+                self.fins &= self.fins - 1;
+                self.records[at].state = State::Landed { fin: true };
+            }
+            _ => self.end_left(frame),
+        }
     }
 
-    pub fn counters(&self) -> SendCounters {
-        self.counters
+    #[cold]
+    fn stick(&mut self, cause: Fault) -> Fault {
+        *self.fault.get_or_insert(cause)
     }
 
-    pub fn parameters(&self) -> &FlowParameters {
-        &self.parameters
+    /// The channel has failed, or the peer has ended it.
+    #[cold]
+    pub fn ended(&mut self) {
+        self.stick(Fault::Ended);
+        self.posting = 0;
+        self.ending = Ending::Over;
+        (self.refused, self.answer) = (None, None);
+        self.fins = 0;
+    }
+
+    /// Fails the flow from outside: a bug of the caller's. The first cause stays.
+    #[cold]
+    pub fn fail(&mut self, what: &'static str) {
+        self.stick(Fault::Misuse(what));
+    }
+
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// What the receiver calls this connection.
+    pub fn peer(&self) -> Name {
+        self.terms.peer
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Writes that were posted and have not completed: until then the buffers of their messages are in use.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Whether no part is to be posted and none is in flight.
+    pub fn is_quiet(&self) -> bool {
+        self.posting == 0 && self.in_flight == 0
+    }
+
+    /// Whether the receiver is to do something: an advert or credit that a caller of `isend` waits for, a DONE, or CLOSE.
+    pub fn waits(&self) -> bool {
+        let waits = |record: &Record| match record.state {
+            State::Landed { fin: false } => {
+                self.terms.needs_done() && !self.peer_done.is_after(record.line)
+            }
+            _ => false,
+        };
+        match self.ending {
+            Ending::Open => {
+                self.refused_caller
+                    || !self.unadvertised.is_empty()
+                    || self.records.iter().any(waits)
+            }
+            Ending::Closing { peer: false } | Ending::Closed => true,
+            Ending::Closing { peer: true } | Ending::PeerClosed | Ending::Over => false,
+        }
     }
 
     /// The memory of the flow, all in all.
     pub fn memory_bytes(&self) -> usize {
-        let eager = self.eager.as_ref().map_or(0, |eager| size_of_val(&**eager));
-        size_of::<Self>() + size_of_val(&*self.slots) + eager
+        size_of::<Self>()
+            + size_of_val(&*self.records)
+            + size_of_val(&*self.rails)
+            + self.adverts.memory_bytes()
     }
 
-    /// The oldest line that no message has taken.
+    /// What an immediate says beside its length's place.
     #[inline]
-    pub fn submitted(&self) -> Line {
-        self.first.plus(self.group.taken.trailing_ones())
+    const fn tells_length(&self) -> bool {
+        matches!(self.terms.immediates, ImmediateWidth::Eight)
     }
+}
 
-    /// Whether a message holds the place of `line`: it was submitted, and not yet said to be done.
-    pub fn holds(&self, line: Line) -> bool {
-        self.slot(line).state != State::Free
-    }
+/// Where a message can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Line(Line),
+    /// Its receive is not known.
+    Unadvertised,
+    Nothing,
+}
 
-    /// The receiver's cumulative done, as far as we were told.
-    pub fn peer_done(&self) -> Line {
-        self.peer_done
-    }
-
-    #[cold]
-    fn stick(&mut self, cause: ProtocolError) -> ProtocolError {
-        self.plain.end();
-        self.bundles.end();
-        *self.failed.get_or_insert(cause)
-    }
-
-    #[inline]
-    fn window(&self) -> Window {
-        self.parameters.window
-    }
-
-    #[inline]
-    fn slot(&self, line: Line) -> &Slot {
-        &self.slots[(self.window().place(line) % MAX_RING) as usize]
-    }
-
-    #[inline]
-    fn slot_mut(&mut self, line: Line) -> &mut Slot {
-        &mut self.slots[(self.window().place(line) % MAX_RING) as usize]
-    }
+#[inline]
+const fn bit_of(message: MessageId) -> u64 {
+    1 << (message.index() % RECORDS)
 }

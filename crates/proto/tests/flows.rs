@@ -20,9 +20,9 @@ use closing::End;
 use pair::{Counters, Pair, Receiving, Sending};
 use program::{Item, Program, terms};
 use proto::capabilities::ImmediateWidth;
-use proto::wire2::ids::Moment;
-use proto::wire2::split::Cutting;
-use proto::wire2::{Fault, InlineLimits, Terms};
+use proto::ids::Moment;
+use proto::split::Cutting;
+use proto::{Fault, InlineLimits, Terms};
 use random::Random;
 
 /// Prints the seed if the test ends early.
@@ -65,7 +65,7 @@ fn every_message_arrives_once_in_order() {
         assert_eq!(pair.accounts[1].entries_freed, pair.charged);
         assert_eq!(pair.accounts[0].counts.completed, pair.accounts[1].counts.seen);
         assert_eq!(pair.receiver.entries_held(), 0);
-        assert_eq!(pair.receiver.dropped(), proto::wire2::receive::Dropped::default());
+        assert_eq!(pair.receiver.dropped(), proto::receive::Dropped::default());
         assert!(close_after(&mut pair), "{:?} {:?}", pair.sender, pair.receiver);
         add(&mut all, pair.counts);
     }
@@ -247,12 +247,12 @@ fn a_lazy_advert_leaves_after_its_wait_and_not_before() {
     pair.post();
     let until = pair.now.plus(Duration::from_micros(100));
     let owes = |pair: &Pair, now: Moment| pair.receiver.owes(&pair.accounts[1], now);
-    assert_eq!(owes(&pair, pair.now), proto::wire2::Owes::Lazy { until });
+    assert_eq!(owes(&pair, pair.now), proto::Owes::Lazy { until });
     pair.now = pair.now.plus(Duration::from_nanos(99_999));
     settle(&mut pair);
     assert_eq!(pair.counts.advert_frames, sent);
     pair.now = until;
-    assert_eq!(owes(&pair, until), proto::wire2::Owes::Urgent);
+    assert_eq!(owes(&pair, until), proto::Owes::Urgent);
     settle(&mut pair);
     assert_eq!(pair.counts.advert_frames, sent + 1);
 }
@@ -355,8 +355,8 @@ fn a_size_that_nothing_tells_takes_the_path_of_fin() {
 #[test]
 fn a_connection_costs_at_most_six_kib_on_either_side() {
     let (sender, receiver) = (
-        proto::wire2::SendFlow::new(terms()).memory_bytes(),
-        proto::wire2::ReceiveFlow::new(terms()).memory_bytes(),
+        proto::SendFlow::new(terms()).memory_bytes(),
+        proto::ReceiveFlow::new(terms()).memory_bytes(),
     );
     assert!(sender <= 6 << 10 && receiver <= 6 << 10, "{sender} {receiver}");
 }

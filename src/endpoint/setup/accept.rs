@@ -1,9 +1,9 @@
 //! Listen and accept: OPENs that a listener's secret proves are queued, and answered by OPENED.
 
 use proto::codec::Bounded;
-use proto::wire2::frame::Refusal;
-use proto::wire2::setup::{Asked, Secret, refuse};
-use proto::wire2::{ChannelId, ListenerId, Moment, Slot};
+use proto::frame::Refusal;
+use proto::setup::{Asked, Secret, refuse};
+use proto::{ChannelId, ListenerId, Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};

@@ -1,8 +1,8 @@
 //! Connect: meets the peer, asks its listener, and opens the sending side with the answer.
 
-use proto::wire2::frame::Refusal;
-use proto::wire2::setup::{Answer, Handle as WireHandle, PeerId};
-use proto::wire2::{ChannelId, Generation, Moment, Slot};
+use proto::frame::Refusal;
+use proto::setup::{Answer, Handle as WireHandle, PeerId};
+use proto::{ChannelId, Generation, Moment, Slot};
 
 use super::super::Endpoint;
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};

@@ -5,10 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use fabric::Post;
 use proto::codec::Address;
-use proto::handshake::Identity;
 use proto::rails::Rail;
-use proto::wire2::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
-use proto::wire2::{Event, Moment};
+use proto::setup::{Greeting, Heard, Host, Ignored, Pair, PeerId, VERSION, refuse_old};
+use proto::{Event, Moment};
 
 use super::super::Endpoint;
 use super::super::hands::CHANNELS_MAX;
@@ -110,7 +109,7 @@ impl Endpoint {
     }
 
     /// A peer is known: the channel to it is made.
-    fn join(&mut self, id: PeerId) -> Result<proto::wire2::ChannelId> {
+    fn join(&mut self, id: PeerId) -> Result<proto::ChannelId> {
         let none = Cause::Bug(Bug::SlotTaken);
         let peers = &self.hands.peers;
         let agreement = peers.agreement(id).ok_or(none)?.clone();
@@ -126,9 +125,8 @@ impl Endpoint {
         let control = self.lanes(&agreement.rails.control, |rail| rail.control, &rails);
         let control = control.inspect_err(|_| self.leave(&data))?;
         let channel = self.core.add_channel(parameters).ok_or(none)?;
-        let theirs = identity(&host);
-        let name = self.acquaintances.meet(&theirs);
-        self.compare(&name, &theirs);
+        let name = self.acquaintances.meet(&host);
+        self.compare(&name, &host);
         self.hands.channels.push(Peer::new(channel, data, control, name));
         self.hands.peers.join(id, channel);
         Ok(channel)
@@ -175,9 +173,9 @@ impl Endpoint {
     }
 
     /// A difference between the ends that should not be: one WARN that names it, however many connections have it.
-    fn compare(&self, name: &peer::Peer, theirs: &Identity) {
-        let ours = identity(&self.hands.peers.us().host);
-        let mut found = peer::differences(&ours, theirs);
+    fn compare(&self, name: &peer::Peer, theirs: &Host) {
+        let ours = &self.hands.peers.us().host;
+        let mut found = peer::differences(ours, theirs);
         let names = self.settings.differing(&theirs.settings);
         if !names.is_empty() {
             found.push(format!("other values than we have for {}", names.join(", ")));
@@ -186,17 +184,6 @@ impl Endpoint {
             let found = found.join("; ");
             log::warn!("{name} has {found}: run the same, with the same settings, on all ranks");
         }
-    }
-}
-
-fn identity(host: &Host) -> Identity {
-    Identity {
-        host: host.host,
-        process: host.process,
-        provider: host.provider,
-        provider_version: host.provider_version,
-        libfabric_version: host.libfabric_version,
-        settings: host.settings,
     }
 }
 

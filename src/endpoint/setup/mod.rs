@@ -1,4 +1,4 @@
-//! How connections come about: what `proto::wire2::setup` says, done. Nothing here blocks.
+//! How connections come about: what `proto::setup` says, done. Nothing here blocks.
 
 mod accept;
 mod connect;
@@ -7,10 +7,10 @@ mod meet;
 pub(super) use accept::Listening;
 pub(super) use connect::PendingConnect;
 
+use proto::ChannelId;
 use proto::codec::{Address, Name};
 use proto::rails::Rail;
-use proto::wire2::ChannelId;
-use proto::wire2::setup::{Features, Host, Offers};
+use proto::setup::{Features, Host, Offers};
 
 use super::Endpoint;
 use super::memory::RING;

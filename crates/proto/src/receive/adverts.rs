@@ -1,86 +1,205 @@
-//! When adverts travel, and how they are sealed.
+//! When adverts and DONE leave.
 //!
-//! They wait for one another while the sender cannot run dry: until there are as many unsent as are advertised and
-//! incomplete; three times as many where what is advertised keeps the rails busy. Once begun, a flush goes through to its
-//! end. Each is sealed when it is posted, and the last of a write once more if done has moved on meanwhile: one that carries
-//! the newest done is enough.
+//! Adverts wait for one another while the sender cannot run dry: until as many are unsent as are advertised and incomplete;
+//! three times as many where those keep the rails busy. Where the last message into a receive of that length came inline,
+//! they are lazy: they wait for some round trips, and are not needed if another comes before. Once begun, a flush goes
+//! through to its end, since half a group would stay invisible.
+//!
+//! DONE matters where it gives credit back, where sends wait for it, and where a receive was filled that no advert was sent
+//! for. It never says more than what the sender can understand: adverts of complete lines leave before it.
+
+use std::time::Duration;
 
 use super::ReceiveFlow;
-use crate::flow::LineSink;
-use crate::ids::Line;
-use crate::limits::BUSY_IDLE_TURNS;
-use crate::wire::sealed;
+use super::ending::Ending;
+use crate::account::Account;
+use crate::connection::Owes;
+use crate::credit;
+use crate::fault::Fault;
+use crate::frame::{self, Frame, Keys};
+use crate::ids::Moment;
+use crate::limits::MAX_DATA_RAILS;
+use crate::line::Line;
+use crate::window::{WINDOW, place};
 
-/// Adverts that travel in one write: `count` places from `place` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdvertWrite {
-    pub place: u32,
-    pub count: u32,
-    pub(super) done: Line,
-}
-
-/// So many unsent adverts for one that is left keep nobody waiting while the rails are busy.
+/// So many unsent adverts for one that is left leave the sender enough to do while the rails are busy.
 const BUSY_FACTOR: u32 = 3;
+/// A DONE that a send waits for is sent with others that come so soon.
+pub(super) const DONE_WAIT: Duration = Duration::from_micros(20);
+/// Waits for whatever makes a packet leave.
+const NO_TIME: Moment = Moment::from_nanos(u64::MAX);
 
 impl ReceiveFlow {
-    /// Whether the sender is dry, so that adverts go in the call that posts the receive. Else they go with the
-    /// next turn of progress: by then the caller has sent its answer, which does not have to wait for them.
+    /// Lines that are advertised and at or behind the oldest incomplete one.
     #[inline]
-    pub fn is_urgent(&self) -> bool {
-        self.advertised == self.done
+    pub(super) fn open_lines(&self) -> u32 {
+        if self.advertised.is_after(self.done) { self.advertised.distance(self.done) } else { 0 }
     }
 
-    /// The adverts to write now, the last of them sealed with the newest done; none while the sender cannot run dry.
-    ///
-    /// Ask until there is none: a run ends where the ring does. A post that is refused is asked for again.
-    #[inline(always)]
-    pub fn next_write<S: LineSink>(&mut self, sink: &mut S) -> Option<AdvertWrite> {
+    #[inline]
+    pub(super) fn owes_adverts(&self, account: &Account, now: Moment) -> Owes {
         let unsent = self.next.distance(self.advertised);
-        if unsent == 0 || self.may_wait(unsent, self.idle_turns) {
+        if unsent == 0 || self.is_blocked() {
+            return Owes::Nothing;
+        }
+        if self.flush_to.is_after(self.advertised) {
+            return Owes::Urgent;
+        }
+        if self.prompt_to.is_after(self.advertised) {
+            let due = self.is_due(unsent, self.open_lines());
+            return if due { Owes::Urgent } else { Owes::Lazy { until: NO_TIME } };
+        }
+        at(self.lazy_from.plus(account.lazy_wait), now)
+    }
+
+    /// Whether so many unsent adverts are due, where the sender has so many others left.
+    fn is_due(&self, unsent: u32, left: u32) -> bool {
+        unsent >= left
+            && (unsent >= BUSY_FACTOR * left
+                || self.recent.saturating_mul(left.into()) < self.busy_bytes)
+    }
+
+    /// Whether the next advert would be for a line that the sender's table has no place for before it hears DONE.
+    fn is_blocked(&self) -> bool {
+        let known = if self.omitted_to.is_after(self.reported) { self.reported } else { self.done };
+        self.advertised.is_after(known) && self.advertised.distance(known) >= WINDOW
+    }
+
+    /// What DONE can say now: the adverts of complete lines come first, and of a group all of them.
+    #[inline]
+    fn sayable(&self) -> Line {
+        let mut known = self.advertised;
+        if known != self.next {
+            known = known.plus(u32::from(self.slot(known).index).wrapping_neg());
+        }
+        if !self.done.is_after(known) {
+            self.done
+        } else if known.is_after(self.reported) {
+            known
+        } else {
+            self.reported
+        }
+    }
+
+    #[inline]
+    fn done_matters(&self) -> bool {
+        self.unreported > 0 || self.terms.needs_done() || self.omitted_to.is_after(self.reported)
+    }
+
+    #[inline]
+    pub(super) fn owes_done(&self, account: &Account, now: Moment) -> Owes {
+        if self.reported == self.done || !self.done_matters() {
+            return Owes::Nothing;
+        }
+        if self.is_blocked() || self.credit_is_short(account) {
+            return Owes::Urgent;
+        }
+        if !self.terms.needs_done() {
+            return Owes::Lazy { until: NO_TIME };
+        }
+        // No receive is left: the caller may never call again.
+        if self.done == self.next {
+            return Owes::Waited;
+        }
+        at(self.unreported_since.plus(DONE_WAIT), now)
+    }
+
+    /// Whether the sender has used half of what it may have without an advert, and DONE would give some of that back.
+    fn credit_is_short(&self, account: &Account) -> bool {
+        let messages = self.unreported_messages + crate::bits::count32(self.parked.len());
+        self.passed > 0
+            && credit::is_half_used(
+                messages,
+                self.unreported + self.parked.cost(),
+                account.unreported + account.parking.cost(),
+            )
+    }
+
+    /// The next advert, if it is time and it fits.
+    pub(super) fn next_advert(
+        &mut self,
+        words: usize,
+        account: &Account,
+        now: Moment,
+    ) -> Option<Frame> {
+        if !self.flush_to.is_after(self.advertised) {
+            self.begin_flush(account, now)?;
+        }
+        let line = self.advertised;
+        if line == self.next || self.is_blocked() {
+            return None;
+        }
+        let slot = self.slot(line);
+        let rails = usize::from(self.terms.cutting.rails);
+        let advert = frame::Advert {
+            to: self.terms.peer,
+            line,
+            tag: slot.tag,
+            address: slot.address,
+            len: slot.len,
+            cut: slot.cut,
+            host: slot.host,
+            ends_group: slot.ends_group(),
+            keys: Keys::new(&self.keys[place(line) * rails..][..rails])?,
+        };
+        if advert.words() > words {
+            return None;
+        }
+        self.advertised = line.plus(1);
+        Some(Frame::Advert(advert))
+    }
+
+    /// Begins a flush of all that is unsent; None if that waits.
+    fn begin_flush(&mut self, account: &Account, now: Moment) -> Option<()> {
+        if self.fault.is_some() {
+            return None;
+        }
+        let early = match self.owes_adverts(account, now) {
+            Owes::Urgent | Owes::Waited => false,
+            // A packet leaves anyway; what is probably never needed stays behind.
+            Owes::Lazy { until } => until != NO_TIME && !self.must_say(account),
+            Owes::Nothing => true,
+        };
+        if early {
             return None;
         }
         self.flush_to = self.next;
-        let first = self.advertised;
-        let (place, done) = (self.window().place(first), self.done);
-        let count = unsent.min(self.window().run(first));
-        if done != self.stamped || count < unsent {
-            self.seal_line(sink, place + count - 1, first.plus(count - 1));
+        Some(())
+    }
+
+    /// Whether DONE is urgent and can say nothing before adverts of complete lines have left.
+    fn must_say(&self, account: &Account) -> bool {
+        self.done.is_after(self.sayable())
+            && (self.credit_is_short(account) || self.terms.needs_done())
+    }
+
+    /// Whether the sender needs a DONE to understand the advert of a receive that was too short.
+    pub(super) fn owes_explanation(&self) -> bool {
+        matches!(self.fault, Some(Fault::TooLong { .. })) && self.omitted_to.is_after(self.reported)
+    }
+
+    /// DONE, if it says something that matters.
+    pub(super) fn next_done(&mut self, account: &mut Account) -> Option<Frame> {
+        let lines = self.sayable();
+        let ends = self.ending != Ending::Open || self.fault.is_some() && !self.owes_explanation();
+        if lines == self.reported || !self.done_matters() || ends {
+            return None;
         }
-        Some(AdvertWrite { place, count, done })
-    }
-
-    /// Whether so many adverts may wait for others, after so many idle turns.
-    #[inline(always)]
-    pub(super) fn may_wait(&self, unsent: u32, idle: u32) -> bool {
-        // Once begun, a flush goes through to its end: half a group at the sender would stay invisible.
-        let begun = self.flush_to != self.advertised;
-        self.pace.adverts_wait
-            && !begun
-            && !self.is_due(unsent, self.advertised.distance(self.done), idle)
-    }
-
-    /// Whether so many unsent adverts are due, where the sender has so many others left. Not for long while the rails are busy:
-    /// the sender may be waiting for the done that comes along.
-    ///
-    /// A ring of messages that fit into memory is below 2^64 bytes, so nothing wraps there.
-    #[inline(always)]
-    pub(super) fn is_due(&self, unsent: u32, left: u32, idle: u32) -> bool {
-        unsent >= left
-            && (unsent >= BUSY_FACTOR * left
-                || self.recent_len().wrapping_mul(left.into()) < self.pace.busy_bytes
-                || idle >= BUSY_IDLE_TURNS)
-    }
-
-    #[inline(never)]
-    fn seal_line<S: LineSink>(&self, sink: &mut S, place: u32, line: Line) {
-        let slot = self.slot(line);
-        sink.store_words(place, 0, sealed(slot.sum, line, slot.form(), self.copies, self.done));
-    }
-
-    /// The post of these adverts was accepted.
-    #[inline]
-    pub fn wrote(&mut self, write: AdvertWrite) {
-        self.advertised = self.advertised.plus(write.count);
-        self.tell(write.done);
+        self.reported = lines;
+        if lines == self.done {
+            account.unreported -= self.passed;
+            self.unreported -= self.passed;
+            self.unreported_messages -= self.passed_messages;
+            (self.passed, self.passed_messages) = (0, 0);
+        }
+        Some(Frame::Done { to: self.terms.peer, lines })
     }
 }
+
+/// Urgent from a moment on, lazy before.
+#[inline]
+fn at(due: Moment, now: Moment) -> Owes {
+    if now >= due { Owes::Urgent } else { Owes::Lazy { until: due } }
+}
+
+const _: () = assert!(MAX_DATA_RAILS <= 16, "an advert has a key for each rail");

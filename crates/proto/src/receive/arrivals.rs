@@ -1,191 +1,196 @@
-//! What arrives: parts with their immediates, and fins. Either way a line becomes complete, once.
+//! What arrives beside the channel: parts with their immediates. And how a line becomes complete, once, whatever filled it.
 
 use super::ReceiveFlow;
-use super::slot::NO_LAST;
-use crate::bits::low16;
-use crate::error::{ProtocolError, Violation};
-use crate::flow::{LineSource, Path};
-use crate::ids::{Line, RESIDUES};
+use super::slot::{NO_LAST, State, class_of};
+use crate::account::Account;
+use crate::bits::low8;
+use crate::budget;
+use crate::capabilities::ImmediateWidth;
+use crate::fault::{Fault, Violation};
+use crate::frame::{Fin, FinStatus};
+use crate::ids::Moment;
 use crate::immediate::Immediate;
-use crate::limits::MAX_RING;
-use crate::wire::{Form, Kind, SHORT_LINE_WORDS, head_line, validates};
+use crate::line::Line;
+use crate::window::{WINDOW, place, within};
 
-/// What an immediate was.
+/// What a part was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     Progress,
     Complete(Line),
-    /// For a line that is not outstanding: dropped.
+    /// For a line that is not advertised or not open: dropped.
     Late,
-    /// A part that was there already: dropped.
+    /// There already: dropped.
     Duplicate,
-    /// A part that cannot be: dropped.
+    /// It cannot be: dropped.
     Violation,
 }
 
 impl ReceiveFlow {
     /// A part has arrived on a rail. `completion_len` is what the completion says; it counts where lengths are true.
-    pub fn arrived(&mut self, rail: u32, immediate: Immediate, completion_len: u64) -> Arrival {
-        let ahead = immediate.residue().wrapping_sub(self.done.number()) % RESIDUES;
-        if ahead >= self.advertised.distance(self.done) {
-            self.counters.late += 1;
+    #[inline]
+    pub fn arrived(
+        &mut self,
+        rail: u8,
+        immediate: Immediate,
+        completion_len: u64,
+        account: &mut Account,
+        now: Moment,
+    ) -> Arrival {
+        self.seen.add(rail);
+        account.counts.seen.add(rail);
+        let Some(line) = immediate.line(self.done, self.open_lines()) else {
+            self.dropped.late += 1;
             return Arrival::Late;
-        }
-        let line = self.done.plus(ahead);
-        let slot = self.slot_mut(line);
-        let part = immediate.part();
-        let bit = 1 << part;
-        if !slot.is_incomplete() || slot.parts & bit != 0 {
-            self.counters.duplicates += 1;
+        };
+        let slot = &mut self.slots[place(line)];
+        let (parts, sum, last) = match slot.state {
+            State::Posted => (0, 0, NO_LAST),
+            State::Filling { parts, sum, last } => (parts, sum, last),
+            State::Free | State::Copying(_) | State::Complete { .. } => {
+                self.dropped.duplicates += 1;
+                return Arrival::Duplicate;
+            }
+        };
+        let part = low8(immediate.part().into());
+        let bit = 1_u64 << part;
+        if parts & bit != 0 {
+            self.dropped.duplicates += 1;
             return Arrival::Duplicate;
         }
-        slot.touch();
-        if immediate.is_last() {
-            if slot.stage != NO_LAST || slot.parts >> part != 0 {
-                return self.violation();
-            }
-            slot.stage = part;
-        } else if part >= slot.stage {
-            return self.violation();
-        }
-        let sum = if slot.parts == 0 { 0 } else { slot.sum };
-        slot.sum = sum.saturating_add(completion_len);
-        slot.parts |= bit;
-        slot.carried |= 1 << (rail & 15);
-        if slot.stage == NO_LAST || slot.parts != u64::MAX >> (63 - slot.stage) {
+        let last = match immediate.is_last() {
+            true if last != NO_LAST || parts >> part != 0 => return self.violation(),
+            true => part,
+            false if part >= last => return self.violation(),
+            false => last,
+        };
+        let parts = parts | bit;
+        let sum = sum.saturating_add(completion_len);
+        let rails = self.carry(line, rail);
+        if last == NO_LAST || parts != u64::MAX >> (63 - last) {
+            self.slots[place(line)].state = State::Filling { parts, sum, last };
             return Arrival::Progress;
         }
-        let (len, sum, carried) = (slot.len, slot.sum, slot.carried);
-        self.complete(line, self.told_size(immediate, len, sum), carried)
+        let posted = self.slot(line).len;
+        let size = self.size_said(immediate, posted, sum);
+        if size > posted {
+            let violation = Violation::Size { said: size, posted };
+            self.stick(Fault::Violation(violation));
+            return self.violation();
+        }
+        self.inline_classes &= !class_of(posted);
+        self.complete(line, size, if size == 0 { 0 } else { rails }, account, now);
+        Arrival::Complete(line)
     }
 
-    /// The size of a message, from what came with it: the whole receive, the high half, or the sum of its parts.
+    /// Notes the rail of a part of a line, and answers all of them.
     #[inline]
-    fn told_size(&self, immediate: Immediate, len: u64, sum: u64) -> u64 {
-        match self.parameters.path {
-            _ if immediate.is_whole() => len,
-            Path::Immediate { eight: true } => u64::from(immediate.length()),
-            Path::Immediate { eight: false } if self.parameters.true_lengths => sum,
-            // Nothing tells the size: more than any receive has room for.
+    fn carry(&mut self, line: Line, rail: u8) -> u16 {
+        let slot = &mut self.slots[place(line)];
+        slot.carried |= 1 << (rail % 16);
+        slot.carried
+    }
+
+    /// The size of a message: its whole receive, what the immediate says, or the bytes of its parts.
+    #[inline]
+    fn size_said(&self, immediate: Immediate, posted: u64, sum: u64) -> u64 {
+        match self.terms.immediates {
+            _ if immediate.is_whole() => posted,
+            ImmediateWidth::Eight => immediate.length().into(),
+            ImmediateWidth::Four if self.terms.true_lengths => sum,
+            // Nothing tells it: more than any receive has room for.
             _ => u64::MAX,
         }
     }
 
+    #[cold]
+    fn violation(&mut self) -> Arrival {
+        self.dropped.violations += 1;
+        Arrival::Violation
+    }
+
     /// All bytes of a line are there.
     #[inline]
-    pub(super) fn complete(&mut self, line: Line, size: u64, carried: u16) -> Arrival {
-        let slot = self.slot_mut(line);
-        if size > slot.len {
-            let violation = Violation::Size { said: size, posted: slot.len };
-            self.fail(ProtocolError::Violation(violation));
-            return self.violation();
-        }
-        slot.len = size;
-        slot.carried = if size == 0 { 0 } else { carried };
-        slot.complete();
-        (self.idle_turns, self.recent) = (0, line.number() % MAX_RING);
+    pub(super) fn complete(
+        &mut self,
+        line: Line,
+        size: u64,
+        carried: u16,
+        account: &mut Account,
+        now: Moment,
+    ) {
+        let cutting = self.terms.cutting;
+        let slot = &mut self.slots[place(line)];
+        account.entries_freed += budget::entries(&cutting, slot.len);
+        slot.state = if slot.early { State::Free } else { State::Complete { size, carried } };
+        self.recent = size;
         if line == self.done {
+            if self.reported == self.done {
+                self.unreported_since = now;
+            }
             self.advance();
         }
-        Arrival::Complete(line)
     }
 
+    /// Takes done past all lines that are complete.
+    #[inline]
     fn advance(&mut self) {
-        self.done = self.done.plus(1);
-        self.skip();
-    }
-
-    /// Takes done past lines that are complete already. In line, though it is rare: who looks through arrivals keeps all in registers, and
-    /// none over a call.
-    #[inline(always)]
-    pub(super) fn skip(&mut self) {
-        while self.done != self.advertised && !self.slot(self.done).is_incomplete() {
+        while self.done != self.next {
+            let slot = &mut self.slots[place(self.done)];
+            if slot.is_open() {
+                break;
+            }
+            if slot.cost != 0 {
+                self.passed += u32::from(slot.cost);
+                self.passed_messages += 1;
+                slot.cost = 0;
+            }
             self.done = self.done.plus(1);
         }
     }
 
-    /// Whether [`read_fins`](Self::read_fins) may find something.
-    #[inline(always)]
-    pub fn has_fin<S: LineSource>(&self, fins: &S) -> bool {
-        let next = fins.word(self.window().place(self.done), 0);
-        let failure = fins.word(self.window().lone_place(), 0);
-        failure != self.failure_head || self.done != self.advertised && head_line(next) == self.done
-    }
-
-    /// Reads the fin ring: the place for failures, then the oldest incomplete line and on, up to the first fin that is
-    /// not there. Answers how many lines it completed.
-    pub fn read_fins<S: LineSource>(&mut self, fins: &S) -> u32 {
-        let failure = self.window().lone_place();
-        if fins.word(failure, 0) != self.failure_head {
-            self.read_failure(fins, failure);
+    /// A message without immediates has been delivered, or its sender gave it up.
+    pub(super) fn fin(
+        &mut self,
+        fin: &Fin,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<(), Violation> {
+        if fin.status == FinStatus::Failed {
+            return self.peer_failed(fin.line);
         }
-        let mut completed = 0;
-        let mut line = self.done;
-        while line != self.advertised {
-            if self.slot(line).is_incomplete() {
-                let place = self.window().place(line);
-                if head_line(fins.word(place, 0)) != line || !self.read_fin(fins, place, line) {
-                    break;
-                }
-                completed += 1;
+        if !within(fin.line, self.done, self.open_lines()) {
+            return Err(Violation::Fin);
+        }
+        let slot = self.slot(fin.line);
+        let (posted, state) = (slot.len, slot.state);
+        if state != State::Posted {
+            return Err(Violation::Fin);
+        }
+        match fin.status {
+            FinStatus::Delivered if fin.len > posted => {
+                return Err(Violation::Size { said: fin.len, posted });
             }
-            line = line.plus(1);
-        }
-        completed
-    }
-
-    /// The same behind lines that are missing: once the sender begins no more, they may never come.
-    #[cold]
-    pub fn read_every_fin<S: LineSource>(&mut self, fins: &S) -> u32 {
-        let mut completed = self.read_fins(fins);
-        let mut line = self.done;
-        while line != self.advertised {
-            let place = self.window().place(line);
-            if self.slot(line).is_incomplete() && self.read_fin(fins, place, line) {
-                completed += 1;
+            FinStatus::Delivered => {
+                self.inline_classes &= !class_of(posted);
+                self.complete(fin.line, fin.len, fin.rails, account, now);
             }
-            line = line.plus(1);
+            FinStatus::TooLong => {
+                self.stick(Fault::TooLong { line: fin.line, sent: fin.len, posted });
+            }
+            FinStatus::Failed => {}
         }
-        completed
+        Ok(())
     }
 
-    fn read_fin<S: LineSource>(&mut self, fins: &S, place: u32, line: Line) -> bool {
-        let Some(words) = self.copy_fin(fins, place) else { return false };
-        if head_line(words[0]) != line {
-            return false;
-        }
-        if !Form::from_word(words[1]).is(Kind::Fin) {
-            self.fail(ProtocolError::Violation(Violation::LineKind));
-            return false;
-        }
-        matches!(self.complete(line, words[3], low16(words[2])), Arrival::Complete(_))
-    }
-
-    /// The sender gave up on a message: it has a place of its own, since the lines before it may never complete.
+    /// The sender gave a message up. It may have arrived all the same: an error of a write says what the sender knows.
     #[cold]
-    fn read_failure<S: LineSource>(&mut self, fins: &S, place: u32) {
-        let Some(words) = self.copy_fin(fins, place) else { return };
-        self.failure_head = words[0];
-        let form = Form::from_word(words[1]);
-        let line = head_line(words[0]);
-        if !form.is(Kind::Fin) || form.status() == 0 {
-            self.fail(ProtocolError::Violation(Violation::LineKind));
-        } else if line.distance(self.done) < self.advertised.distance(self.done) {
-            let posted = self.slot(line).len;
-            self.fail(ProtocolError::TooLong { line, sent: words[3], posted });
-        } else {
-            self.violation();
+    fn peer_failed(&mut self, line: Line) -> Result<(), Violation> {
+        let oldest = self.done.plus(WINDOW.wrapping_neg());
+        if !within(line, oldest, WINDOW + self.open_lines()) {
+            return Err(Violation::Fin);
         }
-    }
-
-    fn copy_fin<S: LineSource>(&self, fins: &S, place: u32) -> Option<[u64; SHORT_LINE_WORDS]> {
-        let words = fins.words::<SHORT_LINE_WORDS>(place);
-        validates(self.parameters.nonce, &words).then_some(words)
-    }
-
-    #[cold]
-    pub(super) fn violation(&mut self) -> Arrival {
-        self.counters.violations += 1;
-        Arrival::Violation
+        self.stick(Fault::PeerFailed { line });
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::wire2::Fault;
+use proto::Fault;
 
 use crate::pair::{Pair, Receiving, Sending};
 

@@ -1,12 +1,12 @@
 //! Frames and immediates that no honest peer sends: each is refused or dropped, and does no harm.
 
 use proto::Line;
-use proto::wire2::connection::Which;
-use proto::wire2::frame::{Advert, Close, Fin, FinStatus, Inline, Keys, Lines};
-use proto::wire2::ids::Moment;
-use proto::wire2::receive::{Arrival, Dropped, Place};
-use proto::wire2::send::Outgoing;
-use proto::wire2::{
+use proto::connection::Which;
+use proto::frame::{Advert, Close, Fin, FinStatus, Inline, Keys, Lines};
+use proto::ids::Moment;
+use proto::receive::{Arrival, Dropped, Place};
+use proto::send::Outgoing;
+use proto::{
     Account, Breach, Fault, Frame, Immediate, InlineLimits, Owes, Posting, Receive, ReceiveFlow,
     ReceivePoll, SendFlow, SendPoll, Source, Submit, Target, Terms, Violation,
 };

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proto::Line;
-use proto::wire2::connection::{Owes, Submit, Which};
-use proto::wire2::credit::CHANNEL_BYTES;
-use proto::wire2::ids::Moment;
-use proto::wire2::parking::Parking;
-use proto::wire2::receive::{Arrived, Copy, Place};
-use proto::wire2::send::{Outgoing, PartWrite};
-use proto::wire2::window::WINDOW;
-use proto::wire2::{
+use proto::connection::{Owes, Submit, Which};
+use proto::credit::CHANNEL_BYTES;
+use proto::ids::Moment;
+use proto::parking::Parking;
+use proto::receive::{Arrived, Copy, Place};
+use proto::send::{Outgoing, PartWrite};
+use proto::window::WINDOW;
+use proto::{
     Account, Fault, Frame, MessageId, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
     SendPoll, Source, Target, Terms,
 };

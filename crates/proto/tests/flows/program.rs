@@ -1,9 +1,9 @@
 //! What two callers do: receives in groups, sends by tag, and how the connection is made.
 
 use proto::capabilities::ImmediateWidth;
-use proto::wire2::ids::{Generation, Name, Slot};
-use proto::wire2::split::Cutting;
-use proto::wire2::{InlineLimits, Terms};
+use proto::ids::{Generation, Name, Slot};
+use proto::split::Cutting;
+use proto::{InlineLimits, Terms};
 
 use crate::random::Random;
 

@@ -1,9 +1,9 @@
 //! Two callers and one connection: what they send and receive, and what must come of it.
 
 use proto::Line;
-use proto::wire2::budget::Budget;
-use proto::wire2::setup::Features;
-use proto::wire2::{
+use proto::budget::Budget;
+use proto::setup::Features;
+use proto::{
     Account, Fault as FlowFault, Flow, MessageId, Moment, Name, Outgoing, Posting, Receive,
     ReceivePoll, SendPoll, Source, Target,
 };

@@ -1,14 +1,12 @@
 //! What real connections do beside the channel: the buffers of callers, the data rails, and the messages of set-up.
 
 use proto::codec::Address;
-use proto::wire2::frame::{Open, Refused};
-use proto::wire2::letter::Letter;
-use proto::wire2::packet::Ring;
-use proto::wire2::receive::Place;
-use proto::wire2::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
-use proto::wire2::{
-    Account, Action, ChannelId, Event, Flow, Name, Outgoing, PartWrite, Slot, flow,
-};
+use proto::frame::{Open, Refused};
+use proto::letter::Letter;
+use proto::packet::Ring;
+use proto::receive::Place;
+use proto::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
+use proto::{Account, Action, ChannelId, Event, Flow, Name, Outgoing, PartWrite, Slot, flow};
 
 use crate::faults::Fault;
 use crate::hands::Data;

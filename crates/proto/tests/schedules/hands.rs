@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use proto::wire2::channel::{Post, Written};
-use proto::wire2::endpoint::LentInbox;
-use proto::wire2::frame::{Open, Refused};
-use proto::wire2::letter::{Body, Letter};
-use proto::wire2::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
-use proto::wire2::packet::Ring;
-use proto::wire2::{Account, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
+use proto::channel::{Post, Written};
+use proto::endpoint::LentInbox;
+use proto::frame::{Open, Refused};
+use proto::letter::{Body, Letter};
+use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
+use proto::packet::Ring;
+use proto::{Account, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::Fault;
 use crate::wire::{Content, LINE_WORDS, Mail, Memory, Node, Use, Wire, Write};

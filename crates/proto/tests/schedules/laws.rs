@@ -1,6 +1,6 @@
 //! When a schedule of ranks is at rest, and what must hold then.
 
-use proto::wire2::{Cause, ChannelId, Outcome};
+use proto::{Cause, ChannelId, Outcome};
 
 use crate::conversation::{Conversation, Receiving, Sending, Side};
 use crate::ranks::World;

@@ -13,7 +13,6 @@ mod data;
 mod faults;
 mod hands;
 mod laws;
-#[path = "../simulation/random.rs"]
 mod random;
 mod ranks;
 mod setup;

@@ -1,16 +1,16 @@
 //! Ranks that set up, talk and close over the real flows: one schedule from handles to END, and its laws.
 
+use proto::budget::{Budget, CAPACITY_MIN};
 use proto::capabilities::{Capabilities, ImmediateWidth};
+use proto::channel::Parameters;
 use proto::codec::{Bounded, Name as Text};
+use proto::ids::PacketNumber;
+use proto::packet::Ring;
 use proto::rails::Rail;
-use proto::wire2::budget::{Budget, CAPACITY_MIN};
-use proto::wire2::channel::Parameters;
-use proto::wire2::ids::PacketNumber;
-use proto::wire2::packet::Ring;
-use proto::wire2::setup::{
+use proto::setup::{
     EndpointId, Handle, Heard, Host, Ignored, Offers, PeerId, Peers, Presence, Secret,
 };
-use proto::wire2::{ChannelId, Endpoint, Event, Flow, Moment, Name};
+use proto::{ChannelId, Endpoint, Event, Flow, Moment, Name};
 
 use crate::conversation::{Conversation, Side};
 use crate::data::{Flows, Joined, Mixing, address};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::wire2::packet::Ring;
+use proto::packet::Ring;
 
 use crate::random::Random;
 

@@ -1,11 +1,11 @@
 //! A connection that says all that a connection can say, and checks what it hears: each frame once, in order, unchanged.
 
 use proto::Line;
-use proto::limits::MAX_DATA_RAILS;
-use proto::wire2::frame::{
+use proto::frame::{
     Advert, Close, Fin, FinStatus, INLINE_WORDS, Inline, Keys, Lines, RailNote, RailState,
 };
-use proto::wire2::{Account, Connection, Frame, MessageId, Moment, Name, Owes, Submit, Which};
+use proto::limits::MAX_DATA_RAILS;
+use proto::{Account, Connection, Frame, MessageId, Moment, Name, Owes, Submit, Which};
 
 /// Inline messages of one connection that have not left.
 const MESSAGES: usize = 64;

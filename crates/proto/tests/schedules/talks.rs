@@ -1,9 +1,9 @@
 //! What stand-in connections do beside the channel: parts that are only counted, payloads that are made from their seeds.
 
-use proto::wire2::frame::{Open, Refused};
-use proto::wire2::letter::Letter;
-use proto::wire2::packet::Ring;
-use proto::wire2::{Account, ChannelId, Event, Generation, Slot};
+use proto::frame::{Open, Refused};
+use proto::letter::Letter;
+use proto::packet::Ring;
+use proto::{Account, ChannelId, Event, Generation, Slot};
 
 use crate::faults::Fault;
 use crate::hands::Data;

@@ -1,8 +1,8 @@
 //! What an application does with its connections: one call at a time.
 
-use proto::wire2::frame::Refusal;
-use proto::wire2::setup::{Answer, refuse};
-use proto::wire2::{Fault as FlowFault, Flow, Name, Submit, SubmitError};
+use proto::frame::Refusal;
+use proto::setup::{Answer, refuse};
+use proto::{Fault as FlowFault, Flow, Name, Submit, SubmitError};
 
 use crate::conversation::{Received, Sending, Side};
 use crate::faults::Fault;
@@ -36,7 +36,7 @@ impl World {
         let Rank { endpoint, .. } = &mut self.ranks[node];
         let Some(name) = endpoint.vacant() else { return };
         let Some(asked) = self.wire.data.peers[node].accept(listener) else { return };
-        let channel = proto::wire2::ChannelId(asked.channel);
+        let channel = proto::ChannelId(asked.channel);
         let far = self.wire.data.channels[node][asked.channel as usize].far;
         // Who asks is known by its name there.
         let asks = self.conversations.iter().position(|one| {

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use proto::wire2::channel::Post;
-use proto::wire2::letter::{Body, Letter, Status};
-use proto::wire2::memory::{InboxMemory, ShadowMemory};
-use proto::wire2::packet::START_BYTES;
-use proto::wire2::{ChannelId, Event, Outcome};
+use proto::channel::Post;
+use proto::letter::{Body, Letter, Status};
+use proto::memory::{InboxMemory, ShadowMemory};
+use proto::packet::START_BYTES;
+use proto::{ChannelId, Event, Outcome};
 
 use crate::faults::{Fault, Faults};
 use crate::hands::{Data, EventOf};

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use proto::wire2::channel::Parameters;
-use proto::wire2::letter::Status;
-use proto::wire2::{
+use proto::channel::Parameters;
+use proto::letter::Status;
+use proto::{
     Cause, Channel, ChannelId, Endpoint, Epoch, Moment, Outcome, Owes, PacketNumber, Slot,
 };
 
@@ -104,7 +104,7 @@ impl World {
         // Both names must be known to make either.
         let far = if one.0 == other.0 {
             let next = Slot::new(name.slot.index() + 1).unwrap();
-            proto::wire2::Name { slot: next, generation: name.generation }
+            proto::Name { slot: next, generation: name.generation }
         } else {
             self.nodes[other.0].endpoint.vacant().unwrap()
         };
@@ -366,7 +366,7 @@ impl World {
             epoch: Epoch(1),
             consumed: number,
             asked: number,
-            counts: proto::wire2::counts::PeerCounts::default(),
+            counts: proto::counts::PeerCounts::default(),
             waits: false,
             failed: true,
         };

@@ -1,0 +1,472 @@
+//! The halves of a channel by themselves, over a wire on which every write lands at once.
+
+use super::*;
+use crate::frame::{Frame, Inline};
+use crate::ids::{Name, Nonce};
+use crate::letter::{Body, Hello, Letter, Query};
+use crate::line::Line;
+use crate::memory::Lease;
+use crate::message::MessageId;
+use crate::packet::{POISON, START_BYTES, check};
+
+struct Words(Vec<u64>);
+
+impl InboxMemory for Words {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}
+
+impl ShadowMemory for Words {
+    fn load(&self, word: usize) -> u64 {
+        self.0[word]
+    }
+
+    fn store(&mut self, word: usize, value: u64) {
+        self.0[word] = value;
+    }
+}
+
+struct Memories(Vec<Words>);
+
+impl Shadows for Memories {
+    type Shadow = Words;
+
+    fn shadow(&mut self, id: MemoryId) -> &mut Words {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+/// One direction: a shadow, the inbox that it writes into, and what the reader acknowledges.
+struct Direction {
+    ring: Ring,
+    shadow: Shadow,
+    memories: Memories,
+    inbox: Inbox,
+    landed: Words,
+    acknowledgement: Acknowledgement,
+}
+
+const FIRST: PacketNumber = PacketNumber::new(u32::MAX - 20);
+const BEFORE: PacketNumber = FIRST.plus(u32::MAX);
+
+fn lease(epoch: u32) -> Lease {
+    let nonce = Nonce(0xfeed_5eed + u64::from(epoch));
+    Lease { epoch: Epoch(epoch), nonce, rail: 0, address: 0, key: 0 }
+}
+
+fn ring() -> Ring {
+    Ring::new(2 << 10).unwrap()
+}
+
+fn words() -> Words {
+    Words(vec![7; Ring::LONG.words() + 8])
+}
+
+impl Direction {
+    fn new() -> Self {
+        Self::with(ring())
+    }
+
+    fn with(ring: Ring) -> Self {
+        let mut memories = Memories(vec![words(), words()]);
+        let mut landed = words();
+        let mut shadow = Shadow::new(ring, FIRST);
+        shadow.adopt(&mut memories, (lease(1), MemoryId(0)), BEFORE, |_| {}).unwrap();
+        let inbox = Inbox::new(ring, lease(1), (MemoryId(9), &mut landed), BEFORE, BEFORE);
+        let acknowledgement = Acknowledgement::new(ring, BEFORE);
+        Self { ring, shadow, memories, inbox, landed, acknowledgement }
+    }
+
+    /// An INLINE of so many bytes in a packet of its own. False if there is no room.
+    fn say(&mut self, bytes: u16) -> bool {
+        let id = self.shadow.memory().unwrap();
+        let memory = self.memories.shadow(id);
+        let (to, line) = (Name::default(), Line::new(3));
+        let inline = Inline { to, line, advertised: true, tag: 5, base: line, len: bytes };
+        let sent = Sent { from: to, message: MessageId::new(1) };
+        let room = self.shadow.inline_room_words();
+        let fits = 3 + inline.payload_words() <= room;
+        let payload = self.shadow.append_inline(memory, &inline, sent);
+        assert_eq!(payload.is_some(), fits, "room for {room} words, {bytes} bytes");
+        self.shadow.seal(memory)
+    }
+
+    /// Posts all; they land, and complete if `complete`.
+    fn post(&mut self, complete: bool) -> Vec<PacketWrite> {
+        let mut posted = Vec::new();
+        while let Some(write) = self.shadow.next_post() {
+            let (at, end) = (write.at as usize / 8, (write.at + write.bytes) as usize / 8);
+            self.landed.0[at..end]
+                .copy_from_slice(&self.memories.0[write.memory.0 as usize].0[at..end]);
+            self.shadow.posted(Moment::default());
+            posted.push(write);
+        }
+        for write in &posted {
+            if complete {
+                self.shadow.wrote(write.number, true, |_| {});
+            }
+        }
+        posted
+    }
+
+    fn read(&mut self) {
+        while let Some(mut arrived) = self.inbox.next(&self.landed) {
+            while arrived.next_frame(&self.landed).unwrap().is_some() {}
+            self.inbox.consume(&mut self.landed, &arrived);
+            let header = arrived.header();
+            self.acknowledgement.consumed(header.number, header.span(), Moment::default());
+        }
+    }
+
+    fn acknowledge(&mut self) -> usize {
+        let mut left = 0;
+        let consumed = self.inbox.consumed();
+        self.shadow.acknowledge(consumed, |_| left += 1).unwrap();
+        left
+    }
+}
+
+#[test]
+fn packets_start_on_a_cache_line_and_neither_wrap_nor_pass_a_quarter_of_the_ring() {
+    let mut direction = Direction::new();
+    let mut pads = 0;
+    for round in 0..2000_u32 {
+        let bytes = u16::try_from(round * 37 % 464).unwrap();
+        assert!(direction.say(bytes), "{round}");
+        for write in direction.post(true) {
+            assert_eq!(write.at % START_BYTES, 0);
+            assert!(write.bytes <= ring().packet_bytes_max());
+            assert!(write.at + write.bytes <= ring().bytes());
+            pads += u32::from(write.bytes == 24);
+        }
+        direction.read();
+        direction.acknowledge();
+        assert!(direction.landed.0[..ring().words()].iter().all(|word| *word == POISON));
+    }
+    assert!(pads > 10);
+}
+
+/// What docs/protocol.md argues: a writer that waits has made the reader's cell due.
+#[test]
+fn a_writer_and_a_reader_never_wait_for_each_other() {
+    for seed in 0..400_u32 {
+        let mut direction = Direction::new();
+        let mut random = seed;
+        for step in 0..300 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let bytes = match seed % 4 {
+                0 => random >> 16,
+                1 => 464,
+                2 => 0,
+                _ => [8, 464, 300][random as usize % 3],
+            };
+            let bytes = u16::try_from(bytes % 465).unwrap();
+            while !direction.say(bytes) {
+                direction.post(true);
+                direction.read();
+                let due = direction.acknowledgement.is_due(false, Moment::default());
+                assert!(
+                    due,
+                    "seed {seed}, step {step}: the writer waits, and the reader is content"
+                );
+                direction.acknowledgement.told();
+                direction.acknowledge();
+            }
+            direction.post(true);
+            if random.is_multiple_of(3) {
+                direction.read();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shadow_is_free_when_its_packet_is_acknowledged_and_its_write_is_over() {
+    for acknowledged_first in [false, true] {
+        let mut direction = Direction::new();
+        let mut count = 0;
+        while direction.say(400) {
+            count += 1;
+        }
+        let writes = direction.post(false);
+        direction.read();
+        for half in 0..2 {
+            assert!(!direction.say(400), "half of what frees it");
+            if acknowledged_first == (half == 0) {
+                direction.acknowledge();
+            } else {
+                for write in &writes {
+                    direction.shadow.wrote(write.number, true, |_| {});
+                }
+            }
+        }
+        assert!(direction.say(400));
+        assert!(count >= 3);
+    }
+}
+
+#[test]
+fn a_message_has_left_once_when_its_write_completes_or_its_packet_is_acknowledged() {
+    let mut direction = Direction::new();
+    assert!(direction.say(8) && direction.say(8) && direction.say(8));
+    let writes = direction.post(false);
+    let mut left = 0;
+    direction.shadow.wrote(writes[1].number, true, |_| left += 1);
+    assert_eq!(left, 1);
+    direction.shadow.wrote(writes[2].number, false, |_| left += 1);
+    assert_eq!(left, 1, "a write that failed says nothing");
+    direction.read();
+    assert_eq!(direction.acknowledge(), 2);
+    direction.shadow.wrote(writes[0].number, true, |_| left += 1);
+    assert_eq!(left, 1, "it had left");
+}
+
+#[test]
+fn no_more_than_64_packets_are_unacknowledged() {
+    let mut direction = Direction::with(Ring::LONG);
+    let mut said = 0;
+    while said < 100 && direction.say(0) {
+        said += 1;
+        direction.post(true);
+    }
+    // One is kept for a pad.
+    assert_eq!((said, direction.shadow.unacknowledged()), (63, 63));
+    assert_eq!(direction.shadow.room_words(), 0);
+    direction.read();
+    direction.acknowledge();
+    assert_eq!(direction.shadow.room_words() * 8, direction.ring.packet_bytes_max() as usize - 24);
+}
+
+#[test]
+fn the_bytes_behind_a_payload_are_zero() {
+    let mut direction = Direction::new();
+    assert!(direction.say(5));
+    let words = &direction.memories.0[0].0;
+    // Header, INLINE, and the word that the payload is copied into.
+    assert_eq!(words[6..8], [0, 7]);
+}
+
+#[test]
+fn a_frame_may_not_pass_the_end_of_its_packet() {
+    for (bytes, words) in [(8, 1), (100, 13), (400, 50)] {
+        let mut direction = Direction::new();
+        assert!(direction.say(bytes));
+        let write = direction.post(true)[0];
+        // The same packet without its last word, sealed anew.
+        let header =
+            Header { number: FIRST, bytes: write.bytes - 8, acknowledged: BEFORE, pad: false };
+        let landed = &mut direction.landed.0;
+        landed[1..3].copy_from_slice(&header.words());
+        landed[0] = check(
+            lease(1).nonce,
+            header.words(),
+            header.written_words(),
+            |word| landed[word],
+            |word| std::array::from_fn(|index| landed[word + index]),
+        );
+        assert_eq!(header.written_words(), 6 + words - 1);
+        let mut arrived = direction.inbox.next(&direction.landed).unwrap();
+        assert_eq!(arrived.next_frame(&direction.landed), Err(Malformed::Short));
+    }
+}
+
+#[test]
+fn what_was_never_posted_cannot_be_acknowledged() {
+    let mut direction = Direction::new();
+    assert!(direction.say(8) && direction.say(8));
+    assert_eq!(direction.shadow.acknowledge(FIRST, |_| {}), Err(NeverSent));
+    direction.post(true);
+    assert_eq!(direction.shadow.acknowledge(FIRST.plus(2), |_| {}), Err(NeverSent));
+    assert!(direction.shadow.acknowledge(FIRST.plus(1), |_| {}).unwrap().is_some());
+    assert_eq!(direction.shadow.acknowledge(FIRST, |_| {}), Ok(None), "it was overtaken");
+    assert_eq!(direction.shadow.acknowledge(FIRST.plus(1), |_| {}), Ok(None));
+}
+
+#[test]
+fn a_new_inbox_takes_what_was_unacknowledged_under_the_same_numbers() {
+    for consumed in 0..12 {
+        let mut direction = Direction::new();
+        // A lap, so that there is a pad among them.
+        for _ in 0..4 {
+            assert!(direction.say(400));
+            direction.post(true);
+            direction.read();
+            direction.acknowledge();
+        }
+        let mut said = 0;
+        while direction.say(120) {
+            said += 1;
+        }
+        let writes = direction.post(false);
+        direction.shadow.wrote(writes[0].number, true, |_| {});
+        let kept = consumed.min(writes.len());
+        let upto = writes[0].number.plus(u32::MAX).plus(u32::try_from(kept).unwrap());
+        let target = (lease(2), MemoryId(1));
+        let abandoned =
+            direction.shadow.adopt(&mut direction.memories, target, upto, |_| {}).unwrap().unwrap();
+        assert_eq!(abandoned.writes as usize, writes.len() - 1, "they go on in the old shadow");
+        assert_eq!(direction.shadow.acknowledged(), upto);
+        let mut landed = words();
+        direction.inbox = Inbox::new(ring(), lease(2), (MemoryId(9), &mut landed), upto, BEFORE);
+        direction.landed = landed;
+        let again = direction.post(true);
+        assert_eq!(again.len(), writes.len() - kept, "{said} said");
+        assert!(again.iter().zip(&writes[kept..]).all(|(one, other)| one.number == other.number));
+        direction.read();
+        assert_eq!(direction.inbox.consumed(), writes[writes.len() - 1].number);
+        direction.acknowledge();
+        assert_eq!(direction.shadow.unacknowledged(), 0);
+    }
+}
+
+#[test]
+fn a_cell_is_due_past_half_of_the_ring_or_of_the_packets_or_after_a_while() {
+    let at = |nanos| Moment::from_nanos(nanos);
+    let mut one = Acknowledgement::new(ring(), BEFORE);
+    assert!(!one.is_due(true, at(1 << 40)), "nothing is consumed");
+    one.consumed(FIRST, 64, at(5));
+    assert!(!one.is_due(false, at(4_000_004)));
+    assert!(one.is_due(false, at(4_000_005)));
+    assert!(one.is_due(true, at(5)), "the peer has said END");
+    one.consumed(FIRST.plus(1), ring().bytes() / 2 - 64, at(5));
+    assert!(one.is_due(false, at(5)));
+    one.cell_posted();
+    assert!(one.is_told() && !one.is_settled());
+    one.consumed(FIRST.plus(2), ring().bytes(), at(5));
+    assert!(!one.is_due(true, at(1 << 40)), "one write at a time");
+    one.cell_written();
+    assert!(one.is_due(false, at(5)));
+    one.told();
+    for number in 3..35 {
+        assert!(!one.is_due(false, at(5)));
+        one.consumed(FIRST.plus(number), 0, at(5));
+    }
+    assert!(one.is_due(false, at(5)), "half of the packets");
+    one.told();
+    assert!(one.is_settled());
+    assert!(!one.moved(at(5)));
+    assert!(!one.is_told(), "the new cell says nothing yet");
+}
+
+#[test]
+fn end_is_heard_when_its_packet_is_acknowledged() {
+    let mut ending = Ending::default();
+    assert!(!ending.is_heard(FIRST));
+    ending.want();
+    assert!(ending.is_wanted() && ending.is_begun() && !ending.is_said());
+    ending.said(FIRST.plus(1));
+    ending.want();
+    assert!(ending.is_said() && !ending.is_wanted());
+    assert!(!ending.is_heard(FIRST));
+    assert!(ending.is_heard(FIRST.plus(1)) && ending.is_heard(FIRST.plus(60)));
+}
+
+fn channel(rails: u8) -> Channel {
+    let parameters = Parameters {
+        ring: ring(),
+        rails,
+        data_rails: 1,
+        rail: 0,
+        key: 5,
+        peer_timeout: Duration::from_secs(5),
+        first: FIRST,
+    };
+    Channel::new(parameters, Moment::default()).unwrap()
+}
+
+fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
+    let rail = channel.wants_inbox()?;
+    let mut memory = words();
+    let id = MemoryId(7);
+    Some((rail, channel.lend((id, &mut memory), rail, (0, 0, Nonce(3)))))
+}
+
+#[test]
+fn a_rail_that_cost_four_inboxes_is_given_up() {
+    let mut channel = channel(2);
+    assert_eq!(lend(&mut channel), Some((0, None)));
+    assert_eq!(lend(&mut channel), None, "one is enough");
+    let lost = |epoch| Query {
+        epoch: Epoch(epoch),
+        completed: FIRST,
+        lost: true,
+        counts: PeerCounts::default(),
+    };
+    for epoch in 1..=4 {
+        channel.asked(&lost(epoch - 1));
+        assert_eq!(lend(&mut channel), None, "the question is about an older inbox");
+        channel.asked(&lost(epoch));
+        assert_eq!(lend(&mut channel), Some((0, Some((MemoryId(7), 0)))));
+        assert!(!channel.is_lost(0));
+    }
+    channel.asked(&lost(5));
+    assert_eq!(lend(&mut channel), Some((1, Some((MemoryId(7), 0)))));
+    assert!(channel.is_lost(0));
+    channel.rail_closed(0, |_| {});
+    assert_eq!(channel.quarantined, [0; CONTROL_RAILS_MAX]);
+}
+
+#[test]
+fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
+    let mut parameters = channel(1).parameters;
+    for (rails, rail, possible) in
+        [(0, 0, false), (1, 0, true), (1, 1, false), (4, 3, true), (5, 0, false)]
+    {
+        (parameters.rails, parameters.rail) = (rails, rail);
+        assert_eq!(Channel::new(parameters, Moment::default()).is_some(), possible);
+    }
+}
+
+#[test]
+fn a_shadow_that_was_left_waits_for_the_writes_of_its_packets_and_of_its_cell() {
+    let mut channel = channel(1);
+    let mut memories = Memories(vec![words(), words()]);
+    let now = (Moment::default(), Moment::default());
+    let hello = |epoch| Hello {
+        lease: lease(epoch),
+        key: 9,
+        consumed: BEFORE,
+        echo: Epoch(1),
+        wants_echo: false,
+    };
+    lend(&mut channel);
+    assert!(channel.would_adopt(&hello(1)));
+    assert_eq!(channel.adopt(&mut memories, &hello(1), MemoryId(0), now, |_| {}), None);
+    assert!(!channel.would_adopt(&hello(1)), "it is known");
+    let frame = Frame::End;
+    assert!(channel.shadow_mut().append(memories.shadow(MemoryId(0)), &frame));
+    channel.seal(memories.shadow(MemoryId(0)));
+    let packet = channel.next_post().unwrap();
+    channel.posted(&packet, now.0);
+    channel.acknowledgement.consumed(FIRST, 1 << 20, now.0);
+    let cell = channel.cell_post(&mut memories, now.0).unwrap();
+    channel.posted(&cell, now.0);
+    assert_eq!(channel.adopt(&mut memories, &hello(2), MemoryId(1), now, |_| {}), None);
+    assert_eq!(channel.wrote(packet.write, 0, true, |_| {}), None);
+    assert_eq!(channel.wrote(cell.write, 0, true, |_| {}), Some(MemoryId(0)));
+    assert_eq!(channel.shadow().unacknowledged(), 1, "the packet goes out again");
+}
+
+#[test]
+fn a_stranger_has_no_effect() {
+    let channel = channel(1);
+    let hello =
+        Hello { lease: lease(1), key: 9, consumed: BEFORE, echo: Epoch(0), wants_echo: true };
+    let query =
+        Query { epoch: Epoch(1), completed: FIRST, lost: true, counts: PeerCounts::default() };
+    for (key, proven, greets, asks) in [
+        (5, false, true, true),
+        (0, true, true, false),
+        (0, false, false, false),
+        (6, true, false, false),
+    ] {
+        let letter = |body| Letter { key, lost: 0, body };
+        assert_eq!(channel.believes(&letter(Body::Hello(hello)), proven), greets);
+        assert_eq!(channel.believes(&letter(Body::Query(query)), proven), asks);
+    }
+}

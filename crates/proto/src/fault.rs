@@ -1,0 +1,115 @@
+//! What ends a connection. The first cause sticks to its flow.
+
+use std::fmt;
+
+use crate::line::Line;
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A message longer than its receive, which does not cut; both ends find out.
+    TooLong { line: Line, sent: u64, posted: u64 },
+    /// The size could not be known at the receiver: no immediate tells it, and the provider does not confirm delivery.
+    Unsendable { len: u64 },
+    /// The peer broke a rule of the connection. The channel goes on.
+    Violation(Violation),
+    /// The receiver took its receives back.
+    Withdrawn,
+    /// The peer has closed the connection.
+    Closed,
+    /// The channel has failed, or the peer has ended it.
+    Ended,
+    /// A write failed; the code is the caller's own.
+    Transport { code: i32 },
+    /// The peer could not deliver a message that it had begun.
+    PeerFailed { line: Line },
+    /// A call that no caller may make: a bug of ours or a wrong argument.
+    Misuse(&'static str),
+}
+
+/// A frame or an immediate that says what cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// An advert for a line outside of the window, or over one that is in use.
+    AdvertLine,
+    /// A group of more receives than there may be.
+    Group,
+    /// The keys of an advert are not one per data rail.
+    Keys,
+    /// A DONE that goes back, or past what was sent.
+    Done,
+    /// An inline message for a line that is not open, or longer than its receive.
+    Inline,
+    /// Inline messages beyond the credit.
+    Credit,
+    /// A FIN for a line that is not open.
+    Fin,
+    /// More bytes are said to have arrived than the receive has room for.
+    Size { said: u64, posted: u64 },
+    /// A WITHDRAW, WITHDRAWN or CLOSE that nothing asked for, or twice.
+    Ending,
+    /// An OPENED or REFUSED that nothing asked for, or with terms that were not asked for.
+    Opened,
+    /// A frame that goes the other way.
+    Direction,
+}
+
+/// Breaks of the protocol that fail the whole channel: after such a frame nothing of that peer can be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breach(pub Violation);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { line, sent, posted } => {
+                let line = line.number();
+                write!(f, "message {line} has {sent} bytes, and its receive has room for {posted}")
+            }
+            Self::Unsendable { len } => write!(
+                f,
+                "a message of {len} bytes needs delivery completion, which the provider lacks"
+            ),
+            Self::Violation(violation) => violation.fmt(f),
+            Self::Withdrawn => f.write_str("the receives were withdrawn"),
+            Self::Closed => f.write_str("the peer has closed the connection"),
+            Self::Ended => f.write_str("the channel to the peer has ended"),
+            Self::Transport { code } => write!(f, "the transport failed (code {code})"),
+            Self::PeerFailed { line } => {
+                write!(f, "the peer could not deliver message {}", line.number())
+            }
+            Self::Misuse(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Violation {
+    /// What the peer has done.
+    pub const fn text(&self) -> &'static str {
+        match self {
+            Self::AdvertLine => "the peer advertised a line that cannot be open",
+            Self::Group => "the peer advertised a group of more than 8 receives",
+            Self::Keys => "the peer's advert has not one key for each data rail",
+            Self::Done => "the peer says that messages are complete that were not sent",
+            Self::Inline => "the peer sent a message to a line that is not open",
+            Self::Credit => "the peer sent more messages without an advert than it may",
+            Self::Fin => "the peer ended a message that is not open",
+            Self::Size { .. } => "the peer says it wrote more bytes than its receive has room for",
+            Self::Ending => "the peer closed or withdrew twice, or answered what was not asked",
+            Self::Opened => {
+                "the peer answered a connect that was not asked, or beyond what was asked"
+            }
+            Self::Direction => "the peer sent a frame of the other direction",
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Size { said, posted } = self {
+            return write!(f, "the peer says it wrote {said} bytes into a receive of {posted}");
+        }
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,579 @@
+//! The frames of a packet: what the two ends of a channel say to each other, as plain data and as words.
+//!
+//! The first word of every frame tells how long it is, and names the connection as its *recipient* knows it:
+//!
+//! ```text
+//! 63..32 number (a line, mostly) | 31..18 slot | 17..12 generation | 11..8 flags | 7..4 rail or rails - 1 | 3..0 kind
+//! ```
+//!
+//! A frame has one form: bits without a meaning are zero, and what decodes encodes to the same words again.
+
+use crate::bits::{low8, low16, low32};
+use crate::limits::MAX_DATA_RAILS;
+use crate::line::Line;
+
+use super::ids::{Generation, ListenerId, Name, Slot};
+
+/// The longest frame without a payload: an advert with a key for each of 16 rails.
+pub const FRAME_WORDS_MAX: usize = ADVERT_WORDS + MAX_DATA_RAILS;
+/// The longest inline message of any connection.
+pub const INLINE_BYTES_MAX: usize = 4096;
+/// An INLINE without its payload.
+pub const INLINE_WORDS: usize = 3;
+
+/// One frame. The payload of an INLINE follows its words and is no part of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    Open(Open),
+    Opened(Opened),
+    Refused(Refused),
+    Advert(Advert),
+    Inline(Inline),
+    /// The receiver has completed all lines before this one.
+    Done {
+        to: Name,
+        lines: Line,
+    },
+    Fin(Fin),
+    /// The receiver wants these lines back.
+    Withdraw(Lines),
+    /// The sender's answer: of those lines, the ones that it has begun to write and that will still arrive.
+    Withdrawn(Lines),
+    Close(Close),
+    Rail(RailNote),
+    /// The last frame of a channel.
+    End,
+}
+
+/// A sender asks a listener of the peer's for a connection. The listener's secret proves that it was given the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The sender's own name for the connection.
+    pub from: Name,
+    pub listener: ListenerId,
+    /// How the sender can send; both ends use what both have.
+    pub features: u32,
+    pub proof: [u64; 2],
+}
+
+/// The receiver's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    pub to: Name,
+    /// The receiver's own name for the connection.
+    pub from: Name,
+    pub features: u32,
+    /// The longest message that may come inline without an advert that allows it.
+    pub inline_bytes_max: u16,
+    /// How many lines may be outstanding.
+    pub window: u8,
+    /// How many receives a group may have.
+    pub group_max: u8,
+}
+
+/// No connection, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub to: Name,
+    pub why: Refusal,
+    /// What the cause needs to be said: the features that the receiver has, for instance.
+    pub detail: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    Version = 1,
+    Proof = 2,
+    Feature = 3,
+    /// The listener is closed, or another connection has won it: `connect` stays unanswered.
+    Closed = 4,
+    Busy = 5,
+}
+
+/// One receive that the sender may write into. A group is known when the line that ends it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advert {
+    pub to: Name,
+    pub line: Line,
+    pub tag: i32,
+    /// The address, or the offset in its region, of the receive's buffer.
+    pub address: u64,
+    pub len: u64,
+    /// A longer message is cut, and no error.
+    pub cut: bool,
+    /// The buffer is host memory: a message may come inline whatever the connection's limit is.
+    pub host: bool,
+    /// It is the last line of its group.
+    pub ends_group: bool,
+    pub keys: Keys,
+}
+
+/// The key of a buffer on each data rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    words: [u64; MAX_DATA_RAILS],
+    count: u8,
+}
+
+impl Keys {
+    /// None unless there are 1 to 16.
+    pub fn new(keys: &[u64]) -> Option<Self> {
+        let mut words = [0; MAX_DATA_RAILS];
+        words.get_mut(..keys.len())?.copy_from_slice(keys);
+        (!keys.is_empty()).then_some(Self { words, count: low8(keys.len() as u64) })
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[u64] {
+        &self.words[..usize::from(self.count)]
+    }
+}
+
+/// A message that travels in the packet itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inline {
+    pub to: Name,
+    /// Its line if the sender knows the advert; else its number among the messages sent.
+    pub line: Line,
+    pub advertised: bool,
+    pub tag: i32,
+    /// Without an advert: the first line of the group that the sender takes to be the next.
+    pub base: Line,
+    pub len: u16,
+}
+
+/// How a message ended that took no immediates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fin {
+    pub to: Name,
+    pub line: Line,
+    pub len: u64,
+    /// The data rails that carried it, one bit each.
+    pub rails: u16,
+    pub status: FinStatus,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FinStatus {
+    Delivered = 0,
+    /// It is longer than its receive; `len` is what was asked.
+    TooLong = 1,
+    Failed = 2,
+}
+
+/// Lines of one window: bit n is the line `first` + n.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lines {
+    pub to: Name,
+    pub first: Line,
+    pub set: u128,
+}
+
+/// This side closes the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Close {
+    pub to: Name,
+    /// A sender has begun all lines before this one, a receiver has completed them.
+    pub lines: Line,
+    /// For each data rail, how many parts a sender has written, or a receiver has seen.
+    pub parts: Keys,
+}
+
+/// A data rail that fails or returns. With `Held`, the parts that the receiver has of one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailNote {
+    pub to: Name,
+    pub line: Line,
+    pub rail: u8,
+    pub state: RailState,
+    pub parts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RailState {
+    Down = 0,
+    Held = 1,
+    Up = 2,
+}
+
+/// What makes words no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// No such kind of frame.
+    Kind,
+    /// The words end before the frame does.
+    Short,
+    /// A number outside of its bounds.
+    Value,
+    /// Bits that mean nothing are set.
+    Reserved,
+}
+
+impl Frame {
+    /// The connection that it is for, as the recipient names it. An OPEN is for a listener, RAIL and END are for the channel.
+    #[inline]
+    pub fn to(&self) -> Option<Name> {
+        match self {
+            Self::Inline(Inline { to, .. })
+            | Self::Advert(Advert { to, .. })
+            | Self::Done { to, .. }
+            | Self::Fin(Fin { to, .. })
+            | Self::Withdraw(Lines { to, .. })
+            | Self::Withdrawn(Lines { to, .. })
+            | Self::Close(Close { to, .. })
+            | Self::Opened(Opened { to, .. })
+            | Self::Refused(Refused { to, .. })
+            | Self::Rail(RailNote { to, state: RailState::Held, .. }) => Some(*to),
+            Self::Open(_) | Self::Rail(_) | Self::End => None,
+        }
+    }
+
+    /// How many words it has, without a payload.
+    #[inline]
+    pub fn words(&self) -> usize {
+        match self {
+            Self::Open(_) => OPEN_WORDS,
+            Self::Opened(_) => OPENED_WORDS,
+            Self::Refused(_) => REFUSED_WORDS,
+            Self::Advert(advert) => advert.words(),
+            Self::Inline(_) => INLINE_WORDS,
+            Self::Done { .. } | Self::End => 1,
+            Self::Fin(_) => FIN_WORDS,
+            Self::Withdraw(_) | Self::Withdrawn(_) => LINES_WORDS,
+            Self::Close(close) => 1 + close.parts.as_slice().len(),
+            Self::Rail(_) => RAIL_WORDS,
+        }
+    }
+
+    /// Hands its words to `put`, first to last.
+    #[inline]
+    pub fn encode(&self, mut put: impl FnMut(u64)) {
+        match self {
+            Self::Inline(inline) => inline.encode(put),
+            Self::Advert(advert) => advert.encode(put),
+            Self::Done { to, lines } => put(head(DONE, *to, lines.number())),
+            Self::Fin(fin) => {
+                put(head(FIN, fin.to, fin.line.number()) | (fin.status as u64) << FLAGS_SHIFT);
+                put(fin.len);
+                put(u64::from(fin.rails));
+            }
+            Self::Withdraw(lines) => lines.encode(WITHDRAW, put),
+            Self::Withdrawn(lines) => lines.encode(WITHDRAWN, put),
+            Self::Close(close) => {
+                put(head(CLOSE, close.to, close.lines.number()) | close.parts.in_head());
+                close.parts.as_slice().iter().for_each(|parts| put(*parts));
+            }
+            Self::Rail(note) => {
+                let rail = u64::from(note.rail) << RAILS_SHIFT;
+                let state = (note.state as u64) << FLAGS_SHIFT;
+                put(head(RAIL, note.to, note.line.number()) | rail | state);
+                put(note.parts);
+            }
+            Self::Open(open) => {
+                put(head(OPEN, open.from, open.listener.0));
+                put(u64::from(open.features));
+                open.proof.iter().for_each(|word| put(*word));
+            }
+            Self::Opened(opened) => {
+                put(head(OPENED, opened.to, opened.features));
+                let limits = u64::from(opened.inline_bytes_max)
+                    | u64::from(opened.window) << 16
+                    | u64::from(opened.group_max) << 24;
+                put(head(0, opened.from, low32(limits)));
+            }
+            Self::Refused(refused) => {
+                put(head(REFUSED, refused.to, refused.why as u32));
+                put(refused.detail);
+            }
+            Self::End => put(u64::from(END)),
+        }
+    }
+
+    /// How many words the frame has that begins with this one, without a payload.
+    #[inline]
+    pub fn words_of(first: u64) -> Result<usize, Malformed> {
+        let rails = usize::from(low8(first >> RAILS_SHIFT) & 15) + 1;
+        Ok(match kind(first) {
+            INLINE => INLINE_WORDS,
+            ADVERT => ADVERT_WORDS + rails,
+            DONE | END => 1,
+            FIN => FIN_WORDS,
+            WITHDRAW | WITHDRAWN => LINES_WORDS,
+            CLOSE => 1 + rails,
+            RAIL => RAIL_WORDS,
+            OPEN => OPEN_WORDS,
+            OPENED => OPENED_WORDS,
+            REFUSED => REFUSED_WORDS,
+            _ => return Err(Malformed::Kind),
+        })
+    }
+
+    /// The frame at the start of `words`, which must be a copy that its writer cannot reach.
+    #[inline]
+    pub fn decode(words: &[u64]) -> Result<Self, Malformed> {
+        let first = *words.first().ok_or(Malformed::Short)?;
+        let words = words.get(..Self::words_of(first)?).ok_or(Malformed::Short)?;
+        match kind(first) {
+            INLINE => Inline::decode(words).map(Self::Inline),
+            ADVERT => Advert::decode(words).map(Self::Advert),
+            DONE => {
+                unused(first, RAILS_BITS | FLAGS_BITS)?;
+                Ok(Self::Done { to: name(first), lines: line(first) })
+            }
+            END => {
+                unused(first, !KIND_BITS)?;
+                Ok(Self::End)
+            }
+            FIN => {
+                unused(first, RAILS_BITS)?;
+                unused(words[2], !0xffff)?;
+                let status = match flags(first) {
+                    0 => FinStatus::Delivered,
+                    1 => FinStatus::TooLong,
+                    2 => FinStatus::Failed,
+                    _ => return Err(Malformed::Value),
+                };
+                let (to, line, rails) = (name(first), line(first), low16(words[2]));
+                Ok(Self::Fin(Fin { to, line, len: words[1], rails, status }))
+            }
+            WITHDRAW => Lines::decode(words).map(Self::Withdraw),
+            WITHDRAWN => Lines::decode(words).map(Self::Withdrawn),
+            CLOSE => {
+                unused(first, FLAGS_BITS)?;
+                let parts = Keys::new(&words[1..]).ok_or(Malformed::Value)?;
+                Ok(Self::Close(Close { to: name(first), lines: line(first), parts }))
+            }
+            RAIL => {
+                let state = match flags(first) {
+                    0 => RailState::Down,
+                    1 => RailState::Held,
+                    2 => RailState::Up,
+                    _ => return Err(Malformed::Value),
+                };
+                let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);
+                Ok(Self::Rail(RailNote { to, line, rail, state, parts: words[1] }))
+            }
+            OPEN => {
+                unused(first, RAILS_BITS | FLAGS_BITS)?;
+                unused(words[1], !0 << 32)?;
+                Ok(Self::Open(Open {
+                    from: name(first),
+                    listener: ListenerId(number(first)),
+                    features: low32(words[1]),
+                    proof: [words[2], words[3]],
+                }))
+            }
+            OPENED => {
+                unused(first, RAILS_BITS | FLAGS_BITS)?;
+                unused(words[1], RAILS_BITS | FLAGS_BITS | KIND_BITS)?;
+                let limits = u64::from(number(words[1]));
+                let inline_bytes_max = low16(limits);
+                if usize::from(inline_bytes_max) > INLINE_BYTES_MAX {
+                    return Err(Malformed::Value);
+                }
+                Ok(Self::Opened(Opened {
+                    to: name(first),
+                    from: name(words[1]),
+                    features: number(first),
+                    inline_bytes_max,
+                    window: low8(limits >> 16),
+                    group_max: low8(limits >> 24),
+                }))
+            }
+            REFUSED => {
+                unused(first, RAILS_BITS | FLAGS_BITS)?;
+                let why = match number(first) {
+                    1 => Refusal::Version,
+                    2 => Refusal::Proof,
+                    3 => Refusal::Feature,
+                    4 => Refusal::Closed,
+                    5 => Refusal::Busy,
+                    _ => return Err(Malformed::Value),
+                };
+                Ok(Self::Refused(Refused { to: name(first), why, detail: words[1] }))
+            }
+            _ => Err(Malformed::Kind),
+        }
+    }
+}
+
+impl Inline {
+    /// How many words its payload fills.
+    #[inline]
+    pub const fn payload_words(&self) -> usize {
+        (self.len as usize).div_ceil(8)
+    }
+
+    /// Hands its words to `put`. The payload follows them, zero-padded to whole words.
+    #[inline]
+    pub fn encode(&self, mut put: impl FnMut(u64)) {
+        let advertised = u64::from(self.advertised) << FLAGS_SHIFT;
+        put(head(INLINE, self.to, self.line.number()) | advertised);
+        put(u64::from(self.len) | u64::from(self.tag.cast_unsigned()) << 32);
+        put(u64::from(self.base.number()));
+    }
+
+    #[inline]
+    fn decode(words: &[u64]) -> Result<Self, Malformed> {
+        let &[first, second, base] = words else { return Err(Malformed::Short) };
+        unused(first, RAILS_BITS | (FLAGS_BITS & !(1 << FLAGS_SHIFT)))?;
+        unused(second, 0xffff << 16)?;
+        unused(base, !0 << 32)?;
+        let len = low16(second);
+        if usize::from(len) > INLINE_BYTES_MAX {
+            return Err(Malformed::Value);
+        }
+        Ok(Self {
+            to: name(first),
+            line: line(first),
+            advertised: flags(first) != 0,
+            tag: low32(second >> 32).cast_signed(),
+            base: Line::new(low32(base)),
+            len,
+        })
+    }
+}
+
+impl Advert {
+    #[inline]
+    pub fn words(&self) -> usize {
+        ADVERT_WORDS + self.keys.as_slice().len()
+    }
+
+    #[inline]
+    fn encode(&self, mut put: impl FnMut(u64)) {
+        let flags =
+            u64::from(self.cut) | u64::from(self.host) << 1 | u64::from(self.ends_group) << 2;
+        let first = head(ADVERT, self.to, self.line.number());
+        put(first | self.keys.in_head() | flags << FLAGS_SHIFT);
+        put(u64::from(self.tag.cast_unsigned()));
+        put(self.address);
+        put(self.len);
+        self.keys.as_slice().iter().for_each(|key| put(*key));
+    }
+
+    #[inline]
+    fn decode(words: &[u64]) -> Result<Self, Malformed> {
+        let (&[first, tag, address, len], keys) =
+            words.split_first_chunk().ok_or(Malformed::Short)?;
+        unused(first, 8 << FLAGS_SHIFT)?;
+        unused(tag, !0 << 32)?;
+        Ok(Self {
+            to: name(first),
+            line: line(first),
+            tag: low32(tag).cast_signed(),
+            address,
+            len,
+            cut: flags(first) & 1 != 0,
+            host: flags(first) & 2 != 0,
+            ends_group: flags(first) & 4 != 0,
+            keys: Keys::new(keys).ok_or(Malformed::Value)?,
+        })
+    }
+}
+
+impl Keys {
+    /// Their count, where a head has it.
+    #[inline]
+    fn in_head(&self) -> u64 {
+        u64::from(self.count - 1) << RAILS_SHIFT
+    }
+}
+
+impl Lines {
+    fn encode(&self, kind: u8, mut put: impl FnMut(u64)) {
+        put(head(kind, self.to, self.first.number()));
+        #[expect(clippy::cast_possible_truncation, reason = "the other half follows")]
+        put(self.set as u64);
+        put((self.set >> 64) as u64);
+    }
+
+    fn decode(words: &[u64]) -> Result<Self, Malformed> {
+        let &[first, low, high] = words else { return Err(Malformed::Short) };
+        unused(first, RAILS_BITS | FLAGS_BITS)?;
+        let set = u128::from(low) | u128::from(high) << 64;
+        Ok(Self { to: name(first), first: line(first), set })
+    }
+}
+
+#[inline]
+fn head(kind: u8, name: Name, number: u32) -> u64 {
+    u64::from(kind)
+        | u64::from(name.generation.get()) << GENERATION_SHIFT
+        | (name.slot.index() as u64) << SLOT_SHIFT
+        | u64::from(number) << NUMBER_SHIFT
+}
+
+#[inline]
+const fn kind(head: u64) -> u8 {
+    low8(head) & 15
+}
+
+#[inline]
+const fn flags(head: u64) -> u8 {
+    low8(head >> FLAGS_SHIFT) & 15
+}
+
+#[inline]
+fn name(head: u64) -> Name {
+    let slot = usize::from(low16(head >> SLOT_SHIFT)) % Slot::COUNT;
+    let generation = Generation::new(low8(head >> GENERATION_SHIFT));
+    Name { slot: Slot::new(slot).expect("a remainder is in bounds"), generation }
+}
+
+#[inline]
+const fn number(head: u64) -> u32 {
+    low32(head >> NUMBER_SHIFT)
+}
+
+#[inline]
+const fn line(head: u64) -> Line {
+    Line::new(number(head))
+}
+
+/// These bits of a word have no meaning.
+#[inline]
+const fn unused(word: u64, bits: u64) -> Result<(), Malformed> {
+    if word & bits == 0 { Ok(()) } else { Err(Malformed::Reserved) }
+}
+
+const OPEN: u8 = 1;
+const OPENED: u8 = 2;
+const REFUSED: u8 = 3;
+const ADVERT: u8 = 4;
+const INLINE: u8 = 5;
+const DONE: u8 = 6;
+const FIN: u8 = 7;
+const WITHDRAW: u8 = 8;
+const WITHDRAWN: u8 = 9;
+const CLOSE: u8 = 10;
+const RAIL: u8 = 11;
+const END: u8 = 12;
+
+const KIND_BITS: u64 = 15;
+const RAILS_SHIFT: u32 = 4;
+const RAILS_BITS: u64 = 15 << RAILS_SHIFT;
+const FLAGS_SHIFT: u32 = 8;
+const FLAGS_BITS: u64 = 15 << FLAGS_SHIFT;
+const GENERATION_SHIFT: u32 = 12;
+const SLOT_SHIFT: u32 = 18;
+const NUMBER_SHIFT: u32 = 32;
+
+const OPEN_WORDS: usize = 4;
+const OPENED_WORDS: usize = 2;
+const REFUSED_WORDS: usize = 2;
+const ADVERT_WORDS: usize = 4;
+const FIN_WORDS: usize = 3;
+const LINES_WORDS: usize = 3;
+const RAIL_WORDS: usize = 2;
+
+const _: () = {
+    assert!(MAX_DATA_RAILS == 16, "a head has four bits for the rails");
+    assert!(MAX_DATA_RAILS < FRAME_WORDS_MAX, "a CLOSE is no longer than an advert");
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! How a receiver ends: memory that it has advertised, and the close of either side.
+//!
+//! ```text
+//!  Open ── withdraw ─▶ WITHDRAW ─▶ WITHDRAWN: the lines that were begun are waited for, the others are free
+//!  Open ── close ──▶ (WITHDRAW) CLOSE ─▶ Closed ── the peer's CLOSE, and all its parts are here ─▶ over
+//! ```
+//!
+//! What is begun is waited for, not cut off: a completion at the sender proves no arrival on every provider. When the sender has
+//! closed, the parts that it has posted per rail say what may still come.
+
+use super::{ReceiveFlow, Slot};
+use crate::account::Account;
+use crate::bits::{count32, low64};
+use crate::connection::Owes;
+use crate::counts::Counts;
+use crate::fault::{Fault, Violation};
+use crate::frame::{Close, Frame, Lines};
+use crate::line::Line;
+
+/// How far the end of the connection is, on this side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Ending {
+    #[default]
+    Open,
+    /// CLOSE is owed.
+    Closing,
+    /// CLOSE has left.
+    Closed,
+}
+
+/// The lines that the sender may still write to, once receives were withdrawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Exposed {
+    /// Nothing was withdrawn.
+    #[default]
+    Unasked,
+    /// WITHDRAW is owed.
+    Owed {
+        first: Line,
+        set: u64,
+    },
+    Asked {
+        first: Line,
+        set: u64,
+    },
+    /// The sender begins nothing more, and has begun these.
+    Begun {
+        first: Line,
+        set: u64,
+    },
+}
+
+impl ReceiveFlow {
+    /// Takes all receives back: the connection fails, no advert leaves any more, and the sender is asked what it has begun, also
+    /// if that is nothing: it has to learn that it waits in vain.
+    #[cold]
+    pub fn withdraw(&mut self) {
+        let healthy = self.fault.is_none() && self.sent.is_none();
+        self.stick(Fault::Withdrawn);
+        self.ask_back();
+        if let Exposed::Begun { first, set: 0 } = self.exposed
+            && healthy
+        {
+            self.exposed = Exposed::Owed { first, set: 0 };
+        }
+    }
+
+    fn ask_back(&mut self) {
+        if self.exposed != Exposed::Unasked {
+            return;
+        }
+        let first = self.done;
+        let open =
+            (0..self.open_lines()).filter(|ahead| self.slot(first.plus(*ahead)).is_writable());
+        let set = open.fold(0, |set, ahead| set | 1 << ahead);
+        self.exposed = match set {
+            0 => Exposed::Begun { first, set },
+            set if self.sent.is_some() => Exposed::Begun { first, set },
+            set => Exposed::Owed { first, set },
+        };
+    }
+
+    /// This side closes. Parked messages are dropped, and posted receives taken back.
+    #[cold]
+    pub fn close(&mut self, account: &mut Account) {
+        if self.ending != Ending::Open {
+            return;
+        }
+        self.stick(Fault::Misuse("the connection is closed"));
+        self.ask_back();
+        account.parking.clear(&mut self.parked);
+        account.unreported -= std::mem::take(&mut self.unreported);
+        (self.passed, self.passed_messages, self.unreported_messages) = (0, 0, 0);
+        for slot in self.slots.iter_mut() {
+            slot.forget_copy();
+        }
+        self.copies = 0;
+        self.ending = Ending::Closing;
+    }
+
+    /// The sender's answer to WITHDRAW.
+    #[cold]
+    pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
+        match self.exposed {
+            Exposed::Asked { first, set } if first == lines.first => {
+                self.exposed = Exposed::Begun { first, set: set & low64(lines.set) };
+                Ok(())
+            }
+            _ => Err(Violation::Ending),
+        }
+    }
+
+    /// The sender has closed: it posts nothing more, and has posted so many parts.
+    #[cold]
+    pub(super) fn peer_closed(&mut self, close: &Close) -> Result<(), Violation> {
+        let rails = usize::from(self.terms.cutting.rails);
+        if self.sent.is_some() || close.parts.as_slice().len() != rails {
+            return Err(Violation::Ending);
+        }
+        self.sent = Some(Counts::from_keys(&close.parts).ok_or(Violation::Ending)?);
+        if let Exposed::Owed { first, set } | Exposed::Asked { first, set } = self.exposed {
+            self.exposed = Exposed::Begun { first, set };
+        }
+        Ok(())
+    }
+
+    /// Whether the sender has closed and all that it has posted is here.
+    #[inline]
+    pub(super) fn nothing_comes(&self) -> bool {
+        self.unreachable || self.sent.is_some_and(|sent| sent == self.seen)
+    }
+
+    /// Whether bytes may still come into this region: by the sender's writes, or by a copy of ours.
+    pub fn exposes(&self, region: u32) -> bool {
+        let all = 0..self.next.distance(self.oldest());
+        let mut slots = all.map(|ahead| self.slot(self.oldest().plus(ahead)));
+        if !slots.any(|slot| slot.is_open() && slot.target.region == region) {
+            return false;
+        }
+        self.copies > 0 || self.exposed() > 0
+    }
+
+    /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
+    pub fn exposed(&self) -> u32 {
+        if self.nothing_comes() {
+            return 0;
+        }
+        let (first, set) = match self.exposed {
+            Exposed::Unasked => {
+                let open = (0..self.open_lines()).map(|ahead| self.slot(self.done.plus(ahead)));
+                return count32(open.filter(|slot| slot.is_writable()).count());
+            }
+            Exposed::Owed { first, set }
+            | Exposed::Asked { first, set }
+            | Exposed::Begun { first, set } => (first, set),
+        };
+        let lines = (0..u64::BITS).filter(|ahead| set >> ahead & 1 == 1);
+        count32(lines.filter(|ahead| self.slot(first.plus(*ahead)).is_writable()).count())
+    }
+
+    pub(super) fn owes_an_end(&self) -> Owes {
+        if self.unreachable {
+            return Owes::Nothing;
+        }
+        let asks = matches!(self.exposed, Exposed::Owed { .. });
+        let closes = self.ending == Ending::Closing;
+        let misfit = self.flush_to.is_after(self.advertised)
+            || self.ending == Ending::Open && self.owes_explanation();
+        if asks || closes || misfit { Owes::Waited } else { Owes::Nothing }
+    }
+
+    /// WITHDRAW, then CLOSE.
+    #[inline]
+    pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
+        if self.exposed == Exposed::Unasked && self.ending == Ending::Open {
+            return None;
+        }
+        self.next_end_frame(words)
+    }
+
+    #[cold]
+    fn next_end_frame(&mut self, words: usize) -> Option<Frame> {
+        let to = self.terms.peer;
+        if let Exposed::Owed { first, set } = self.exposed {
+            let frame = Frame::Withdraw(Lines { to, first, set: set.into() });
+            if frame.words() > words {
+                return None;
+            }
+            self.exposed = Exposed::Asked { first, set };
+            return Some(frame);
+        }
+        if self.ending != Ending::Closing || self.flush_to.is_after(self.advertised) {
+            return None;
+        }
+        let parts = self.seen.to_keys(self.terms.cutting.rails);
+        let frame = Frame::Close(Close { to, lines: self.done, parts });
+        if frame.words() > words {
+            return None;
+        }
+        self.ending = Ending::Closed;
+        Some(frame)
+    }
+
+    /// The channel has failed, or the peer has ended it. `unreachable`: nothing of the peer's can land any more. What a sender
+    /// that had closed before has sent can still be received.
+    #[cold]
+    pub fn ended(&mut self, unreachable: bool) {
+        self.opened = None;
+        self.unreachable |= unreachable;
+        if !self.unreachable || self.sent.is_none() {
+            self.stick(Fault::Ended);
+        }
+    }
+
+    /// Whether this side has closed and its CLOSE has left, or cannot leave.
+    pub fn has_closed(&self) -> bool {
+        self.ending == Ending::Closed || self.unreachable && self.ending == Ending::Closing
+    }
+
+    /// Whether no frame comes any more and no part: the slot is free.
+    pub fn is_over(&self) -> bool {
+        self.has_closed() && self.nothing_comes()
+    }
+
+    /// Whether receives whose completion is optional may be reported before their bytes are there: no call of ours is needed
+    /// for them to land, and no send waits for DONE.
+    pub(super) fn may_report_early(&self) -> bool {
+        self.terms.proves_arrival && self.terms.inline.unadvertised == 0
+    }
+
+    /// Reports a receive whose completion is optional, once its advert has left and though its bytes have not all come. False:
+    /// not yet, or not at all.
+    pub fn poll_early(&mut self, line: Line) -> bool {
+        let left = line.distance(self.done) < self.open_lines();
+        if !left || self.fault.is_some() {
+            return false;
+        }
+        let slot: &mut Slot = &mut self.slots[super::place(line)];
+        if !slot.optional || slot.early || !slot.is_writable() {
+            return false;
+        }
+        slot.early = true;
+        true
+    }
+}

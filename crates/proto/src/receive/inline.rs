@@ -1,0 +1,274 @@
+//! Messages that come in packets: which receive each is for, and where it waits if that is not posted.
+//!
+//! A message that names its line goes there. Of the others the first line from its base on takes it that has its tag and no
+//! message; with single receives its number is the line. So the n-th message of a tag meets the n-th receive of that tag,
+//! whatever either end knows when: the sender applies the same rule when it learns of the lines.
+
+use super::ending::Ending;
+use super::slot::{State, Target, class_of};
+use super::{ReceiveFlow, Slot};
+use crate::account::Account;
+use crate::credit;
+use crate::fault::{Fault, Violation};
+use crate::frame::Inline;
+use crate::ids::Moment;
+use crate::line::Line;
+use crate::message::Cut;
+use crate::parking::{Header, Parked, Parking};
+use crate::terms::InlineLimits;
+use crate::window::{WINDOW, place, within};
+
+/// Where the payload of an INLINE goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Into the receive of a line: `len` bytes of it, ascending, in aligned stores of 8 bytes where they fill them.
+    Receive(Arrived),
+    /// Into the channel's parking: see [`Parking::fill`].
+    Parked(Parked),
+}
+
+/// An inline message that has found its receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    pub line: Line,
+    pub target: Target,
+    pub len: u16,
+    /// It came without an advert: what it cost.
+    cost: u16,
+}
+
+/// A parked message to be copied into its receive: see [`Parking::read`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copy {
+    pub line: Line,
+    pub target: Target,
+    pub len: u16,
+    pub from: Parked,
+}
+
+impl ReceiveFlow {
+    /// Where an inline message goes; None: nowhere, its connection has failed or is closed.
+    #[inline]
+    pub(super) fn inline(
+        &mut self,
+        inline: &Inline,
+        account: &mut Account,
+    ) -> Result<Option<Place>, Violation> {
+        if self.sent.is_some() {
+            return Err(Violation::Ending);
+        }
+        if self.fault.is_some() || self.ending != Ending::Open {
+            return Ok(None);
+        }
+        if inline.advertised {
+            return self.inline_by_line(inline).map(Some);
+        }
+        if !InlineLimits::admit(self.terms.inline.unadvertised, inline.len.into()) {
+            return Err(Violation::Credit);
+        }
+        let header =
+            Header { number: inline.line, base: inline.base, tag: inline.tag, len: inline.len };
+        let Some(line) = self.line_for(&header)? else {
+            let parked = account.parking.park(&mut self.parked, inline);
+            return parked.map(|parked| Some(Place::Parked(parked))).ok_or(Violation::Credit);
+        };
+        let slot = self.slot(line);
+        let Some(len) = fitting(slot, inline.len) else {
+            self.misfit(line, inline.len);
+            return Ok(None);
+        };
+        let (target, posted) = (slot.target, slot.len);
+        if len < inline.len {
+            self.cut.get_or_insert_with(|| Cut { sent: inline.len.into(), posted });
+        }
+        let cost = if self.is_unsent(line) { cost_of(inline.len) } else { 0 };
+        Ok(Some(Place::Receive(Arrived { line, target, len, cost })))
+    }
+
+    /// A message that names its line, whose advert its sender has.
+    #[inline]
+    fn inline_by_line(&self, inline: &Inline) -> Result<Place, Violation> {
+        let (line, len) = (inline.line, inline.len);
+        let slot = self.slot(line);
+        let admitted = InlineLimits::admit(self.terms.inline.host, len.into());
+        let fits = slot.host && u64::from(len) <= slot.len && admitted;
+        let open = within(line, self.done, self.open_lines()) && slot.state == State::Posted;
+        if !fits || !open {
+            return Err(Violation::Inline);
+        }
+        Ok(Place::Receive(Arrived { line, target: slot.target, len, cost: 0 }))
+    }
+
+    /// The line of a message that came without an advert, if it is posted.
+    fn line_for(&self, header: &Header) -> Result<Option<Line>, Violation> {
+        let posted = self.next.distance(self.done);
+        if !self.terms.grouped {
+            let line = header.number;
+            let known = within(line, self.done, posted);
+            if known && self.slot(line).state != State::Posted
+                || !known && !within(line, self.next, WINDOW)
+            {
+                return Err(Violation::Inline);
+            }
+            return Ok(known.then_some(line));
+        }
+        if header.base.is_after(self.next) {
+            return Err(Violation::Inline);
+        }
+        let mut lines = (0..posted).map(|ahead| self.done.plus(ahead));
+        Ok(lines.find(|line| takes(self.slot(*line), *line, header)))
+    }
+
+    /// Whether no advert of a line has left.
+    fn is_unsent(&self, line: Line) -> bool {
+        !self.advertised.is_after(line)
+    }
+
+    /// The payload lies where [`received`](Self::received) said.
+    #[inline]
+    pub fn copied(&mut self, place: Place, account: &mut Account, now: Moment) {
+        match place {
+            Place::Parked(_) => {}
+            Place::Receive(arrived) => {
+                let oldest = self.parked.is_empty();
+                self.fill(arrived, oldest, account, now);
+            }
+        }
+    }
+
+    /// The line has an inline message, the oldest one or not of those that have no line at the sender.
+    #[inline]
+    fn fill(&mut self, arrived: Arrived, oldest: bool, account: &mut Account, now: Moment) {
+        let Arrived { line, len, cost, .. } = arrived;
+        let slot = &mut self.slots[place(line)];
+        (slot.cost, self.lazy_from) = (cost, now);
+        let (class, single) = (class_of(slot.len), slot.count == 1);
+        self.inline_classes |= class;
+        if cost != 0 {
+            self.unreported += u32::from(cost);
+            self.unreported_messages += 1;
+            account.unreported += u32::from(cost);
+            self.omit(line, single, oldest);
+        }
+        self.complete(line, len.into(), 0, account, now);
+    }
+
+    /// Leaves the advert of a filled line out, if its sender will know which message has filled it: with single receives it
+    /// does; with groups it takes the oldest one when DONE passes the line.
+    fn omit(&mut self, line: Line, single: bool, oldest: bool) {
+        let follows = line.is_after(self.newest_unadvertised);
+        if follows {
+            self.newest_unadvertised = line;
+        }
+        if line != self.advertised {
+            return;
+        }
+        if !self.terms.grouped {
+            self.advertised = line.plus(1);
+        } else if single && oldest && follows && line == self.done {
+            self.advertised = line.plus(1);
+            self.omitted_to = self.advertised;
+        }
+    }
+
+    /// Finds the receives, from `first` on, that parked messages are for.
+    #[cold]
+    pub(super) fn match_parked(&mut self, first: Line, parking: &Parking) {
+        let mut line = first;
+        while line != self.next {
+            if let Some((message, len)) = self.parked_for(line, parking) {
+                let posted = self.slot(line).len;
+                match fitting(self.slot(line), len) {
+                    Some(fits) if fits < len => {
+                        self.cut.get_or_insert_with(|| Cut { sent: len.into(), posted });
+                    }
+                    Some(_) => {}
+                    None => return self.misfit(line, len),
+                }
+                self.slots[place(line)].state = State::Copying(message);
+                self.copies += 1;
+            }
+            line = line.plus(1);
+        }
+    }
+
+    /// The oldest parked message that is for this line, and for none before.
+    fn parked_for(&self, line: Line, parking: &Parking) -> Option<(Parked, u16)> {
+        let mut at = self.parked.first();
+        while let Some(message) = at {
+            let header = parking.header(message);
+            let slot = self.slot(line);
+            let its = match self.terms.grouped {
+                true => takes(slot, line, &header) && !self.is_claimed(message),
+                false => header.number == line,
+            };
+            if its {
+                return Some((message, header.len));
+            }
+            at = parking.after(message);
+        }
+        None
+    }
+
+    fn is_claimed(&self, message: Parked) -> bool {
+        let mut lines = (0..self.next.distance(self.done)).map(|ahead| self.done.plus(ahead));
+        self.copies > 0 && lines.any(|line| self.slot(line).state == State::Copying(message))
+    }
+
+    /// The next parked message to copy into its receive, oldest line first; then [`unparked`](Self::unparked).
+    #[inline]
+    pub fn next_copy(&self, parking: &Parking) -> Option<Copy> {
+        if self.copies == 0 {
+            return None;
+        }
+        let mut lines = (0..self.next.distance(self.done)).map(|ahead| self.done.plus(ahead));
+        lines.find_map(|line| {
+            let slot = self.slot(line);
+            let State::Copying(from) = slot.state else { return None };
+            let len = fitting(slot, parking.header(from).len)?;
+            Some(Copy { line, target: slot.target, len, from })
+        })
+    }
+
+    /// The message was copied into its receive.
+    #[cold]
+    pub fn unparked(&mut self, copy: Copy, account: &mut Account, now: Moment) {
+        let Copy { line, target, len, from } = copy;
+        let oldest = self.parked.first() == Some(from);
+        let cost = cost_of(account.parking.header(from).len);
+        if !account.parking.release(&mut self.parked, from) {
+            self.stick(Fault::Misuse("a message was copied that is not parked here"));
+            return;
+        }
+        self.copies -= 1;
+        let cost = if self.is_unsent(line) { cost } else { 0 };
+        self.fill(Arrived { line, target, len, cost }, oldest, account, now);
+    }
+
+    /// A message is longer than its receive: both ends fail. The sender finds out by the advert.
+    #[cold]
+    fn misfit(&mut self, line: Line, sent: u16) {
+        let slot = self.slot(line);
+        let (posted, rest) = (slot.len, u32::from(slot.count - slot.index));
+        self.stick(Fault::TooLong { line, sent: sent.into(), posted });
+        self.flush_to = line.plus(rest);
+    }
+}
+
+/// Whether a line is for a message: it is posted, has none, and is not before its base.
+fn takes(slot: &Slot, line: Line, header: &Header) -> bool {
+    slot.state == State::Posted && slot.tag == header.tag && !header.base.is_after(line)
+}
+
+/// How many bytes of a message its receive takes; None if it is too long for it.
+fn fitting(slot: &Slot, len: u16) -> Option<u16> {
+    match u16::try_from(slot.len) {
+        Ok(posted) if len > posted => slot.cut.then_some(posted),
+        _ => Some(len),
+    }
+}
+
+/// What a message cost its sender; never 0.
+fn cost_of(len: u16) -> u16 {
+    crate::bits::low16(credit::cost(len).into())
+}

@@ -1,0 +1,112 @@
+//! How receives are posted, and what they cost the completion queues.
+
+use super::slot::{Slot, State, class_of};
+use super::{Posting, Receive, ReceiveFlow};
+use crate::account::Account;
+use crate::bits::count32;
+use crate::budget;
+use crate::fault::Fault;
+use crate::ids::Moment;
+use crate::limits::MAX_GROUP;
+use crate::line::Line;
+use crate::window::{WINDOW, place};
+
+impl ReceiveFlow {
+    /// Posts a receive, or a group of them, and answers its first line; None while the window has no room. Ask
+    /// [`next_copy`](Self::next_copy) afterwards.
+    #[inline]
+    pub fn post(
+        &mut self,
+        receives: &[Receive<'_>],
+        how: Posting,
+        account: &Account,
+        now: Moment,
+    ) -> Result<Option<Line>, Fault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        self.check_post(receives)?;
+        let (first, count) = (self.next, count32(receives.len()));
+        let free = |index| matches!(self.slots[place(first.plus(index))].state, State::Free);
+        if count > WINDOW - first.distance(self.oldest()) || !(0..count).all(free) {
+            return Ok(None);
+        }
+        if self.next == self.advertised {
+            self.lazy_from = now;
+        }
+        let optional = how.optional && count == 1 && self.may_report_early();
+        for (index, receive) in (0..).zip(receives) {
+            self.post_line(receive, (index, crate::bits::low8(count.into())), how.cut, optional);
+        }
+        if !self.parked.is_empty() {
+            self.match_parked(first, &account.parking);
+        }
+        Ok(Some(first))
+    }
+
+    fn check_post(&self, receives: &[Receive<'_>]) -> Result<(), Fault> {
+        let most = if self.terms.grouped { MAX_GROUP } else { 1 };
+        if receives.is_empty() || receives.len() > most {
+            return Err(Fault::Misuse("a group of receives is longer than was agreed"));
+        }
+        let rails = usize::from(self.terms.cutting.rails);
+        if receives.iter().any(|receive| receive.keys.len() != rails) {
+            return Err(Fault::Misuse("a receive has one key for each data rail"));
+        }
+        if self.sent.is_some() && self.parked.is_empty() {
+            return Err(Fault::Closed);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post_line(
+        &mut self,
+        receive: &Receive<'_>,
+        (index, count): (u8, u8),
+        cut: bool,
+        optional: bool,
+    ) {
+        let line = self.next;
+        let &Receive { target, address, len, tag, keys, host } = receive;
+        self.slots[place(line)] = Slot {
+            state: State::Posted,
+            target,
+            address,
+            len,
+            tag,
+            carried: 0,
+            cost: 0,
+            index,
+            count,
+            cut,
+            // A copy needs a call of ours, and an optional receive may get none.
+            host: host && !optional,
+            optional,
+            early: false,
+        };
+        let rails = keys.len();
+        for (kept, key) in self.keys[place(line) * rails..].iter_mut().zip(keys) {
+            *kept = *key;
+        }
+        self.next = line.plus(1);
+        let lazy = host && !optional && self.inline_classes & class_of(len) != 0;
+        if !lazy {
+            self.prompt_to = self.next;
+        }
+        if optional {
+            self.flush_to = self.next;
+        }
+    }
+
+    /// The most entries of one completion queue that a receive of so many bytes can cost.
+    pub fn entries(&self, len: u64) -> u32 {
+        budget::entries(&self.terms.cutting, len)
+    }
+
+    /// The entries of all receives that are not complete.
+    pub fn entries_held(&self) -> u32 {
+        let open = (0..self.next.distance(self.done)).map(|ahead| self.slot(self.done.plus(ahead)));
+        open.filter(|slot| slot.is_open()).map(|slot| self.entries(slot.len)).sum()
+    }
+}

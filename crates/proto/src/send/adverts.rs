@@ -1,0 +1,108 @@
+//! The adverts that have come and were not used yet, and the group that messages are matched in.
+
+use crate::bits::count32;
+use crate::fault::Violation;
+use crate::frame;
+use crate::limits::MAX_GROUP;
+use crate::line::Line;
+use crate::window::{WINDOW, bit, place};
+
+/// Where one line may be written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Advert {
+    pub(super) address: u64,
+    pub(super) len: u64,
+    pub(super) tag: i32,
+    /// A longer message is cut.
+    pub(super) cut: bool,
+    /// Host memory: a message may come inline.
+    pub(super) host: bool,
+}
+
+/// A table of one window of lines. What was taken stays where it is until the next advert for its place comes, which the
+/// receiver sends only when the line is complete.
+#[derive(Debug)]
+pub(super) struct Adverts {
+    /// A bit per place whose line was not taken.
+    present: u64,
+    /// A bit per place whose line ends its group.
+    ends: u64,
+    lines: Box<[Advert; WINDOW as usize]>,
+    keys: Box<[u64]>,
+    rails: usize,
+}
+
+impl Adverts {
+    pub(super) fn new(rails: usize) -> Self {
+        Self {
+            present: 0,
+            ends: 0,
+            lines: Box::new([Advert::default(); WINDOW as usize]),
+            keys: vec![0; WINDOW as usize * rails].into_boxed_slice(),
+            rails,
+        }
+    }
+
+    /// Stores the advert of a line of the window.
+    pub(super) fn store(&mut self, advert: &frame::Advert) -> Result<(), Violation> {
+        let (at, mask) = (place(advert.line), bit(advert.line));
+        if self.present & mask != 0 {
+            return Err(Violation::AdvertLine);
+        }
+        let keys = advert.keys.as_slice();
+        if keys.len() != self.rails {
+            return Err(Violation::Keys);
+        }
+        let &frame::Advert { address, len, tag, cut, host, .. } = advert;
+        self.lines[at] = Advert { address, len, tag, cut, host };
+        for (kept, key) in self.keys[at * self.rails..].iter_mut().zip(keys) {
+            *kept = *key;
+        }
+        self.present |= mask;
+        self.ends = if advert.ends_group { self.ends | mask } else { self.ends & !mask };
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) const fn has(&self, line: Line) -> bool {
+        self.present & bit(line) != 0
+    }
+
+    #[inline]
+    pub(super) fn get(&self, line: Line) -> &Advert {
+        &self.lines[place(line)]
+    }
+
+    #[inline]
+    pub(super) fn key(&self, line: Line, rail: u8) -> u64 {
+        self.keys[place(line) * self.rails + usize::from(rail) % self.rails]
+    }
+
+    /// A message has this line now.
+    #[inline]
+    pub(super) const fn take(&mut self, line: Line) {
+        self.present &= !bit(line);
+    }
+
+    /// How many lines the group has that begins at `first`; 0 while one of its adverts is missing.
+    #[inline]
+    pub(super) fn group(&self, first: Line) -> Result<u32, Violation> {
+        if self.has(first) && self.ends & bit(first) != 0 {
+            return Ok(1);
+        }
+        for index in 0..count32(MAX_GROUP) {
+            let line = first.plus(index);
+            if !self.has(line) {
+                return Ok(0);
+            }
+            if self.ends & bit(line) != 0 {
+                return Ok(index + 1);
+            }
+        }
+        Err(Violation::Group)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.lines) + size_of_val(&*self.keys)
+    }
+}

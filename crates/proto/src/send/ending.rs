@@ -1,0 +1,182 @@
+//! How a sender ends: receives that are taken back, and the close of either side.
+//!
+//! ```text
+//!  Open ── WITHDRAW ─▶ answered by WITHDRAWN: what was begun goes on, nothing else begins
+//!  Open ── close ──▶ Closing ── all its writes have ended ─▶ CLOSE ─▶ Closed ── the peer's CLOSE ─▶ Over
+//! ```
+//!
+//! CLOSE says how many parts with immediates each rail carries, so that the receiver knows when the last one is there. It waits
+//! for all writes: plain ones are not counted, and of one that fails the receiver must hear before.
+
+use super::SendFlow;
+use super::record::State;
+use crate::account::Account;
+use crate::fault::{Fault, Violation};
+use crate::frame::{Close, Frame, Lines};
+use crate::line::Line;
+use crate::message::MessageId;
+use crate::window::{RECORDS, WINDOW, bit};
+
+/// How far the end of the connection is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Ending {
+    #[default]
+    Open,
+    /// This side closes: CLOSE is owed. The other may have closed before.
+    Closing { peer: bool },
+    /// CLOSE has left.
+    Closed,
+    /// The other side has closed.
+    PeerClosed,
+    /// Both have.
+    Over,
+}
+
+impl SendFlow {
+    /// The receiver takes lines back. What was begun goes on; nothing more begins.
+    #[cold]
+    pub(super) fn withdrawn(&mut self, lines: &Lines) -> Result<(), Violation> {
+        match self.ending {
+            Ending::Open if self.answer.is_none() => {
+                self.stick(Fault::Withdrawn);
+                self.answer = Some(Lines { set: self.begun(lines), to: self.terms.peer, ..*lines });
+                Ok(())
+            }
+            // CLOSE says more than the answer would.
+            Ending::Closing { peer: false } | Ending::Closed => Ok(()),
+            _ => Err(Violation::Ending),
+        }
+    }
+
+    /// Of these lines, the ones that a message has taken and that was not refused.
+    fn begun(&self, lines: &Lines) -> u128 {
+        let begun = |line: Line| {
+            let refused =
+                self.refused.is_some_and(|refused| refused.line == line && !refused.begun);
+            let ahead = line.distance(self.first);
+            let taken = ahead < u8::BITS && self.group.taken >> ahead & 1 == 1;
+            // What travels in packets is written nowhere: the receiver drops it.
+            let written = self.written & bit(line) != 0;
+            !refused && written && (taken || self.first.is_after(line))
+        };
+        let asked = (0..u128::BITS).filter(|index| lines.set >> index & 1 == 1);
+        asked.filter(|index| begun(lines.first.plus(*index))).fold(0, |set, index| set | 1 << index)
+    }
+
+    /// The receiver has closed: nothing more begins, and the credit of this connection is free. What it has completed before
+    /// is done: no DONE comes any more.
+    #[cold]
+    pub(super) fn peer_closed(
+        &mut self,
+        close: &Close,
+        account: &mut Account,
+    ) -> Result<(), Violation> {
+        let lines = close.lines;
+        if self.peer_done.is_after(lines) || lines.is_after(self.first.plus(WINDOW)) {
+            return Err(Violation::Done);
+        }
+        self.peer_done = lines;
+        self.ending = match self.ending {
+            Ending::Open => Ending::PeerClosed,
+            Ending::Closing { peer: false } => Ending::Closing { peer: true },
+            Ending::Closed => Ending::Over,
+            Ending::Closing { peer: true } | Ending::PeerClosed | Ending::Over => {
+                return Err(Violation::Ending);
+            }
+        };
+        account.sent -= self.unadvertised.clear();
+        self.stick(Fault::Closed);
+        Ok(())
+    }
+
+    /// This side closes: nothing more begins. Parts that were not posted never will be.
+    #[cold]
+    pub fn close(&mut self) {
+        self.stick(Fault::Misuse("the connection is closed"));
+        self.posting = 0;
+        self.ending = match self.ending {
+            Ending::Open => Ending::Closing { peer: false },
+            Ending::PeerClosed => Ending::Closing { peer: true },
+            ended => ended,
+        };
+    }
+
+    /// Whether parts are yet to be posted from this region.
+    pub fn feeds_from(&self, region: u32) -> bool {
+        let feeds = |record: &super::record::Record| {
+            let unposted = matches!(record.state, State::Writing(writing) if !writing.is_posted() || writing.next_round(record.len).is_some());
+            unposted && record.source().region == region
+        };
+        self.posting != 0 && self.records.iter().any(feeds)
+    }
+
+    /// The caller takes the memory of a region back from which parts are yet to be posted: they never will be, and the
+    /// connection fails.
+    #[cold]
+    pub fn give_up_region(&mut self, region: u32) {
+        if self.feeds_from(region) {
+            self.stick(Fault::Misuse(
+                "the memory of a message that was being sent was deregistered",
+            ));
+            self.posting = 0;
+        }
+    }
+
+    /// Whether parts may still be posted.
+    pub(super) const fn may_post(&self) -> bool {
+        matches!(self.ending, Ending::Open | Ending::PeerClosed)
+    }
+
+    /// Whether a frame that ends something is owed and can leave.
+    pub(super) fn owes_an_end(&self) -> bool {
+        match self.ending {
+            Ending::Open | Ending::PeerClosed => self.answer.is_some(),
+            Ending::Closing { .. } => self.answer.is_some() || self.in_flight == 0,
+            Ending::Closed | Ending::Over => false,
+        }
+    }
+
+    pub(super) fn end_frame(&self) -> Option<Frame> {
+        if let Some(answer) = self.answer {
+            return Some(Frame::Withdrawn(answer));
+        }
+        match self.ending {
+            Ending::Closing { .. } if self.in_flight == 0 => {
+                let parts = self.parts.to_keys(self.terms.cutting.rails);
+                Some(Frame::Close(Close { to: self.terms.peer, lines: self.first, parts }))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn end_left(&mut self, frame: &Frame) {
+        if matches!(frame, Frame::Withdrawn(_)) {
+            self.answer = None;
+        }
+        self.ending = match (frame, self.ending) {
+            (Frame::Close(_), Ending::Closing { peer: false }) => Ending::Closed,
+            (Frame::Close(_), Ending::Closing { peer: true }) => Ending::Over,
+            (_, ending) => ending,
+        };
+    }
+
+    /// Whether no frame comes any more and no completion: the slot is free.
+    pub fn is_over(&self) -> bool {
+        self.ending == Ending::Over && self.in_flight == 0
+    }
+
+    /// Whether this side has closed and its CLOSE has left.
+    pub fn has_closed(&self) -> bool {
+        matches!(self.ending, Ending::Closed | Ending::Over)
+    }
+
+    /// The messages whose writes are still in flight, for a side that closes and waits for them.
+    pub fn unfinished(&self) -> impl Iterator<Item = MessageId> {
+        let busy = |message: &MessageId| match self.records[message.index()].state {
+            State::Writing(writing) => writing.in_flight() > 0,
+            _ => false,
+        };
+        let all = (0..RECORDS).map(|at| MessageId(crate::bits::low8(at as u64)));
+        all.filter(busy)
+    }
+}

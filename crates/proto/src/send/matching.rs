@@ -1,0 +1,193 @@
+//! Which line a message gets: inside the first unfinished group, by tag; with single receives the next line.
+//!
+//! What came without an advert gets its line when the adverts of its group have come, before anything else does; or, if no
+//! advert ever comes, when DONE passes the line: then the receive was single, and filled by the oldest such message.
+
+use super::{Found, Group, SendFlow};
+use crate::account::Account;
+use crate::credit;
+use crate::fault::{Fault, Violation};
+use crate::frame;
+use crate::line::Line;
+use crate::unadvertised::Sent;
+use crate::window::{WINDOW, bit, within};
+
+impl SendFlow {
+    /// The line for a message of this tag.
+    #[inline]
+    pub(super) fn find(&mut self, tag: i32) -> Result<Found, Fault> {
+        if !self.terms.grouped {
+            let known = self.adverts.has(self.first);
+            return Ok(if known { Found::Line(self.first) } else { Found::Unadvertised });
+        }
+        if self.group.count == 0 {
+            return Ok(Found::Unadvertised);
+        }
+        Ok(self.line_of(tag).map_or(Found::Nothing, Found::Line))
+    }
+
+    /// The first line of the open group that is free and has this tag.
+    fn line_of(&self, tag: i32) -> Option<Line> {
+        let free = |index: &u8| self.group.taken >> index & 1 == 0;
+        let lines = (0..self.group.count).filter(free).map(|index| self.first.plus(index.into()));
+        lines.into_iter().find(|line| self.adverts.get(*line).tag == tag)
+    }
+
+    /// A message has this line, whose advert is known.
+    #[inline]
+    pub(super) fn take_line(&mut self, line: Line, account: &mut Account) {
+        self.adverts.take(line);
+        if !self.terms.grouped {
+            self.first = line.plus(1);
+            return;
+        }
+        self.group.taken |= 1 << line.distance(self.first);
+        self.end_group();
+        if let Err(violation) = self.open_groups(account) {
+            self.stick(Fault::Violation(violation));
+        }
+    }
+
+    /// Goes on to the next group if all lines of this one are taken.
+    #[inline]
+    fn end_group(&mut self) {
+        let Group { count, taken } = self.group;
+        if count > 0 && u32::from(taken) == (1 << count) - 1 {
+            self.first = self.first.plus(count.into());
+            self.group = Group::default();
+        }
+    }
+
+    /// Opens the next group that is not filled by messages without an advert, if its adverts are there.
+    #[inline]
+    fn open_groups(&mut self, account: &mut Account) -> Result<(), Violation> {
+        while self.group.count == 0 {
+            match self.adverts.group(self.first)? {
+                0 => break,
+                count => self.fill_group(count, account),
+            }
+        }
+        Ok(())
+    }
+
+    /// A receive was posted. Its advert may cross a message that was sent without it.
+    pub(super) fn advertised(
+        &mut self,
+        advert: &frame::Advert,
+        account: &mut Account,
+    ) -> Result<(), Violation> {
+        if !within(advert.line, self.first, WINDOW) {
+            return self.advertised_late(advert, account);
+        }
+        if self.is_in_use(advert.line) || !self.terms.grouped && !advert.ends_group {
+            return Err(Violation::AdvertLine);
+        }
+        self.adverts.store(advert)?;
+        if self.terms.grouped { self.settle(account) } else { Ok(()) }
+    }
+
+    /// The advert of a line whose message has left already.
+    fn advertised_late(
+        &mut self,
+        advert: &frame::Advert,
+        account: &mut Account,
+    ) -> Result<(), Violation> {
+        let behind = self.first.distance(advert.line);
+        let sent = self.unadvertised.take_line(advert.line);
+        match sent {
+            _ if self.terms.grouped || behind > WINDOW => Err(Violation::AdvertLine),
+            Some(sent) => {
+                account.sent -= credit::cost(sent.len);
+                self.compare(sent, advert.line, advert.len, advert.cut);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the place of a line belongs to a message that may still be written to it: the line one window before, which an
+    /// honest receiver has completed.
+    fn is_in_use(&self, line: Line) -> bool {
+        if self.posting == 0 {
+            return false;
+        }
+        let earlier = line.plus(WINDOW.wrapping_neg());
+        let mut posting = self.posting;
+        while posting != 0 {
+            let at = posting.trailing_zeros() as usize;
+            if self.records[at % self.records.len()].line == earlier {
+                return true;
+            }
+            posting &= posting - 1;
+        }
+        false
+    }
+
+    /// The receiver has completed all lines before this one.
+    pub(super) fn peer_has(&mut self, lines: Line, account: &mut Account) -> Result<(), Violation> {
+        if self.peer_done.is_after(lines) {
+            return Err(Violation::Done);
+        }
+        if self.terms.grouped {
+            self.peer_done = lines;
+            self.settle(account)?;
+        } else if lines.is_after(self.first) {
+            return Err(Violation::Done);
+        } else {
+            self.peer_done = lines;
+            while let Some(sent) = self.unadvertised.first()
+                && lines.is_after(sent.base)
+            {
+                self.unadvertised.pop();
+                account.sent -= credit::cost(sent.len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives messages without an advert their lines, as far as they are known, and compares DONE with what was sent.
+    fn settle(&mut self, account: &mut Account) -> Result<(), Violation> {
+        self.open_groups(account)?;
+        while self.group.count == 0 && self.peer_done.is_after(self.first) {
+            // No advert comes for a single receive that the oldest of them has filled.
+            if self.adverts.has(self.first) {
+                return Err(Violation::Done);
+            }
+            let sent = self.unadvertised.pop().ok_or(Violation::Done)?;
+            account.sent -= credit::cost(sent.len);
+            self.written &= !bit(self.first);
+            self.first = self.first.plus(1);
+            self.open_groups(account)?;
+        }
+        let known = self.first.plus(self.group.taken.trailing_ones());
+        if self.peer_done.is_after(known) { Err(Violation::Done) } else { Ok(()) }
+    }
+
+    /// Opens a group, and gives its lines to the messages without an advert that they are for.
+    fn fill_group(&mut self, count: u32, account: &mut Account) {
+        self.group = Group { count: crate::bits::low8(count.into()), taken: 0 };
+        if self.unadvertised.is_empty() {
+            return;
+        }
+        let first = self.first;
+        for index in 0..count {
+            let line = first.plus(index);
+            let advert = *self.adverts.get(line);
+            let Some(sent) = self.unadvertised.take(line, advert.tag) else { continue };
+            account.sent -= credit::cost(sent.len);
+            self.adverts.take(line);
+            self.written &= !bit(line);
+            self.group.taken |= 1 << index;
+            self.compare(sent, line, advert.len, advert.cut);
+        }
+        self.end_group();
+    }
+
+    /// The receive of a message that has left: if it is too short, both ends find out when they see both.
+    fn compare(&mut self, sent: Sent, line: Line, posted: u64, cut: bool) {
+        let sent = u64::from(sent.len);
+        if sent > posted && !cut {
+            self.stick(Fault::TooLong { line, sent, posted });
+        }
+    }
+}

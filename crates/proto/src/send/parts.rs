@@ -1,0 +1,246 @@
+//! The parts of long messages: what to post next, and what has completed.
+
+use super::ending::Ending;
+use super::record::{Path, Record, State};
+use super::{Refused, SendFlow, bit_of};
+use crate::account::Account;
+use crate::bits::{low8, low32};
+use crate::fault::Fault;
+use crate::immediate::Immediate;
+use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
+use crate::message::{MessageId, Source};
+use crate::split::{Loads, PARTS_PER_RAIL, Split};
+use crate::window::RECORDS;
+
+/// One part, to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartWrite {
+    pub message: MessageId,
+    /// Within its round of 64; with the message it names the completion.
+    pub part: u8,
+    pub rail: u8,
+    /// Where this part begins.
+    pub source: Source,
+    /// The address or offset at the peer, and the key of its region on this rail.
+    pub target: u64,
+    pub key: u64,
+    pub len: u64,
+    /// None: a plain write that completes on delivery.
+    pub immediate: Option<Immediate>,
+}
+
+/// Words of four bits per part that a record has, for so many rails: none for one rail. Where the largest write asks for more
+/// parts than they hold, the rails repeat.
+pub(super) const fn rail_words(rails: usize) -> usize {
+    if rails <= 1 { 0 } else { (rails * PARTS_PER_RAIL).div_ceil(PARTS_PER_WORD) }
+}
+
+const PARTS_PER_WORD: usize = 16;
+const _: () = assert!(rail_words(MAX_DATA_RAILS) * PARTS_PER_WORD == MAX_PARTS as usize);
+
+impl SendFlow {
+    /// Chooses the rail of each part when the message begins, by what the rails carry then.
+    #[inline]
+    pub(super) fn assign_rails(
+        &mut self,
+        message: MessageId,
+        split: Split,
+        len: u64,
+        loads: &mut Loads,
+    ) {
+        if self.rails.is_empty() {
+            return;
+        }
+        let words = rail_words(usize::from(self.terms.cutting.rails));
+        let chosen = &mut self.rails[message.index() * words..][..words];
+        if split.parts == 1 {
+            chosen[0] = loads.in_cycle().into();
+        } else {
+            share(chosen, split, len, *loads);
+        }
+    }
+
+    /// The rail of a part.
+    #[inline]
+    fn rail(&self, at: usize, part: u8) -> u8 {
+        if self.rails.is_empty() {
+            return 0;
+        }
+        let words = rail_words(usize::from(self.terms.cutting.rails));
+        let part = usize::from(part) % (words * PARTS_PER_WORD);
+        let word = self.rails[at * words + part / PARTS_PER_WORD];
+        low8(word >> (4 * (part % PARTS_PER_WORD))) & 15
+    }
+}
+
+impl SendFlow {
+    /// The next part to post; the same one again until [`posted`](Self::posted) says that it was.
+    #[inline]
+    pub fn next_part(&self) -> Option<PartWrite> {
+        if self.posting == 0 {
+            return None;
+        }
+        let at = self.posting.trailing_zeros() as usize % RECORDS;
+        let record = &self.records[at];
+        let State::Writing(writing) = record.state else { return None };
+        let part = writing.posted;
+        let (offset, len) = writing.part(part, record.len);
+        let (line, rail) = (record.line, self.rail(at, part));
+        let advert = self.adverts.get(line);
+        let immediate = match writing.path {
+            Path::Fin => None,
+            Path::Immediate { whole } => {
+                let low = if whole || !self.tells_length() { 0 } else { low32(record.len) };
+                let last = writing.is_last(part);
+                let to = self.terms.peer.in_immediate();
+                Some(Immediate::new(to, line, part.into(), last, whole, low))
+            }
+        };
+        let Source { address, region } = record.source();
+        Some(PartWrite {
+            message: MessageId(low8(at as u64)),
+            part,
+            rail,
+            source: Source { address: address.wrapping_add(offset), region },
+            target: advert.address.wrapping_add(offset),
+            key: self.adverts.key(line, rail),
+            len,
+            immediate,
+        })
+    }
+
+    /// The part that [`next_part`](Self::next_part) named was posted.
+    #[inline]
+    pub fn posted(&mut self, write: &PartWrite, account: &mut Account) {
+        let State::Writing(writing) = &mut self.records[write.message.index() % RECORDS].state
+        else {
+            return;
+        };
+        writing.posted += 1;
+        if writing.is_posted() {
+            self.posting &= !bit_of(write.message);
+        }
+        self.in_flight += 1;
+        account.loads.posted(write.rail, write.len);
+        if write.immediate.is_some() {
+            self.parts.add(write.rail);
+        }
+    }
+
+    /// A part's write has completed well.
+    #[inline]
+    pub fn written(&mut self, message: MessageId, part: u8, account: &mut Account) {
+        let at = message.index() % RECORDS;
+        let Some(immediate) = self.part_ended(at, part, account) else { return };
+        if immediate {
+            account.counts.completed.add(self.rail(at, part));
+        }
+        let record = &mut self.records[at];
+        let State::Writing(writing) = &mut record.state else { return };
+        writing.completed |= 1 << (part % 64);
+        if !writing.is_complete() {
+            return;
+        }
+        if !writing.is_fin() {
+            record.state = State::Landed { fin: false };
+        } else if let Some(round) = writing.next_round(record.len) {
+            *writing = round;
+            if self.may_post() {
+                self.posting |= bit_of(message);
+            }
+        } else {
+            record.state = State::FinOwed;
+            self.fins |= bit_of(message);
+        }
+    }
+
+    /// A part's write has failed: so has the connection, and the receiver is to learn of it.
+    #[cold]
+    pub fn write_failed(&mut self, message: MessageId, part: u8, code: i32, account: &mut Account) {
+        let at = message.index() % RECORDS;
+        if self.part_ended(at, part, account).is_none() {
+            return;
+        }
+        if let State::Writing(writing) = &mut self.records[at].state {
+            writing.completed |= 1 << (part % 64);
+            writing.failed = true;
+        }
+        self.posting &= !bit_of(message);
+        self.stick(Fault::Transport { code });
+        if self.may_post() || matches!(self.ending, Ending::Closing { peer: false }) {
+            let Record { line, len, .. } = self.records[at];
+            self.refused.get_or_insert(Refused { line, len, begun: true, owed: true });
+        }
+    }
+
+    /// Counts a part that is in flight no more; None if there is no such part. Answers whether it carried an immediate.
+    #[inline]
+    fn part_ended(&mut self, at: usize, part: u8, account: &mut Account) -> Option<bool> {
+        let record = &self.records[at];
+        let State::Writing(writing) = &record.state else { return None };
+        if part >= writing.posted || writing.completed >> part & 1 == 1 {
+            return None;
+        }
+        let (_, len) = writing.part(part, record.len);
+        let immediate = !writing.is_fin();
+        let carried = account.loads.ended(self.rail(at, part), len);
+        let Some(in_flight) = self.in_flight.checked_sub(1).filter(|_| carried) else {
+            self.stick(Fault::Misuse("a part has ended that was not under way"));
+            return None;
+        };
+        self.in_flight = in_flight;
+        Some(immediate)
+    }
+
+    /// The rails that carry a message, one bit each.
+    pub(super) fn rails_of(&self, at: usize, len: u64) -> u16 {
+        let parts = self.terms.cutting.split(len).parts.min(MAX_PARTS.into());
+        (0..low8(parts)).fold(0, |rails, part| rails | 1 << self.rail(at, part))
+    }
+}
+
+/// Gives each part the rail that is expected to finish it first, with what the parts before it have taken.
+fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
+    chosen.fill(0);
+    let parts = split.parts.min((chosen.len() * PARTS_PER_WORD) as u64);
+    let most = parts.div_ceil(u64::from(loads.rails())).max(PARTS_PER_RAIL as u64);
+    let mut given = [0_u64; MAX_DATA_RAILS];
+    let places = (0..).zip((0..PARTS_PER_WORD).cycle());
+    for ((index, place), at) in places.zip((0..chosen.len()).flat_map(|at| [at; PARTS_PER_WORD])) {
+        if index >= parts {
+            break;
+        }
+        let (_, bytes) = split.part(index, len);
+        let rail = loads.soonest(bytes, |rail| given[rail] < most);
+        given[usize::from(rail) % MAX_DATA_RAILS] += 1;
+        loads.posted(rail, bytes);
+        chosen[at] |= u64::from(rail) << (4 * place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rail_carries_more_than_four_parts_of_a_message_however_idle_it_is() {
+        for rails in 2..=16 {
+            for busy in 0..rails {
+                let mut loads = Loads::equal(rails);
+                (0..rails)
+                    .filter(|rail| *rail != busy)
+                    .for_each(|rail| loads.posted(rail, 1 << 40));
+                let parts = u64::from(rails) * PARTS_PER_RAIL as u64;
+                let mut chosen = [0; 4];
+                let chosen = &mut chosen[..rail_words(usize::from(rails))];
+                share(chosen, Split { step: 1 << 20, parts }, parts << 20, loads);
+                let mut given = [0; MAX_DATA_RAILS];
+                for part in 0..usize::try_from(parts).unwrap() {
+                    let rail = chosen[part / PARTS_PER_WORD] >> (4 * (part % PARTS_PER_WORD)) & 15;
+                    given[usize::try_from(rail).unwrap()] += 1;
+                }
+                assert!(given[..usize::from(rails)].iter().all(|count| *count == 4), "{given:?}");
+            }
+        }
+    }
+}

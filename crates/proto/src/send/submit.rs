@@ -1,0 +1,146 @@
+//! How a message begins: in a packet with its line, in parts, or in a packet without an advert.
+
+use super::record::{Path, Record, State, Writing};
+use super::{Found, Outgoing, Refused, SendFlow, bit_of};
+use crate::account::Account;
+use crate::connection::Submit;
+use crate::credit;
+use crate::fault::Fault;
+use crate::frame::{INLINE_WORDS, Inline};
+use crate::line::Line;
+use crate::message::{Cut, MessageId, Source};
+use crate::terms::InlineLimits;
+use crate::unadvertised::Sent;
+use crate::window::{RECORDS, bit};
+
+impl SendFlow {
+    /// Takes a message, if it can be sent now. `words` is the room in the open packet.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        message: &Outgoing,
+        words: usize,
+        account: &mut Account,
+    ) -> Result<Submit, Fault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.free == 0 {
+            return Ok(Submit::NotNow);
+        }
+        let submit = match self.find(message.tag)? {
+            Found::Line(line) => self.submit_to(line, message, words, account),
+            Found::Unadvertised => Ok(self.submit_unadvertised(message, words, account)),
+            Found::Nothing => Ok(Submit::NotNow),
+        };
+        self.refused_caller = submit == Ok(Submit::NotNow);
+        submit
+    }
+
+    #[inline]
+    fn submit_to(
+        &mut self,
+        line: Line,
+        message: &Outgoing,
+        words: usize,
+        account: &mut Account,
+    ) -> Result<Submit, Fault> {
+        let advert = *self.adverts.get(line);
+        if message.len > advert.len {
+            if !advert.cut {
+                return Err(self.refuse(line, message.len, advert.len, account));
+            }
+            self.cut.get_or_insert(Cut { sent: message.len, posted: advert.len });
+        }
+        let len = message.len.min(advert.len);
+        if message.host && advert.host && InlineLimits::admit(self.terms.inline.host, len) {
+            let frame = self.inline_frame(line, true, message.tag, len);
+            if INLINE_WORDS + frame.payload_words() > words {
+                return Ok(Submit::NotNow);
+            }
+            self.written &= !bit(line);
+            self.take_line(line, account);
+            let message = self.record(message.source, line, len, State::Inline);
+            return Ok(Submit::Inline { message, frame });
+        }
+        let path = self.path_of(len, len == advert.len);
+        if path == Path::Fin && !self.terms.delivery {
+            self.take_line(line, account);
+            self.refused = Some(Refused { line, len, begun: false, owed: true });
+            return Err(self.stick(Fault::Unsendable { len }));
+        }
+        self.written |= bit(line);
+        self.take_line(line, account);
+        let split = self.terms.cutting.split(len);
+        let state = State::Writing(Writing::new(split, path));
+        let message = self.record(message.source, line, len, state);
+        self.assign_rails(message, split, len, &mut account.loads);
+        self.posting |= bit_of(message);
+        Ok(Submit::Parts { message })
+    }
+
+    /// A message whose receive is not known: within the credit it may have to be parked.
+    fn submit_unadvertised(
+        &mut self,
+        message: &Outgoing,
+        words: usize,
+        account: &mut Account,
+    ) -> Submit {
+        if !message.host || !InlineLimits::admit(self.terms.inline.unadvertised, message.len) {
+            return Submit::NotNow;
+        }
+        let number = self.next_number();
+        let frame = self.inline_frame(number, false, message.tag, message.len);
+        let cost = credit::cost(frame.len);
+        let (messages, used) = (self.unadvertised.len(), self.unadvertised.cost());
+        if INLINE_WORDS + frame.payload_words() > words
+            || !credit::fits(cost, messages, used, account.sent)
+            || !self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len })
+        {
+            return Submit::NotNow;
+        }
+        account.sent += cost;
+        if !self.terms.grouped {
+            self.written &= !bit(self.first);
+            self.first = self.first.plus(1);
+        }
+        let message = self.record(message.source, number, message.len, State::Inline);
+        Submit::Inline { message, frame }
+    }
+
+    /// The number of the next message without an advert; with single receives that is its line.
+    fn next_number(&self) -> Line {
+        match self.terms.grouped {
+            true => self.first.plus(crate::bits::count32(self.unadvertised.len())),
+            false => self.first,
+        }
+    }
+
+    #[inline]
+    fn inline_frame(&self, line: Line, advertised: bool, tag: i32, len: u64) -> Inline {
+        let base = if advertised { line } else { self.first };
+        Inline { to: self.terms.peer, line, advertised, tag, base, len: crate::bits::low16(len) }
+    }
+
+    #[inline]
+    fn record(&mut self, source: Source, line: Line, len: u64, state: State) -> MessageId {
+        let at = self.free.trailing_zeros() as usize % RECORDS;
+        self.free &= !(1 << at);
+        self.records[at] = Record::new(source, line, len, state);
+        MessageId(crate::bits::low8(at as u64))
+    }
+
+    /// Immediates, if they can tell the size and 64 parts can hold the message.
+    #[inline]
+    fn path_of(&self, len: u64, whole: bool) -> Path {
+        let end = if whole { self.whole_end } else { self.short_end };
+        if len < end { Path::Immediate { whole } } else { Path::Fin }
+    }
+
+    #[cold]
+    fn refuse(&mut self, line: Line, sent: u64, posted: u64, account: &mut Account) -> Fault {
+        self.take_line(line, account);
+        self.refused = Some(Refused { line, len: sent, begun: false, owed: true });
+        self.stick(Fault::TooLong { line, sent, posted })
+    }
+}

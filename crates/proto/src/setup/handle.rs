@@ -1,0 +1,206 @@
+//! The handle that `listen` returns and `connect` is given: 128 bytes that travel through NCCL's bootstrap.
+//!
+//! ```text
+//! 0..8 magic | 8..10 newest version | 10 address length | 11 oldest version | 12..16 check | 16..32 endpoint id
+//! 32..36 listener | 36..40 address format | 40..56 secret | 56..64 zero | 64..112 control address
+//! 112..128 scratch of connect, outside of the check
+//! ```
+//!
+//! Magic, newest version and check lie where they lay in version 1, so that each version can name the other.
+
+use std::fmt;
+
+use crate::bits::low8;
+use crate::codec::{Bounded, check_of};
+use crate::limits::HANDLE_BYTES;
+
+use super::super::ids::ListenerId;
+use super::proof::{EndpointId, Secret};
+use super::version::{VERSION, Versions};
+
+/// The longest control address that a handle carries: an InfiniBand address has 48 bytes.
+pub const HANDLE_ADDRESS_BYTES: usize = 48;
+/// The bytes at the end of a handle that are connect's own.
+pub const SCRATCH_BYTES: usize = 16;
+
+/// Where a listener is, and what proves that it gave the handle out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Handle {
+    pub versions: Versions,
+    pub endpoint: EndpointId,
+    pub listener: ListenerId,
+    pub secret: Secret,
+    /// Of the control rail on which the endpoint takes two-sided messages.
+    pub control: Bounded<HANDLE_ADDRESS_BYTES>,
+    /// libfabric's name for the format of `control` (`fi_info::addr_format`).
+    pub address_format: u32,
+}
+
+/// Without its secret: whoever has that can connect.
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("versions", &self.versions)
+            .field("endpoint", &self.endpoint)
+            .field("listener", &self.listener)
+            .field("control", &self.control)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why bytes are no handle that we can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandleError {
+    /// Not of this plugin: the ranks use different ones.
+    Magic,
+    /// Damaged on its way.
+    Check,
+    /// The peer speaks none of our versions; the newest one that it speaks.
+    Version(u16),
+    Value(&'static str),
+}
+
+impl fmt::Display for HandleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Magic => f.write_str(
+                "the peer's handle is not of this plugin: start all ranks with the same network plugin",
+            ),
+            Self::Check => f.write_str("the peer's handle was damaged on its way"),
+            Self::Version(theirs) => write!(
+                f,
+                "the peer speaks version {theirs} of the protocol and this rank version {VERSION}: start all ranks with the same release of the plugin"
+            ),
+            Self::Value(name) => write!(f, "the {name} in the peer's handle makes no sense"),
+        }
+    }
+}
+
+impl std::error::Error for HandleError {}
+
+impl Handle {
+    pub fn encode(&self) -> [u8; HANDLE_BYTES] {
+        let mut bytes = [0; HANDLE_BYTES];
+        let address = self.control.as_bytes();
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&self.versions.newest.to_le_bytes());
+        bytes[10] = low8(address.len() as u64);
+        bytes[11] = low8(self.versions.oldest.into());
+        bytes[16..32].copy_from_slice(&self.endpoint.0);
+        bytes[32..36].copy_from_slice(&self.listener.0.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.address_format.to_le_bytes());
+        bytes[40..56].copy_from_slice(&self.secret.0);
+        bytes[64..64 + address.len()].copy_from_slice(address);
+        let check = check_of(&bytes[..SCRATCH_AT]);
+        bytes[CHECK_AT].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; HANDLE_BYTES]) -> Result<Self, HandleError> {
+        if bytes[..8] != MAGIC {
+            return Err(HandleError::Magic);
+        }
+        let mut unsealed = *bytes;
+        unsealed[CHECK_AT].fill(0);
+        if check_of(&unsealed[..SCRATCH_AT]).to_le_bytes() != bytes[CHECK_AT] {
+            return Err(HandleError::Check);
+        }
+        let newest = u16::from_le_bytes(array(bytes, 8));
+        // Version 1 has zero where this one has the oldest version.
+        let versions = Versions { oldest: u16::from(bytes[11]), newest };
+        if versions.oldest == 0 || versions.common(Versions::OURS).is_none() {
+            return Err(HandleError::Version(newest));
+        }
+        if bytes[56..64] != [0; 8] {
+            return Err(HandleError::Value("reserved part"));
+        }
+        let address = bytes[64..SCRATCH_AT].get(..usize::from(bytes[10]));
+        Ok(Self {
+            versions,
+            endpoint: EndpointId(array(bytes, 16)),
+            listener: ListenerId(u32::from_le_bytes(array(bytes, 32))),
+            secret: Secret(array(bytes, 40)),
+            control: address.and_then(Bounded::new).ok_or(HandleError::Value("address"))?,
+            address_format: u32::from_le_bytes(array(bytes, 36)),
+        })
+    }
+
+    /// What connect keeps in the handle between its retries; zero in a fresh one.
+    pub fn scratch(bytes: &[u8; HANDLE_BYTES]) -> [u8; SCRATCH_BYTES] {
+        array(bytes, SCRATCH_AT)
+    }
+
+    pub fn set_scratch(bytes: &mut [u8; HANDLE_BYTES], scratch: [u8; SCRATCH_BYTES]) {
+        bytes[SCRATCH_AT..].copy_from_slice(&scratch);
+    }
+}
+
+const MAGIC: [u8; 8] = *b"Ironrail";
+const CHECK_AT: std::ops::Range<usize> = 12..16;
+const SCRATCH_AT: usize = HANDLE_BYTES - SCRATCH_BYTES;
+const _: () = assert!(64 + HANDLE_ADDRESS_BYTES == SCRATCH_AT);
+
+fn array<const LEN: usize>(bytes: &[u8; HANDLE_BYTES], at: usize) -> [u8; LEN] {
+    let mut array = [0; LEN];
+    array.copy_from_slice(&bytes[at..at + LEN]);
+    array
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(address: usize) -> Handle {
+        Handle {
+            versions: Versions::OURS,
+            endpoint: EndpointId([7; 16]),
+            listener: ListenerId(0x0102_0304),
+            secret: Secret([9; 16]),
+            control: Bounded::new(&vec![5; address]).unwrap(),
+            address_format: 3,
+        }
+    }
+
+    #[test]
+    fn a_handle_gives_back_what_it_was_made_of() {
+        for address in 0..=HANDLE_ADDRESS_BYTES {
+            let handle = handle(address);
+            assert_eq!(Handle::decode(&handle.encode()), Ok(handle));
+        }
+        assert_eq!(Bounded::<HANDLE_ADDRESS_BYTES>::new(&[0; 49]), None);
+    }
+
+    #[test]
+    fn every_bit_outside_of_the_scratch_is_guarded() {
+        let bytes = handle(16).encode();
+        for bit in 0..SCRATCH_AT * 8 {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(Handle::decode(&changed).is_err(), "bit {bit}");
+        }
+        let mut scratched = bytes;
+        Handle::set_scratch(&mut scratched, [1; SCRATCH_BYTES]);
+        assert_eq!(Handle::scratch(&scratched), [1; SCRATCH_BYTES]);
+        assert_eq!(Handle::decode(&scratched), Handle::decode(&bytes));
+    }
+
+    #[test]
+    fn handles_of_version_1_and_2_name_each_other() {
+        // What version 1 read first: magic, version at 8, the check over all but the scratch.
+        let mut old = [0; HANDLE_BYTES];
+        old[..8].copy_from_slice(b"Ironrail");
+        old[8..10].copy_from_slice(&1_u16.to_le_bytes());
+        old[10] = 16;
+        let check = check_of(&old[..SCRATCH_AT]);
+        old[CHECK_AT].copy_from_slice(&check.to_le_bytes());
+        assert_eq!(Handle::decode(&old), Err(HandleError::Version(1)));
+        let new = handle(16).encode();
+        assert_eq!((&new[..8], &new[8..10]), (&b"Ironrail"[..], &2_u16.to_le_bytes()[..]));
+    }
+
+    #[test]
+    fn a_handle_does_not_print_its_secret() {
+        let text = format!("{:?}", handle(4));
+        assert!(!text.contains("9, 9") && !text.contains("secret"), "{text}");
+    }
+}

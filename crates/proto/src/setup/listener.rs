@@ -1,0 +1,189 @@
+//! A listener: it proves and queues the OPENs that name it until `accept` takes them.
+//!
+//! After its close it is remembered among the last ones, so that connects that lose to the close are answered: NCCL's shared
+//! communicators connect to listeners that are never accepted from, and `connect` then stays without an answer for ever.
+
+use std::collections::VecDeque;
+
+use super::super::frame::{Open, Refusal, Refused};
+use super::super::ids::ListenerId;
+use super::proof::{Nonces, Proof, Prove, Secret, open_words, verify};
+
+/// OPENs that wait at one listener. NCCL accepts one connection from each.
+pub const QUEUE: usize = 64;
+/// Closed listeners that an endpoint remembers.
+pub const REMEMBERED: usize = 1024;
+
+/// An OPEN that waits for `accept`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The caller's own name for the channel that it came by.
+    pub channel: u32,
+    pub open: Open,
+}
+
+/// One listener.
+#[derive(Debug)]
+pub struct Listener {
+    id: ListenerId,
+    secret: Secret,
+    queue: VecDeque<Asked>,
+}
+
+impl Listener {
+    pub fn new(id: ListenerId, secret: Secret) -> Self {
+        Self { id, secret, queue: VecDeque::with_capacity(QUEUE) }
+    }
+
+    pub fn id(&self) -> ListenerId {
+        self.id
+    }
+
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// An OPEN names this listener. `nonces`: the peer's is the prover's. An error is to be answered by REFUSED.
+    pub fn heard(
+        &mut self,
+        asked: Asked,
+        nonces: Nonces,
+        prove: &impl Prove,
+    ) -> Result<(), Refusal> {
+        if !is_proven(&asked.open, &self.secret, nonces, prove) {
+            return Err(Refusal::Proof);
+        }
+        if self.queue.len() == QUEUE {
+            return Err(Refusal::Busy);
+        }
+        self.queue.push_back(asked);
+        Ok(())
+    }
+
+    /// The oldest OPEN.
+    pub fn accept(&mut self) -> Option<Asked> {
+        self.queue.pop_front()
+    }
+
+    /// The channel is gone: so are its OPENs.
+    pub fn forget_channel(&mut self, channel: u32) {
+        self.queue.retain(|asked| asked.channel != channel);
+    }
+
+    /// Closes: who waits has lost, and is to be answered so.
+    pub fn close(self, closed: &mut ClosedListeners) -> impl Iterator<Item = (u32, Refused)> {
+        closed.remember(self.id, self.secret);
+        self.queue.into_iter().map(|asked| (asked.channel, refuse(&asked.open, Refusal::Closed)))
+    }
+}
+
+/// The answer to an OPEN that is refused.
+pub fn refuse(open: &Open, why: Refusal) -> Refused {
+    Refused { to: open.from, why, detail: 0 }
+}
+
+fn is_proven(open: &Open, secret: &Secret, nonces: Nonces, prove: &impl Prove) -> bool {
+    let words = open_words(nonces, open.listener, open.from, open.features);
+    verify(prove, secret, &words, Proof(open.proof))
+}
+
+/// The secrets of the last listeners that were closed.
+#[derive(Debug, Default)]
+pub struct ClosedListeners {
+    list: VecDeque<(ListenerId, Secret)>,
+}
+
+impl ClosedListeners {
+    fn remember(&mut self, id: ListenerId, secret: Secret) {
+        if self.list.len() == REMEMBERED {
+            self.list.pop_front();
+        }
+        self.list.push_back((id, secret));
+    }
+
+    pub fn secret(&self, id: ListenerId) -> Option<&Secret> {
+        self.list.iter().rev().find(|(closed, _)| *closed == id).map(|(_, secret)| secret)
+    }
+
+    /// Why an OPEN is refused whose listener is not open.
+    pub fn refusal(&self, open: &Open, nonces: Nonces, prove: &impl Prove) -> Refusal {
+        match self.secret(open.listener) {
+            Some(secret) if is_proven(open, secret, nonces, prove) => Refusal::Closed,
+            _ => Refusal::Proof,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::opening::{Features, Opening};
+    use super::super::proof::Mixing;
+    use super::*;
+    use crate::ids::{Generation, Name, Slot};
+
+    const SECRET: Secret = Secret([7; 16]);
+    const NONCES: Nonces = Nonces { prover: 5, verifier: 6 };
+
+    fn asked(slot: usize, listener: u32, secret: &Secret) -> Asked {
+        let from = Name { slot: Slot::new(slot).unwrap(), generation: Generation::new(3) };
+        let opening = Opening::new(from, ListenerId(listener), *secret, Features::default());
+        Asked { channel: 9, open: opening.open(NONCES, &Mixing) }
+    }
+
+    #[test]
+    fn proven_opens_are_accepted_in_order_and_no_others() {
+        let mut listener = Listener::new(ListenerId(4), SECRET);
+        for slot in 0..3 {
+            assert_eq!(listener.heard(asked(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));
+        }
+        let forged = asked(8, 4, &Secret([8; 16]));
+        assert_eq!(listener.heard(forged, NONCES, &Mixing), Err(Refusal::Proof));
+        let stale = Nonces { prover: 4, ..NONCES };
+        assert_eq!(listener.heard(asked(8, 4, &SECRET), stale, &Mixing), Err(Refusal::Proof));
+        let mut changed = asked(8, 4, &SECRET);
+        changed.open.features ^= 1;
+        assert_eq!(listener.heard(changed, NONCES, &Mixing), Err(Refusal::Proof));
+        let order: Vec<_> = std::iter::from_fn(|| listener.accept())
+            .map(|asked| asked.open.from.slot.index())
+            .collect();
+        assert_eq!(order, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_full_queue_is_busy_and_a_lost_channel_leaves_it() {
+        let mut listener = Listener::new(ListenerId(4), SECRET);
+        for slot in 0..QUEUE {
+            assert_eq!(listener.heard(asked(slot, 4, &SECRET), NONCES, &Mixing), Ok(()));
+        }
+        assert_eq!(listener.heard(asked(99, 4, &SECRET), NONCES, &Mixing), Err(Refusal::Busy));
+        listener.forget_channel(8);
+        assert_eq!(listener.queue.len(), QUEUE);
+        listener.forget_channel(9);
+        assert_eq!(listener.accept(), None);
+    }
+
+    #[test]
+    fn who_waits_at_a_closing_listener_loses_and_so_does_who_comes_later() {
+        let mut closed = ClosedListeners::default();
+        let mut listener = Listener::new(ListenerId(4), SECRET);
+        listener.heard(asked(1, 4, &SECRET), NONCES, &Mixing).unwrap();
+        let refused: Vec<_> = listener.close(&mut closed).collect();
+        let open = asked(1, 4, &SECRET).open;
+        assert_eq!(refused, [(9, Refused { to: open.from, why: Refusal::Closed, detail: 0 })]);
+        assert_eq!(closed.refusal(&open, NONCES, &Mixing), Refusal::Closed);
+        let forged = asked(1, 4, &Secret([1; 16])).open;
+        assert_eq!(closed.refusal(&forged, NONCES, &Mixing), Refusal::Proof);
+        let unknown = asked(1, 5, &SECRET).open;
+        assert_eq!(closed.refusal(&unknown, NONCES, &Mixing), Refusal::Proof);
+    }
+
+    #[test]
+    fn as_many_closed_listeners_are_remembered_as_was_said() {
+        let mut closed = ClosedListeners::default();
+        for id in 0..2000 {
+            assert_eq!(Listener::new(ListenerId(id), SECRET).close(&mut closed).count(), 0);
+        }
+        let known = |id| closed.secret(ListenerId(id)).is_some();
+        assert!((0..976).all(|id| !known(id)) && (976..2000).all(known));
+    }
+}

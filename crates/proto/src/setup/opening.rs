@@ -1,0 +1,349 @@
+//! The side that connects: its OPEN leaves once the channel is met, and is answered once.
+//!
+//! ```text
+//!  ToOpen ── open_left ─▶ Asked ─┬─ OPENED ────────────────▶ Opened
+//!    ▲                           ├─ REFUSED busy ─▶ Waiting ─┐
+//!    └───────────── time ────────┼───────────────────────────┘
+//!                                ├─ REFUSED closed ────────▶ Lost: no answer, ever
+//!                                └─ REFUSED otherwise ─────▶ Refused
+//! ```
+
+use std::time::Duration;
+
+use super::super::frame::{Open, Opened, Refusal, Refused};
+use super::super::ids::{ListenerId, Moment, Name};
+use super::super::window::WINDOW;
+use super::proof::{Nonces, Prove, Secret, open_words};
+use crate::limits::MAX_GROUP;
+
+/// How long to wait after "busy", at first and at most; it doubles each time.
+pub const BUSY_WAIT: Duration = Duration::from_millis(1);
+pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(100);
+/// After so long without an answer the log says who is waited for.
+pub const COMPLAINT: Duration = Duration::from_secs(30);
+
+/// How a side can send or receive on a connection, beside its endpoint's capabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Receives may come in groups.
+    pub groups: bool,
+    /// Every message is to take the path of FIN.
+    pub fin_only: bool,
+}
+
+impl Features {
+    pub const fn bits(self) -> u32 {
+        self.groups as u32 | (self.fin_only as u32) << 1
+    }
+
+    /// Bits of a later version that we do not know are ignored.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self { groups: bits & 1 != 0, fin_only: bits & 2 != 0 }
+    }
+
+    /// What both ends make of theirs.
+    #[must_use]
+    pub const fn agree(self, other: Self) -> Self {
+        Self { groups: self.groups && other.groups, fin_only: self.fin_only || other.fin_only }
+    }
+}
+
+/// What a listening side answers to an OPEN that it accepts.
+pub fn opened(open: &Open, from: Name, ours: Features, inline_bytes_max: u16) -> Opened {
+    let agreed = ours.agree(Features::from_bits(open.features));
+    Opened {
+        to: open.from,
+        from,
+        features: agreed.bits(),
+        inline_bytes_max,
+        window: crate::bits::low8(WINDOW.into()),
+        group_max: if agreed.groups { crate::bits::low8(MAX_GROUP as u64) } else { 1 },
+    }
+}
+
+/// How a connection came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Opened(Opened),
+    Refused(Refusal),
+}
+
+/// What the caller of `connect` does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Wait,
+    /// Append an OPEN, then call [`Opening::open_left`].
+    Open,
+    /// Said once.
+    End(Outcome),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    ToOpen,
+    Asked,
+    Waiting {
+        until: Moment,
+    },
+    Opened(Opened),
+    Refused(Refusal),
+    /// The listener is closed, or another connection has won it.
+    Lost,
+    Over,
+}
+
+/// A connection that is asked for.
+#[derive(Debug)]
+pub struct Opening {
+    from: Name,
+    listener: ListenerId,
+    secret: Secret,
+    features: Features,
+    state: State,
+    busy_wait: Duration,
+    began: Option<Moment>,
+    complained: bool,
+}
+
+impl Opening {
+    pub fn new(from: Name, listener: ListenerId, secret: Secret, features: Features) -> Self {
+        let (state, busy_wait) = (State::ToOpen, BUSY_WAIT);
+        Self { from, listener, secret, features, state, busy_wait, began: None, complained: false }
+    }
+
+    /// What to do now. `met`: both nonces of the channel are known.
+    pub fn step(&mut self, met: bool, now: Moment) -> Step {
+        self.began.get_or_insert(now);
+        match self.state {
+            State::Waiting { until } if now >= until => self.state = State::ToOpen,
+            State::Opened(opened) => {
+                self.state = State::Over;
+                return Step::End(Outcome::Opened(opened));
+            }
+            State::Refused(why) => {
+                self.state = State::Over;
+                return Step::End(Outcome::Refused(why));
+            }
+            _ => {}
+        }
+        if met && self.state == State::ToOpen { Step::Open } else { Step::Wait }
+    }
+
+    /// The OPEN to append. `nonces`: ours is the prover's.
+    pub fn open(&self, nonces: Nonces, prove: &impl Prove) -> Open {
+        let (from, listener, features) = (self.from, self.listener, self.features.bits());
+        let proof = prove.prove(&self.secret, &open_words(nonces, listener, from, features)).0;
+        Open { from, listener, features, proof }
+    }
+
+    /// From when on an OPEN is to leave; None: not before something else happens.
+    pub(super) fn due(&self) -> Option<Moment> {
+        match self.state {
+            State::ToOpen => Some(Moment::default()),
+            State::Waiting { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Whether an OPEN has left that is not answered.
+    pub(super) fn is_asked(&self) -> bool {
+        self.state == State::Asked
+    }
+
+    /// No answer comes any more.
+    pub(super) fn lose(&mut self) {
+        if matches!(self.state, State::ToOpen | State::Asked | State::Waiting { .. }) {
+            self.state = State::Lost;
+        }
+    }
+
+    /// The OPEN was appended to a packet.
+    pub fn open_left(&mut self) {
+        if self.state == State::ToOpen {
+            self.state = State::Asked;
+        }
+    }
+
+    /// The answer. False: nothing was asked, or what it says cannot be.
+    pub fn opened(&mut self, opened: &Opened) -> bool {
+        let group = usize::from(opened.group_max);
+        let offered = u32::from(opened.window) == WINDOW
+            && (1..=MAX_GROUP).contains(&group)
+            && (self.features.groups || !Features::from_bits(opened.features).groups);
+        if self.state != State::Asked || opened.to != self.from || !offered {
+            return false;
+        }
+        self.state = State::Opened(*opened);
+        true
+    }
+
+    /// The answer of a listener that does not accept. False: nothing was asked.
+    pub fn refused(&mut self, refused: &Refused, now: Moment) -> bool {
+        if self.state != State::Asked || refused.to != self.from {
+            return false;
+        }
+        self.state = match refused.why {
+            Refusal::Busy => {
+                let until = now.plus(self.busy_wait);
+                self.busy_wait = (2 * self.busy_wait).min(BUSY_WAIT_MAX);
+                State::Waiting { until }
+            }
+            Refusal::Closed => State::Lost,
+            why => State::Refused(why),
+        };
+        true
+    }
+
+    /// Whether to say now who is waited for: once.
+    pub fn complains(&mut self, now: Moment) -> bool {
+        let waits = !matches!(self.state, State::Opened(_) | State::Refused(_) | State::Over);
+        let long = self.began.is_some_and(|began| now.since(began) >= COMPLAINT);
+        let complains = waits && long && !self.complained;
+        self.complained |= complains;
+        complains
+    }
+
+    /// What the peer is to call this connection.
+    pub fn name(&self) -> Name {
+        self.from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proof::Mixing;
+    use super::*;
+    use crate::ids::{Generation, Slot};
+
+    const NONCES: Nonces = Nonces { prover: 1, verifier: 2 };
+
+    fn name(slot: usize) -> Name {
+        Name { slot: Slot::new(slot).unwrap(), generation: Generation::new(1) }
+    }
+
+    fn opening() -> Opening {
+        let features = Features { groups: true, fin_only: false };
+        Opening::new(name(3), ListenerId(5), Secret([1; 16]), features)
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn asked() -> Opening {
+        let mut opening = opening();
+        assert_eq!(opening.step(true, at(0)), Step::Open);
+        opening.open_left();
+        opening
+    }
+
+    fn answer(opening: &Opening) -> Opened {
+        let ours = Features { groups: true, fin_only: false };
+        opened(&opening.open(NONCES, &Mixing), name(9), ours, 512)
+    }
+
+    fn refusal(opening: &Opening, why: Refusal) -> Refused {
+        Refused { to: opening.name(), why, detail: 0 }
+    }
+
+    #[test]
+    fn an_open_leaves_once_both_nonces_are_known_and_is_answered_once() {
+        let mut opening = opening();
+        let answer = answer(&opening);
+        assert_eq!(opening.step(false, at(0)), Step::Wait);
+        assert!(!opening.opened(&answer), "nothing was asked");
+        assert_eq!(opening.step(true, at(0)), Step::Open);
+        assert_eq!(opening.step(true, at(1)), Step::Open, "until it has left");
+        opening.open_left();
+        assert_eq!(opening.step(true, at(1)), Step::Wait);
+        assert!(opening.opened(&answer));
+        assert!(!opening.opened(&answer));
+        assert!(!opening.refused(&refusal(&opening, Refusal::Proof), at(1)));
+        assert_eq!(opening.step(true, at(2)), Step::End(Outcome::Opened(answer)));
+        assert_eq!(opening.step(true, at(3)), Step::Wait);
+    }
+
+    #[test]
+    fn a_connect_that_loses_to_a_closing_listener_stays_without_an_answer() {
+        let mut opening = asked();
+        assert!(opening.refused(&refusal(&opening, Refusal::Closed), at(1)));
+        for millis in (0..100_000).step_by(1000) {
+            assert_eq!(opening.step(true, at(millis)), Step::Wait);
+        }
+        assert!(!opening.opened(&answer(&opening)));
+    }
+
+    #[test]
+    fn refusals_for_version_proof_and_features_are_errors() {
+        for why in [Refusal::Version, Refusal::Proof, Refusal::Feature] {
+            let mut opening = asked();
+            assert!(opening.refused(&refusal(&opening, why), at(1)));
+            assert_eq!(opening.step(true, at(1)), Step::End(Outcome::Refused(why)));
+            assert_eq!(opening.step(true, at(1)), Step::Wait, "said once");
+        }
+    }
+
+    #[test]
+    fn a_busy_listener_is_asked_again_after_longer_and_longer_waits() {
+        let mut opening = asked();
+        let mut now = 0;
+        for wait in [1, 2, 4, 8, 16, 32, 64, 100, 100, 100] {
+            assert!(opening.refused(&refusal(&opening, Refusal::Busy), at(now)));
+            assert_eq!(opening.step(true, at(now + wait - 1)), Step::Wait);
+            now += wait;
+            assert_eq!(opening.step(true, at(now)), Step::Open, "after {wait} ms");
+            opening.open_left();
+        }
+    }
+
+    #[test]
+    fn answers_for_others_or_beyond_what_was_asked_are_dropped() {
+        let right = answer(&opening());
+        let plain = Features::default();
+        for wrong in [
+            Opened { to: name(4), ..right },
+            Opened { window: 63, ..right },
+            Opened { group_max: 0, ..right },
+            Opened { group_max: 9, ..right },
+        ] {
+            assert!(!asked().opened(&wrong), "{wrong:?}");
+        }
+        let mut single = Opening::new(name(3), ListenerId(5), Secret([1; 16]), plain);
+        single.step(true, at(0));
+        single.open_left();
+        assert!(!single.opened(&right), "groups were not asked for");
+        let mut opening = asked();
+        let other = Refused { to: name(4), ..refusal(&opening, Refusal::Proof) };
+        assert!(!opening.refused(&other, at(0)));
+    }
+
+    #[test]
+    fn features_agree_and_survive_the_wire() {
+        let all = || (0..4).map(Features::from_bits);
+        for ours in all() {
+            assert_eq!(Features::from_bits(ours.bits() | 1 << 20), ours);
+            for theirs in all() {
+                let agreed = ours.agree(theirs);
+                assert_eq!(agreed, theirs.agree(ours));
+                assert_eq!(agreed.groups, ours.groups && theirs.groups);
+                assert_eq!(agreed.fin_only, ours.fin_only || theirs.fin_only);
+            }
+        }
+        let single = Features::default();
+        let groups = Features { groups: true, fin_only: true };
+        let open = opening().open(NONCES, &Mixing);
+        assert_eq!(opened(&open, name(9), single, 0).group_max, 1);
+        assert_eq!(opened(&open, name(9), groups, 0).group_max, 8);
+    }
+
+    #[test]
+    fn who_is_waited_for_is_said_once_after_half_a_minute() {
+        let mut opening = asked();
+        assert!(!opening.complains(at(29_999)));
+        assert!(opening.complains(at(30_000)));
+        assert!(!opening.complains(at(90_000)));
+        let mut answered = asked();
+        assert!(answered.opened(&answer(&answered)));
+        assert!(!answered.complains(at(90_000)));
+    }
+}

@@ -1,0 +1,283 @@
+//! Two endpoints that meet by handles, without the loop: who believes what.
+
+use std::time::Duration;
+
+use super::*;
+use crate::capabilities::ImmediateWidth;
+use crate::codec::{Address, Name as Text};
+use crate::frame::Refusal;
+use crate::ids::{Epoch, Generation, Nonce, PacketNumber, Slot};
+use crate::letter;
+use crate::memory::Lease;
+use crate::packet::Ring;
+use crate::setup::proof::Mixing;
+
+const NOW: Moment = Moment::from_nanos(1);
+
+fn presence(id: u8, fabric: &str) -> Presence {
+    let address = Address::new(&[id; 16]);
+    let rail = Rail { fabric: Text::cut(fabric), nic: 0, data: address.unwrap(), control: address };
+    Presence {
+        id: EndpointId([id; 16]),
+        capabilities: Capabilities {
+            immediate: ImmediateWidth::Eight,
+            true_lengths: true,
+            self_read: true,
+            proves_arrival: false,
+            delivery_complete: true,
+            virtual_addresses: true,
+            rma_inject_bytes: 64,
+            largest_write: 1 << 30,
+        },
+        rails: vec![rail],
+        host: Host { process: id.into(), ..Host::default() },
+        offers: Offers { ring: Ring::LONG, inline_bytes_max: 512, shared_from: 1 << 16 },
+    }
+}
+
+/// One endpoint, and its random numbers.
+struct End {
+    peers: Peers<Mixing>,
+    seed: u64,
+}
+
+impl End {
+    fn new(id: u8) -> Self {
+        Self { peers: Peers::new(presence(id, "f"), Mixing), seed: u64::from(id) * 1000 }
+    }
+
+    fn listen(&mut self) -> Handle {
+        let secret = Secret([self.peers.us.id.0[0] + 50; 16]);
+        self.peers.listen(secret, Bounded::new(&[9; 16]).unwrap(), 1).unwrap()
+    }
+
+    fn meet(&mut self, handle: &Handle) -> PeerId {
+        self.peers.meet(handle, &mut || step(&mut self.seed))
+    }
+
+    fn hears(&mut self, bytes: &[u8]) -> Heard {
+        self.peers.heard(bytes, &mut || step(&mut self.seed))
+    }
+
+    /// The HELLO that is due.
+    fn greets(&mut self) -> Vec<u8> {
+        self.peers.next_hello(NOW).expect("a HELLO is due").bytes
+    }
+
+    /// Makes the channel, and answers the HELLO with which it lends its first inbox.
+    fn joins(&mut self, peer: PeerId, channel: u32, key: u64) -> Vec<u8> {
+        self.peers.join(peer, ChannelId(channel));
+        self.peers.message(ChannelId(channel), &lending(key)).unwrap()
+    }
+}
+
+fn step(seed: &mut u64) -> u64 {
+    *seed += 1;
+    *seed
+}
+
+fn lending(key: u64) -> Letter {
+    let lease = Lease { epoch: Epoch(1), nonce: Nonce(8), rail: 0, address: 4096, key: 2 };
+    let consumed = PacketNumber::new(0);
+    let hello = letter::Hello { lease, key: 77, consumed, echo: Epoch(0), wants_echo: true };
+    Letter { key, lost: 0, body: Body::Hello(hello) }
+}
+
+fn name(slot: usize) -> Name {
+    Name { slot: Slot::new(slot).unwrap(), generation: Generation::new(1) }
+}
+
+#[test]
+fn a_handle_and_two_hellos_make_a_channel_on_both_sides() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let handle = other.listen();
+    let there = one.meet(&handle);
+    assert_eq!(one.meet(&handle), there, "asked for again");
+    let greeting = one.greets();
+    let Heard::Meets { peer: here, letter: None } = other.hears(&greeting) else { panic!() };
+    assert_eq!(other.hears(&greeting), Heard::Meets { peer: here, letter: None }, "until it joins");
+    let answer = other.joins(here, 5, 0);
+    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Known));
+    let heard = one.hears(&answer);
+    assert_eq!(heard, Heard::Meets { peer: there, letter: Some(lending(0)) });
+    assert!(
+        one.peers.next_hello(NOW).is_some(),
+        "its channel may be impossible yet, and so may ours"
+    );
+    let echo = one.joins(there, 6, 0);
+    assert!(one.peers.next_hello(NOW.plus(Duration::from_secs(9))).is_none());
+    let expected = Heard::Letter { channel: ChannelId(5), letter: lending(0), proven: true };
+    assert_eq!(other.hears(&echo), expected);
+    assert_eq!(one.peers.agreement(there), other.peers.agreement(here));
+    assert_eq!(one.peers.host(there).map(|host| host.process), Some(2));
+    assert_eq!(other.peers.channel(here), Some(ChannelId(5)));
+    assert_eq!(one.peers.peer(ChannelId(6)), Some(there));
+}
+
+#[test]
+fn hellos_that_cross_make_one_channel() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let (to_one, to_other) = (one.listen(), other.listen());
+    let (there, here) = (one.meet(&to_other), other.meet(&to_one));
+    let (a, b) = (one.greets(), other.greets());
+    assert_eq!(one.hears(&b), Heard::Meets { peer: there, letter: None });
+    assert_eq!(other.hears(&a), Heard::Meets { peer: here, letter: None });
+    let (a, b) = (one.joins(there, 0, 0), other.joins(here, 0, 0));
+    for (end, bytes) in [(&mut one, b), (&mut other, a)] {
+        let letter = lending(0);
+        let expected = Heard::Letter { channel: ChannelId(0), letter, proven: true };
+        assert_eq!(end.hears(&bytes), expected);
+    }
+}
+
+#[test]
+fn an_endpoint_that_meets_itself_is_two_peers() {
+    let mut end = End::new(1);
+    let handle = end.listen();
+    let first = end.meet(&handle);
+    let greeting = end.greets();
+    let Heard::Meets { peer: second, letter: None } = end.hears(&greeting) else { panic!() };
+    assert_ne!(first, second);
+    let answer = end.joins(second, 1, 0);
+    let heard = end.hears(&answer);
+    assert_eq!(heard, Heard::Meets { peer: first, letter: Some(lending(0)) });
+    let echo = end.joins(first, 0, 0);
+    let expected = Heard::Letter { channel: ChannelId(1), letter: lending(0), proven: true };
+    assert_eq!(end.hears(&echo), expected);
+    assert_eq!(end.meet(&handle), first);
+}
+
+#[test]
+fn a_hello_is_repeated_with_back_off_until_the_peer_is_met() {
+    let mut end = End::new(1);
+    let handle = End::new(2).listen();
+    end.meet(&handle);
+    let mut said = Vec::new();
+    for millis in 0..3000 {
+        let now = Moment::from_nanos(millis * 1_000_000);
+        if let Some(greeting) = end.peers.next_hello(now) {
+            assert_eq!(greeting.control.as_bytes(), [9; 16]);
+            // A refused post is due again at once.
+            assert!(end.peers.next_hello(now).is_some());
+            end.peers.greeted(greeting.peer, now);
+            said.push(millis);
+        }
+    }
+    assert_eq!(said, [0, 20, 60, 140, 300, 620, 1260, 2260]);
+}
+
+#[test]
+fn who_has_no_secret_of_ours_makes_no_channel_and_is_not_remembered() {
+    let mut other = End::new(2);
+    let handle = other.listen();
+    let forged = Handle { secret: Secret([1; 16]), ..handle };
+    let unknown = Handle { listener: ListenerId(99), ..handle };
+    let elsewhere = Handle { endpoint: EndpointId([3; 16]), ..handle };
+    for wrong in [forged, unknown, elsewhere] {
+        let mut one = End::new(1);
+        one.meet(&wrong);
+        let greeting = one.greets();
+        assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Unproven));
+        assert!(other.peers.meetings.is_empty());
+    }
+    assert!(matches!(other.hears(&[1; 99]), Heard::Nothing(Ignored::Bytes(_))));
+}
+
+#[test]
+fn a_peer_is_held_to_its_first_nonce_and_lends_nothing_before_it_knows_ours() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let handle = other.listen();
+    one.meet(&handle);
+    let greeting = one.greets();
+    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    other.joins(here, 5, 0);
+    let mut again = End { seed: 555, ..End::new(1) };
+    again.meet(&handle);
+    let greeting = again.greets();
+    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Unproven), "another nonce");
+    // The right nonce, and an inbox, though ours was never seen.
+    let meeting = &one.peers.meetings[0];
+    let bold = meeting.hello(&one.peers.us, Some(&lending(0)), &Mixing).encode().unwrap();
+    assert_eq!(other.hears(&bold), Heard::Nothing(Ignored::Known));
+}
+
+#[test]
+fn a_late_hello_makes_no_second_channel_after_the_first_has_ended() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let handle = other.listen();
+    one.meet(&handle);
+    let greeting = one.greets();
+    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    other.joins(here, 5, 0);
+    other.peers.ended(ChannelId(5));
+    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Known));
+    assert_eq!(other.peers.close(handle.listener).count(), 0);
+    assert_eq!(other.hears(&greeting), Heard::Nothing(Ignored::Known));
+}
+
+#[test]
+fn ends_without_a_common_rail_do_not_meet() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    one.peers.us = presence(1, "g");
+    let handle = other.listen();
+    one.meet(&handle);
+    let greeting = one.greets();
+    assert!(matches!(other.hears(&greeting), Heard::Nothing(Ignored::NoRail(_))));
+}
+
+/// Two ends whose channel is made: 6 at the one, 5 at the other.
+fn met() -> (End, End, Handle, PeerId) {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let handle = other.listen();
+    let there = one.meet(&handle);
+    let greeting = one.greets();
+    let Heard::Meets { peer: here, .. } = other.hears(&greeting) else { panic!() };
+    let answer = other.joins(here, 5, 0);
+    one.hears(&answer);
+    one.joins(there, 6, 0);
+    (one, other, handle, there)
+}
+
+fn open_of(flow: &mut Flow) -> Open {
+    let Flow::Connecting(connecting) = flow else { panic!("it is open already") };
+    match connecting.next_frame(16, NOW) {
+        Some(crate::Frame::Open(open)) => open,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_open_is_proven_by_its_listener_and_answered_by_accept() {
+    let (one, mut other, handle, there) = met();
+    let features = Features { groups: true, fin_only: false };
+    let mut flow = one.peers.connecting(there, name(3), &handle, features).unwrap();
+    let open = open_of(&mut flow);
+    assert_eq!(other.peers.asked(ChannelId(5), &open), None);
+    let forged = Open { proof: [1, 2], ..open };
+    let refused = other.peers.asked(ChannelId(5), &forged).unwrap();
+    assert_eq!(refused.why, Refusal::Proof);
+    let asked = other.peers.accept(handle.listener).unwrap();
+    assert_eq!(other.peers.accept(handle.listener), None);
+    let Some(Flow::Receive(accepted)) = other.peers.accepting(&asked, name(8), features, 99) else {
+        panic!("it can be accepted");
+    };
+    let terms = *accepted.terms();
+    assert_eq!((terms.own, terms.peer, terms.grouped), (name(8), name(3), true));
+    assert_eq!((terms.inline.unadvertised, terms.inline.host), (99, 512));
+}
+
+#[test]
+fn a_closed_listener_answers_who_waits_and_who_comes_later() {
+    let (one, mut other, handle, there) = met();
+    let features = Features::default();
+    let mut flows =
+        [1, 2].map(|slot| one.peers.connecting(there, name(slot), &handle, features).unwrap());
+    let [early, late] = flows.each_mut().map(open_of);
+    assert_eq!(other.peers.asked(ChannelId(5), &early), None);
+    let refused: Vec<_> = other.peers.close(handle.listener).collect();
+    let expected = Refused { to: name(1), why: Refusal::Closed, detail: 0 };
+    assert_eq!(refused, [(ChannelId(5), expected)]);
+    let refused = other.peers.asked(ChannelId(5), &late).unwrap();
+    assert_eq!(refused, Refused { to: name(2), ..expected });
+    assert_eq!(other.peers.accept(handle.listener), None);
+}
