@@ -325,7 +325,7 @@ impl Mesh {
         }
     }
 
-    /// Nothing moved in a turn: for how long the caller should rest, as [`Mesh::rest`] takes it.
+    /// Nothing moved in a turn: for how long the caller should rest, as `rest` takes it.
     pub(crate) fn idle(
         &mut self,
         wait: &mut Wait,
