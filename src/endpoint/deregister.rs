@@ -17,6 +17,7 @@ use proto::Flow;
 use proto::Slot;
 
 use super::Endpoint;
+use super::comms::{Comm, Side};
 use super::hands::name_of;
 use super::region::UserRegion;
 use crate::error::{Cause, Error, Noun, Result};
@@ -37,6 +38,15 @@ pub(super) struct Leaving {
     until: Instant,
     /// What NCCL was told when that had passed: it stays, and may be given back again.
     failure: Option<Error>,
+}
+
+/// What of a region's messages is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Give {
+    /// Receives are withdrawn: the sender begins nothing more.
+    Receives,
+    /// What is yet to be sent never will be.
+    Sends,
 }
 
 impl Endpoint {
@@ -61,7 +71,7 @@ impl Endpoint {
             }
             self.progress();
         }
-        self.give_up_region(handle);
+        self.give_up_region(handle, Give::Receives);
         self.has_left(handle)
     }
 
@@ -79,8 +89,10 @@ impl Endpoint {
         if now < self.leaving[at].until {
             return Ok(false);
         }
+        // What was begun has had its time: its receiver waits for it as long.
+        self.give_up_region(handle, Give::Sends);
         self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
-        if self.only_the_dead_touch(handle) {
+        if !self.is_touched(handle) || self.only_the_dead_touch(handle) {
             self.leaving.swap_remove(at);
             return self.close_region(handle);
         }
@@ -125,23 +137,23 @@ impl Endpoint {
         !used && !self.reads_from(region) && self.touching(handle).iter().all(is_dead)
     }
 
-    /// Receives into this memory are withdrawn; what was to be sent from it, and is not posted, never will be.
-    fn give_up_region(&mut self, handle: Handle) {
+    /// Receives into this memory are withdrawn; or what is to be sent from it, and is not posted, never will be.
+    fn give_up_region(&mut self, handle: Handle, what: Give) {
         let name = name_of(handle.slot(), handle.generation());
         let now = self.now();
         for slot in self.touching(handle) {
-            self.core.with(&mut self.hands, slot, now, |flow, _| {
-                if let Some(flow) = flow.receiver_mut() {
-                    flow.withdraw();
-                } else if let Some(flow) = flow.sender_mut() {
-                    flow.give_up_region(name);
-                }
+            self.core.with(&mut self.hands, slot, now, |flow, _| match (what, flow) {
+                (Give::Receives, Flow::Receive(flow)) => flow.withdraw(),
+                (Give::Sends, Flow::Send(flow)) => flow.give_up_region(name),
+                _ => {}
             });
-            if let Some(comm) = self.comms.at_mut(slot) {
+            let is_its =
+                |comm: &&mut Comm| (comm.side == Side::Receive) == (what == Give::Receives);
+            if let Some(comm) = self.comms.at_mut(slot).filter(is_its) {
                 let peer = self.hands.label(comm.channel);
                 let cause = match comm.side {
-                    super::comms::Side::Send => Cause::SendDeregistered.sending(peer),
-                    super::comms::Side::Receive => Cause::ReceiveDeregistered.receiving(peer),
+                    Side::Send => Cause::SendDeregistered.sending(peer),
+                    Side::Receive => Cause::ReceiveDeregistered.receiving(peer),
                 };
                 comm.failure.get_or_insert(cause);
             }

@@ -54,7 +54,7 @@ fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
         ("IRONRAIL_CQ_ENTRIES", "128", "alias"),
         ("IRONRAIL_JOB", "seven", "file"),
         ("IRONRAIL_STRIPE_MIN", "4096", "file"),
-        ("IRONRAIL_LONE_DONE_TURNS", "128", "default"),
+        ("IRONRAIL_CLOSE_TIMEOUT_MS", "1500", "default"),
     ] {
         let setting = setting(&told, name);
         assert_eq!(
