@@ -31,6 +31,9 @@ static ALONE: Lock<()> = Lock::new(());
 /// Taken last, and for no longer than a look.
 static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
 
+/// How often a cell that another thread has is tried before this one sleeps.
+const TRIES: u32 = 1000;
+
 type Cell = Lock<Option<Box<Endpoint>>>;
 /// An endpoint's cell, locked.
 pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
@@ -287,6 +290,13 @@ pub(super) fn lock(name: Name) -> Locked {
 #[cold]
 #[inline(never)]
 fn wait_for(cell: &'static Cell) -> Locked {
+    // Mostly the keeper has it, for microseconds. To sleep would take longer, and the lock's first sleep in a thread allocates.
+    for _ in 0..TRIES {
+        std::thread::yield_now();
+        if let Some(locked) = cell.try_lock() {
+            return locked;
+        }
+    }
     cell.lock()
 }
 
