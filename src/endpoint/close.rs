@@ -38,7 +38,7 @@ impl Endpoint {
         let (slot, comm) = self.comms.open(handle, side, noun)?;
         comm.is_closing = true;
         self.outstanding -= comm.requests();
-        self.closing += 1;
+        self.closing.begin(1);
         self.tenants.closed(handle);
         if self.broken {
             return Ok(());
@@ -57,13 +57,16 @@ impl Endpoint {
     #[cold]
     pub(super) fn release_closed(&mut self) {
         let over = |slot| self.core.connection(slot).is_none_or(Flow::is_over);
-        let closed: Vec<_> =
-            self.comms.iter().filter(|(slot, comm)| comm.is_closing && over(*slot)).collect();
-        let closed: Vec<_> = closed.into_iter().map(|(slot, _)| slot).collect();
+        let closed = self.comms.iter().filter(|(slot, comm)| comm.is_closing && over(*slot));
+        let closed: Vec<_> = closed.map(|(slot, _)| slot).collect();
         for slot in closed {
             let Some(flow) = self.core.disconnect(slot) else { continue };
             self.comms.remove(slot);
-            self.closing = self.closing.saturating_sub(1);
+            if !self.closing.end(1) {
+                log::error!(
+                    "more comms have ended than were closed, a bug in Ironrail; please report it"
+                );
+            }
             if let Some(flow) = flow.receiver() {
                 self.counters.add_receives(&flow.dropped());
                 give_back(&mut self.budget, flow.entries_held());

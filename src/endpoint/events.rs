@@ -4,7 +4,7 @@ use proto::channel::{WriteId, Written};
 use proto::flow;
 use proto::{ChannelId, Epoch, Event, Immediate, Moment, Slot};
 
-use super::hands::{Hands, Happened};
+use super::hands::{Hands, Happened, low_byte};
 use super::letters::About;
 use super::nics::Port;
 use super::operation::Purpose;
@@ -283,10 +283,4 @@ impl Hands {
         let rail = Label::of(&self.nics[nic].label);
         self.news.broken.get_or_insert(Cause::QueueBroken { rail, fault });
     }
-}
-
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
-const fn low_byte(number: u32) -> u8 {
-    number as u8
 }

@@ -87,7 +87,7 @@ pub(super) struct Flushing {
     /// A bit per data rail that brought bytes since the last flush began.
     carried: u16,
     /// Flushes that have not ended, and the NICs that they read on, as bits.
-    count: u32,
+    count: InFlight,
     nics: u32,
     last: Option<Place>,
 }
@@ -111,13 +111,13 @@ impl Flushing {
     }
 
     fn begins(&mut self, nics: u32) {
-        self.count += 1;
+        self.count.begin(1);
         self.nics |= nics;
     }
 
     fn ends(&mut self) {
-        self.count = self.count.saturating_sub(1);
-        if self.count == 0 {
+        // Miscounted, the NICs stay: a later flush reads there once more.
+        if self.count.end(1) && self.count.is_none() {
             self.nics = 0;
         }
     }

@@ -136,11 +136,7 @@ impl Hands {
     /// The region of a message, by the name that it has there.
     #[inline]
     pub(super) fn region(&self, name: u32) -> Option<&Arc<UserRegion>> {
-        if name == LANDING {
-            return Some(&self.landing);
-        }
-        let (slot, generation) = parts_of(name);
-        self.regions.get(slot, generation)
+        named(&self.regions, &self.landing, name)
     }
 
     /// Posts a part. None: not now.
@@ -149,14 +145,8 @@ impl Hands {
         let &PartWrite { message, part, rail, source, target, key, len, immediate } = write;
         let (channel, generation) = *self.seats.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
-        let region = if source.region == LANDING {
-            &self.landing
-        } else {
-            let (slot, generation) = parts_of(source.region);
-            match self.regions.get(slot, generation) {
-                Some(region) => region,
-                None => return Some(Err(Cause::SendDeregistered)),
-            }
+        let Some(region) = named(&self.regions, &self.landing, source.region) else {
+            return Some(Err(Cause::SendDeregistered));
         };
         let len = usize::try_from(len).ok()?;
         let Some(local) = region.local(lane.nic, source.address, len) else {
@@ -252,10 +242,13 @@ impl Perform<Flow> for Hands {
         let token = token_of(channel, post.write).token();
         let posted = nic.write_control(&write, token);
         match posted {
-            Ok(Posted::Accepted) => peer.was_taken(true, self.now).is_zero(),
+            Ok(Posted::Accepted) => {
+                peer.taken();
+                true
+            }
             Ok(Posted::Full) => false,
             Ok(Posted::Again) => {
-                let refused = peer.was_taken(false, self.now);
+                let refused = peer.refused(self.now);
                 refused >= self.refusals_bound && self.refused_for_good(channel, post)
             }
             Err(error) => {
@@ -277,12 +270,15 @@ impl Perform<Flow> for Hands {
         let now = self.now;
         match sent {
             Ok(Posted::Accepted) => {
-                self.peer_mut(channel).is_none_or(|peer| peer.was_taken(true, now).is_zero())
+                if let Some(peer) = self.peer_mut(channel) {
+                    peer.taken();
+                }
+                true
             }
             Ok(Posted::Full) => false,
             Ok(Posted::Again) => {
                 if let Some(peer) = self.peer_mut(channel) {
-                    peer.was_taken(false, now);
+                    peer.refused(now);
                 }
                 false
             }
@@ -325,12 +321,7 @@ impl Perform<Flow> for Hands {
             unit.pages().store_relaxed((offset + bytes) / 8, 0);
         }
         let source = message.source;
-        let region = if source.region == LANDING {
-            Some(&self.landing)
-        } else {
-            let (slot, generation) = parts_of(source.region);
-            self.regions.get(slot, generation)
-        };
+        let region = named(&self.regions, &self.landing, source.region);
         if let Some(place) = region.and_then(|region| region.host_bytes(source.address, bytes)) {
             let copied = place.copy_to_pages(self.memory.unit(shadow).pages(), offset);
             assert!(copied, "a shadow has room for what it was told to take");
@@ -351,12 +342,7 @@ impl Perform<Flow> for Hands {
             Place::Receive(arrived) => {
                 let (target, len) = (arrived.target, usize::from(arrived.len).min(bytes));
                 let Self { memory, regions, landing, .. } = self;
-                let region = if target.region == LANDING {
-                    Some(&*landing)
-                } else {
-                    let (slot, generation) = parts_of(target.region);
-                    regions.get(slot, generation)
-                };
+                let region = named(regions, landing, target.region);
                 if let Some(place) =
                     region.and_then(|region| region.host_bytes(target.address, len))
                 {
@@ -467,6 +453,20 @@ fn token_of(channel: ChannelId, write: WriteId) -> Purpose {
     }
 }
 
+/// The region that a message names, or the landing page.
+#[inline]
+fn named<'a>(
+    regions: &'a Slots<Arc<UserRegion>>,
+    landing: &'a Arc<UserRegion>,
+    name: u32,
+) -> Option<&'a Arc<UserRegion>> {
+    if name == LANDING {
+        return Some(landing);
+    }
+    let (slot, generation) = parts_of(name);
+    regions.get(slot, generation)
+}
+
 /// A region's name: its slot and generation.
 pub(super) const fn name_of(slot: u16, generation: u16) -> u32 {
     (generation as u32) << 16 | slot as u32
@@ -480,7 +480,7 @@ pub(super) const fn parts_of(name: u32) -> (u16, u16) {
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "cutting to the field is the point")]
-const fn low_byte(number: u32) -> u8 {
+pub(super) const fn low_byte(number: u32) -> u8 {
     number as u8
 }
 

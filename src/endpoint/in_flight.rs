@@ -1,5 +1,5 @@
-//! How many operations of one connection, or of one flush, have not ended. A count that is wrong is a bug of ours: tests stop there,
-//! and in a release what the count belongs to fails, and is never taken for drained.
+//! How many have begun and not ended: reads of a flush, flushes of a comm, comms that close. A count that is wrong is a bug of ours,
+//! and what it belongs to is never taken for drained.
 
 /// A count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,7 +20,7 @@ impl Endpoint {
         if self.core.keeper_due()? <= now {
             self.hands.begin(now, true);
             self.core.keep(&mut self.hands, now);
-            if self.hands.has_news() || self.closing > 0 {
+            if self.hands.has_news() || !self.closing.is_none() {
                 self.attend();
             }
             // What a letter asks for is answered now: the next poll may be a second away.

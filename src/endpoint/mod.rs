@@ -60,6 +60,7 @@ use events::Cursor;
 use flush::Flush;
 use hands::{Hands, News};
 use identity::Acquaintances;
+use in_flight::InFlight;
 use memory::ControlMemory;
 use nics::Port;
 pub(crate) use nics::{OPERATIONS, Opened};
@@ -102,7 +103,7 @@ pub(crate) struct Endpoint {
     /// Requests that NCCL was not told the end of.
     outstanding: u32,
     /// Comms that are closed and not over.
-    closing: u32,
+    closing: InFlight,
     /// The last request was reported while something is owed: its caller may not come back.
     needs_keeper: bool,
     /// The keys of a receive that is being posted.
@@ -176,7 +177,7 @@ impl Endpoint {
             cache: RegionCache::default(),
             leaving: Vec::new(),
             outstanding: 0,
-            closing: 0,
+            closing: InFlight::default(),
             needs_keeper: false,
             keys: Vec::new(),
             failure: None,
@@ -208,7 +209,7 @@ impl Endpoint {
     fn progress_at(&mut self, now: Moment) {
         self.hands.begin(now, self.core.awaits_parts() || !self.settled);
         self.core.progress(&mut self.hands, now);
-        if self.hands.has_news() || self.closing > 0 {
+        if self.hands.has_news() || !self.closing.is_none() {
             self.attend();
         }
     }

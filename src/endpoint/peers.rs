@@ -71,13 +71,15 @@ impl Peer {
         rail_of(&self.control, nic)
     }
 
-    /// A post on a control rail was taken, or was refused for now: how long nothing was taken.
+    /// A post on a control rail was taken.
     #[inline]
-    pub(super) fn was_taken(&mut self, taken: bool, now: Moment) -> Duration {
-        if taken {
-            self.refused_since = None;
-            return Duration::ZERO;
-        }
+    pub(super) fn taken(&mut self) {
+        self.refused_since = None;
+    }
+
+    /// A post on a control rail was refused for now: how long nothing was taken.
+    #[inline]
+    pub(super) fn refused(&mut self, now: Moment) -> Duration {
         now.since(*self.refused_since.get_or_insert(now))
     }
 

@@ -153,7 +153,7 @@ impl Endpoint {
         let mut comm = Comm::new(side, channel);
         comm.is_closing = true;
         self.comms.put(slot, comm);
-        self.closing += 1;
+        self.closing.begin(1);
         let now = self.now();
         self.core.with(&mut self.hands, slot, now, |flow, account| flow.close(account));
     }
