@@ -1,6 +1,7 @@
 //! all_reduce, four ways. In each, one rank makes an element's result and the others copy it, or all make it by the same
 //! operations in the same order: so its bits are the same on every rank.
 
+use super::everyone::exchange;
 use super::reducer::Reducer;
 use super::session::{Session, piece, share};
 use crate::error::GroupError;
@@ -17,19 +18,7 @@ pub(super) fn one_phase(
     let stride = len.next_multiple_of(ALIGNMENT);
     let scratch = session.scratch(size * stride)?;
     let slot = |rank: usize| scratch.part(rank * stride, len);
-    session.with_work(|session, work| {
-        for peer in session.others() {
-            work.parts.push_back(session.expect(peer, slot(peer))?);
-        }
-        for peer in session.others() {
-            session.send(peer, input)?;
-        }
-        slot(session.rank()).copy_from(input);
-        while let Some(due) = work.parts.pop_front() {
-            session.arrived(due)?;
-        }
-        session.flush()
-    })?;
+    exchange(session, input, slot)?;
     reducer.fold(output, (0..size).map(slot));
     Ok(())
 }

@@ -6,21 +6,29 @@ use super::session::{Session, piece};
 use crate::error::GroupError;
 use crate::loader::Place;
 
-/// Block `r` of every output is rank r's input. Each sends its own to all others.
+/// Block `r` of every output is rank r's input.
 pub(super) fn all_gather(
     session: &mut Session<'_>,
     input: Place,
     output: Place,
 ) -> Result<(), GroupError> {
-    let block = |rank: usize| output.part(rank * input.len(), input.len());
+    exchange(session, input, |rank| output.part(rank * input.len(), input.len()))
+}
+
+/// Each rank's input comes into that rank's place on all of them. Each sends its own to all others.
+pub(super) fn exchange(
+    session: &mut Session<'_>,
+    input: Place,
+    place: impl Fn(usize) -> Place,
+) -> Result<(), GroupError> {
     session.with_work(|session, work| {
         for peer in session.others() {
-            work.parts.push_back(session.expect(peer, block(peer))?);
+            work.parts.push_back(session.expect(peer, place(peer))?);
         }
         for peer in session.others() {
             session.send(peer, input)?;
         }
-        own(block(session.rank()), input);
+        own(place(session.rank()), input);
         while let Some(due) = work.parts.pop_front() {
             session.arrived(due)?;
         }
