@@ -1,7 +1,7 @@
 //! The logger handed to the plugin: its lines go to the `log` crate.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::mem;
 use std::panic;
@@ -30,9 +30,19 @@ pub(super) fn warnings() -> u64 {
     WARNINGS.load(Ordering::Relaxed)
 }
 
+/// Does `work` while connections may end without anything being wrong: what the plugin warns of in this thread meanwhile is logged as
+/// information.
+pub(crate) fn expecting_ends<T>(work: impl FnOnce() -> T) -> T {
+    let before = ENDS_EXPECTED.replace(true);
+    let done = work();
+    ENDS_EXPECTED.set(before);
+    done
+}
+
 static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
+    static ENDS_EXPECTED: Cell<bool> = const { Cell::new(false) };
     static LAST_WARNING: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -55,7 +65,10 @@ unsafe extern "C" fn receive(
         };
         // SAFETY: as for the format.
         let file = unsafe { text(file) };
+        // A thread that is ending expects nothing any more.
+        let ends_expected = ENDS_EXPECTED.try_with(Cell::get).unwrap_or(false);
         let at = match level {
+            net_abi::LOG_WARN if ends_expected => log::Level::Info,
             net_abi::LOG_WARN => log::Level::Warn,
             net_abi::LOG_ABORT => log::Level::Error,
             net_abi::LOG_TRACE => log::Level::Trace,

@@ -24,6 +24,7 @@ pub use comm::{GROUP_MAX, Handle, ListenComm, ReceiveComm, Region, Request, Send
 pub use element::{Complex64, DataType, Element, Op};
 pub use half::{bf16, f16};
 pub use library::{Library, candidates};
+pub(crate) use logger::expecting_ends;
 pub(crate) use memory::Memory;
 pub use memory::{Buffer, page_bytes};
 pub use net::Net;
