@@ -131,7 +131,7 @@ impl Hands {
     #[inline]
     fn of_control(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
         match event {
-            fabric::Event::Ended { token, len } => match Purpose::of(token)? {
+            fabric::Event::Ended { token, len, .. } => match Purpose::of(token)? {
                 Purpose::Packet { channel, epoch, number } => {
                     self.wrote(nic, channel, epoch, Written::Packet(number), true)
                 }

@@ -37,6 +37,7 @@ calls! {
     fi_endpoint fi_ep_bind fi_enable fi_setopt fi_getopt fi_getname fi_cancel fi_close
     fi_mr_regattr fi_mr_bind fi_mr_enable fi_mr_key
     fi_write fi_writedata fi_writemsg fi_inject_write fi_inject_writedata fi_read fi_send fi_inject fi_recv
+    fi_tsend fi_trecv
 }
 
 /// What an error is of.

@@ -23,7 +23,12 @@ pub enum Data {}
 pub enum Control {}
 
 impl RailKind for Data {
-    const ACCESS: u64 = sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+    const ACCESS: u64 = sys::FI_SEND
+        | sys::FI_RECV
+        | sys::FI_READ
+        | sys::FI_WRITE
+        | sys::FI_REMOTE_READ
+        | sys::FI_REMOTE_WRITE;
     const NAME: &'static str = "data";
     const IS_DATA: bool = true;
 }

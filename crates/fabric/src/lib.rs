@@ -73,7 +73,8 @@ pub use lock::{Guard, Lock};
 pub use memory::{Dmabuf, Memory, MemoryKind, UserMemory};
 pub use nic::{
     Backlog, Carried, CompletionError, Delivery, Event, Failed, HostBytes, Kept, Leaked,
-    LocalBytes, Nic, NicOptions, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey, Write,
+    LocalBytes, Nic, NicOptions, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey, Tags,
+    Write,
 };
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, page_bytes};

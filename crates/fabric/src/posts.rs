@@ -11,13 +11,13 @@ pub struct Posts {
     pub writes: u64,
     /// fi_inject_write and fi_inject_writedata.
     pub injected_writes: u64,
-    /// fi_send.
+    /// fi_send and fi_tsend.
     pub sends: u64,
     /// fi_inject.
     pub injected_sends: u64,
     /// fi_read.
     pub reads: u64,
-    /// fi_recv. Nothing leaves for them.
+    /// fi_recv and fi_trecv. Nothing leaves for them.
     pub receives: u64,
 }
 

@@ -29,6 +29,8 @@ pub struct Query {
     pub basic_regions: bool,
     /// Only what can register and move device memory (FI_HMEM).
     pub device_memory: bool,
+    /// Messages with tags (FI_TAGGED) in place of one-sided access: for [`Nic::send_tagged`](crate::Nic::send_tagged).
+    pub messages: bool,
 }
 
 impl Library {
@@ -40,7 +42,7 @@ impl Library {
     pub fn find(&self, query: &Query) -> Result<Vec<Info>, FabricError> {
         let mut found = self.find_once(query, 0)?;
         // Some providers give remote completion data only to those who ask. Asking first would hide the ones that have none.
-        if found.iter().any(|info| info.immediate_bytes() == 0) {
+        if !query.messages && found.iter().any(|info| info.immediate_bytes() == 0) {
             let with_data = self.find_once(query, IMMEDIATE_BYTES_MIN)?;
             for info in found.iter_mut().filter(|info| info.immediate_bytes() == 0) {
                 if let Some(better) = with_data.iter().find(|other| other.names_same_place(info)) {
@@ -81,7 +83,7 @@ impl Library {
     /// An empty fi_info, filled with what we ask for.
     fn hints(&self, query: &Query, immediate_bytes: usize) -> Result<Info, FabricError> {
         let mut hints = Info::empty(self)?;
-        let mut caps = CAPS;
+        let mut caps = if query.messages { MESSAGES | sys::FI_TAGGED } else { MESSAGES | RMA };
         if query.device_memory {
             caps |= sys::FI_HMEM;
         }
@@ -104,15 +106,12 @@ impl Library {
     }
 }
 
-/// What every rail does: messages and one-sided access, both ways.
-const CAPS: u64 = sys::FI_MSG
-    | sys::FI_RMA
-    | sys::FI_READ
-    | sys::FI_WRITE
-    | sys::FI_REMOTE_READ
-    | sys::FI_REMOTE_WRITE
-    | sys::FI_SEND
-    | sys::FI_RECV;
+/// What every rail does: messages, both ways.
+const MESSAGES: u64 = sys::FI_MSG | sys::FI_SEND | sys::FI_RECV;
+
+/// One-sided access, both ways.
+const RMA: u64 =
+    sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
 /// Every mode we can live with: all but raw keys and the two of newer features (fi_mr(3)).
 const MR_MODES: c_int = sys::FI_MR_LOCAL

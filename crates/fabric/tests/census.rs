@@ -53,9 +53,9 @@ fn counted(test: impl Fn() + 'static, provider: Provider) {
     assert_eq!(fabric::census().failed_closes, 0);
 }
 
-const NET: Provider = Provider { name: "net", source: LOOPBACK };
-const TCP: Provider = Provider { name: "tcp", source: LOOPBACK };
-const RXM: Provider = Provider { name: "tcp;ofi_rxm", source: LOOPBACK };
-const SHM: Provider = Provider { name: "shm", source: None };
+const NET: Provider = Provider { name: "net", source: LOOPBACK, messages: false };
+const TCP: Provider = Provider { name: "tcp", source: LOOPBACK, messages: false };
+const RXM: Provider = Provider { name: "tcp;ofi_rxm", source: LOOPBACK, messages: false };
+const SHM: Provider = Provider { name: "shm", source: None, messages: false };
 /// Set in the process that counts.
 const ALONE: &str = "FABRIC_TEST_ALONE";

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     harness::run([test.needs(offers(SHM, false)).needs(folder)])
 }
 
-const SHM: Provider = Provider { name: "shm", source: None };
+const SHM: Provider = Provider { name: "shm", source: None, messages: false };
 
 /// As shm names the memory of this process's first endpoints. A whole page, as it maps what it finds.
 fn leave(count: usize) -> Vec<PathBuf> {

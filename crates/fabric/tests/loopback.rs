@@ -424,7 +424,7 @@ macro_rules! providers {
         mod $module {
             use super::*;
             laws! {
-                Provider { name: $name, source: $source }, $basic;
+                Provider { name: $name, source: $source, messages: false }, $basic;
                 a_write_with_immediate_arrives_with_its_data_and_bytes
                 injected_writes_arrive
                 a_read_brings_the_peers_bytes

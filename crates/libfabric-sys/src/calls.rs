@@ -10,7 +10,7 @@ use std::ptr;
 
 use crate::bindings::{
     FI_ENABLE, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_info, fi_mr_attr, fi_msg,
-    fi_msg_rma, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr, iovec,
+    fi_msg_rma, fi_msg_tagged, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr, iovec,
 };
 use crate::constants::FI_ENOSYS;
 
@@ -170,6 +170,23 @@ calls! {
     ) -> isize = msg, recv(endpoint, buffer, len, descriptor, peer, context);
     /// fi_msg(3).
     fi_recvmsg(endpoint: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize = msg, recvmsg(endpoint, message, flags);
+
+    /// fi_tagged(3).
+    fi_tsend(
+        endpoint: *mut fid_ep, buffer: *const c_void, len: usize, descriptor: *mut c_void, peer: fi_addr_t, tag: u64,
+        context: *mut c_void,
+    ) -> isize = tagged, send(endpoint, buffer, len, descriptor, peer, tag, context);
+    /// fi_tagged(3).
+    fi_tsendmsg(endpoint: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize
+        = tagged, sendmsg(endpoint, message, flags);
+    /// fi_tagged(3).
+    fi_tinject(endpoint: *mut fid_ep, buffer: *const c_void, len: usize, peer: fi_addr_t, tag: u64) -> isize
+        = tagged, inject(endpoint, buffer, len, peer, tag);
+    /// fi_tagged(3).
+    fi_trecv(
+        endpoint: *mut fid_ep, buffer: *mut c_void, len: usize, descriptor: *mut c_void, peer: fi_addr_t, tag: u64,
+        ignore: u64, context: *mut c_void,
+    ) -> isize = tagged, recv(endpoint, buffer, len, descriptor, peer, tag, ignore, context);
 
     /// fi_rma(3).
     fi_read(

@@ -10,6 +10,8 @@ pub(crate) struct Profile {
     pub(crate) name: &'static str,
     /// FI_MR_* bits that registration asks for; FI_MR_HMEM of those alone who ask for device memory.
     pub(crate) regions: c_int,
+    /// Whether it has one-sided access (FI_RMA).
+    pub(crate) rma: bool,
     /// Mode bits that the user must offer, such as FI_CONTEXT2.
     pub(crate) mode: u64,
     pub(crate) key_bytes: usize,
@@ -87,6 +89,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "cxi",
         regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_ALLOCATED | sys::FI_MR_HMEM,
+        rma: true,
         mode: 0,
         key_bytes: 8,
         immediate_bytes: 8,
@@ -116,6 +119,7 @@ pub(crate) const PROFILES: &[Profile] = &[
             | sys::FI_MR_LOCAL
             | sys::FI_MR_ALLOCATED
             | sys::FI_MR_HMEM,
+        rma: true,
         mode: 0,
         key_bytes: 8,
         immediate_bytes: 4,
@@ -141,6 +145,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "tcp",
         regions: 0,
+        rma: true,
         mode: 0,
         key_bytes: 8,
         immediate_bytes: 8,
@@ -166,6 +171,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "adversary",
         regions: sys::FI_MR_ENDPOINT | sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_HMEM,
+        rma: true,
         mode: sys::FI_CONTEXT2,
         key_bytes: 2,
         immediate_bytes: 4,
@@ -184,6 +190,32 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: FI_PROTO_VFABRIC,
+        classes: Classes::Any,
+        mtu: 4096,
+        network: "None",
+    },
+    Profile {
+        name: "messages",
+        regions: sys::FI_MR_ENDPOINT | sys::FI_MR_PROV_KEY | sys::FI_MR_LOCAL | sys::FI_MR_HMEM,
+        rma: false,
+        mode: 0,
+        key_bytes: 8,
+        immediate_bytes: 0,
+        immediates: false,
+        true_lengths: false,
+        arrival_context: ArrivalContext::Null,
+        inject_bytes: 64,
+        inject_rma_bytes: 0,
+        transmit_depth: 128,
+        receive_depth: 256,
+        max_message: 1 << 30,
+        endpoints_per_nic: 64,
+        orders: sys::FI_ORDER_SAS,
+        always_ordered: 0,
+        reorder: 24,
+        hold: false,
+        progress: Progress::Hardware,
+        protocol: FI_PROTO_VFABRIC + 1,
         classes: Classes::Any,
         mtu: 4096,
         network: "None",

@@ -29,7 +29,7 @@ macro_rules! settings {
 }
 
 settings! {
-    "profile", "cxi, efa, tcp or adversary", "cxi",
+    "profile", "cxi, efa, tcp, adversary or messages", "cxi",
         "What the fabric promises and demands. Comes first: the others change it.";
     "nics", "1 to 16", "4", "Virtual NICs: domains vnic0, vnic1 and so on.";
     "seed", "a number", "1", "Where all chance starts.";

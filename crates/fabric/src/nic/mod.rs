@@ -69,6 +69,7 @@ mod post;
 mod rail;
 mod region;
 mod regions;
+mod tagged;
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -99,6 +100,7 @@ pub use rail::{CompletionError, Polled};
 use rail::{Rail, Trouble};
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
 use regions::{Regions, Registered};
+pub use tagged::Tags;
 
 /// What a NIC is opened with.
 #[derive(Clone, Copy, Debug)]
@@ -146,9 +148,9 @@ unsafe impl Send for Nic {}
 /// What a data rail has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Bytes of completed writes.
+    /// Bytes of completed writes and tagged messages.
     pub bytes: u64,
-    /// Completed writes.
+    /// Completed writes and tagged messages.
     pub writes: u64,
     /// Writes that were refused for the moment, and waited.
     pub refused: u64,
@@ -170,6 +172,8 @@ pub enum Event {
         token: u64,
         /// Of a receive: the bytes received.
         len: usize,
+        /// Of a tagged receive: the message's tag.
+        tag: u64,
     },
     /// An operation has failed.
     Failed(Box<Failed>),
@@ -382,13 +386,13 @@ impl Nic {
                 return Some(Event::Arrived { immediate, len });
             }
             if let Some(entry) = operations.end(completion.context()) {
-                let len = completion.len();
+                let (len, tag) = (completion.len(), completion.tag());
                 regions.release(entry.region);
-                if entry.kind == operations::Kind::Write {
+                if entry.kind.carries() {
                     carried.bytes += entry.bytes;
                     carried.writes += 1;
                 }
-                return Some(Event::Ended { token: entry.token, len });
+                return Some(Event::Ended { token: entry.token, len, tag });
             }
             stray();
         }
@@ -405,9 +409,9 @@ impl Nic {
                 return Some(Event::Arrived { immediate, len });
             }
             if let Some(entry) = operations.end(completion.context()) {
-                let len = completion.len();
+                let (len, tag) = (completion.len(), completion.tag());
                 regions.release(entry.region);
-                return Some(Event::Ended { token: entry.token, len });
+                return Some(Event::Ended { token: entry.token, len, tag });
             }
             stray();
         }

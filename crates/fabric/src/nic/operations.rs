@@ -31,6 +31,9 @@ pub(super) enum Kind {
     ControlWrite,
     Send,
     Receive,
+    /// A tagged message out of memory of the data rail, and one into it.
+    DataSend,
+    DataReceive,
 }
 
 /// An operation that was posted, or waits to be.
@@ -51,11 +54,21 @@ pub(super) struct Entry {
 
 impl Kind {
     pub(super) const fn is_of_data(self) -> bool {
-        matches!(self, Self::Write | Self::Read)
+        matches!(self, Self::Write | Self::Read | Self::DataSend | Self::DataReceive)
     }
 
     const fn is_of_control(self) -> bool {
         matches!(self, Self::ControlWrite | Self::Send | Self::Receive)
+    }
+
+    /// Whether it waits for a message: it ends when a peer wants.
+    pub(super) const fn is_receive(self) -> bool {
+        matches!(self, Self::Receive | Self::DataReceive)
+    }
+
+    /// Whether it moves data out of our memory.
+    pub(super) const fn carries(self) -> bool {
+        matches!(self, Self::Write | Self::DataSend)
     }
 
     /// Whether it is on the rail that `data` says.
@@ -110,7 +123,7 @@ impl Operations {
         *entry = Entry { token, bytes, region, peer, next, kind };
         self.free = next;
         self.taken += 1;
-        self.receives += u16::from(kind == Kind::Receive);
+        self.receives += u16::from(kind.is_receive());
         self.data += u16::from(kind.is_of_data());
     }
 
@@ -131,7 +144,7 @@ impl Operations {
         entry.kind = Kind::Free;
         entry.next = std::mem::replace(&mut self.free, number(index));
         self.taken -= 1;
-        self.receives -= u16::from(ended.kind == Kind::Receive);
+        self.receives -= u16::from(ended.kind.is_receive());
         self.data -= u16::from(ended.kind.is_of_data());
         Some(ended)
     }
@@ -153,7 +166,7 @@ impl Operations {
 
     /// Whether one of them goes to the peer in this slot.
     pub(super) fn goes_to(&self, peer: u32) -> bool {
-        self.iter().any(|(_, entry)| entry.peer == peer && entry.kind != Kind::Receive)
+        self.iter().any(|(_, entry)| entry.peer == peer && !entry.kind.is_receive())
     }
 
     /// The provider may write to the contexts for ever.

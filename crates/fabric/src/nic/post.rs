@@ -65,12 +65,12 @@ pub(super) struct Raw {
 }
 
 /// What an operation that is being posted has.
-struct Begun {
-    index: u16,
-    context: *mut c_void,
-    descriptor: *mut c_void,
-    peer: sys::fi_addr_t,
-    endpoint: NonNull<sys::fid_ep>,
+pub(super) struct Begun {
+    pub(super) index: u16,
+    pub(super) context: *mut c_void,
+    pub(super) descriptor: *mut c_void,
+    pub(super) peer: sys::fi_addr_t,
+    pub(super) endpoint: NonNull<sys::fid_ep>,
 }
 
 impl Nic {
@@ -357,7 +357,7 @@ impl Nic {
 
     /// Takes an entry of the table, which holds the region from now on. None when the table is full.
     #[inline(always)]
-    fn begin<K: RailKind>(
+    pub(super) fn begin<K: RailKind>(
         &mut self,
         call: Call,
         kind: Kind,
@@ -389,7 +389,12 @@ impl Nic {
 
     /// What became of an operation that [`Nic::begin`] has put into the table: out again if it was not accepted.
     #[inline(always)]
-    fn begun(&mut self, call: Call, index: u16, code: isize) -> Result<Post, FabricError> {
+    pub(super) fn begun(
+        &mut self,
+        call: Call,
+        index: u16,
+        code: isize,
+    ) -> Result<Post, FabricError> {
         if code != 0 {
             self.take_back(index);
         }
@@ -548,7 +553,7 @@ fn stranger(call: Call) -> FabricError {
 }
 
 #[inline(always)]
-fn buffer(address: u64) -> *mut c_void {
+pub(super) fn buffer(address: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(crate::memory::address_bits(address))
 }
 

@@ -356,7 +356,7 @@ fn number(library: &Library, name: OptionName) -> Option<i32> {
 fn open_queue(domain: &Domain, entries: usize) -> Result<Handle<sys::fid_cq>, FabricError> {
     let mut attributes = sys::Grown::new(sys::fi_cq_attr {
         size: entries,
-        format: sys::FI_CQ_FORMAT_DATA,
+        format: sys::FI_CQ_FORMAT_TAGGED,
         wait_obj: sys::FI_WAIT_NONE,
         ..Default::default()
     });
@@ -373,7 +373,8 @@ const EMPTY: isize = -sys::FI_EAGAIN as isize;
 
 impl Found {
     fn new() -> Self {
-        const NONE: Completion = Completion { context: 0, flags: 0, len: 0, buffer: 0, data: 0 };
+        const NONE: Completion =
+            Completion { context: 0, flags: 0, len: 0, buffer: 0, data: 0, tag: 0 };
         Self { completions: [NONE; BATCH], at: 0, count: 0, trouble: None }
     }
 }
@@ -399,7 +400,7 @@ impl Polled {
     }
 }
 
-/// An operation that ended well, or an arrival: fi_cq_data_entry, with addresses as numbers.
+/// An operation that ended well, or an arrival: fi_cq_tagged_entry, with addresses as numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
@@ -408,16 +409,18 @@ pub(super) struct Completion {
     len: usize,
     buffer: usize,
     data: u64,
+    tag: u64,
 }
 
 const _: () = {
-    assert!(size_of::<Completion>() == size_of::<sys::fi_cq_data_entry>());
-    assert!(align_of::<Completion>() == align_of::<sys::fi_cq_data_entry>());
-    assert!(offset_of!(Completion, context) == offset_of!(sys::fi_cq_data_entry, op_context));
-    assert!(offset_of!(Completion, flags) == offset_of!(sys::fi_cq_data_entry, flags));
-    assert!(offset_of!(Completion, len) == offset_of!(sys::fi_cq_data_entry, len));
-    assert!(offset_of!(Completion, buffer) == offset_of!(sys::fi_cq_data_entry, buf));
-    assert!(offset_of!(Completion, data) == offset_of!(sys::fi_cq_data_entry, data));
+    assert!(size_of::<Completion>() == size_of::<sys::fi_cq_tagged_entry>());
+    assert!(align_of::<Completion>() == align_of::<sys::fi_cq_tagged_entry>());
+    assert!(offset_of!(Completion, context) == offset_of!(sys::fi_cq_tagged_entry, op_context));
+    assert!(offset_of!(Completion, flags) == offset_of!(sys::fi_cq_tagged_entry, flags));
+    assert!(offset_of!(Completion, len) == offset_of!(sys::fi_cq_tagged_entry, len));
+    assert!(offset_of!(Completion, buffer) == offset_of!(sys::fi_cq_tagged_entry, buf));
+    assert!(offset_of!(Completion, data) == offset_of!(sys::fi_cq_tagged_entry, data));
+    assert!(offset_of!(Completion, tag) == offset_of!(sys::fi_cq_tagged_entry, tag));
 };
 
 impl Completion {
@@ -437,6 +440,12 @@ impl Completion {
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The tag of the message that a tagged receive has taken.
+    #[inline(always)]
+    pub(super) fn tag(&self) -> u64 {
+        self.tag
     }
 
     #[inline(always)]

@@ -24,7 +24,7 @@ fn what_providers_do() {
         ("sm2", None),
     ] {
         for basic in [false, true] {
-            tell(Provider { name, source }, basic);
+            tell(Provider { name, source, messages: false }, basic);
         }
     }
 }

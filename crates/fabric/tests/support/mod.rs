@@ -16,6 +16,8 @@ pub(crate) struct Provider {
     pub(crate) name: &'static str,
     /// Where to start from, so that nothing leaves the machine.
     pub(crate) source: Option<&'static str>,
+    /// Tagged messages in place of one-sided access.
+    pub(crate) messages: bool,
 }
 
 pub(crate) const LOOPBACK: Option<&str> = Some("127.0.0.1");
@@ -63,6 +65,7 @@ pub(crate) fn info(library: &Library, provider: Provider, basic_regions: bool) -
         provider: Some(provider.name.to_owned()),
         source: provider.source.map(str::to_owned),
         basic_regions,
+        messages: provider.messages,
         ..Query::default()
     };
     let found = library.find(&query).expect("an answer, if only an empty one");
@@ -156,7 +159,7 @@ impl Side {
                     Some(Event::Arrived { immediate, len }) => {
                         told.push(Told::Arrived { immediate, len });
                     }
-                    Some(Event::Ended { token, len }) => told.push(Told::Ended { token, len }),
+                    Some(Event::Ended { token, len, .. }) => told.push(Told::Ended { token, len }),
                     Some(Event::Failed(failed)) => return Err(failed.error),
                     Some(Event::Broken(error)) => panic!("{error}"),
                 }

@@ -25,6 +25,7 @@ pub(crate) struct Operation {
     pub(super) local: Local,
     pub(super) remote: Remote,
     pub(super) immediate: Option<u64>,
+    pub(super) tag: Option<u64>,
     pub(super) source: Source,
     /// What the buffer looked like at the post.
     pub(super) print: Option<u64>,
@@ -63,6 +64,7 @@ pub(crate) struct Message {
     pub(super) from: u64,
     pub(super) bytes: Vec<u8>,
     pub(super) immediate: Option<u64>,
+    pub(super) tag: Option<u64>,
 }
 
 /// What happens at its time. Of an operation that is no more, nothing happens.
@@ -392,6 +394,7 @@ impl Operation {
         let flags = match self.kind {
             Kind::Write => sys::FI_RMA | sys::FI_WRITE,
             Kind::Read => sys::FI_RMA | sys::FI_READ,
+            Kind::Send if self.tag.is_some() => sys::FI_TAGGED | sys::FI_SEND,
             Kind::Send => sys::FI_MSG | sys::FI_SEND,
         };
         let context = if self.silent { 0 } else { self.context };

@@ -196,13 +196,15 @@ impl Engine {
     fn land_message(&mut self, operation: &mut super::Operation) {
         let source = std::mem::replace(&mut operation.source, Source::Memory);
         let Source::Taken(bytes) = source else { return };
-        let message = Message { from: operation.initiator, bytes, immediate: operation.immediate };
+        let (from, immediate, tag) = (operation.initiator, operation.immediate, operation.tag);
+        let message = Message { from, bytes, immediate, tag };
         let Some(target) = self.endpoints.get_mut(operation.target) else { return };
-        match target.receives.pop_front() {
+        let waits = target.receives.iter().position(|receive| receive.takes(tag));
+        match waits.and_then(|place| target.receives.remove(place)) {
             Some(receive) => self.fill(operation.target, receive, message),
             None => {
                 target.unexpected.push_back(message);
-                self.counters.count("unexpected");
+                self.counters.count(if tag.is_some() { "unexpected.tagged" } else { "unexpected" });
             }
         }
     }
@@ -220,11 +222,12 @@ impl Engine {
         }
         self.give_context_back(receive.context);
         let data = if message.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
-        let flags = sys::FI_MSG | sys::FI_RECV | data;
+        let flags = receive.class() | sys::FI_RECV | data;
         let mut entry = Entry::new(endpoint, receive.context, flags);
         entry.len = len as u64;
         entry.buffer = address;
         entry.immediate = message.immediate.unwrap_or(0);
+        entry.tag = message.tag.unwrap_or(0);
         entry.source = Some(message.from);
         entry.region = receive.region;
         if !written {

@@ -27,7 +27,7 @@ use crate::random::Random;
 use crate::settings::Settings;
 
 pub(crate) use objects::{DomainAsked, Region};
-pub(crate) use post::{Ask, Kind, Local, Remote, descriptor};
+pub(crate) use post::{Ask, Kind, Local, Remote, Tags, descriptor};
 pub(crate) use progress::{Entry, Taken};
 
 use flight::{Event, Operation};

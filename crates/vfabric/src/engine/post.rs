@@ -52,6 +52,8 @@ pub(crate) struct Ask {
     pub(crate) peer: u64,
     pub(crate) remote: Remote,
     pub(crate) immediate: Option<u64>,
+    /// Of a tagged send.
+    pub(crate) tag: Option<u64>,
     /// FI_COMPLETION, FI_INJECT, FI_DELIVERY_COMPLETE.
     pub(crate) flags: u64,
     pub(crate) context: u64,
@@ -65,6 +67,32 @@ pub(crate) struct Receive {
     pub(super) local: Local,
     pub(super) context: u64,
     pub(super) region: Option<u64>,
+    /// What it takes; none: messages without a tag.
+    pub(super) tags: Option<Tags>,
+}
+
+/// The tags that a receive takes: fi_trecv in fi_tagged(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tags {
+    pub(crate) tag: u64,
+    /// Bits that are not compared.
+    pub(crate) ignore: u64,
+}
+
+impl Receive {
+    /// Whether it takes a message with this tag, or with none.
+    pub(super) fn takes(&self, tag: Option<u64>) -> bool {
+        match (self.tags, tag) {
+            (None, None) => true,
+            (Some(tags), Some(tag)) => (tags.tag ^ tag) & !tags.ignore == 0,
+            _ => false,
+        }
+    }
+
+    /// FI_TAGGED or FI_MSG, for its completion.
+    pub(super) fn class(&self) -> u64 {
+        if self.tags.is_some() { sys::FI_TAGGED } else { sys::FI_MSG }
+    }
 }
 
 /// Marks descriptors, so that no other number passes for one; as a pointer it leads nowhere.
@@ -83,6 +111,8 @@ impl Ask {
             (Kind::Write, false, true) => "posts.inject_write",
             (Kind::Write, true, true) => "posts.inject_writedata",
             (Kind::Read, ..) => "posts.read",
+            (Kind::Send, _, false) if self.tag.is_some() => "posts.tsend",
+            (Kind::Send, _, true) if self.tag.is_some() => "posts.tinject",
             (Kind::Send, _, false) => "posts.send",
             (Kind::Send, _, true) => "posts.inject",
         }
@@ -96,6 +126,8 @@ impl Ask {
             (Kind::Write, false, true) => "accepted.inject_write",
             (Kind::Write, true, true) => "accepted.inject_writedata",
             (Kind::Read, ..) => "accepted.read",
+            (Kind::Send, _, false) if self.tag.is_some() => "accepted.tsend",
+            (Kind::Send, _, true) if self.tag.is_some() => "accepted.tinject",
             (Kind::Send, _, false) => "accepted.send",
             (Kind::Send, _, true) => "accepted.inject",
         }
@@ -162,6 +194,7 @@ impl Engine {
             local: ask.local,
             remote: ask.remote,
             immediate,
+            tag: ask.tag,
             source,
             print: if ask.is_injected() || ask.kind == Kind::Read {
                 None
@@ -186,25 +219,33 @@ impl Engine {
     }
 
     /// Posts a receive; a message that came before it fills it at once.
-    pub(crate) fn post_receive(&mut self, id: u64, mut local: Local, context: u64) -> Outcome {
+    pub(crate) fn post_receive(
+        &mut self,
+        id: u64,
+        mut local: Local,
+        tags: Option<Tags>,
+        context: u64,
+    ) -> Outcome {
         let nic = self.ready(id)?;
         let region = self.check_local(id, &local, sys::FI_RECV)?;
         local.shift = self.shift_of(region);
-        self.counters.count("posts.recv");
+        self.counters.count(if tags.is_some() { "posts.trecv" } else { "posts.recv" });
         self.may_post(nic)?;
         if self.endpoint(id)?.receives.len() >= self.settings.profile.receive_depth {
             self.counters.count("refused.full");
             return Err(Errno(sys::FI_EAGAIN));
         }
-        self.counters.count("accepted.recv");
+        self.counters.count(if tags.is_some() { "accepted.trecv" } else { "accepted.recv" });
         self.take_context(context, id);
         if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
             region.uses += 1;
         }
-        let receive = Receive { local, context, region };
-        match self.endpoint_mut(id)?.unexpected.pop_front() {
+        let receive = Receive { local, context, region, tags };
+        let endpoint = self.endpoint_mut(id)?;
+        let came = endpoint.unexpected.iter().position(|message| receive.takes(message.tag));
+        match came.and_then(|place| endpoint.unexpected.remove(place)) {
             Some(message) => self.fill(id, receive, message),
-            None => self.endpoint_mut(id)?.receives.push_back(receive),
+            None => endpoint.receives.push_back(receive),
         }
         Ok(())
     }
@@ -218,7 +259,7 @@ impl Engine {
         let queue = endpoint.receive_queue;
         self.counters.count("cancelled");
         self.give_context_back(context);
-        let flags = sys::FI_MSG | sys::FI_RECV;
+        let flags = receive.class() | sys::FI_RECV;
         let mut entry = super::Entry::new(id, context, flags);
         entry.error = Some((Errno(sys::FI_ECANCELED), 0));
         entry.region = receive.region;

@@ -15,6 +15,7 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     pub(crate) buffer: u64,
     pub(crate) immediate: u64,
+    pub(crate) tag: u64,
     /// The error, and how many bytes were cut off.
     pub(crate) error: Option<(Errno, u64)>,
     /// Whom it came from.
@@ -36,6 +37,7 @@ impl Entry {
             len: 0,
             buffer: 0,
             immediate: 0,
+            tag: 0,
             error: None,
             source: None,
             endpoint,

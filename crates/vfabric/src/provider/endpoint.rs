@@ -1,4 +1,5 @@
-//! Endpoints: opened, bound, enabled, named, closed. Their posts are in `messages` and `rma`.
+//! Endpoints: opened, bound, enabled, named, closed. Their posts are in `messages`, `tagged` and `rma`; what an info did not ask for
+//! is not there.
 
 use std::ffi::{c_int, c_void};
 
@@ -6,7 +7,7 @@ use libfabric_sys as sys;
 
 use super::object::Object;
 use super::table::{CollectiveOps, table};
-use super::{answer, answer_size, messages, number, rma, vector};
+use super::{answer, answer_size, messages, number, rma, tagged, vector};
 use crate::engine::{Errno, engine};
 
 table! {
@@ -22,7 +23,11 @@ table! {
 }
 
 table! {
-    fn tagged() -> sys::fi_ops_tagged {}
+    fn no_rma() -> sys::fi_ops_rma {}
+}
+
+table! {
+    fn no_tags() -> sys::fi_ops_tagged {}
 }
 
 table! {
@@ -44,6 +49,8 @@ pub(super) unsafe extern "C" fn open(
     let Some(domain) = (unsafe { Object::of(domain) }) else { return -sys::FI_EINVAL };
     // SAFETY: the user gives an info of ours, or a copy.
     let transmit = unsafe { (*info).tx_attr };
+    // SAFETY: as above.
+    let caps = unsafe { (*info).caps };
     // SAFETY: as above: null or valid.
     let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
     // SAFETY: as above.
@@ -69,8 +76,8 @@ pub(super) unsafe extern "C" fn open(
         ops: calls(),
         cm: names(),
         msg: messages::calls(),
-        rma: rma::calls(),
-        tagged: tagged(),
+        rma: if caps & sys::FI_RMA == 0 { no_rma() } else { rma::calls() },
+        tagged: if caps & sys::FI_TAGGED == 0 { no_tags() } else { tagged::calls() },
         atomic: atomics(),
         collective: collectives().cast(),
     };

@@ -14,15 +14,11 @@ use crate::profile::{Profile, Progress};
 use crate::settings::{DeviceMemory, Settings};
 
 /// What every profile can do.
-const CAPS: u64 = sys::FI_MSG
-    | sys::FI_RMA
-    | sys::FI_READ
-    | sys::FI_WRITE
-    | sys::FI_SEND
-    | sys::FI_RECV
-    | sys::FI_REMOTE_READ
-    | sys::FI_REMOTE_WRITE
-    | SECONDARY;
+const MESSAGES: u64 = sys::FI_MSG | sys::FI_TAGGED | sys::FI_SEND | sys::FI_RECV | SECONDARY;
+
+/// What those can that have one-sided access, too.
+const RMA: u64 =
+    sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
 /// What is granted unasked.
 const SECONDARY: u64 = sys::FI_SOURCE | sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
@@ -34,6 +30,10 @@ const DIRECTIONS: u64 = sys::FI_READ
     | sys::FI_RECV
     | sys::FI_REMOTE_READ
     | sys::FI_REMOTE_WRITE;
+
+fn caps_of(profile: &Profile) -> u64 {
+    if profile.rma { MESSAGES | RMA } else { MESSAGES }
+}
 
 const MR_BASIC: c_int = sys::FI_MR_BASIC.cast_signed();
 /// What FI_MR_BASIC stands for: fi_mr(3).
@@ -163,7 +163,7 @@ impl Wanted {
     /// None where the profile cannot give what is asked, or asks more than is offered.
     fn granted(&self, settings: &Settings) -> Option<Granted> {
         let profile = &settings.profile;
-        let fits = self.caps & !(CAPS | sys::FI_HMEM) == 0
+        let fits = self.caps & !(caps_of(profile) | sys::FI_HMEM) == 0
             && matches!(self.endpoint, sys::FI_EP_UNSPEC | sys::FI_EP_RDM)
             && self.max_message <= profile.max_message
             && self.immediate_bytes <= profile.immediate_bytes
@@ -175,7 +175,7 @@ impl Wanted {
             return None;
         }
         Some(Granted {
-            caps: self.granted_caps(),
+            caps: self.granted_caps(profile),
             modes: self.granted_modes(profile)?,
             threading: match self.threading {
                 sys::FI_THREAD_UNSPEC => sys::FI_THREAD_SAFE,
@@ -186,11 +186,12 @@ impl Wanted {
         })
     }
 
-    fn granted_caps(&self) -> u64 {
+    fn granted_caps(&self, profile: &Profile) -> u64 {
+        let all = caps_of(profile);
         if self.caps == 0 {
-            return CAPS;
+            return all;
         }
-        let directions = if self.caps & DIRECTIONS == 0 { DIRECTIONS } else { 0 };
+        let directions = if self.caps & DIRECTIONS == 0 { DIRECTIONS & all } else { 0 };
         self.caps | directions | SECONDARY
     }
 

@@ -82,6 +82,7 @@ unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
         peer,
         remote: Remote::default(),
         immediate,
+        tag: None,
         flags,
         context: number(context),
         silent,
@@ -97,7 +98,7 @@ unsafe fn post_receive(endpoint: *mut sys::fid_ep, local: Local, context: *mut c
         return -(sys::FI_EINVAL as isize);
     };
     let _turns = endpoint.enter("a receive");
-    answer_size(engine().post_receive(endpoint.id, local, number(context)))
+    answer_size(engine().post_receive(endpoint.id, local, None, number(context)))
 }
 
 unsafe extern "C" fn receive(

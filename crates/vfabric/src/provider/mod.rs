@@ -14,6 +14,7 @@ mod queue;
 mod region;
 mod rma;
 mod table;
+mod tagged;
 mod vector;
 
 use std::ffi::{c_int, c_void};

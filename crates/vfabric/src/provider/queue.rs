@@ -151,7 +151,7 @@ impl From<Entry> for sys::fi_cq_tagged_entry {
             len: crate::memory::bits(entry.len),
             buf: pointer(entry.buffer),
             data: entry.immediate,
-            tag: 0,
+            tag: entry.tag,
         }
     }
 }
@@ -219,7 +219,7 @@ unsafe extern "C" fn read_error(
         len: crate::memory::bits(entry.len),
         buf: pointer(entry.buffer),
         data: entry.immediate,
-        tag: 0,
+        tag: entry.tag,
         olen: crate::memory::bits(cut),
         err: code,
         prov_errno: code,

@@ -66,6 +66,7 @@ unsafe fn post(endpoint: *mut sys::fid_ep, moving: Moving) -> isize {
         peer,
         remote,
         immediate,
+        tag: None,
         flags,
         context: number(context),
         silent,

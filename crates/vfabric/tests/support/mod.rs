@@ -123,7 +123,8 @@ impl Rig {
         let hints = unsafe { (symbols.fi_dupinfo)(ptr::null()) };
         // SAFETY: it is ours alone, and whole.
         let info = unsafe { &mut *hints };
-        info.caps = sys::FI_MSG | sys::FI_RMA;
+        let rma = if settings.contains("profile=messages") { 0 } else { sys::FI_RMA };
+        info.caps = sys::FI_MSG | sys::FI_TAGGED | rma;
         info.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
         // SAFETY: as above.
         unsafe { (*info.ep_attr).type_ = sys::FI_EP_RDM };
@@ -305,13 +306,13 @@ pub(crate) struct End<'rig> {
 #[derive(Debug)]
 pub(crate) enum Polled {
     Nothing,
-    Done(sys::fi_cq_data_entry),
+    Done(sys::fi_cq_tagged_entry),
     Failed(sys::fi_cq_err_entry),
 }
 
 impl Polled {
     #[track_caller]
-    pub(crate) fn done(self) -> sys::fi_cq_data_entry {
+    pub(crate) fn done(self) -> sys::fi_cq_tagged_entry {
         match self {
             Self::Done(entry) => entry,
             other => panic!("not done: {other:?}"),
@@ -335,8 +336,11 @@ impl<'rig> End<'rig> {
         owns_domain: bool,
         entries: usize,
     ) -> Self {
-        let mut attributes =
-            sys::fi_cq_attr { size: entries, format: sys::FI_CQ_FORMAT_DATA, ..Default::default() };
+        let mut attributes = sys::fi_cq_attr {
+            size: entries,
+            format: sys::FI_CQ_FORMAT_TAGGED,
+            ..Default::default()
+        };
         let mut queue = ptr::null_mut();
         // SAFETY: the domain is open, and the places valid; so below.
         let code = unsafe {
@@ -579,6 +583,30 @@ impl<'rig> End<'rig> {
         }
     }
 
+    pub(crate) fn send_tagged(&self, from: From, peer: u64, tag: u64) -> isize {
+        let From { pointer, len, descriptor } = from;
+        // SAFETY: as above.
+        unsafe { sys::fi_tsend(self.endpoint, pointer, len, descriptor, peer, tag, context()) }
+    }
+
+    pub(crate) fn inject_tagged(&self, from: From, peer: u64, tag: u64) -> isize {
+        // SAFETY: as above.
+        unsafe { sys::fi_tinject(self.endpoint, from.pointer, from.len, peer, tag) }
+    }
+
+    pub(crate) fn receive_tagged(
+        &self,
+        into: From,
+        tag: u64,
+        ignore: u64,
+        context: *mut c_void,
+    ) -> isize {
+        let From { pointer, len, descriptor } = into;
+        let (endpoint, any) = (self.endpoint, sys::FI_ADDR_UNSPEC);
+        // SAFETY: as above.
+        unsafe { sys::fi_trecv(endpoint, pointer, len, descriptor, any, tag, ignore, context) }
+    }
+
     pub(crate) fn cancel(&self, context: *mut c_void) -> isize {
         // SAFETY: the endpoint is open.
         unsafe { sys::fi_cancel(self.endpoint, context) }
@@ -586,7 +614,7 @@ impl<'rig> End<'rig> {
 
     /// One poll.
     pub(crate) fn poll(&self) -> Polled {
-        let mut entry = sys::fi_cq_data_entry::default();
+        let mut entry = sys::fi_cq_tagged_entry::default();
         // SAFETY: the queue is open, and the place for one entry of its format valid.
         let count = unsafe { sys::fi_cq_read(self.queue, (&raw mut entry).cast(), 1) };
         if count == 1 {

@@ -1,0 +1,104 @@
+//! Messages with tags, on either rail: fi_tagged(3). They carry what one-sided writes carry where a provider has none.
+
+use libfabric_sys as sys;
+
+use super::Nic;
+use super::operations::Kind;
+use super::peers::PeerAddress;
+use super::post::{Post, buffer};
+use super::region::LocalBytes;
+use crate::error::{Call, FabricError};
+use crate::kind::RailKind;
+
+/// The tags that a receive takes: all bits but the ignored ones have to be equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tags {
+    /// The tag.
+    pub tag: u64,
+    /// Bits of it that are not compared.
+    pub ignore: u64,
+}
+
+impl Tags {
+    /// This tag alone.
+    #[must_use]
+    pub const fn only(tag: u64) -> Self {
+        Self { tag, ignore: 0 }
+    }
+
+    /// Every tag.
+    pub const ANY: Self = Self { tag: 0, ignore: u64::MAX };
+}
+
+impl Nic {
+    /// Sends `local` to a tagged receive of the peer's, on the rail of its kind. Its completion says at least that the buffer is free
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// What fi_tsend (fi_tagged(3)) returned, -FI_ENOSYS where the NIC was not opened for tagged messages; else as [`Nic::write`].
+    #[inline]
+    pub fn send_tagged<K: RailKind>(
+        &mut self,
+        local: LocalBytes<'_, K>,
+        peer: PeerAddress,
+        tag: u64,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        const CALL: Call = Call::fi_tsend;
+        let kind = if K::IS_DATA { Kind::DataSend } else { Kind::Send };
+        let Some(begun) = self.begin(CALL, kind, &local, Some(peer), token)? else {
+            return Ok(Post::Full);
+        };
+        // SAFETY: the endpoint is open, and the operation table keeps the region, its memory, the peer and the context until
+        // the operation has ended.
+        let code = unsafe {
+            sys::fi_tsend(
+                begun.endpoint.as_ptr(),
+                buffer(local.address),
+                local.len,
+                begun.descriptor,
+                begun.peer,
+                tag,
+                begun.context,
+            )
+        };
+        self.rail_mut::<K>().posts.sends += u64::from(code == 0);
+        self.begun(CALL, begun.index, code)
+    }
+
+    /// Posts `local` as room for one message with such a tag, of any peer, on the rail of its kind. It ends when that has come, or when it
+    /// is [cancelled](Nic::cancel).
+    ///
+    /// # Errors
+    ///
+    /// What fi_trecv (fi_tagged(3)) returned; else as [`Nic::send_tagged`].
+    #[inline]
+    pub fn receive_tagged<K: RailKind>(
+        &mut self,
+        local: LocalBytes<'_, K>,
+        tags: Tags,
+        token: u64,
+    ) -> Result<Post, FabricError> {
+        const CALL: Call = Call::fi_trecv;
+        let kind = if K::IS_DATA { Kind::DataReceive } else { Kind::Receive };
+        let Some(begun) = self.begin(CALL, kind, &local, None, token)? else {
+            return Ok(Post::Full);
+        };
+        // SAFETY: as in `send_tagged`.
+        let code = unsafe {
+            sys::fi_trecv(
+                begun.endpoint.as_ptr(),
+                buffer(local.address),
+                local.len,
+                begun.descriptor,
+                sys::FI_ADDR_UNSPEC,
+                tags.tag,
+                tags.ignore,
+                begun.context,
+            )
+        };
+        self.rail_mut::<K>().posts.receives += u64::from(code == 0);
+        self.begun(CALL, begun.index, code)
+    }
+}
