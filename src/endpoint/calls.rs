@@ -57,18 +57,29 @@ impl Endpoint {
             sent = self.core.submit(&mut self.hands, slot, &message, now);
         }
         match sent {
-            Ok(Submit::Inline { message, .. } | Submit::Parts { message }) => {
-                Ok(Some(self.sent(comm, slot, message)))
+            Ok(Submit::Inline { message, .. }) => {
+                Ok(Some(self.sent(comm, slot, message, true, now)))
             }
-            Ok(Submit::NotNow) => Ok(None),
+            Ok(Submit::Parts { message }) => Ok(Some(self.sent(comm, slot, message, false, now))),
+            Ok(Submit::NotNow) => {
+                self.count_wait(slot);
+                Ok(None)
+            }
             Err(error) => Err(self.refused(slot, error)),
         }
     }
 
     #[inline]
-    fn sent(&mut self, comm: Name, slot: Slot, message: MessageId) -> Name {
+    fn sent(
+        &mut self,
+        comm: Name,
+        slot: Slot,
+        message: MessageId,
+        inline: bool,
+        now: Moment,
+    ) -> Name {
         self.outstanding += 1;
-        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message));
+        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message, inline, now));
         comm.request(line)
     }
 
@@ -106,9 +117,12 @@ impl Endpoint {
             self.progress_at(now);
             posted = self.post(slot, all, how, now)?;
         }
-        let Some(first) = posted else { return Ok(None) };
+        let Some(first) = posted else {
+            self.count_wait(slot);
+            return Ok(None);
+        };
         self.outstanding += 1;
-        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.received(first));
+        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.received(first, now));
         let request = comm.request(line);
         Ok(Some(if how.optional { self.optional(request) } else { request }))
     }
@@ -219,7 +233,7 @@ impl Endpoint {
             Side::Receive => self.ask_receive(slot, line, request, now)?,
         };
         if !matches!(tested, Tested::Pending) {
-            self.reported(slot, line);
+            self.reported(slot, line, &tested, now);
         }
         Ok(tested)
     }
@@ -291,6 +305,7 @@ impl Endpoint {
                     self.warn_of_cut(slot, cut);
                 }
                 if let Some(comm) = self.comms.at_mut(slot) {
+                    comm.tally.received(carried, count);
                     comm.flushing.carried(carried);
                 }
                 Ok(match count {
@@ -305,8 +320,9 @@ impl Endpoint {
 
     /// The end of a request is told. Of the last one only when frames that a peer waits for have left: NCCL may never call again.
     #[inline]
-    fn reported(&mut self, slot: Slot, line: u16) {
+    fn reported(&mut self, slot: Slot, line: u16, tested: &Tested, now: Moment) {
         if let Some(comm) = self.comms.at_mut(slot) {
+            comm.tally.ended(line, tested, now);
             comm.ended(line);
         }
         self.outstanding -= 1;

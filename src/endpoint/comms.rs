@@ -1,9 +1,10 @@
 //! What NCCL holds of connections: comms by slot, and their requests.
 
-use proto::{ChannelId, MessageId, Slot};
+use proto::{ChannelId, MessageId, Moment, Slot};
 use proto::{Line, limits};
 
 use super::flush::Flushing;
+use super::tally::Tally;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
 
@@ -35,6 +36,7 @@ pub(super) struct Comm {
     /// That messages are cut to their receives is in the log.
     pub(super) cut_told: bool,
     pub(super) flushing: Flushing,
+    pub(super) tally: Tally,
     /// The requests that are open: a bit each, and the line that its handle carries.
     open: u64,
     lines: [u16; REQUESTS],
@@ -43,7 +45,7 @@ pub(super) struct Comm {
 }
 
 impl Comm {
-    pub(super) fn new(side: Side, channel: ChannelId) -> Self {
+    pub(super) fn new(side: Side, channel: ChannelId, tally: Tally) -> Self {
         Self {
             side,
             channel,
@@ -52,6 +54,7 @@ impl Comm {
             told: false,
             cut_told: false,
             flushing: Flushing::default(),
+            tally,
             open: 0,
             lines: [0; REQUESTS],
             serial: 0,
@@ -60,19 +63,21 @@ impl Comm {
 
     /// What the handle of a message's request carries for a line.
     #[inline]
-    pub(super) fn sent(&mut self, record: MessageId) -> u16 {
+    pub(super) fn sent(&mut self, record: MessageId, inline: bool, now: Moment) -> u16 {
+        self.tally.inline(inline);
         self.serial = self.serial.wrapping_add(1);
         let line = self.serial << 6 | u16::from(record.number());
-        self.opened(line)
+        self.opened(line, now)
     }
 
     /// The same of a receive's, or a group's.
     #[inline]
-    pub(super) fn received(&mut self, first: Line) -> u16 {
-        self.opened(low16(first.number()))
+    pub(super) fn received(&mut self, first: Line, now: Moment) -> u16 {
+        self.opened(low16(first.number()), now)
     }
 
-    fn opened(&mut self, line: u16) -> u16 {
+    fn opened(&mut self, line: u16, now: Moment) -> u16 {
+        self.tally.begun(line, now);
         let at = usize::from(line) % REQUESTS;
         self.open |= 1 << at;
         self.lines[at] = line;
@@ -212,18 +217,21 @@ const _: () = assert!(limits::MAX_GROUP <= REQUESTS);
 mod tests {
     use super::*;
 
+    const NOW: Moment = Moment::from_nanos(0);
+
     fn comm() -> Comm {
-        Comm::new(Side::Send, ChannelId(0))
+        Comm::new(Side::Send, ChannelId(0), Tally::default())
     }
 
     #[test]
     fn a_request_is_known_until_its_end_is_told() {
         let mut comm = comm();
-        let (first, second) = (comm.sent(MessageId::new(3)), comm.sent(MessageId::new(4)));
+        let (first, second) =
+            (comm.sent(MessageId::new(3), true, NOW), comm.sent(MessageId::new(4), true, NOW));
         assert!(comm.has(first) && comm.has(second));
         comm.ended(first);
         assert!(!comm.has(first) && comm.has(second));
-        let again = comm.sent(MessageId::new(3));
+        let again = comm.sent(MessageId::new(3), true, NOW);
         assert!(comm.has(again) && !comm.has(first), "of the same record, another message");
     }
 

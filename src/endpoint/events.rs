@@ -156,8 +156,10 @@ impl Hands {
         let connection = immediate.connection();
         let slot = usize::from(connection) & (Slot::COUNT - 1);
         if let Some((channel, _)) = self.seats.get(slot)
-            && let Some(rail) = self.peer(*channel).and_then(|peer| peer.data_rail(nic))
+            && let Some(peer) = self.peer(*channel)
+            && let Some(rail) = peer.data_rail(nic)
         {
+            peer.receives.part(rail, len);
             let event = flow::Event::Arrived { rail, immediate, len };
             return Some(Event::Arrived { connection, event });
         }

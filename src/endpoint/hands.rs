@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use counters::Counter;
 use fabric::{Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 use proto::channel::{Post, WriteId, Written};
@@ -159,8 +160,14 @@ impl Hands {
         let posted =
             self.nics[lane.nic].nic.write(&write, immediate.map(proto::Immediate::bits), token);
         match posted {
-            Ok(Posted::Accepted) => Some(Ok(())),
-            Ok(Posted::Again | Posted::Full) => None,
+            Ok(Posted::Accepted) => {
+                self.channels[channel.0 as usize].sends.part(rail, len as u64);
+                Some(Ok(()))
+            }
+            Ok(Posted::Again | Posted::Full) => {
+                self.channels[channel.0 as usize].sends.on_rail(rail, Counter::Refused);
+                None
+            }
             Err(error) => Some(Err(Cause::NotPosted(error))),
         }
     }
@@ -440,6 +447,11 @@ impl Hands {
         let rail = Label::of(&self.nics[nic].label);
         if let Some(peer) = self.peer_mut(channel) {
             peer.failed(Cause::Completion { operation, rail, failed: error.into() });
+            if operation == Operation::Data
+                && let Some(rail) = peer.data_rail(nic)
+            {
+                peer.sends.on_rail(rail, Counter::Failed);
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ mod regions;
 mod release;
 mod setup;
 pub(crate) mod slots;
+mod tally;
 pub(crate) mod tenants;
 
 use std::collections::VecDeque;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fabric::PeerAddress;
 use proto::{ChannelId, Epoch, Moment};
 
+use super::tally::Rows;
 use crate::endpoint::identity as peer;
 use crate::error::{Cause, Error};
 use crate::label::Label;
@@ -25,6 +26,9 @@ pub(super) struct Peer {
     pub(super) data: Box<[Lane]>,
     pub(super) control: Box<[Lane]>,
     pub(super) name: peer::Peer,
+    /// What goes to it and comes from it, counted.
+    pub(super) sends: Rows,
+    pub(super) receives: Rows,
     /// The epoch that was posted last.
     pub(super) epoch: Epoch,
     /// What the fabric said first of a failed operation to this peer.
@@ -47,6 +51,8 @@ impl Peer {
             data,
             control,
             name,
+            sends: Rows::default(),
+            receives: Rows::default(),
             epoch: Epoch(0),
             first_failure: None,
             refused_since: None,

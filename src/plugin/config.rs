@@ -105,7 +105,9 @@ settings! {
     cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
     /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for; a larger value says the same.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", Takes::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
-    /// Where each process writes its counters when the plugin is finalized: text, one counter per line. `%p` stands for the process id, `%h` for the host name.
+    /// Whether each process shows its counters in a page of shared memory (`/dev/shm`, its owner's alone), which `ironrail top` and `ironrail stats` read.
+    stats_page: bool = "STATS_PAGE", Takes::Switch, "1", shared false;
+    /// Where each process writes its counters as its endpoints close: JSON. `%p` stands for the process id, `%h` for the host name.
     stats_file: Option<PathBuf> = "STATS_FILE", Takes::Path, "", shared false;
     /// The name of the job. Peers of a job with another name get no answer: connect waits for its time-out.
     job: String = "JOB", Takes::Text, "", shared false;

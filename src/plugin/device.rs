@@ -46,7 +46,7 @@ impl Device {
     }
 
     /// What its endpoints need to know of it.
-    pub(super) fn facts(&self) -> types::Device {
+    pub(super) fn facts(&self, number: usize) -> types::Device {
         let gpu_access = match &self.plan.gpu_memory {
             GpuMemory::Direct { dmabuf } => GpuAccess::Direct { dmabuf: *dmabuf },
             GpuMemory::ByHost(obstacle) => {
@@ -56,6 +56,7 @@ impl Device {
         let info = self.plan.rails.first().map(|rail| &rail.info);
         let none = fabric::Version::new(0, 0);
         types::Device {
+            number: u16::try_from(number).unwrap_or(u16::MAX),
             label: self.label(),
             host: self.host.clone(),
             provider: info.map_or("", |info| info.provider()).to_owned(),

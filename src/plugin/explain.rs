@@ -36,7 +36,7 @@ fn protocols(plugin: &'static Plugin) -> Option<&'static str> {
 fn device(known: &Known) -> Object {
     let (device, told) = (&known.device, &known.properties);
     let plan = &device.plan;
-    let facts = device.facts();
+    let facts = device.facts(known.number);
     let found = facts.probed.capabilities();
     let probed = found.map(|found| capabilities(&found).end());
     Object::new()

@@ -33,6 +33,7 @@ use crate::endpoint::close::Report;
 use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
 use crate::handle::{Handle, Name};
+use crate::types::counts;
 use crate::types::{Buffer, HANDLE_BYTES, Tested, UserMemory};
 
 pub(crate) use config::{Config, PREFIX};
@@ -354,7 +355,7 @@ fn on_device<R, E: From<Error>>(
         let open = || {
             fault::point("open");
             let (nics, capabilities) = opening::open_in_class(known, class)?;
-            let (facts, settings) = (known.facts(), known.settings.of_endpoints());
+            let (facts, settings) = (known.facts(number_of_device), known.settings.of_endpoints());
             Endpoint::open(number, facts, settings, nics, capabilities).map(Box::new)
         };
         catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
@@ -410,6 +411,7 @@ impl Plugin {
             [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
         log::info!("Initializing Ironrail {version} ({target}, {profile})");
         environment::prepare(&config);
+        counts::show(&device::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);

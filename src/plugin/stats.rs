@@ -1,13 +1,23 @@
-//! What the process's rails have carried, summed as endpoints close, and written where a setting says.
+//! What the process has carried, summed as endpoints close, and written where a setting says.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
+use counters::{BUCKETS, Counter, Kind, Row, bucket_upper_nanos};
 use fabric::{Lock, Posts};
 
 use super::config::Config;
 use super::device::host_name;
+use super::json::{Object, array};
 use crate::endpoint::close::{RailReport, Report};
 use crate::endpoint::counters::Counters;
+use crate::types::counts;
+
+/// Changes whenever a reader of the file would have to.
+const FORMAT: u32 = 1;
 
 #[derive(Debug)]
 struct Totals {
@@ -27,10 +37,20 @@ pub(super) fn add(config: &Config, report: &Report) {
         return;
     }
     if let Some(path) = config.stats_path(std::process::id(), &host_name())
-        && let Err(error) = std::fs::write(&path, totals.text())
+        && let Err(error) = write(&path, &totals.json(&counts::all()))
     {
         log::warn!("IRONRAIL_STATS_FILE: {} cannot be written: {error}", path.display());
     }
+}
+
+/// A file of the user's own choice. What is no file of its owner's alone, as a link in a folder of everybody's, is not followed.
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let mut file = options.open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.write_all(b"\n")
 }
 
 impl Totals {
@@ -54,31 +74,66 @@ impl Totals {
         self.counters.add(&report.counters);
     }
 
-    /// A line per rail: its index, its name, then pairs of a counter and its value. A line per counter of drops.
-    fn text(&self) -> String {
-        let mut text = String::new();
-        for ((index, label), rail) in &self.rails {
+    fn json(&self, rows: &[Row]) -> String {
+        let rail = |((index, label), rail): (&(usize, String), &RailReport)| {
             let RailReport { bytes, writes, refused, data, control, .. } = rail;
-            let label = label.replace(' ', "/");
-            text.push_str(&format!(
-                "rail {index} {label} data_bytes {bytes} data_operations {writes} refused {refused}"
-            ));
-            for (side, posts) in [("data", data), ("control", control)] {
-                for (kind, count) in posts.named() {
-                    text.push_str(&format!(" {side}_{kind} {count}"));
-                }
-            }
-            text.push('\n');
-        }
-        for (name, value) in self.counters.named() {
-            text.push_str(&format!("counter {name} {value}\n"));
-        }
-        text
+            let posts = |posts: &Posts| {
+                let named = posts.named().into_iter();
+                named.fold(Object::new(), |all, (kind, count)| all.number(kind, count)).end()
+            };
+            Object::new()
+                .number("index", *index as u64)
+                .text("name", label.replace(' ', "/"))
+                .number("data_bytes", *bytes)
+                .number("data_operations", *writes)
+                .number("refused", *refused)
+                .raw("data", &posts(data))
+                .raw("control", &posts(control))
+                .end()
+        };
+        let named = self.counters.named().into_iter();
+        let counters = named.fold(Object::new(), |all, (name, value)| all.number(name, value));
+        let of = |kind| array(rows.iter().filter(|row| row.key.kind == kind).map(row_json));
+        Object::new()
+            .number("format", FORMAT)
+            .text("version", env!("CARGO_PKG_VERSION"))
+            .text("host", host_name())
+            .number("process", std::process::id())
+            .raw("rails", &array(self.rails.iter().map(rail)))
+            .raw("messages", &of(Kind::Messages))
+            .raw("parts", &of(Kind::Rail))
+            .raw("counters", &counters.end())
+            .end()
     }
+}
+
+/// A row: its key, its counters, and those buckets of its histogram that are not empty, by their ends in nanoseconds.
+fn row_json(row: &Row) -> String {
+    let key = &row.key;
+    let mut object = Object::new()
+        .number("device", key.device)
+        .text("direction", key.direction.name())
+        .text("peer", &key.peer)
+        .text("name", &key.name);
+    if key.kind == Kind::Rail {
+        object = object.number("rail", key.rail);
+    }
+    for counter in Counter::ALL {
+        object = object.number(counter.name(), row.get(*counter));
+    }
+    let filled = (0..BUCKETS).filter(|bucket| row.latency[*bucket] > 0);
+    let latency = filled.map(|bucket| {
+        let end =
+            bucket_upper_nanos(bucket).map_or_else(|| "null".to_owned(), |end| end.to_string());
+        format!("[{end},{}]", row.latency[bucket])
+    });
+    object.raw("latency", &array(latency)).end()
 }
 
 #[cfg(test)]
 mod tests {
+    use counters::{Direction, Key};
+
     use super::*;
 
     #[test]
@@ -100,16 +155,33 @@ mod tests {
         };
         totals.add(&report);
         totals.add(&report);
-        let text = totals.text();
-        let posts = "data_writes 6 data_injected_writes 8 data_sends 0 data_injected_sends 0 data_reads 10 data_receives 0 \
-             control_writes 12 control_injected_writes 8 control_sends 14 control_injected_sends 16 control_reads 10 \
-             control_receives 18";
+        let text = totals.json(&[]);
+        let posts = "\"data\":{\"writes\":6,\"injected_writes\":8,\"sends\":0,\"injected_sends\":0,\"reads\":10,\"receives\":0},\
+             \"control\":{\"writes\":12,\"injected_writes\":8,\"sends\":14,\"injected_sends\":16,\"reads\":10,\"receives\":18}";
         for (rail, bytes) in [(0, 20), (1, 10)] {
-            let line = format!(
-                "rail {rail} net/lo data_bytes {bytes} data_operations 4 refused 2 {posts}\n"
+            let object = format!(
+                "{{\"index\":{rail},\"name\":\"net/lo\",\"data_bytes\":{bytes},\"data_operations\":4,\"refused\":2,{posts}}}"
             );
-            assert!(text.contains(&line), "{text}");
+            assert!(text.contains(&object), "{text}");
         }
-        assert!(text.contains("counter garbage_messages 0\n"), "{text}");
+        assert!(text.contains("\"garbage_messages\":0"), "{text}");
+    }
+
+    #[test]
+    fn a_row_has_its_key_its_counters_and_the_buckets_that_are_filled() {
+        let key = Key {
+            kind: Kind::Rail,
+            direction: Direction::Receive,
+            device: 2,
+            rail: 3,
+            peer: "host:9".to_owned(),
+            name: "net eth0".to_owned(),
+        };
+        let mut row = Row::new(key);
+        (row.latency[0], row.latency[31]) = (4, 1);
+        let text = row_json(&row);
+        let begin = "{\"device\":2,\"direction\":\"receive\",\"peer\":\"host:9\",\"name\":\"net eth0\",\"rail\":3,\"messages\":0,";
+        assert!(text.starts_with(begin), "{text}");
+        assert!(text.ends_with("\"latency\":[[256,4],[null,1]]}"), "{text}");
     }
 }

@@ -11,6 +11,8 @@ use crate::label::Label;
 /// What does not change while a device is open.
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
+    /// The number that it has in the process.
+    pub(crate) number: u16,
     /// The name by which peers and logs know it.
     pub(crate) label: Label,
     /// The name of this host, for peers' logs.

@@ -1,5 +1,6 @@
 //! What all layers share: what NCCL's calls are made of, and what an endpoint is handed of settings and of its device.
 
+pub(crate) mod counts;
 mod device;
 mod settings;
 

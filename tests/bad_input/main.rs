@@ -84,6 +84,7 @@ fn stats_file(name: &str) -> PathBuf {
 /// What a play has counted.
 fn counter(file: &Path, name: &str) -> u64 {
     let text = fs::read_to_string(file).expect("the play wrote its counters");
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("counter {name} ")));
-    line.unwrap_or_else(|| panic!("no counter {name} in\n{text}")).parse().expect("a number")
+    let counted: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");
+    let counted = counted["counters"][name].as_u64();
+    counted.unwrap_or_else(|| panic!("no counter {name} in\n{text}"))
 }

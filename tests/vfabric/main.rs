@@ -7,6 +7,7 @@ mod census;
 mod classes;
 mod closing;
 mod connecting;
+mod counted;
 mod fabric;
 mod flush;
 mod fused;
@@ -141,8 +142,8 @@ fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
         Fabric::client(profile, 12, &settings).is_clean();
         let text = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
         std::fs::remove_file(&stats).expect("it is a file");
-        let counted = text.lines().find_map(|line| line.strip_prefix("counter early_receives "));
-        let counted: u64 = counted.expect("it is counted").parse().expect("a number");
+        let counted: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");
+        let counted = counted["counters"]["early_receives"].as_u64().expect("it is counted");
         assert_eq!(counted > 0, early, "{profile}: {counted}");
     }
 }
@@ -168,18 +169,17 @@ fn the_plugin_counts_the_posts_that_the_fabric_accepted() {
             report.is_clean();
             let text = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
             std::fs::remove_file(&stats).expect("it is a file");
-            let counted = |name: &str| -> u64 {
-                let rails = text.lines().filter(|line| line.starts_with("rail "));
+            let json: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");
+            let rails = json["rails"].as_array().expect("a list of rails");
+            let counted = |side: &str, kind: &str| -> u64 {
                 rails
-                    .map(|line| {
-                        let mut words = line.split(' ').skip_while(|word| *word != name).skip(1);
-                        words.next().expect("each kind is named").parse::<u64>().expect("a number")
-                    })
+                    .iter()
+                    .map(|rail| rail[side][kind].as_u64().expect("each kind is named"))
                     .sum()
             };
             let mut all = 0;
             for (kind, names) in kinds {
-                let ours = counted(&format!("data_{kind}")) + counted(&format!("control_{kind}"));
+                let ours = counted("data", kind) + counted("control", kind);
                 let accepted = |name: &&str| report.number(&format!("counter accepted.{name}"));
                 let theirs: u64 = names.iter().map(accepted).sum();
                 assert_eq!(ours, theirs, "{profile}, {eagain}, {kind}: {text}{report:#?}");

@@ -77,7 +77,7 @@ pub use nic::{
     Write,
 };
 pub use options::{EndpointOption, OptionName, OptionValue};
-pub use pages::{Pages, page_bytes};
+pub use pages::{Pages, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
 pub use query::Query;
 pub use ring::{CACHE_LINE_WORDS, Place, Ring};

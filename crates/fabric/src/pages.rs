@@ -3,8 +3,10 @@
 //! Nobody gets a reference into it, since peers change it at any time. Words are read and written as atomics, bytes through copies
 //! that are atomic word by word: what a peer is writing is seen half, never as undefined behaviour.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -43,6 +45,38 @@ impl Pages {
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        Self::mapped(base, len)
+    }
+
+    /// Maps a new file, `len` bytes of zeros in whole pages, for others to read as well: all of its blocks are there from now on, so
+    /// that no store finds the file system full. The file is locked (flock(2), shared) as long as it, or a copy of its descriptor, is
+    /// open: who can lock it alone knows that its writer has ended.
+    ///
+    /// # Errors
+    ///
+    /// What posix_fallocate(3), flock(2), mmap(2) or madvise(2) returned; -FI_EINVAL for a length beyond the address space.
+    pub fn share(file: &File, len: usize) -> Result<Self, FabricError> {
+        let beyond = FabricError::new(Call::mmap, sys::FI_EINVAL);
+        let len = len.max(1).checked_next_multiple_of(page_bytes()).ok_or(beyond)?;
+        let bytes = libc::off_t::try_from(len).map_err(|_| beyond)?;
+        let descriptor = file.as_raw_fd();
+        // SAFETY: an open descriptor, which the file owns.
+        if unsafe { libc::flock(descriptor, libc::LOCK_SH | libc::LOCK_NB) } != 0 {
+            return Err(refused(Call::flock));
+        }
+        // SAFETY: as above.
+        let code = unsafe { libc::posix_fallocate(descriptor, 0, bytes) };
+        if code != 0 {
+            return Err(FabricError::new(Call::posix_fallocate, code));
+        }
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping touches nothing that exists.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, descriptor, 0) };
+        Self::mapped(base, len)
+    }
+
+    /// What mmap(2) answered.
+    fn mapped(base: *mut c_void, len: usize) -> Result<Self, FabricError> {
         if base == libc::MAP_FAILED {
             return Err(refused(Call::mmap));
         }
@@ -108,6 +142,17 @@ impl Pages {
     #[inline]
     pub fn store_relaxed(&self, word: usize, value: u64) {
         self.word(word).store(value, Ordering::Relaxed);
+    }
+
+    /// Adds to a word that has no other writer meanwhile. Readers see the old value or the new one.
+    ///
+    /// # Panics
+    ///
+    /// Beyond the pages.
+    #[inline]
+    pub fn add_relaxed(&self, word: usize, more: u64) {
+        let word = self.word(word);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     }
 
     /// Copies `bytes` to `offset`, given in bytes.
@@ -281,6 +326,18 @@ pub fn page_bytes() -> usize {
     // SAFETY: sysconf has no preconditions.
     let answer = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(answer).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
+}
+
+/// The effective user of this process.
+pub fn user_id() -> u32 {
+    // SAFETY: geteuid has no preconditions, and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether nobody holds a lock on an open file: the writer of [`Pages::share`] has ended, and all that inherited its descriptor.
+pub fn is_unlocked(file: &File) -> bool {
+    // SAFETY: an open descriptor, which the file owns; closing it gives the lock back.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
 /// No system has smaller pages than 4096 bytes.

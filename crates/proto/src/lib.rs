@@ -41,6 +41,7 @@ pub mod receive;
 pub mod send;
 pub mod setup;
 pub mod split;
+pub mod stall;
 pub mod terms;
 pub mod unadvertised;
 pub mod window;

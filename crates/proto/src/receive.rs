@@ -14,6 +14,7 @@ mod arrivals;
 mod ending;
 mod inline;
 mod posting;
+mod sight;
 mod slot;
 
 use crate::line::Line;

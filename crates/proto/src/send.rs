@@ -16,6 +16,7 @@ mod ending;
 mod matching;
 mod parts;
 mod record;
+mod sight;
 mod submit;
 
 use crate::capabilities::ImmediateWidth;
@@ -32,6 +33,7 @@ use super::fault::{Breach, Fault, Violation};
 use super::frame::{Fin, FinStatus, Frame, Lines};
 use super::ids::Name;
 use super::message::{Cut, MessageId, Source};
+use super::stall::Want;
 use super::terms::Terms;
 use super::unadvertised::Unadvertised;
 use super::window::RECORDS;
@@ -82,6 +84,8 @@ pub struct SendFlow {
     refused: Option<Refused>,
     /// The last call of `isend` had to be refused: its caller waits, for an advert or for credit.
     refused_caller: bool,
+    /// What it waits for.
+    refused_for: Want,
     cut: Option<Cut>,
     ending: Ending,
     /// The answer to a WITHDRAW, until it leaves.
@@ -139,6 +143,7 @@ impl SendFlow {
             fault: None,
             refused: None,
             refused_caller: false,
+            refused_for: Want::Nothing,
             cut: None,
             ending: Ending::default(),
             answer: None,

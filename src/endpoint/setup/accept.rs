@@ -148,7 +148,8 @@ impl Endpoint {
         // Some providers send what is posted with a later poll, and NCCL may make none before its peer has connected.
         self.needs_keeper = self.core.owes();
         let (channel, _) = self.hands.seats[slot.index()];
-        let generation = self.comms.put(slot, Comm::new(Side::Receive, channel));
+        let tally = self.tally(channel, Side::Receive);
+        let generation = self.comms.put(slot, Comm::new(Side::Receive, channel, tally));
         Ok(Some(Handle::new(HandleKind::Receiver, self.number, generation, slot.number(), 0)))
     }
 

@@ -7,6 +7,7 @@ use proto::{ChannelId, Generation, Moment, Slot};
 use super::super::Endpoint;
 use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::prove::{drawn, of_job};
+use super::super::tally::Tally;
 use crate::error::{Cause, Noun, Result, SetupError, Table};
 use crate::handle::{Handle, HandleKind};
 use crate::types::HANDLE_BYTES;
@@ -133,7 +134,8 @@ impl Endpoint {
             Answer::Opened => {}
         }
         self.connects.remove(at.0, at.1);
-        let generation = self.comms.put(slot, Comm::new(Side::Send, channel));
+        let tally = self.tally(channel, Side::Send);
+        let generation = self.comms.put(slot, Comm::new(Side::Send, channel, tally));
         let comm = Handle::new(HandleKind::Sender, self.number, generation, slot.number(), 0);
         self.tenants.made(comm);
         Ok(Some(comm))
@@ -150,7 +152,7 @@ impl Endpoint {
     /// A connection that NCCL never had, or has no more, is closed.
     pub(super) fn discard(&mut self, slot: Slot, side: Side) {
         let (channel, _) = self.hands.seats[slot.index()];
-        let mut comm = Comm::new(side, channel);
+        let mut comm = Comm::new(side, channel, Tally::default());
         comm.is_closing = true;
         self.comms.put(slot, comm);
         self.closing.begin(1);

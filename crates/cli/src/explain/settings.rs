@@ -139,6 +139,7 @@ const DEPENDS: &[(&str, &str)] = &[
     ("DEVICE_MEMORY", "NCCL asks for it by NCCL_NET_GDR_LEVEL and NCCL_DMABUF_ENABLE"),
     ("CONNECT_TIMEOUT_MS", "the framework's own timeout may end the job before"),
     ("LOG_LEVEL", "NCCL_DEBUG filters it again: without NCCL_DEBUG nothing is printed"),
+    ("STATS_PAGE", "a file of 512 KiB in /dev/shm per process, while it has connections"),
     ("STATS_FILE", "written when endpoints close: a killed process leaves what was written before"),
     ("BUNDLE_MAX_SIZE", "it works where the provider goes over sockets"),
 ];

@@ -1,7 +1,7 @@
 //! Bytes per rail, and posts, from the files that the plugin leaves when `IRONRAIL_STATS_FILE` asks for them.
 //!
-//! One file per process, for which the path has a `%p` that the plugin replaces by its process id, one line per rail: `rail <index> <name>` and pairs of a word
-//! and a number. Words that are not known are left alone. The virtual fabric's report counts posts, too.
+//! One file per process, for which the path has a `%p` that the plugin replaces by its process id: JSON (docs/counters.md). Names that
+//! are not known are left alone. The virtual fabric's report counts posts, too, a line each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::writes::{Counter, Ledger, Posts};
 
@@ -100,6 +100,24 @@ fn sum(directory: &Path) -> io::Result<Found> {
     Ok(sums.found())
 }
 
+/// A plugin's file, as far as it is read here.
+#[derive(Debug, Deserialize)]
+struct File {
+    rails: Vec<FileRail>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FileRail {
+    index: u32,
+    name: String,
+    data_bytes: u64,
+    data_operations: u64,
+    /// Posts by kind.
+    data: BTreeMap<String, u64>,
+    control: BTreeMap<String, u64>,
+}
+
 #[derive(Debug, Default)]
 struct Sums {
     /// Bytes and operations.
@@ -114,36 +132,29 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, text: &str) {
+        // A plugin that was killed while it wrote leaves half a file.
+        if let Ok(File { rails }) = serde_json::from_str(text) {
+            rails.into_iter().for_each(|rail| self.rail(rail));
+            return;
+        }
         for line in text.lines() {
             let mut words = line.split_whitespace();
-            match (words.next(), words.next(), words.next()) {
-                (Some("rail"), Some(index), Some(name)) => {
-                    if let Ok(index) = index.parse() {
-                        self.rail((index, name.to_owned()), words);
-                    }
-                }
-                (Some("counter"), Some(name), Some(value)) => self.counter(name, value),
-                _ => {}
+            if let (Some("counter"), Some(name), Some(value)) =
+                (words.next(), words.next(), words.next())
+            {
+                self.counter(name, value);
             }
         }
     }
 
-    fn rail<'a>(&mut self, rail: (u32, String), mut words: impl Iterator<Item = &'a str>) {
+    fn rail(&mut self, rail: FileRail) {
         let Self { rails, data, control, by_plugin, .. } = self;
-        let sums = rails.entry(rail).or_default();
-        while let (Some(word), Some(value)) = (words.next(), words.next()) {
-            let value: u64 = value.parse().unwrap_or(0);
-            match word {
-                "data_bytes" => sums.0 += value,
-                "data_operations" => sums.1 += value,
-                _ => {
-                    let known =
-                        word.strip_prefix("data_").is_some_and(|kind| data.add(kind, value))
-                            || word
-                                .strip_prefix("control_")
-                                .is_some_and(|kind| control.add(kind, value));
-                    *by_plugin |= known;
-                }
+        let sums = rails.entry((rail.index, rail.name)).or_default();
+        sums.0 += rail.data_bytes;
+        sums.1 += rail.data_operations;
+        for (sums, posts) in [(data, rail.data), (control, rail.control)] {
+            for (kind, value) in posts {
+                *by_plugin |= sums.add(&kind, value);
             }
         }
     }
@@ -190,9 +201,10 @@ mod tests {
     #[test]
     fn the_files_of_all_ranks_are_summed_by_rail() {
         let files = Files::new().unwrap();
-        let line = "rail 0 127.0.0.1 data_bytes 30 data_operations 3 control_bytes 9\nrail 1 127.0.0.2 data_bytes 10\nnoise\n";
-        fs::write(files.base().with_extension("7"), line).unwrap();
-        fs::write(files.base().with_extension("8"), line).unwrap();
+        let text = r#"{"rails": [{"index": 0, "name": "127.0.0.1", "data_bytes": 30, "data_operations": 3, "control_bytes": 9},
+            {"index": 1, "name": "127.0.0.2", "data_bytes": 10}], "noise": {}}"#;
+        fs::write(files.base().with_extension("7"), text).unwrap();
+        fs::write(files.base().with_extension("8"), text).unwrap();
         let Found { rails, ledgers } = files.sum();
         assert_eq!(rails.len(), 2);
         assert_eq!(
@@ -212,10 +224,11 @@ mod tests {
     #[test]
     fn posts_are_those_of_the_plugin_and_apart_those_of_the_virtual_fabric() {
         let files = Files::new().unwrap();
-        let line = "rail 0 a data_bytes 1 data_writes 2 control_sends 3 control_receives 99\nrail 1 b data_writes 5\n\
-             counter garbage_messages 4\n";
-        fs::write(files.base().with_extension("7"), line).unwrap();
-        fs::write(files.base().with_extension("8"), line).unwrap();
+        let text = r#"{"rails": [
+            {"index": 0, "name": "a", "data_bytes": 1, "data": {"writes": 2}, "control": {"sends": 3, "receives": 99}},
+            {"index": 1, "name": "b", "data": {"writes": 5}}], "counters": {"garbage_messages": 4}}"#;
+        fs::write(files.base().with_extension("7"), text).unwrap();
+        fs::write(files.base().with_extension("8"), text).unwrap();
         let report = "process x\ncounter accepted.write 6\ncounter accepted.writedata 70\ncounter posts.write 800\n\
              counter accepted.inject 9\ncounter accepted.recv 10\n";
         fs::write(files.fabric(), report).unwrap();

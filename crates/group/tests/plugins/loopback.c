@@ -99,8 +99,9 @@ static void write_stats(void) {
   snprintf(path, sizeof path, "%s.%d", base, (int)getpid());
   FILE *file = fopen(path, "w");
   if (!file) return;
-  fprintf(file, "rail 0 lo data_bytes %lu data_operations %lu data_sends %lu\n", bytes_sent, messages_sent,
-          messages_sent);
+  fprintf(file,
+          "{\"rails\":[{\"index\":0,\"name\":\"lo\",\"data_bytes\":%lu,\"data_operations\":%lu,\"data\":{\"sends\":%lu}}]}\n",
+          bytes_sent, messages_sent, messages_sent);
   fclose(file);
 }
 

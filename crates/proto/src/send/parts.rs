@@ -62,7 +62,7 @@ impl SendFlow {
 
     /// The rail of a part.
     #[inline]
-    fn rail(&self, at: usize, part: u8) -> u8 {
+    pub(super) fn rail(&self, at: usize, part: u8) -> u8 {
         if self.rails.is_empty() {
             return 0;
         }

@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::frame::{INLINE_WORDS, Inline};
 use crate::line::Line;
 use crate::message::{Cut, MessageId, Source};
+use crate::stall::Want;
 use crate::terms::InlineLimits;
 use crate::unadvertised::Sent;
 use crate::window::{RECORDS, bit};
@@ -26,12 +27,13 @@ impl SendFlow {
             return Err(fault);
         }
         if self.free == 0 {
+            self.refused_for = Want::Room;
             return Ok(Submit::NotNow);
         }
         let submit = match self.find(message.tag)? {
             Found::Line(line) => self.submit_to(line, message, words, account),
             Found::Unadvertised => Ok(self.submit_unadvertised(message, words, account)),
-            Found::Nothing => Ok(Submit::NotNow),
+            Found::Nothing => Ok(self.not_now(Want::Receive)),
         };
         self.refused_caller = submit == Ok(Submit::NotNow);
         submit
@@ -56,7 +58,7 @@ impl SendFlow {
         if message.host && advert.host && InlineLimits::admit(self.terms.inline.host, len) {
             let frame = self.inline_frame(line, true, message.tag, len);
             if INLINE_WORDS + frame.payload_words() > words {
-                return Ok(Submit::NotNow);
+                return Ok(self.not_now(Want::Room));
             }
             self.written &= !bit(line);
             self.take_line(line, account);
@@ -87,17 +89,19 @@ impl SendFlow {
         account: &mut Account,
     ) -> Submit {
         if !message.host || !InlineLimits::admit(self.terms.inline.unadvertised, message.len) {
-            return Submit::NotNow;
+            return self.not_now(Want::Receive);
         }
         let number = self.next_number();
         let frame = self.inline_frame(number, false, message.tag, message.len);
         let cost = credit::cost(frame.len);
         let (messages, used) = (self.unadvertised.len(), self.unadvertised.cost());
-        if INLINE_WORDS + frame.payload_words() > words
-            || !credit::fits(cost, messages, used, account.sent)
+        if INLINE_WORDS + frame.payload_words() > words {
+            return self.not_now(Want::Room);
+        }
+        if !credit::fits(cost, messages, used, account.sent)
             || !self.unadvertised.push(Sent { base: self.first, tag: message.tag, len: frame.len })
         {
-            return Submit::NotNow;
+            return self.not_now(Want::Credit);
         }
         account.sent += cost;
         if !self.terms.grouped {
@@ -106,6 +110,13 @@ impl SendFlow {
         }
         let message = self.record(message.source, number, message.len, State::Inline);
         Submit::Inline { message, frame }
+    }
+
+    /// The caller is to try again.
+    #[cold]
+    fn not_now(&mut self, want: Want) -> Submit {
+        self.refused_for = want;
+        Submit::NotNow
     }
 
     /// The number of the next message without an advert; with single receives that is its line.

@@ -1,0 +1,26 @@
+//! What a receiver waits for: see [`Want`].
+
+use super::ReceiveFlow;
+use super::slot::State;
+use crate::stall::{Sight, Want};
+use crate::window::WINDOW;
+
+impl ReceiveFlow {
+    /// How far it is, and what it waits for: by the oldest receive that is not complete.
+    pub fn sight(&self) -> Sight {
+        let want = match self.slot(self.done).state {
+            _ if self.done == self.next => Want::Nothing,
+            // Its advert has not left, and a message may need it.
+            State::Posted if !self.advertised.is_after(self.done) => Want::Room,
+            State::Posted => Want::Message,
+            State::Filling { .. } => Want::Data { rail: None },
+            State::Copying(_) | State::Free | State::Complete { .. } => Want::Nothing,
+        };
+        Sight { want, begun: self.next.number(), done: self.done.number() }
+    }
+
+    /// Whether the window has room for another receive.
+    pub fn has_room(&self) -> bool {
+        self.next.distance(self.oldest()) < WINDOW
+    }
+}

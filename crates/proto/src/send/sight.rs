@@ -1,0 +1,47 @@
+//! What a sender waits for: see [`Want`].
+
+use super::SendFlow;
+use super::record::State;
+use crate::bits::low8;
+use crate::stall::{Sight, Want};
+use crate::window::RECORDS;
+
+impl SendFlow {
+    /// How far it is, and what it waits for: by its oldest message, then by the caller that it had to refuse.
+    pub fn sight(&self) -> Sight {
+        let want = self.wanted();
+        Sight { want, begun: self.first.number(), done: self.peer_done.number() }
+    }
+
+    fn wanted(&self) -> Want {
+        let used = (0..RECORDS).filter(|at| self.records[*at].state != State::Free);
+        let age = |at: &usize| self.first.distance(self.records[*at].line).cast_signed();
+        let wants = used.map(|at| (age(&at), self.wanted_by(at)));
+        let oldest = wants.filter(|(_, want)| *want != Want::Nothing).max_by_key(|(age, _)| *age);
+        match oldest {
+            Some((_, want)) => want,
+            None if self.refused_caller => self.refused_for,
+            None => Want::Nothing,
+        }
+    }
+
+    fn wanted_by(&self, at: usize) -> Want {
+        let record = &self.records[at];
+        match record.state {
+            State::Free | State::Left => Want::Nothing,
+            State::Inline | State::FinOwed => Want::Room,
+            State::Writing(writing) => {
+                let part = low8(u64::from(writing.completed.trailing_ones()));
+                let part = part.min(writing.parts.saturating_sub(1));
+                Want::Data { rail: Some(self.rail(at, part)) }
+            }
+            State::Landed { .. } if self.is_done(record) => Want::Nothing,
+            State::Landed { .. } => Want::Done,
+        }
+    }
+
+    /// What the last call of `isend` that was refused had to wait for.
+    pub fn refused_for(&self) -> Want {
+        self.refused_for
+    }
+}

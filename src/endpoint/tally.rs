@@ -1,0 +1,163 @@
+//! What connections count: messages by comm, parts by lane. All of it goes into rows of `types::counts`.
+
+use counters::{Counter, Direction, Key, Kind};
+use proto::stall::Want;
+use proto::{ChannelId, Flow, Moment, Slot};
+
+use super::Endpoint;
+use super::comms::Side;
+use crate::types::Tested;
+use crate::types::counts::{Owned, Row};
+
+/// One request of so many has its latency measured.
+const SAMPLED: u16 = 16;
+
+/// A comm's own part of the counting.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    row: Option<Row>,
+    /// The request whose latency is measured, if any, and when it began.
+    sampled: Option<(u16, Moment)>,
+    /// Requests begun.
+    begun: u16,
+}
+
+impl Tally {
+    pub(super) fn new(row: Option<Row>) -> Self {
+        Self { row, ..Self::default() }
+    }
+
+    #[inline]
+    pub(super) fn begun(&mut self, line: u16, now: Moment) {
+        if self.begun.is_multiple_of(SAMPLED) {
+            self.sampled = Some((line, now));
+        }
+        self.begun = self.begun.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(super) fn one(&self, counter: Counter) {
+        if let Some(row) = &self.row {
+            row.one(counter);
+        }
+    }
+
+    #[inline]
+    pub(super) fn inline(&self, inline: bool) {
+        if inline {
+            self.one(Counter::Inline);
+        }
+    }
+
+    /// Receives have ended, so many together: what no rail has carried came in packets.
+    #[inline]
+    pub(super) fn received(&self, carried: u16, count: u32) {
+        if carried == 0
+            && let Some(row) = &self.row
+        {
+            row.add(Counter::Inline, count.into());
+        }
+    }
+
+    /// NCCL is told the end of a request.
+    #[inline]
+    pub(super) fn ended(&mut self, line: u16, tested: &Tested, now: Moment) {
+        let Some(row) = &self.row else { return };
+        let (messages, bytes) = match tested {
+            Tested::Pending => return,
+            Tested::Done(bytes) => (1, *bytes),
+            Tested::Group { count, sizes } => {
+                (*count as u64, sizes[..*count].iter().map(|size| *size as u64).sum())
+            }
+        };
+        row.add(Counter::Messages, messages);
+        row.add(Counter::Bytes, bytes);
+        if let Some((_, began)) = self.sampled.take_if(|(sampled, _)| *sampled == line) {
+            row.latency(now.since(began));
+        }
+    }
+}
+
+/// The rows of one direction of a channel, made with its first connection.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    messages: Option<Owned>,
+    /// By data rail of the channel.
+    rails: Vec<Owned>,
+}
+
+impl Rows {
+    /// A part of a message on this rail, of so many bytes.
+    #[inline]
+    pub(super) fn part(&self, rail: u8, bytes: u64) {
+        if let Some(row) = self.rails.get(usize::from(rail)) {
+            row.row().one(Counter::Parts);
+            row.row().add(Counter::Bytes, bytes);
+        }
+    }
+
+    #[cold]
+    pub(super) fn on_rail(&self, rail: u8, counter: Counter) {
+        if let Some(row) = self.rails.get(usize::from(rail)) {
+            row.row().one(counter);
+        }
+    }
+}
+
+impl Endpoint {
+    /// What a comm on this channel counts with.
+    #[cold]
+    pub(super) fn tally(&mut self, channel: ChannelId, side: Side) -> Tally {
+        let (device, label) = (self.device.number, self.device.label);
+        let direction = match side {
+            Side::Send => Direction::Send,
+            Side::Receive => Direction::Receive,
+        };
+        let Some(peer) = self.hands.channels.get_mut(channel.0 as usize) else {
+            return Tally::default();
+        };
+        let key = |kind, rail, name: &str| Key {
+            kind,
+            direction,
+            device,
+            rail,
+            peer: format!("{}:{}", peer.name.host, peer.name.process),
+            name: cut(name),
+        };
+        let rows = match side {
+            Side::Send => &mut peer.sends,
+            Side::Receive => &mut peer.receives,
+        };
+        if rows.messages.is_none() {
+            let nics = &self.hands.nics;
+            let rail = |(rail, lane): (u8, &super::peers::Lane)| {
+                Owned::new(key(Kind::Rail, rail, &nics[lane.nic].label))
+            };
+            rows.messages = Owned::new(key(Kind::Messages, 0, label.text()));
+            rows.rails = (0..).zip(&peer.data).filter_map(rail).collect();
+        }
+        Tally::new(rows.messages.as_ref().map(|row| row.row().clone()))
+    }
+
+    /// isend or irecv says "not now": why.
+    #[cold]
+    pub(super) fn count_wait(&self, slot: Slot) {
+        let Some(comm) = self.comms.at(slot) else { return };
+        let counter = match self.core.connection(slot) {
+            Some(Flow::Send(flow)) => match flow.refused_for() {
+                Want::Receive => Counter::WaitsReceive,
+                Want::Credit => Counter::WaitsCredit,
+                _ => Counter::WaitsRoom,
+            },
+            Some(Flow::Receive(flow)) if flow.has_room() => Counter::WaitsQueue,
+            _ => Counter::WaitsWindow,
+        };
+        comm.tally.one(counter);
+    }
+}
+
+/// As much of a name as a row has room for.
+fn cut(name: &str) -> String {
+    let end = (0..=name.len().min(32)).rev().find(|end| name.is_char_boundary(*end));
+    name[..end.unwrap_or(0)].to_owned()
+}

@@ -1,0 +1,311 @@
+//! What connections have carried: rows of counters in a page that tools read, or in memory of our own.
+//!
+//! - A row belongs to one endpoint, whose lock its writer holds: so counting takes no lock, and no atomic step but loads and stores.
+//! - A row whose endpoint has closed rests, and goes on where it was with the next connection of the same key.
+//! - With the last row in use the page goes, too; what it had counted is kept for the file at the end.
+//!
+//! The page is a file of its owner's alone, made anew and never found; docs/counters.md has its layout.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use counters::{
+    COUNTERS_AT, Counter, HEADER_WORDS, HISTOGRAM_AT, HOST_AT, Key, LAYOUT, MAGIC, ROW_WORDS, ROWS,
+    VERSION_AT, bucket_of, head, page_words,
+};
+use fabric::{Lock, Pages, is_unlocked, user_id};
+
+/// Where one endpoint counts what one key stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pages: Arc<Pages>,
+    /// Its first word.
+    first: usize,
+}
+
+impl Row {
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, more: u64) {
+        self.pages.add_relaxed(self.first + COUNTERS_AT + counter.place(), more);
+    }
+
+    #[inline]
+    pub(crate) fn one(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    pub(crate) fn latency(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.pages.add_relaxed(self.first + HISTOGRAM_AT + bucket_of(nanos), 1);
+        self.add(Counter::LatencyNanos, nanos);
+    }
+
+    fn words(&self) -> [u64; ROW_WORDS] {
+        self.pages.load_words(self.first)
+    }
+}
+
+/// A row in use. Dropped, it rests.
+#[derive(Debug)]
+pub(crate) struct Owned(Row);
+
+impl Owned {
+    /// A row for this key.
+    pub(crate) fn new(key: Key) -> Option<Self> {
+        BOOK.lock().row(key).map(Self)
+    }
+
+    pub(crate) fn row(&self) -> &Row {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        BOOK.lock().rests(&self.0);
+    }
+}
+
+/// Every row that this process has counted in, summed by key.
+pub(crate) fn all() -> Vec<counters::Row> {
+    let book = BOOK.lock();
+    let settled = book.settled.values().cloned();
+    counters::summed(settled.chain(book.sheets.iter().flat_map(Sheet::rows)))
+}
+
+/// Whether pages may be read by tools from now on.
+pub(crate) fn show(host: &str, shows: bool) {
+    let mut book = BOOK.lock();
+    host.clone_into(&mut book.host);
+    SHOWS.store(shows, Ordering::Relaxed);
+}
+
+static BOOK: Lock<Book> =
+    Lock::new(Book { sheets: Vec::new(), settled: BTreeMap::new(), host: String::new() });
+static SHOWS: AtomicBool = AtomicBool::new(false);
+
+/// All pages of the process.
+#[derive(Debug)]
+struct Book {
+    sheets: Vec<Sheet>,
+    /// What rows had counted whose page is gone.
+    settled: BTreeMap<Key, counters::Row>,
+    host: String,
+}
+
+/// A page, and which of its rows are in use. The first one may be a file.
+#[derive(Debug)]
+struct Sheet {
+    pages: Arc<Pages>,
+    /// Goes with it.
+    _shown: Option<Shown>,
+    rows: Vec<Option<Place>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    key: Key,
+    in_use: bool,
+}
+
+/// The file of a page; it goes when dropped.
+#[derive(Debug)]
+struct Shown {
+    path: PathBuf,
+    /// Its lock says that we live.
+    _file: File,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        // The user may have removed it.
+        let _gone = fs::remove_file(&self.path);
+    }
+}
+
+impl Book {
+    fn row(&mut self, key: Key) -> Option<Row> {
+        let resting = |sheet: &Sheet| {
+            let same = |place: &Option<Place>| {
+                place.as_ref().is_some_and(|place| !place.in_use && place.key == key)
+            };
+            sheet.rows.iter().position(same)
+        };
+        for sheet in &mut self.sheets {
+            if let Some(at) = resting(sheet) {
+                return Some(sheet.take(at, key, None));
+            }
+        }
+        let before = self.settled.remove(&key);
+        let is_free = |sheet: &Sheet| sheet.rows.len() < ROWS;
+        if !self.sheets.iter().any(is_free) {
+            let sheet = Sheet::new(&self.host, self.sheets.is_empty())?;
+            self.sheets.push(sheet);
+        }
+        let sheet = self.sheets.iter_mut().find(|sheet| sheet.rows.len() < ROWS)?;
+        let at = sheet.rows.len();
+        let row = sheet.take(at, key, before);
+        let elsewhere: usize = self.sheets.iter().skip(1).map(|sheet| sheet.rows.len()).sum();
+        self.sheets[0].pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
+        Some(row)
+    }
+
+    fn rests(&mut self, row: &Row) {
+        for sheet in &mut self.sheets {
+            if Arc::ptr_eq(&sheet.pages, &row.pages) {
+                let at = (row.first - HEADER_WORDS) / ROW_WORDS;
+                if let Some(Some(place)) = sheet.rows.get_mut(at) {
+                    place.in_use = false;
+                }
+            }
+        }
+        let in_use = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.in_use);
+        if !self.sheets.iter().any(|sheet| sheet.rows.iter().any(in_use)) {
+            let rows = self.sheets.iter().flat_map(Sheet::rows);
+            let rows = counters::summed(rows.chain(self.settled.values().cloned()));
+            self.settled = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+            self.sheets.clear();
+        }
+    }
+}
+
+impl Sheet {
+    fn new(host: &str, is_first: bool) -> Option<Self> {
+        let bytes = page_words() * size_of::<u64>();
+        let shows = is_first && SHOWS.load(Ordering::Relaxed);
+        let shared = if shows { Shown::new(Path::new(counters::FOLDER), bytes) } else { None };
+        let (pages, shown) = match shared {
+            Some((pages, shown)) => (pages, Some(shown)),
+            None => (Pages::map(bytes).ok()?, None),
+        };
+        let process = u64::from(std::process::id());
+        let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        for (at, value) in [
+            (head::LAYOUT, LAYOUT),
+            (head::ROW_WORDS, ROW_WORDS as u64),
+            (head::ROWS, ROWS as u64),
+            (head::PROCESS, process),
+            (head::STARTED, started().unwrap_or(0)),
+            (head::NAMESPACE, namespace().unwrap_or(0)),
+            (head::MADE, made),
+        ] {
+            pages.store_relaxed(at, value);
+        }
+        pages.store_words(HOST_AT, counters::text_words::<{ counters::HOST_WORDS }>(host));
+        let version = env!("CARGO_PKG_VERSION");
+        pages.store_words(VERSION_AT, counters::text_words::<{ counters::VERSION_WORDS }>(version));
+        pages.store(head::MAGIC, MAGIC);
+        Some(Self { pages: Arc::new(pages), _shown: shown, rows: Vec::new() })
+    }
+
+    /// The row at `at`, which is the next new one or one that rests.
+    fn take(&mut self, at: usize, key: Key, before: Option<counters::Row>) -> Row {
+        let first = HEADER_WORDS + at * ROW_WORDS;
+        let head = key.head();
+        if at == self.rows.len() {
+            let row = before.unwrap_or_else(|| counters::Row::new(key.clone()));
+            row.write(|word, value| self.pages.store_relaxed(first + word, value));
+            self.pages.store(first, head);
+            self.rows.push(None);
+        }
+        self.rows[at] = Some(Place { key, in_use: true });
+        Row { pages: Arc::clone(&self.pages), first }
+    }
+
+    fn rows(&self) -> impl Iterator<Item = counters::Row> {
+        let row = |at| Row { pages: Arc::clone(&self.pages), first: HEADER_WORDS + at * ROW_WORDS };
+        let used = 0..self.rows.len();
+        used.filter_map(move |at| counters::Row::read(&row(at).words()))
+    }
+}
+
+impl Shown {
+    /// A new file for a page of so many bytes, in a folder that others may write to. None: tools see nothing, and the log says why.
+    fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
+        tidy(folder);
+        let made = (0..TURNS).map(|turn| {
+            let path = folder.join(counters::file_name(user_id(), std::process::id(), turn));
+            // Never a file that is there already, nor what a link names.
+            let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
+            options.open(&path).map(|file| (path, file))
+        });
+        let mut failure = None;
+        for attempt in made {
+            match attempt {
+                Ok((path, file)) => {
+                    let shown = Self { path, _file: file };
+                    return match Pages::share(&shown._file, bytes) {
+                        Ok(pages) => Some((pages, shown)),
+                        Err(error) => {
+                            not_shown(&error.to_string());
+                            None
+                        }
+                    };
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    failure = Some(error);
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        not_shown(&failure.map_or_else(String::new, |error| error.to_string()));
+        None
+    }
+}
+
+fn not_shown(why: &str) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        log::info!(
+            "no page of counters in {} ({why}): `ironrail top` does not see this process; IRONRAIL_STATS_FILE still works",
+            counters::FOLDER
+        );
+    }
+}
+
+/// Removes pages of ours whose processes ended without doing so.
+fn tidy(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let ours = format!("{}{}.", counters::PREFIX, user_id());
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours));
+        if is_ours && is_left(&entry.path()) {
+            let _gone = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether nobody has locked it. One that was made this minute may be about to be.
+fn is_left(path: &Path) -> bool {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let Ok(file) = options.open(path) else { return false };
+    let Ok(found) = file.metadata() else { return false };
+    let is_old = found.modified().is_ok_and(|made| made.elapsed().is_ok_and(|age| age > YOUNG));
+    found.is_file() && found.uid() == user_id() && is_old && is_unlocked(&file)
+}
+
+fn started() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in brackets may hold blanks; 20 fields stand between it and the time.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
+}
+
+/// Pages that one process may have at the same time: a plugin that was loaded from several files has several.
+const TURNS: u32 = 16;
+const YOUNG: Duration = Duration::from_secs(60);

@@ -1,0 +1,63 @@
+//! What connections have counted, over a fabric that says how long each write was that arrived.
+
+use std::fs;
+use std::process;
+use std::time::Duration;
+
+use counters::{Counter, Direction, Kind, Page};
+
+use crate::link::Link;
+use crate::support::stage::play;
+use crate::world::provider;
+
+const BOUND: Duration = Duration::from_secs(60);
+const LEN: usize = 8000;
+const SHORT: usize = 100;
+const MESSAGES: usize = 30;
+
+#[test]
+fn bytes_are_counted_alike_on_both_ends_and_refused_posts_on_the_one_that_posts() {
+    play(&[provider(), ("STRIPE_MIN", "1K")], BOUND, |part| {
+        let link = Link::between_ends(part, "efa", 2, "eagain=200");
+        link.warm();
+        let before = rows();
+        for _ in 0..MESSAGES {
+            for len in [LEN, SHORT] {
+                let received = link.irecv(0, LEN, 0);
+                link.turn();
+                let sent = link.isend(0, len, 0).expect("its receive is advertised");
+                assert_eq!(link.finish(received), len);
+                link.finish(sent);
+            }
+        }
+        let after = rows();
+        for direction in [Direction::Send, Direction::Receive] {
+            let grown = |kind, counter| {
+                let sum = |rows: &[counters::Row]| -> u64 {
+                    let of = rows
+                        .iter()
+                        .filter(|row| (row.key.kind, row.key.direction) == (kind, direction));
+                    of.map(|row| row.get(counter)).sum()
+                };
+                usize::try_from(sum(&after) - sum(&before)).expect("small")
+            };
+            assert_eq!(grown(Kind::Messages, Counter::Messages), 2 * MESSAGES);
+            assert_eq!(grown(Kind::Messages, Counter::Bytes), (LEN + SHORT) * MESSAGES);
+            assert_eq!(grown(Kind::Messages, Counter::Inline), MESSAGES, "{direction:?}");
+            assert_eq!(grown(Kind::Rail, Counter::Bytes), LEN * MESSAGES, "{direction:?}");
+            assert_eq!(grown(Kind::Rail, Counter::Failed), 0);
+            let refused = grown(Kind::Rail, Counter::Refused);
+            assert_eq!(refused > 0, direction == Direction::Send, "{direction:?}: {refused}");
+        }
+        link.close_all();
+    });
+}
+
+fn rows() -> Vec<counters::Row> {
+    let begin = format!(".{}.0", process::id());
+    let all = fs::read_dir(counters::FOLDER).expect("the folder is there");
+    let mut paths = all.map(|entry| entry.expect("an entry").path());
+    let path = paths.find(|path| path.to_string_lossy().ends_with(&begin));
+    let bytes = fs::read(path.expect("the plugin shows a page")).expect("ours");
+    Page::read(&bytes).expect("it is a page").rows
+}
