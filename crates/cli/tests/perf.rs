@@ -384,3 +384,34 @@ fn no_rank_outlives_its_launcher_and_nothing_is_left_of_it() {
     fs::remove_dir_all(folder).unwrap();
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[test]
+fn tune_prints_a_table_of_the_fastest_that_the_library_and_perf_take() {
+    let path = scratch("tuned");
+    let arguments = "tune -r 3 --runs 2 -b 64 -e 256K -f 16 -n 5 -w 1";
+    let mut command = perf(arguments);
+    command.arg("--json").arg(&path);
+    let (code, table, errors) = ended(command);
+    assert_eq!(code, 0, "{table}{errors}");
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let measured = json["measured"].as_array().unwrap();
+    // Sizes of 64 B, 1 KiB, 16 KiB and 256 KiB, among 2 and 3 ranks; doubling takes powers of two only.
+    assert_eq!(measured.len(), 2 * 4);
+    for row in measured {
+        let ways = if row["ranks"] == 2 { 4 } else { 3 };
+        let times = row["us"].as_object().unwrap();
+        assert_eq!(times.len(), ways, "{row}");
+        assert!(times.values().all(|time| time.as_f64().unwrap() > 0.0), "{row}");
+    }
+    fs::write(&path, &table).unwrap();
+    let mut command = perf("all_reduce -r 3 -b 8 -e 64K -f 8 -n 2");
+    command.arg("--tuning").arg(&path);
+    let (code, table, errors) = ended(command);
+    assert_eq!(code, 0, "{table}{errors}");
+    fs::remove_file(path).unwrap();
+    for wrong in ["tune -r 1", "tune --algorithm mesh", "tune --in-place"] {
+        let (code, _, errors) = ended(perf(wrong));
+        assert_eq!(code, 2, "{wrong}: {errors}");
+    }
+}

@@ -80,6 +80,14 @@ enum Command {
         #[command(flatten)]
         versus: Versus,
     },
+    /// Measures every algorithm of all-reduce, and prints the table of the fastest by ranks and sizes, which --tuning and the
+    /// library's Builder take: for 2 ranks, for as many as -r says, and for some numbers between.
+    Tune {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        tune: Tune,
+    },
     Compare(compare::Compare),
 }
 
@@ -339,6 +347,14 @@ impl Versus {
     }
 }
 
+#[derive(Clone, Copy, Debug, Args)]
+#[group(skip)]
+pub(super) struct Tune {
+    /// How many runs of each algorithm, which take turns
+    #[arg(long, default_value_t = 5, value_parser = positive)]
+    pub(super) runs: usize,
+}
+
 /// What every measurement takes.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
@@ -496,6 +512,21 @@ impl Options {
         self.net.clone().unwrap_or_else(crate::plugin::ours)
     }
 
+    /// What makes a table of algorithms chooses none itself.
+    fn check_tune(&self) -> Result<(), GroupError> {
+        let usage = |why: &str| Err(GroupError::Usage(why.to_owned()));
+        if self.ranks < 2 {
+            return usage("a table of algorithms needs two ranks or more: -r");
+        }
+        if self.algorithm.is_some() || self.tuning.is_some() {
+            return usage("tune measures every algorithm: no --algorithm, no --tuning");
+        }
+        if self.in_place || self.report.is_some() || self.writes {
+            return usage("tune takes no --in-place, --report or --writes");
+        }
+        self.check(&Benchmark::Collective(Collective::AllReduce))
+    }
+
     /// What clap cannot know.
     fn check(&self, benchmark: &Benchmark) -> Result<(), GroupError> {
         let usage = |why: String| Err(GroupError::Usage(why));
@@ -567,6 +598,8 @@ pub(super) enum Task<'a> {
     Run(Benchmark, &'a Options),
     /// Two of them, in turns.
     Versus(&'a Versus, &'a Options),
+    /// Every algorithm, in turns.
+    Tune(&'a Tune, &'a Options),
     /// Files of runs that are over.
     Compare(&'a compare::Compare),
 }
@@ -604,6 +637,10 @@ impl Perf {
                 }
                 return Ok(Task::Versus(versus, options));
             }
+            Command::Tune { options, tune } => {
+                options.check_tune()?;
+                return Ok(Task::Tune(tune, options));
+            }
             Command::Compare(files) => return Ok(Task::Compare(files)),
         };
         let Some(options) = self.options() else {
@@ -628,7 +665,8 @@ impl Perf {
             | Command::SendReceive { options, .. }
             | Command::PingPong { options, .. }
             | Command::Raw { options, .. }
-            | Command::VersusRaw { options, .. } => Some(options),
+            | Command::VersusRaw { options, .. }
+            | Command::Tune { options, .. } => Some(options),
             Command::Compare(_) => None,
         }
     }

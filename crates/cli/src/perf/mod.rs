@@ -17,6 +17,7 @@ mod report;
 pub(crate) mod sizes;
 mod slots;
 mod statistics;
+mod tune;
 mod versus;
 mod writes;
 
@@ -32,6 +33,7 @@ impl Perf {
         match self.task()? {
             Task::Run(benchmark, options) => launcher::run(&benchmark, options),
             Task::Versus(versus, options) => versus::run(versus, options),
+            Task::Tune(tune, options) => tune::run(tune, options),
             Task::Compare(files) => files.run(),
         }
     }

@@ -1,0 +1,113 @@
+// Times one collective of an MPI as `ironrail perf` times ours: iterations back to back, out of place, a time for each; the median of the
+// slowest rank. A line per size: `bytes microseconds`, and WRONG where an element is not what it should be.
+//
+//     collectives NAME CPUS ITERATIONS SIZES...
+//
+// CPUS is a list as 0,1: rank r runs on the r-th, and round again; `any` leaves it to the system. A size is nccl-tests': of all_gather
+// and gather that of the whole output, of reduce_scatter, scatter and alltoall that of the whole input. The data depends on rank and
+// index, and outputs are poisoned before the one call that is checked.
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, size;
+
+static float value(int of, int index) { return (float)((of * 7 + index) % 13); }
+
+static int compare(const void *a, const void *b) {
+  double left = *(const double *)a, right = *(const double *)b;
+  return (left > right) - (left < right);
+}
+
+// The launchers' variables say the rank before MPI starts threads of its own.
+static void settle(const char *cpus) {
+  const char *names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, *text = NULL;
+  for (int i = 0; i < 2 && !text; i++) text = getenv(names[i]);
+  if (!text || !strcmp(cpus, "any")) return;
+  int own = atoi(text), count = 1;
+  for (const char *at = cpus; (at = strchr(at, ',')); at++) count++;
+  for (own %= count; own; own--) cpus = strchr(cpus, ',') + 1;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(atoi(cpus), &set);
+  if (sched_setaffinity(0, sizeof set, &set)) perror("sched_setaffinity"), exit(2);
+}
+
+static void once(const char *name, float *in, float *out, int count) {
+  int each = count / size;
+  if (!strcmp(name, "all_reduce")) MPI_Allreduce(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  else if (!strcmp(name, "reduce")) MPI_Reduce(in, out, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+  else if (!strcmp(name, "broadcast")) MPI_Bcast(out, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+  else if (!strcmp(name, "all_gather")) MPI_Allgather(in, each, MPI_FLOAT, out, each, MPI_FLOAT, MPI_COMM_WORLD);
+  else if (!strcmp(name, "gather")) MPI_Gather(in, each, MPI_FLOAT, out, each, MPI_FLOAT, 0, MPI_COMM_WORLD);
+  else if (!strcmp(name, "scatter")) MPI_Scatter(in, each, MPI_FLOAT, out, each, MPI_FLOAT, 0, MPI_COMM_WORLD);
+  else if (!strcmp(name, "reduce_scatter")) MPI_Reduce_scatter_block(in, out, each, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  else if (!strcmp(name, "alltoall")) MPI_Alltoall(in, each, MPI_FLOAT, out, each, MPI_FLOAT, MPI_COMM_WORLD);
+  else if (!strcmp(name, "barrier")) MPI_Barrier(MPI_COMM_WORLD);
+  else fprintf(stderr, "there is no %s\n", name), MPI_Abort(MPI_COMM_WORLD, 2);
+}
+
+// How many elements of the output belong to this rank.
+static int filled(const char *name, int count) {
+  int each = count / size;
+  if (!strcmp(name, "barrier")) return 0;
+  if (!strcmp(name, "reduce")) return rank ? 0 : count;
+  if (!strcmp(name, "gather")) return rank ? 0 : each * size;
+  if (!strcmp(name, "scatter") || !strcmp(name, "reduce_scatter")) return each;
+  return !strcmp(name, "all_reduce") || !strcmp(name, "broadcast") ? count : each * size;
+}
+
+static float expected(const char *name, int index, int count) {
+  int each = count / size;
+  if (!strcmp(name, "broadcast")) return value(0, index);
+  if (!strcmp(name, "scatter")) return value(0, rank * each + index);
+  if (!strcmp(name, "alltoall")) return value(index / each, rank * each + index % each);
+  if (strstr(name, "reduce") == NULL) return value(index / each, index % each);
+  int at = !strcmp(name, "reduce_scatter") ? rank * each + index : index;
+  float sum = 0;
+  for (int from = 0; from < size; from++) sum += value(from, at);
+  return sum;
+}
+
+static int wrong(const char *name, float *in, float *out, int count) {
+  int found = 0, broadcasts = !strcmp(name, "broadcast") && !rank;
+  for (int i = 0; i < count; i++) in[i] = value(rank, i), out[i] = broadcasts ? value(0, i) : -1;
+  once(name, in, out, count);
+  for (int i = 0; i < filled(name, count); i++) found += out[i] != expected(name, i, count);
+  return found;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 5) return fprintf(stderr, "collectives NAME CPUS ITERATIONS SIZES...\n"), 2;
+  const char *name = argv[1];
+  settle(argv[2]);
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  int iterations = atoi(argv[3]);
+  double *times = malloc(sizeof(double) * (size_t)iterations);
+  for (int arg = 4; arg < argc; arg++) {
+    size_t bytes = strtoull(argv[arg], NULL, 10);
+    int count = (int)(bytes / sizeof(float)), mine, all;
+    float *in = malloc(bytes + 64), *out = malloc(bytes + 64);
+    mine = wrong(name, in, out, count);
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < iterations / 10 + 5; i++) once(name, in, out, count);
+    for (int i = 0; i < iterations; i++) {
+      double begun = MPI_Wtime();
+      once(name, in, out, count);
+      times[i] = (MPI_Wtime() - begun) * 1e6;
+    }
+    qsort(times, (size_t)iterations, sizeof(double), compare);
+    double median = times[(iterations + 1) / 2 - 1], slowest;
+    MPI_Reduce(&median, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+    if (!rank) printf("%zu %.3f%s\n", bytes, slowest, all ? " WRONG" : ""), fflush(stdout);
+    free(in), free(out);
+  }
+  free(times);
+  MPI_Finalize();
+  return 0;
+}
