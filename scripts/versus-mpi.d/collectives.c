@@ -1,5 +1,5 @@
-// Times one collective of an MPI as `ironrail perf` times ours: iterations back to back, out of place, a time for each; the median of the
-// slowest rank. A line per size: `bytes microseconds`, and WRONG where an element is not what it should be.
+// Times one collective of an MPI as `ironrail perf` times ours: iterations back to back, out of place; the mean of all ranks. A line per
+// size: `bytes microseconds`, and WRONG where an element is not what it should be.
 //
 //     collectives NAME CPUS ITERATIONS SIZES...
 //
@@ -16,11 +16,6 @@
 static int rank, size;
 
 static float value(int of, int index) { return (float)((of * 7 + index) % 13); }
-
-static int compare(const void *a, const void *b) {
-  double left = *(const double *)a, right = *(const double *)b;
-  return (left > right) - (left < right);
-}
 
 // The launchers' variables say the rank before MPI starts threads of its own.
 static void settle(const char *cpus) {
@@ -88,7 +83,6 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   int iterations = atoi(argv[3]);
-  double *times = malloc(sizeof(double) * (size_t)iterations);
   for (int arg = 4; arg < argc; arg++) {
     size_t bytes = strtoull(argv[arg], NULL, 10);
     int count = (int)(bytes / sizeof(float)), mine, all;
@@ -96,18 +90,13 @@ int main(int argc, char **argv) {
     mine = wrong(name, in, out, count);
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     for (int i = 0; i < iterations / 10 + 5; i++) once(name, in, out, count);
-    for (int i = 0; i < iterations; i++) {
-      double begun = MPI_Wtime();
-      once(name, in, out, count);
-      times[i] = (MPI_Wtime() - begun) * 1e6;
-    }
-    qsort(times, (size_t)iterations, sizeof(double), compare);
-    double median = times[(iterations + 1) / 2 - 1], slowest;
-    MPI_Reduce(&median, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-    if (!rank) printf("%zu %.3f%s\n", bytes, slowest, all ? " WRONG" : ""), fflush(stdout);
+    double begun = MPI_Wtime(), mean, sum;
+    for (int i = 0; i < iterations; i++) once(name, in, out, count);
+    mean = (MPI_Wtime() - begun) * 1e6 / iterations;
+    MPI_Reduce(&mean, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (!rank) printf("%zu %.3f%s\n", bytes, sum / size, all ? " WRONG" : ""), fflush(stdout);
     free(in), free(out);
   }
-  free(times);
   MPI_Finalize();
   return 0;
 }
