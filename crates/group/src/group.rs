@@ -12,7 +12,7 @@ use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Library, Net};
 use crate::memory::Registered;
-use crate::mesh::{Mesh, Moved, Parts};
+use crate::mesh::{Connector, Mesh, Moved, Parts};
 use crate::messages::Entry;
 use crate::tuning::Tuning;
 
@@ -95,6 +95,7 @@ impl Builder {
     pub fn join_with(self, mut place: Remote, hub: Option<Hub>) -> Result<Group, GroupError> {
         let (rank, size) = (place.rank(), place.size());
         let started = self.start(&mut place, hub.is_some());
+        let connector = Arc::<Connector>::default();
         let (mesh, tuning) = match started {
             Ok((net, device, devices, here)) => {
                 let parts = Parts {
@@ -102,6 +103,7 @@ impl Builder {
                     device,
                     devices,
                     place,
+                    connector: Arc::clone(&connector),
                     timeout: self.timeout,
                     crowd: here.crowd,
                     hub: here.hub,
@@ -117,7 +119,8 @@ impl Builder {
         let aborted = Arc::clone(&mesh.aborted);
         let state = State { mesh: Mesh::new(mesh), work: Work::default(), blocks: Vec::new() };
         let state = Arc::new(Mutex::new(state));
-        let mover = Some(Mover::start(&state, if self.progress_thread { BRISK } else { CALM })?);
+        let moving = if self.progress_thread { BRISK } else { CALM };
+        let mover = Some(Mover::start(&state, connector, moving)?);
         let scopes = AtomicU32::new(1);
         let timeout = self.timeout;
         let shared = Arc::new(Shared { mover, state, tuning, aborted, scopes, timeout, hub });
@@ -238,7 +241,7 @@ fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
     all.iter().map(|digit| digit.count_ones() as usize).sum()
 }
 
-/// Makes progress between calls.
+/// Makes progress between calls, and connections at all times.
 #[derive(Debug)]
 struct Mover {
     stop: Arc<AtomicBool>,
@@ -246,12 +249,18 @@ struct Mover {
 }
 
 impl Mover {
-    fn start(state: &Arc<Mutex<State>>, moving: Duration) -> Result<Self, GroupError> {
+    fn start(
+        state: &Arc<Mutex<State>>,
+        connector: Arc<Connector>,
+        moving: Duration,
+    ) -> Result<Self, GroupError> {
         let stop = Arc::<AtomicBool>::default();
         let (ours, state) = (Arc::clone(&stop), Arc::clone(state));
         let run = move || {
             let mut rest = moving;
+            connector.settle();
             while !ours.load(Ordering::Acquire) {
+                let connects = connector.step();
                 let moved = match state.try_lock() {
                     // Whoever waits makes progress itself.
                     Err(_) => false,
@@ -261,7 +270,8 @@ impl Mover {
                     },
                 };
                 rest = if moved { moving } else { (rest * 2).min(CALM) };
-                thread::sleep(rest);
+                // Woken where a connect begins.
+                thread::park_timeout(if connects { BRISK } else { rest });
             }
         };
         let thread = thread::Builder::new()
@@ -276,6 +286,7 @@ impl Drop for Mover {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -335,8 +346,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.mover = None;
         let ended = self.lock().mesh.close();
+        // Not before: what is owed to a rank may need a connection.
+        self.mover = None;
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
         }

@@ -63,7 +63,7 @@ pub fn beats() -> u64 {
     BEATS.load(Ordering::Relaxed)
 }
 
-/// A group's wait goes on.
+/// A group's wait goes on, or has ended.
 pub(crate) fn note() {
     beat();
 }

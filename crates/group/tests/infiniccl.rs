@@ -1,4 +1,5 @@
-//! What InfiniCCL's send and receive and its collectives do, and what their reviewers asked for: cases T-I1 to T-I15 of docs/group.md.
+//! What InfiniCCL's send and receive and its collectives do, and what their reviewers asked for: cases T-I1 to T-I15 of docs/group.md;
+//! T-I13, which takes memory, stands in large.rs.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
 
@@ -185,51 +186,6 @@ fn t_i12_no_elements_are_no_message_and_the_next_one_matches() {
         }
         group.all_reduce::<f32>(&mut [], Op::Sum).unwrap();
         group.broadcast::<f32>(&mut [], 1).unwrap();
-    });
-}
-
-/// Two ranks of 2 GiB each, twice: where a machine has not that much memory, it says so.
-#[test]
-fn t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte() {
-    const LEN: usize = (2 << 30) + 3;
-    const BLOCK: usize = 1 << 16;
-    let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let free = free.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = free.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    if kib.is_some_and(|kib| kib < 6 << 20) {
-        assert!(std::env::var_os("IRONRAIL_TEST_WHOLE").is_none(), "less than 6 GiB of memory");
-        return;
-    }
-    ranks(&library(), 2, |group| {
-        // The block's number is in its first bytes, so that one in another's place is seen.
-        let blocks = pattern(5, BLOCK);
-        let mut data = group.buffer::<u8>(LEN).unwrap();
-        let fill = |data: &mut [u8], seed: usize| {
-            for (number, block) in data.chunks_mut(BLOCK).enumerate() {
-                block.copy_from_slice(&blocks[..block.len()]);
-                let mark = (number + seed).to_le_bytes();
-                let len = block.len().min(8);
-                block[..len].copy_from_slice(&mark[..len]);
-            }
-        };
-        let right = |data: &[u8], seed: usize| {
-            data.chunks(BLOCK).enumerate().all(|(number, block)| {
-                let (mark, len) = ((number + seed).to_le_bytes(), block.len().min(8));
-                block[..len] == mark[..len] && block[len..] == blocks[len..block.len()]
-            })
-        };
-        if group.rank() == 0 {
-            fill(&mut data, 3);
-            group.send(&data, 1, 1).unwrap();
-            data.fill(0);
-            group.broadcast(&mut data, 1).unwrap();
-            assert!(right(&data, 9));
-        } else {
-            assert_eq!(group.recv(&mut data, 0, 1).unwrap().count, LEN);
-            assert!(right(&data, 3));
-            fill(&mut data, 9);
-            group.broadcast(&mut data, 1).unwrap();
-        }
     });
 }
 

@@ -203,6 +203,61 @@ fn t_m6_groups_are_split_by_color_and_ranked_by_key() {
 }
 
 #[test]
+fn collectives_of_twelve_ranks_are_right() {
+    const RANKS: usize = 12;
+    ranks(&library(), RANKS, |group| {
+        let rank = group.rank();
+        let value = |rank: usize, index: usize| i64::try_from(rank * 1_000 + index % 991).unwrap();
+        let of = |rank: usize, count: usize| -> Vec<i64> {
+            (0..count).map(|index| value(rank, index)).collect()
+        };
+        let sum = |index: usize| (0..RANKS).map(|rank| value(rank, index)).sum::<i64>();
+        for each in [1, 100, 5_003] {
+            let whole = of(rank, RANKS * each);
+            for algorithm in Algorithm::ALL.into_iter().filter(|way| way.takes(RANKS)) {
+                let mut all = vec![0; whole.len()];
+                group.all_reduce_by(algorithm, &whole, &mut all, Op::Sum).unwrap();
+                assert!(all.iter().enumerate().all(|(i, v)| *v == sum(i)), "{algorithm} {each}");
+            }
+            let mut part = vec![0; each];
+            group.reduce_scatter(&whole, &mut part, Op::Sum).unwrap();
+            assert!(part.iter().zip(rank * each..).all(|(v, i)| *v == sum(i)), "{each}");
+            let root = RANKS - 1;
+            let mut reduced = vec![0; whole.len()];
+            group
+                .reduce(&whole, (rank == root).then_some(&mut reduced[..]), Op::Sum, root)
+                .unwrap();
+            assert!(rank != root || reduced.iter().enumerate().all(|(i, v)| *v == sum(i)));
+            let mut blocks = vec![0; whole.len()];
+            group.all_gather(&of(rank, each), &mut blocks).unwrap();
+            let right = |blocks: &[i64]| {
+                blocks.chunks(each).enumerate().all(|(from, block)| *block == of(from, each))
+            };
+            assert!(right(&blocks), "{each}");
+            blocks.fill(0);
+            group.gather(&of(rank, each), (rank == 5).then_some(&mut blocks[..]), 5).unwrap();
+            assert!(rank != 5 || right(&blocks), "{each}");
+            group.scatter((rank == 5).then_some(&blocks[..]), &mut part, 5).unwrap();
+            assert_eq!(part, of(rank, each));
+            let mut dealt = vec![0; whole.len()];
+            group.all_to_all(&whole, &mut dealt).unwrap();
+            for (from, block) in dealt.chunks(each).enumerate() {
+                assert!(block.iter().zip(rank * each..).all(|(v, i)| *v == value(from, i)));
+            }
+            let mut data = if rank == 7 { of(7, each) } else { vec![0; each] };
+            group.broadcast(&mut data, 7).unwrap();
+            assert_eq!(data, of(7, each));
+            group.barrier().unwrap();
+        }
+        let color = Some(u32::try_from(rank % 4).unwrap());
+        let three = group.split(color, 0).unwrap().unwrap();
+        let mut ranks = [0_u64; 3];
+        three.all_gather(&[rank as u64], &mut ranks).unwrap();
+        assert_eq!(ranks, [0, 4, 8].map(|first| (first + rank % 4) as u64));
+    });
+}
+
+#[test]
 fn t_m7_reduce_scatter_deals_evenly_or_not_at_all() {
     ranks(&library(), 3, |group| {
         for each in [1, 1000, 100_001] {

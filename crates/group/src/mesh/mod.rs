@@ -2,8 +2,9 @@
 //! everything.
 //!
 //! One lock stands before all of it. Whoever waits makes progress: the calling thread, or the progress thread where one was asked
-//! for. A rank that waits for a peer attends to that peer each turn, and to the others in rotation.
+//! for. A rank that waits for a peer attends to that peer each turn, and now and then to the others in rotation.
 
+mod connector;
 mod failure;
 mod header;
 mod lane;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use connector::Connector;
 use failure::Failure;
 use header::{Header, Kind};
 pub(crate) use matching::{Envelope, OpId, Wanted};
@@ -49,6 +51,7 @@ pub(crate) struct Parts {
     /// The device of each peer.
     pub(crate) devices: Vec<usize>,
     pub(crate) place: Remote,
+    pub(crate) connector: Arc<Connector>,
     pub(crate) timeout: Duration,
     /// Ranks on this machine, and CPUs that they may use, all of them together.
     pub(crate) crowd: (usize, usize),
@@ -69,6 +72,8 @@ pub(crate) struct Mesh {
     comms: usize,
     /// The peer that is looked after next, besides the one that is waited for.
     turn: usize,
+    /// Turns in which nothing moved.
+    idle_turns: u32,
     /// The peer that was last waited for in vain.
     focus: Option<usize>,
     pace: Pace,
@@ -79,6 +84,7 @@ pub(crate) struct Mesh {
     left: Vec<bool>,
     aborted: Arc<AtomicBool>,
     place: Remote,
+    connector: Arc<Connector>,
     net: Arc<Net>,
 }
 
@@ -88,6 +94,7 @@ macro_rules! shared {
         &mut Shared {
             net: &$mesh.net,
             rank: $mesh.rank,
+            connector: &$mesh.connector,
             place: &mut $mesh.place,
             registry: &mut $mesh.registry,
             matching: &mut $mesh.matching,
@@ -98,8 +105,8 @@ macro_rules! shared {
 
 impl Mesh {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { net, device, devices, place, timeout, crowd: (ranks, cpus), hub, aborted } =
-            parts;
+        let Parts { net, device, devices, place, connector, timeout, crowd, hub, aborted } = parts;
+        let (ranks, cpus) = crowd;
         let (rank, size) = (place.rank(), place.size());
         Self {
             peers: devices
@@ -114,6 +121,7 @@ impl Mesh {
             device,
             comms: 0,
             turn: 0,
+            idle_turns: 0,
             focus: None,
             pace: Pace::new(ranks, cpus),
             timeout,
@@ -122,6 +130,7 @@ impl Mesh {
             left: vec![false; size],
             aborted,
             place,
+            connector,
             net,
         }
     }
@@ -203,6 +212,10 @@ impl Mesh {
         let moved = self.with(focus, |peer, shared| peer.attend(shared))?;
         if moved != Moved::Nothing {
             return Ok(moved);
+        }
+        self.idle_turns = self.idle_turns.wrapping_add(1);
+        if !self.pace.is_anothers(self.idle_turns) {
+            return Ok(Moved::Nothing);
         }
         self.turn = (self.turn + 1) % self.peers.len();
         let moved = self.with(self.turn, |peer, shared| peer.progress(shared))?;
@@ -360,6 +373,7 @@ impl Mesh {
 
     /// A wait is over.
     pub(crate) fn ends(&mut self, wait: &mut Wait) -> Result<(), GroupError> {
+        crate::patience::note();
         if std::mem::take(&mut wait.stuck) {
             let _ = self.place.moves();
         }

@@ -8,16 +8,24 @@ use std::time::{Duration, Instant};
 pub(crate) struct Pace {
     spins: u32,
     yields: Duration,
+    /// In one of so many turns in vain another peer is looked after.
+    others: u32,
 }
 
 impl Pace {
     /// Where every rank has a CPU of its own a yield costs latency, else a spin costs the others their turn.
     pub(super) fn new(ranks: usize, cpus: usize) -> Self {
         if ranks <= cpus {
-            Self { spins: 2000, yields: Duration::from_millis(2) }
+            Self { spins: 2000, yields: Duration::from_millis(2), others: 16 }
         } else {
-            Self { spins: 2, yields: Duration::from_millis(1) }
+            Self { spins: 1, yields: Duration::from_millis(1), others: 4 }
         }
+    }
+
+    /// Whether another peer's turn has come, after so many turns. A look at a peer polls the network: more of them make the one that is
+    /// waited for come later.
+    pub(super) fn is_anothers(self, turns: u32) -> bool {
+        turns.is_multiple_of(self.others)
     }
 }
 

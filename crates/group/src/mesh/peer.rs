@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Moved;
+use super::connector::{Connecting, Connector};
 use super::lane::Lane;
 use super::matching::{Claim, Matching, OpId};
 use super::registry::Registry;
@@ -42,7 +43,8 @@ enum Opening {
     /// The peer was told where to connect to. Whoever is asked asks back.
     Asked {
         listener: ListenComm,
-        target: Option<Box<Handle>>,
+        /// Once it has said where.
+        connecting: Option<Connecting>,
     },
     Open,
 }
@@ -51,6 +53,7 @@ enum Opening {
 pub(super) struct Shared<'a> {
     pub(super) net: &'a Arc<Net>,
     pub(super) rank: usize,
+    pub(super) connector: &'a Connector,
     pub(super) place: &'a mut Remote,
     pub(super) registry: &'a mut Registry,
     pub(super) matching: &'a mut Matching,
@@ -127,7 +130,7 @@ impl Peer {
         let mut letter = vec![way.number()];
         letter.extend(handle.0);
         shared.place.mail(self.rank, &letter)?;
-        *opening = Opening::Asked { listener, target: None };
+        *opening = Opening::Asked { listener, connecting: None };
         Ok(())
     }
 
@@ -143,8 +146,8 @@ impl Peer {
         let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
         let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
         self.open(way, shared)?;
-        if let Opening::Asked { target, .. } = &mut self.openings[way as usize] {
-            *target = Some(Box::new(handle));
+        if let Opening::Asked { connecting, .. } = &mut self.openings[way as usize] {
+            *connecting = Some(shared.connector.begin(shared.net, self.device, Box::new(handle)));
         }
         Ok(())
     }
@@ -239,7 +242,7 @@ impl Peer {
     }
 
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let Opening::Asked { listener, target } = &mut self.openings[way as usize] else {
+        let Opening::Asked { listener, connecting } = &self.openings[way as usize] else {
             return Ok(false);
         };
         let (has_send, has_receive) = match way {
@@ -247,10 +250,7 @@ impl Peer {
             Way::Bulk => (self.bulk.0.is_open(), self.bulk.1.is_open()),
             Way::Data => (self.data.0.is_open(), self.data.1.is_open()),
         };
-        let send = match target {
-            Some(handle) if !has_send => shared.net.connect(self.device, handle)?,
-            _ => None,
-        };
+        let send = connecting.as_ref().map_or(Ok(None), Connecting::take)?;
         let receive = if has_receive { None } else { listener.accept()? };
         let moved = send.is_some() || receive.is_some();
         let open = (has_send || send.is_some()) && (has_receive || receive.is_some());

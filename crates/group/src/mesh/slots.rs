@@ -13,7 +13,7 @@ use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
 
 /// The longest message in a slot; what is longer goes from where it is.
-pub(crate) const SMALL: usize = 16 << 10;
+pub(crate) const SMALL: usize = 32 << 10;
 const STRIDE: usize = SMALL + 64;
 /// Slots each way.
 const SLOTS: usize = 16;

@@ -93,13 +93,17 @@ pub(crate) fn ranks_within<T: Send + 'static>(
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) const WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// The plugin that IRONRAIL_GROUP_TEST_NET names, else the C one of the tests.
+/// The plugin that IRONRAIL_GROUP_TEST_NET names, by version IRONRAIL_GROUP_TEST_ABI of its table or the newest; else the C one of the
+/// tests.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn library() -> std::sync::Arc<ironrail_group::loader::Library> {
     use ironrail_group::loader::Library;
     static LIBRARY: OnceLock<std::sync::Arc<Library>> = OnceLock::new();
     let open = || match env::var("IRONRAIL_GROUP_TEST_NET") {
-        Ok(named) => Library::open(&named, None).unwrap(),
+        Ok(named) => {
+            let version = env::var("IRONRAIL_GROUP_TEST_ABI").ok();
+            Library::open(&named, version.map(|version| version.parse().unwrap())).unwrap()
+        }
         Err(_) => {
             Library::open(loopback(env!("CARGO_TARGET_TMPDIR")).to_str().unwrap(), None).unwrap()
         }

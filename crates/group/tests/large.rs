@@ -1,0 +1,71 @@
+//! Case T-I13: more than 2 GiB in one message. Ignored where the memory for it is not free.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+mod support;
+
+use std::process::ExitCode;
+
+use harness::{Need, Test};
+use support::{library, ranks};
+
+const LEN: usize = (2 << 30) + 3;
+const BLOCK: usize = 1 << 16;
+/// Two ranks of [`LEN`] bytes each, and as much again for what else the machine does.
+const FREE_GIB: usize = 6;
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte).needs(memory())
+    ])
+}
+
+fn memory() -> Need {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    if kib.is_some_and(|kib| kib >= FREE_GIB << 20) {
+        return Ok(());
+    }
+    Err(format!("{FREE_GIB} GiB of free memory"))
+}
+
+fn t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte() {
+    ranks(&library(), 2, |group| {
+        // The block's number is in its first bytes, so that one in another's place is seen.
+        let blocks = pattern(5, BLOCK);
+        let mut data = group.buffer::<u8>(LEN).unwrap();
+        let fill = |data: &mut [u8], seed: usize| {
+            for (number, block) in data.chunks_mut(BLOCK).enumerate() {
+                block.copy_from_slice(&blocks[..block.len()]);
+                let mark = (number + seed).to_le_bytes();
+                let len = block.len().min(8);
+                block[..len].copy_from_slice(&mark[..len]);
+            }
+        };
+        let right = |data: &[u8], seed: usize| {
+            data.chunks(BLOCK).enumerate().all(|(number, block)| {
+                let (mark, len) = ((number + seed).to_le_bytes(), block.len().min(8));
+                block[..len] == mark[..len] && block[len..] == blocks[len..block.len()]
+            })
+        };
+        if group.rank() == 0 {
+            fill(&mut data, 3);
+            group.send(&data, 1, 1).unwrap();
+            data.fill(0);
+            group.broadcast(&mut data, 1).unwrap();
+            assert!(right(&data, 9));
+        } else {
+            assert_eq!(group.recv(&mut data, 0, 1).unwrap().count, LEN);
+            assert!(right(&data, 3));
+            fill(&mut data, 9);
+            group.broadcast(&mut data, 1).unwrap();
+        }
+    });
+}
+
+/// Bytes that no other seed has.
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| u8::try_from(((i.wrapping_mul(2_654_435_761) >> 7) % 251) ^ (seed % 251)).unwrap())
+        .collect()
+}

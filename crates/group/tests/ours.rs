@@ -1,0 +1,76 @@
+//! The cases T-I and T-M over the plugin of this tree: with one rail and with two, by its newest table and by v8. Ignored where there is
+//! no libfabric.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use escargot::CargoBuild;
+use escargot::format::Message;
+use harness::{Need, Test};
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(by_v12_with_one_rail).needs(libfabric()),
+        Test::new(by_v12_with_two_rails).needs(libfabric()),
+        Test::new(by_v8_with_one_rail).needs(libfabric()),
+        Test::new(by_v8_with_two_rails).needs(libfabric()),
+    ])
+}
+
+fn libfabric() -> Need {
+    let opened = fabric::Library::open(&["libfabric.so.1"]);
+    opened.map(drop).map_err(|error| format!("libfabric ({error})"))
+}
+
+fn by_v12_with_one_rail() {
+    pass(12, "127.0.0.1");
+}
+
+fn by_v12_with_two_rails() {
+    pass(12, "127.0.0.1,127.0.0.2");
+}
+
+fn by_v8_with_one_rail() {
+    pass(8, "127.0.0.1");
+}
+
+fn by_v8_with_two_rails() {
+    pass(8, "127.0.0.1,127.0.0.2");
+}
+
+/// Runs the cases in processes of their own, which open the plugin with these rails by this version of its table.
+fn pass(version: u32, rails: &str) {
+    let plugin = built(&["--package", "ironrail", "--lib"], "libnccl_net_ironrail.so");
+    for (target, cases) in [("infiniccl", 10), ("mlx", 12)] {
+        let program = built(&["--package", "ironrail-group", "--test", target], "");
+        let output = Command::new(program)
+            .args(["t_", "--test-threads=2"])
+            .env("IRONRAIL_GROUP_TEST_NET", &plugin)
+            .env("IRONRAIL_GROUP_TEST_ABI", version.to_string())
+            .env("IRONRAIL_RAILS", rails)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{target}: {}\n{said}{errors}", output.status);
+        let ran = said.lines().filter(|line| line.ends_with(" ... ok")).count();
+        assert!(ran >= cases, "{target}: {ran} cases of {cases}\n{said}");
+    }
+}
+
+/// What cargo builds, by the arguments: the executable, or the library of this name. Built for the test that asks: what else lies in the
+/// target folder is not taken.
+fn built(arguments: &[&str], library: &str) -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let mut found = None;
+    for message in CargoBuild::new().manifest_path(manifest).args(arguments).exec().unwrap() {
+        let message = message.unwrap();
+        let Ok(Message::CompilerArtifact(artifact)) = message.decode() else { continue };
+        let named = |file: &&Cow<'_, Path>| !library.is_empty() && file.ends_with(library);
+        let file = artifact.filenames.iter().find(named).or(artifact.executable.as_ref());
+        found = file.map(|file| file.to_path_buf()).or(found);
+    }
+    found.unwrap()
+}
