@@ -5,32 +5,19 @@ use proto::budget::Budget;
 use proto::endpoint::SubmitError;
 use proto::limits::MAX_GROUP;
 use proto::{
-    Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
-    SendPoll, Slot, Source, Submit, Target,
+    Flow, MessageId, Moment, Outgoing, Posting, Receive, ReceivePoll, SendPoll, Slot, Source,
+    Submit, Target,
 };
-
-use fabric::MemoryKind;
 
 use super::Endpoint;
 use super::comms::{Side, line_near};
-use super::hands::{LANDING, name_of};
+use super::hands::{Bytes, LANDING};
 use crate::error::{Cause, Noun, Result};
 use crate::handle::{Handle, HandleKind, Name};
 use crate::types::{Buffer, Tested};
 
-/// A buffer of NCCL's, as the protocol names it.
-#[derive(Clone, Copy, Debug)]
-struct Bytes {
-    address: u64,
-    len: usize,
-    tag: i32,
-    region: u32,
-    /// In host memory.
-    host: bool,
-}
-
 /// What is not told yet of a receive.
-const NO_BYTES: Bytes = Bytes { address: 0, len: 0, tag: 0, region: LANDING, host: true };
+const NO_BYTES: Bytes = Bytes { address: 0, named: 0, len: 0, tag: 0, region: LANDING, host: true };
 const NO_RECEIVE: Receive<'_> = Receive {
     target: Target { address: 0, region: LANDING },
     address: 0,
@@ -45,14 +32,15 @@ impl Endpoint {
     #[inline]
     pub(crate) fn isend(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
         let handle = comm.sender()?;
-        let bytes = self.bytes(outgoing)?;
         self.check_intact()?;
         let (slot, _) = self.comms.open(handle, Side::Send, Noun::SendComm)?;
-        let Bytes { address, len, tag, region, host } = bytes;
+        let (bytes, _) = self.hands.bytes(outgoing)?;
+        let Bytes { address, len, tag, region, host, .. } = bytes;
         let message = Outgoing { tag, len: len as u64, source: Source { address, region }, host };
-        let now = self.now();
+        let now = self.lately();
         let mut sent = self.core.submit(&mut self.hands, slot, &message, now);
         if let Ok(Submit::NotNow) = sent {
+            let now = self.now();
             self.progress_at(now);
             sent = self.core.submit(&mut self.hands, slot, &message, now);
         }
@@ -105,15 +93,21 @@ impl Endpoint {
             several = [NO_BYTES; MAX_GROUP];
             &mut several[..receives.len()]
         };
-        for (bytes, receive) in all.iter_mut().zip(receives) {
-            *bytes = self.bytes(*receive)?;
-        }
         self.check_intact()?;
-        let (slot, _) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
-        let now = self.now();
+        let (slot, opened) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
+        let Self { hands, keys, .. } = self;
+        let lanes = hands.peer(opened.channel).map_or(&[][..], |peer| &*peer.data);
+        keys.clear();
+        for (bytes, receive) in all.iter_mut().zip(receives) {
+            let (found, region) = hands.bytes(*receive)?;
+            *bytes = found;
+            keys.extend(lanes.iter().map(|lane| region.key(lane.nic)));
+        }
+        let now = self.lately();
         self.core.send_urgent(&mut self.hands, slot, now);
         let mut posted = self.post(slot, all, how, now)?;
         if posted.is_none() {
+            let now = self.now();
             self.progress_at(now);
             posted = self.post(slot, all, how, now)?;
         }
@@ -134,9 +128,8 @@ impl Endpoint {
         how: Posting,
         now: Moment,
     ) -> Result<Option<Line>> {
-        let mut keys = std::mem::take(&mut self.keys);
-        let rails = self.gather_keys(slot, all, &mut keys);
-        let Self { core, hands, budget, .. } = self;
+        let Self { core, hands, budget, keys, .. } = self;
+        let rails = keys.len() / all.len().max(1);
         let (mut one, mut several);
         let receives: &mut [Receive<'_>] = if all.len() == 1 {
             one = [NO_RECEIVE; 1];
@@ -146,10 +139,8 @@ impl Endpoint {
             &mut several[..all.len()]
         };
         for (at, (place, bytes)) in receives.iter_mut().zip(all).enumerate() {
-            let Bytes { address, len, tag, region, host } = *bytes;
+            let Bytes { address, named, len, tag, region, host } = *bytes;
             let keys = keys.get(at * rails..(at + 1) * rails).unwrap_or_default();
-            let known = hands.region(region);
-            let named = known.map_or(address, |region| region.target(address));
             let target = Target { address, region };
             *place = Receive { target, address: named, len: len as u64, tag, keys, host };
         }
@@ -167,7 +158,6 @@ impl Endpoint {
             }
             Some(posted)
         });
-        self.keys = keys;
         match posted.flatten() {
             Some(Ok(None)) => {
                 let freed = self.core.entries_freed();
@@ -178,19 +168,6 @@ impl Endpoint {
             Some(Err(fault)) => Err(self.failed(slot, fault)),
             None => Err(Cause::Stale(Noun::ReceiveComm).into()),
         }
-    }
-
-    /// The keys of each receive, in the order of the channel's data rails; how many rails there are.
-    fn gather_keys(&self, slot: Slot, all: &[Bytes], keys: &mut Vec<u64>) -> usize {
-        keys.clear();
-        let channel = self.comms.at(slot).map(|comm| comm.channel);
-        let Some(peer) = channel.and_then(|channel| self.hands.peer(channel)) else { return 0 };
-        for bytes in all {
-            if let Some(region) = self.hands.region(bytes.region) {
-                keys.extend(peer.data.iter().map(|lane| region.key(lane.nic)));
-            }
-        }
-        peer.data.len()
     }
 
     /// The request of a receive that may end before its bytes are there.
@@ -211,17 +188,16 @@ impl Endpoint {
         if handle.is(HandleKind::FlushRequest) {
             return self.test_flush(handle);
         }
-        // By the clock of the last poll: nothing has changed since.
-        if let done @ (Tested::Done(_) | Tested::Group { .. }) = self.ask(handle, self.hands.now)? {
-            return Ok(done);
+        match self.ask(handle)? {
+            Tested::Pending => {}
+            done => return Ok(done),
         }
-        let now = self.now();
-        self.progress_at(now);
-        self.ask(handle, now)
+        self.progress();
+        self.ask(handle)
     }
 
     #[inline]
-    fn ask(&mut self, request: Handle, now: Moment) -> Result<Tested> {
+    fn ask(&mut self, request: Handle) -> Result<Tested> {
         let side = super::comms::side_of(request);
         let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
         let line = request.line();
@@ -229,100 +205,88 @@ impl Endpoint {
             return Err(Cause::Stale(Noun::Request).into());
         }
         let tested = match side {
-            Side::Send => self.ask_send(slot, line, now)?,
-            Side::Receive => self.ask_receive(slot, line, request, now)?,
+            Side::Send => self.ask_send(slot, line)?,
+            Side::Receive => self.ask_receive(slot, line, request)?,
         };
         if !matches!(tested, Tested::Pending) {
-            self.reported(slot, line, &tested, now);
+            self.reported(slot, line, tested);
         }
         Ok(tested)
     }
 
     #[inline]
-    fn ask_send(&mut self, slot: Slot, line: u16, now: Moment) -> Result<Tested> {
+    fn ask_send(&mut self, slot: Slot, line: u16) -> Result<Tested> {
         let message = MessageId::new((line & 63) as u8);
-        let flow = self.core.connection(slot).and_then(Flow::sender);
-        if flow.is_some_and(|flow| flow.is_pending(message)) {
-            return Ok(Tested::Pending);
-        }
-        let polled = self.core.with(&mut self.hands, slot, now, |flow, _| {
-            flow.sender_mut().map(|flow| flow.poll(message))
-        });
-        match polled.flatten() {
-            Some(SendPoll::Pending) => Ok(Tested::Pending),
-            Some(SendPoll::Done { len }) => {
-                let flow = self.core.connection(slot).and_then(Flow::sender);
-                if let Some(cut) = flow.and_then(SendFlow::cut) {
+        let flow = self.core.connection_mut(slot).and_then(Flow::sender_mut);
+        let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
+        match flow.poll(message) {
+            SendPoll::Pending => Ok(Tested::Pending),
+            SendPoll::Done { len } => {
+                if let Some(cut) = flow.cut() {
                     self.warn_of_cut(slot, cut);
                 }
                 Ok(Tested::Done(len))
             }
-            Some(SendPoll::Failed(fault)) => Err(self.failed(slot, fault)),
-            None => Err(Cause::Stale(Noun::Request).into()),
+            SendPoll::Failed(fault) => Err(self.failed(slot, fault)),
         }
     }
 
     #[inline]
-    fn ask_receive(
-        &mut self,
-        slot: Slot,
-        line: u16,
-        request: Handle,
-        now: Moment,
-    ) -> Result<Tested> {
-        let optional = request.is(HandleKind::OptionalReceiveRequest);
-        let flow = self.core.connection(slot).and_then(Flow::receiver);
-        let pending = |flow: &ReceiveFlow| flow.is_pending(line_near(flow.next(), line));
-        if !optional && flow.is_some_and(pending) {
-            return Ok(Tested::Pending);
-        }
-        let mut sizes = [0; MAX_GROUP];
-        let mut carried = 0;
-        let polled = self.core.with(&mut self.hands, slot, now, |flow, _| {
-            let flow = flow.receiver_mut()?;
-            let first = line_near(flow.next(), line);
-            let polled = flow.poll(first);
-            if let ReceivePoll::Done { count } = polled {
-                for (size, index) in sizes.iter_mut().zip(0..count) {
-                    let line = first.plus(index);
-                    *size = usize::try_from(flow.size(line)).unwrap_or(usize::MAX);
-                    carried |= flow.carried(line);
+    fn ask_receive(&mut self, slot: Slot, line: u16, request: Handle) -> Result<Tested> {
+        let flow = self.core.connection_mut(slot).and_then(Flow::receiver_mut);
+        let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
+        let first = line_near(flow.next(), line);
+        let count = match flow.poll(first) {
+            ReceivePoll::Done { count } => count,
+            ReceivePoll::Failed(fault) => return Err(self.failed(slot, fault)),
+            ReceivePoll::Pending => {
+                let optional = request.is(HandleKind::OptionalReceiveRequest);
+                if !optional || !flow.poll_early(first) {
+                    return Ok(Tested::Pending);
                 }
-            }
-            let early = optional && polled == ReceivePoll::Pending && flow.poll_early(first);
-            Some((polled, early))
-        });
-        match polled.flatten() {
-            Some((_, true)) => {
                 self.counters.early_receives += 1;
                 // The size is not known yet, and nobody asks: what NCCL flushes is never optional.
-                Ok(Tested::Done(0))
+                return Ok(Tested::Done(0));
             }
-            Some((ReceivePoll::Pending, _)) => Ok(Tested::Pending),
-            Some((ReceivePoll::Done { count }, _)) => {
-                let flow = self.core.connection(slot).and_then(Flow::receiver);
-                if let Some(cut) = flow.and_then(ReceiveFlow::cut) {
-                    self.warn_of_cut(slot, cut);
-                }
-                if let Some(comm) = self.comms.at_mut(slot) {
-                    comm.tally.received(carried, count);
-                    comm.flushing.carried(carried);
-                }
-                Ok(match count {
-                    1 => Tested::Done(sizes[0] as u64),
-                    count => Tested::Group { count: count as usize, sizes },
-                })
-            }
-            Some((ReceivePoll::Failed(fault), _)) => Err(self.failed(slot, fault)),
-            None => Err(Cause::Stale(Noun::Request).into()),
+        };
+        let mut carried = 0;
+        for (size, index) in self.sizes.iter_mut().zip(0..count) {
+            let line = first.plus(index);
+            *size = usize::try_from(flow.size(line)).unwrap_or(usize::MAX);
+            carried |= flow.carried(line);
         }
+        let cut = flow.cut();
+        if let Some(comm) = self.comms.at_mut(slot) {
+            comm.tally.received(carried, count);
+            comm.flushing.carried(carried);
+        }
+        if let Some(cut) = cut {
+            self.warn_of_cut(slot, cut);
+        }
+        Ok(if count == 1 {
+            Tested::Done(self.sizes[0] as u64)
+        } else {
+            Tested::Group(count as usize)
+        })
+    }
+
+    /// The sizes of the messages of the group that was last told done.
+    pub(crate) fn sizes(&self, count: usize) -> &[usize] {
+        &self.sizes[..count.min(MAX_GROUP)]
     }
 
     /// The end of a request is told. Of the last one only when frames that a peer waits for have left: NCCL may never call again.
     #[inline]
-    fn reported(&mut self, slot: Slot, line: u16, tested: &Tested, now: Moment) {
+    fn reported(&mut self, slot: Slot, line: u16, tested: Tested) {
+        let (messages, bytes) = match tested {
+            Tested::Pending => (0, 0),
+            Tested::Done(bytes) => (1, bytes),
+            Tested::Group(count) => {
+                (count as u64, self.sizes(count).iter().map(|size| *size as u64).sum())
+            }
+        };
         if let Some(comm) = self.comms.at_mut(slot) {
-            comm.tally.ended(line, tested, now);
+            comm.tally.ended(line, (messages, bytes), self.hands.now);
             comm.ended(line);
         }
         self.outstanding -= 1;
@@ -332,29 +296,6 @@ impl Endpoint {
             }
             self.needs_keeper = self.core.owes();
         }
-    }
-
-    #[inline]
-    fn bytes(&self, buffer: Buffer) -> Result<Bytes> {
-        let Buffer { address, len, tag, region } = buffer;
-        if address == 0 && len > 0 {
-            return Err(Cause::NullAddress { len }.into());
-        }
-        let handle = region.optional_region()?;
-        if len == 0 {
-            // Older NCCL passes a handle of another buffer with it, and some providers look at addresses even then.
-            let address = self.hands.landing.address();
-            return Ok(Bytes { address, len, tag, region: LANDING, host: true });
-        }
-        let (Some(handle), Some(known)) = (handle, self.hands.regions.of(region)) else {
-            return Err(Cause::Stale(Noun::MemoryHandle).into());
-        };
-        if !known.holds(address, len) {
-            return Err(Cause::OutsideOfRegion { address, len }.into());
-        }
-        let host = known.memory().kind() == MemoryKind::Host;
-        let region = name_of(handle.slot(), handle.generation());
-        Ok(Bytes { address, len, tag, region, host })
     }
 
     #[cold]

@@ -197,7 +197,7 @@ impl Endpoint {
         if failed {
             return Err(Cause::FlushFailed { device: self.label() }.into());
         }
-        Ok(Tested::Group { count: 0, sizes: [0; proto::limits::MAX_GROUP] })
+        Ok(Tested::Group(0))
     }
 
     /// A read of a flush has ended.

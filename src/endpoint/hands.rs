@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use counters::Counter;
-use fabric::{Delivery, FabricError, Post as Posted, RemoteBytes, RemoteKey, Write};
+use fabric::{Delivery, FabricError, MemoryKind, Post as Posted, RemoteBytes, RemoteKey, Write};
 use proto::Capabilities;
 use proto::channel::{Post, WriteId, Written};
 use proto::endpoint::LentInbox;
@@ -35,8 +35,9 @@ use super::peers::Peer;
 use super::prove::{Mac, random_number};
 use super::region::UserRegion;
 use super::slots::Slots;
-use crate::error::{Cause, Operation};
+use crate::error::{Cause, Noun, Operation};
 use crate::label::Label;
+use crate::types::Buffer;
 
 /// What of a region's name stands for the landing page: messages without bytes.
 pub(super) const LANDING: u32 = u32::MAX;
@@ -106,7 +107,46 @@ pub(super) struct Hands {
     pub(super) spare: Vec<Vec<u8>>,
 }
 
+/// A buffer of NCCL's, as the protocol names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bytes {
+    pub(super) address: u64,
+    /// The address, or the offset in its region, as a peer is to name it.
+    pub(super) named: u64,
+    pub(super) len: usize,
+    pub(super) tag: i32,
+    pub(super) region: u32,
+    /// In host memory.
+    pub(super) host: bool,
+}
+
 impl Hands {
+    /// A buffer of NCCL's, and its region.
+    #[inline]
+    pub(super) fn bytes(&self, buffer: Buffer) -> crate::error::Result<(Bytes, &UserRegion)> {
+        let Buffer { address, len, tag, region } = buffer;
+        if address == 0 && len > 0 {
+            return Err(Cause::NullAddress { len }.into());
+        }
+        let handle = region.optional_region()?;
+        if len == 0 {
+            // Older NCCL passes a handle of another buffer with it, and some providers look at addresses even then.
+            let address = self.landing.address();
+            let named = self.landing.target(address);
+            let bytes = Bytes { address, named, len, tag, region: LANDING, host: true };
+            return Ok((bytes, &self.landing));
+        }
+        let (Some(handle), Some(known)) = (handle, self.regions.of(region)) else {
+            return Err(Cause::Stale(Noun::MemoryHandle).into());
+        };
+        if !known.holds(address, len) {
+            return Err(Cause::OutsideOfRegion { address, len }.into());
+        }
+        let (named, host) = (known.target(address), known.memory().kind() == MemoryKind::Host);
+        let region = name_of(handle.slot(), handle.generation());
+        Ok((Bytes { address, named, len, tag, region, host }, known))
+    }
+
     /// What has happened beside the loop, if anything.
     #[inline]
     pub(super) fn has_news(&self) -> bool {

@@ -41,11 +41,12 @@ pub(crate) mod tenants;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabric::Pages;
 use proto::Capabilities;
 use proto::budget::Budget;
+use proto::limits::MAX_GROUP;
 use proto::setup::{Peers, Presence};
 use proto::{Flow, Moment, Slot};
 
@@ -78,8 +79,6 @@ pub(crate) struct Endpoint {
     number: u16,
     settings: Settings,
     device: Device,
-    /// When its clock began.
-    began: Instant,
     /// Whether it is known what the device can do; no connection is made before.
     settled: bool,
     /// The probe of the device, while this endpoint makes it.
@@ -109,6 +108,8 @@ pub(crate) struct Endpoint {
     needs_keeper: bool,
     /// The keys of a receive that is being posted.
     keys: Vec<u64>,
+    /// The sizes of the group that was last told done.
+    sizes: [usize; MAX_GROUP],
     failure: Option<Error>,
     /// A panic has left it as it is: see `broken`.
     broken: bool,
@@ -161,7 +162,6 @@ impl Endpoint {
         let mut endpoint = Self {
             number,
             patience: settings.close_timeout,
-            began: Instant::now(),
             settled: false,
             probe: None,
             tenants: Tenants::default(),
@@ -181,6 +181,7 @@ impl Endpoint {
             closing: InFlight::default(),
             needs_keeper: false,
             keys: Vec::new(),
+            sizes: [0; MAX_GROUP],
             failure: None,
             broken: false,
             settings,
@@ -192,11 +193,16 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The moment by this endpoint's clock.
     #[inline]
     fn now(&self) -> Moment {
-        let nanos = self.began.elapsed().as_nanos();
-        Moment::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        Moment::from_nanos(fabric::monotonic_nanos())
+    }
+
+    /// The moment of a call that posts. While requests are open their caller polls, and the last poll's is near enough: what it dates
+    /// are waits of round trips.
+    #[inline]
+    fn lately(&self) -> Moment {
+        if self.outstanding == 0 { self.now() } else { self.hands.now }
     }
 
     /// One poll: sends what is due, takes what has happened, and sends what that gave rise to.

@@ -6,7 +6,6 @@ use proto::{ChannelId, Flow, Moment, Slot};
 
 use super::Endpoint;
 use super::comms::Side;
-use crate::types::Tested;
 use crate::types::counts::{Owned, Row};
 
 /// One request of so many has its latency measured.
@@ -59,17 +58,10 @@ impl Tally {
         }
     }
 
-    /// NCCL is told the end of a request.
+    /// NCCL is told the end of a request, of so many messages with so many bytes.
     #[inline]
-    pub(super) fn ended(&mut self, line: u16, tested: &Tested, now: Moment) {
+    pub(super) fn ended(&mut self, line: u16, (messages, bytes): (u64, u64), now: Moment) {
         let Some(row) = &self.row else { return };
-        let (messages, bytes) = match tested {
-            Tested::Pending => return,
-            Tested::Done(bytes) => (1, *bytes),
-            Tested::Group { count, sizes } => {
-                (*count as u64, sizes[..*count].iter().map(|size| *size as u64).sum())
-            }
-        };
         row.add(Counter::Messages, messages);
         row.add(Counter::Bytes, bytes);
         if let Some((_, began)) = self.sampled.take_if(|(sampled, _)| *sampled == line) {

@@ -290,6 +290,11 @@ impl Locked {
         }
     }
 
+    /// The sizes of the messages of the group that was last told done.
+    pub(crate) fn sizes(&self, count: usize) -> &[usize] {
+        self.0.as_deref().map_or(&[], |endpoint| endpoint.sizes(count))
+    }
+
     /// A panic has left the endpoint as it is.
     #[cold]
     pub(crate) fn panicked(mut self) {

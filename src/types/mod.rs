@@ -11,8 +11,6 @@ pub(crate) use proto::Posting;
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;
 
-use proto::limits::MAX_GROUP;
-
 use crate::handle::Name;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
@@ -34,6 +32,6 @@ pub(crate) enum Tested {
     Pending,
     /// The size of the message.
     Done(u64),
-    /// The sizes of so many messages.
-    Group { count: usize, sizes: [usize; MAX_GROUP] },
+    /// So many messages: [`Endpoint::sizes`](crate::endpoint::Endpoint::sizes) has their sizes.
+    Group(usize),
 }

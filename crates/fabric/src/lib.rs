@@ -39,6 +39,7 @@
 
 pub mod background;
 mod census;
+mod clock;
 mod context;
 mod error;
 mod handle;
@@ -64,6 +65,7 @@ mod atomic {
 }
 
 pub use census::{Census, census};
+pub use clock::monotonic_nanos;
 pub use error::{FabricError, What, error_text};
 pub use info::{Info, NicInfo, PciAddress, RegionMode};
 pub use kind::{Control, Data, RailKind};

@@ -90,7 +90,7 @@ pub trait Connection: fmt::Debug {
     fn copied(&mut self, place: Self::Place, account: &mut Account, now: Moment);
 
     /// The packet that carries this inline message needs no help any more: its write has completed, or it is acknowledged.
-    /// Called once per message.
+    /// Called once per message. It owes nothing by that, and waits for nothing.
     fn inline_left(&mut self, message: MessageId);
 
     /// The next thing to do. Where it is refused, it is offered again: see [`acted`](Self::acted).

@@ -166,8 +166,15 @@ impl<C: Connection> Endpoint<C> {
         self.table.take(slot, &mut self.peers[channel.0 as usize].owing)
     }
 
+    #[inline]
     pub fn connection(&self, slot: Slot) -> Option<&C> {
         self.table.get(slot)
+    }
+
+    /// A connection, for calls after which it owes nothing new and waits for nothing new: `poll` and its like.
+    #[inline]
+    pub fn connection_mut(&mut self, slot: Slot) -> Option<&mut C> {
+        Some(&mut self.table.tenant(slot)?.connection)
     }
 
     /// Calls a connection, and does what it then wants done outside of its channel.
@@ -244,9 +251,11 @@ impl<C: Connection> Endpoint<C> {
         }
         for peer in 0..self.peers.len() {
             self.peers[peer].posted = false;
+            // What packets give rise to is found out by the next poll: their messages are to be told first.
+            let settles = self.peers[peer].must_settle(now);
             self.read(perform, peer, (now, patience));
             let left = self.send(perform, peer, now);
-            if self.peers[peer].must_settle(now) {
+            if settles {
                 self.settle(perform, peer, left, (now, patience));
             }
         }

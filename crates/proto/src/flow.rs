@@ -230,6 +230,7 @@ impl Connection for Flow {
         Ok(())
     }
 
+    #[inline]
     fn waits(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.waits(),

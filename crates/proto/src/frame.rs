@@ -295,7 +295,7 @@ impl Frame {
     /// How many words the frame has that begins with this one, without a payload.
     #[inline]
     pub fn words_of(first: u64) -> Result<usize, Malformed> {
-        let rails = usize::from(low8(first >> RAILS_SHIFT) & 15) + 1;
+        let rails = rails(first);
         Ok(match kind(first) {
             INLINE => INLINE_WORDS,
             ADVERT => ADVERT_WORDS + rails,
@@ -311,14 +311,20 @@ impl Frame {
         })
     }
 
-    /// The frame at the start of `words`, which must be a copy that its writer cannot reach.
-    #[inline]
+    /// The frame at the start of `words`.
     pub fn decode(words: &[u64]) -> Result<Self, Malformed> {
         let first = *words.first().ok_or(Malformed::Short)?;
         let words = words.get(..Self::words_of(first)?).ok_or(Malformed::Short)?;
+        Self::read(first, |word| words[word])
+    }
+
+    /// The frame that begins with this word. `word` has the others, up to [`words_of`](Self::words_of): its writer may still change
+    /// them, so each is asked for once.
+    #[inline]
+    pub fn read(first: u64, word: impl Fn(usize) -> u64) -> Result<Self, Malformed> {
         match kind(first) {
-            INLINE => Inline::decode(words).map(Self::Inline),
-            ADVERT => Advert::decode(words).map(Self::Advert),
+            INLINE => Inline::read([first, word(1), word(2)]).map(Self::Inline),
+            ADVERT => Advert::read(first, word).map(Self::Advert),
             DONE => {
                 unused(first, RAILS_BITS | FLAGS_BITS)?;
                 Ok(Self::Done { to: name(first), lines: line(first) })
@@ -328,22 +334,23 @@ impl Frame {
                 Ok(Self::End)
             }
             FIN => {
+                let (len, rails) = (word(1), word(2));
                 unused(first, RAILS_BITS)?;
-                unused(words[2], !0xffff)?;
+                unused(rails, !0xffff)?;
                 let status = match flags(first) {
                     0 => FinStatus::Delivered,
                     1 => FinStatus::TooLong,
                     2 => FinStatus::Failed,
                     _ => return Err(Malformed::Value),
                 };
-                let (to, line, rails) = (name(first), line(first), low16(words[2]));
-                Ok(Self::Fin(Fin { to, line, len: words[1], rails, status }))
+                let (to, line, rails) = (name(first), line(first), low16(rails));
+                Ok(Self::Fin(Fin { to, line, len, rails, status }))
             }
-            WITHDRAW => Lines::decode(words).map(Self::Withdraw),
-            WITHDRAWN => Lines::decode(words).map(Self::Withdrawn),
+            WITHDRAW => Lines::read([first, word(1), word(2)]).map(Self::Withdraw),
+            WITHDRAWN => Lines::read([first, word(1), word(2)]).map(Self::Withdrawn),
             CLOSE => {
                 unused(first, FLAGS_BITS)?;
-                let parts = Keys::new(&words[1..]).ok_or(Malformed::Value)?;
+                let parts = Keys::read(first, |rail| word(1 + rail));
                 Ok(Self::Close(Close { to: name(first), lines: line(first), parts }))
             }
             RAIL => {
@@ -354,29 +361,31 @@ impl Frame {
                     _ => return Err(Malformed::Value),
                 };
                 let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);
-                Ok(Self::Rail(RailNote { to, line, rail, state, parts: words[1] }))
+                Ok(Self::Rail(RailNote { to, line, rail, state, parts: word(1) }))
             }
             OPEN => {
                 unused(first, RAILS_BITS | FLAGS_BITS)?;
-                unused(words[1], !0 << 32)?;
+                let features = word(1);
+                unused(features, !0 << 32)?;
                 Ok(Self::Open(Open {
                     from: name(first),
                     listener: ListenerId(number(first)),
-                    features: low32(words[1]),
-                    proof: [words[2], words[3]],
+                    features: low32(features),
+                    proof: [word(2), word(3)],
                 }))
             }
             OPENED => {
                 unused(first, RAILS_BITS | FLAGS_BITS)?;
-                unused(words[1], RAILS_BITS | FLAGS_BITS | KIND_BITS)?;
-                let limits = u64::from(number(words[1]));
+                let second = word(1);
+                unused(second, RAILS_BITS | FLAGS_BITS | KIND_BITS)?;
+                let limits = u64::from(number(second));
                 let inline_bytes_max = low16(limits);
                 if usize::from(inline_bytes_max) > INLINE_BYTES_MAX {
                     return Err(Malformed::Value);
                 }
                 Ok(Self::Opened(Opened {
                     to: name(first),
-                    from: name(words[1]),
+                    from: name(second),
                     features: number(first),
                     inline_bytes_max,
                     window: low8(limits >> 16),
@@ -393,7 +402,7 @@ impl Frame {
                     5 => Refusal::Busy,
                     _ => return Err(Malformed::Value),
                 };
-                Ok(Self::Refused(Refused { to: name(first), why, detail: words[1] }))
+                Ok(Self::Refused(Refused { to: name(first), why, detail: word(1) }))
             }
             _ => Err(Malformed::Kind),
         }
@@ -417,8 +426,7 @@ impl Inline {
     }
 
     #[inline]
-    fn decode(words: &[u64]) -> Result<Self, Malformed> {
-        let &[first, second, base] = words else { return Err(Malformed::Short) };
+    fn read([first, second, base]: [u64; INLINE_WORDS]) -> Result<Self, Malformed> {
         unused(first, RAILS_BITS | (FLAGS_BITS & !(1 << FLAGS_SHIFT)))?;
         unused(second, 0xffff << 16)?;
         unused(base, !0 << 32)?;
@@ -456,9 +464,8 @@ impl Advert {
     }
 
     #[inline]
-    fn decode(words: &[u64]) -> Result<Self, Malformed> {
-        let (&[first, tag, address, len], keys) =
-            words.split_first_chunk().ok_or(Malformed::Short)?;
+    fn read(first: u64, word: impl Fn(usize) -> u64) -> Result<Self, Malformed> {
+        let (tag, address, len) = (word(1), word(2), word(3));
         unused(first, 8 << FLAGS_SHIFT)?;
         unused(tag, !0 << 32)?;
         Ok(Self {
@@ -470,12 +477,20 @@ impl Advert {
             cut: flags(first) & 1 != 0,
             host: flags(first) & 2 != 0,
             ends_group: flags(first) & 4 != 0,
-            keys: Keys::new(keys).ok_or(Malformed::Value)?,
+            keys: Keys::read(first, |rail| word(ADVERT_WORDS + rail)),
         })
     }
 }
 
 impl Keys {
+    /// As many as the head says.
+    #[inline]
+    fn read(head: u64, key: impl Fn(usize) -> u64) -> Self {
+        let (mut words, rails) = ([0; MAX_DATA_RAILS], rails(head));
+        words[..rails].iter_mut().enumerate().for_each(|(rail, word)| *word = key(rail));
+        Self { words, count: low8(rails as u64) }
+    }
+
     /// Their count, where a head has it.
     #[inline]
     fn in_head(&self) -> u64 {
@@ -491,8 +506,7 @@ impl Lines {
         put((self.set >> 64) as u64);
     }
 
-    fn decode(words: &[u64]) -> Result<Self, Malformed> {
-        let &[first, low, high] = words else { return Err(Malformed::Short) };
+    fn read([first, low, high]: [u64; LINES_WORDS]) -> Result<Self, Malformed> {
         unused(first, RAILS_BITS | FLAGS_BITS)?;
         let set = u128::from(low) | u128::from(high) << 64;
         Ok(Self { to: name(first), first: line(first), set })
@@ -510,6 +524,12 @@ fn head(kind: u8, name: Name, number: u32) -> u64 {
 #[inline]
 const fn kind(head: u64) -> u8 {
     low8(head) & 15
+}
+
+/// How many rails a head speaks of: 1 to 16.
+#[inline]
+const fn rails(head: u64) -> usize {
+    (low8(head >> RAILS_SHIFT) & 15) as usize + 1
 }
 
 #[inline]

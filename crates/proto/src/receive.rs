@@ -185,12 +185,6 @@ impl ReceiveFlow {
         self.busy_bytes = bytes;
     }
 
-    /// Whether [`poll`](Self::poll) would say "pending", and change nothing.
-    #[inline]
-    pub fn is_pending(&self, first: Line) -> bool {
-        self.fault.is_none() && !self.is_complete(first) && !self.nothing_comes()
-    }
-
     #[inline]
     fn is_complete(&self, first: Line) -> bool {
         let count = u32::from(self.slot(first).count);
@@ -343,6 +337,7 @@ impl ReceiveFlow {
     }
 
     /// Whether a receive is posted whose bytes have not all come and may still come, or the peer's CLOSE is waited for.
+    #[inline]
     pub fn waits(&self) -> bool {
         (self.done != self.next || self.has_closed()) && !self.nothing_comes()
     }

@@ -172,13 +172,6 @@ impl SendFlow {
         }
     }
 
-    /// Whether [`poll`](Self::poll) would say "pending", and change nothing.
-    #[inline]
-    pub fn is_pending(&self, message: MessageId) -> bool {
-        let record = &self.records[message.index() % RECORDS];
-        self.fault.is_none() && !self.is_done(record)
-    }
-
     #[inline]
     fn is_done(&self, record: &Record) -> bool {
         match record.state {
@@ -345,18 +338,16 @@ impl SendFlow {
     }
 
     /// Whether the receiver is to do something: an advert or credit that a caller of `isend` waits for, a DONE, or CLOSE.
+    #[inline]
     pub fn waits(&self) -> bool {
-        let waits = |record: &Record| match record.state {
-            State::Landed { fin: false } => {
-                self.terms.needs_done() && !self.peer_done.is_after(record.line)
-            }
-            _ => false,
+        let waits = |record: &Record| {
+            record.state == State::Landed { fin: false } && !self.peer_done.is_after(record.line)
         };
         match self.ending {
             Ending::Open => {
                 self.refused_caller
                     || !self.unadvertised.is_empty()
-                    || self.records.iter().any(waits)
+                    || self.terms.needs_done() && self.records.iter().any(waits)
             }
             Ending::Closing { peer: false } | Ending::Closed => true,
             Ending::Closing { peer: true } | Ending::PeerClosed | Ending::Over => false,

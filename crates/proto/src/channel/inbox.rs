@@ -1,9 +1,9 @@
 //! The reading half of a channel: packets in order out of our inbox.
 //!
-//! Headers and control frames are copied before they are read. The payload of an INLINE goes straight from the inbox to where
+//! Each word of headers and control frames is loaded once. The payload of an INLINE goes straight from the inbox to where
 //! it belongs. What was consumed is overwritten, and only then acknowledged.
 
-use super::super::frame::{FRAME_WORDS_MAX, Frame, Malformed};
+use super::super::frame::{Frame, Malformed};
 use super::super::ids::PacketNumber;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Payload};
 use super::super::packet::{HEADER_WORDS, Header, POISON, Ring};
@@ -103,16 +103,12 @@ impl Arrived {
         if self.word == self.end {
             return Ok(None);
         }
-        let mut copy = [0; FRAME_WORDS_MAX];
-        copy[0] = memory.load(self.word);
-        let words = Frame::words_of(copy[0])?;
-        if words > self.end - self.word {
+        let (start, first) = (self.word, memory.load(self.word));
+        let words = Frame::words_of(first)?;
+        if words > self.end - start {
             return Err(Malformed::Short);
         }
-        for (index, word) in copy[..words].iter_mut().enumerate().skip(1) {
-            *word = memory.load(self.word + index);
-        }
-        let frame = Frame::decode(&copy[..words])?;
+        let frame = Frame::read(first, |word| memory.load(start + word))?;
         self.word += words;
         let mut payload = Payload { word: self.word, bytes: 0 };
         if let Frame::Inline(inline) = &frame {

@@ -7,8 +7,8 @@ use super::super::frame::{Frame, RailState};
 use super::super::ids::{Moment, Name};
 use super::super::letter::{Body, Letter};
 use super::super::memory::{MemoryId, Payload};
-use super::table::{Owing, Table};
-use super::{Account, ChannelId, Endpoint, Event, Outcome, Peer, Perform};
+use super::table::Table;
+use super::{ChannelId, Endpoint, Event, Outcome, Peer, Perform};
 
 /// The moment by the caller's clock, and by the clock that stands still between polls.
 type Now = (Moment, Moment);
@@ -25,9 +25,7 @@ impl<C: Connection> Endpoint<C> {
                 let Self { peers, table, .. } = self;
                 let Some(peer) = peers.get_mut(channel.0 as usize) else { return };
                 peer.stirred = true;
-                let Peer { channel, owing, account, .. } = peer;
-                let free = channel
-                    .wrote(write, rail, well, |sent| left(table, owing, account, sent, now.0));
+                let free = peer.channel.wrote(write, rail, well, |sent| left(table, sent));
                 if let Some(memory) = free {
                     perform.release_shadow(memory);
                 }
@@ -106,11 +104,11 @@ impl<C: Connection> Endpoint<C> {
         match &letter.body {
             Body::Hello(hello) => {
                 let Self { peers, table, .. } = self;
-                let Peer { channel, owing, account, .. } = &mut peers[index];
+                let channel = &mut peers[index].channel;
                 if channel.would_adopt(hello) {
                     // Without memory the HELLO is as good as lost: it is repeated.
                     let Some(shadow) = perform.lend_shadow(id) else { return };
-                    let left = |sent| left(table, owing, account, sent, now.0);
+                    let left = |sent| left(table, sent);
                     if let Some(memory) = channel.adopt(perform, hello, shadow, now, left) {
                         perform.release_shadow(memory);
                     }
@@ -124,8 +122,8 @@ impl<C: Connection> Endpoint<C> {
             }
             Body::Status(status) => {
                 let Self { peers, table, .. } = self;
-                let Peer { channel, owing, account, .. } = &mut peers[index];
-                channel.answered(status, now.1, |sent| left(table, owing, account, sent, now.0));
+                let channel = &mut peers[index].channel;
+                channel.answered(status, now.1, |sent| left(table, sent));
             }
         }
     }
@@ -134,14 +132,12 @@ impl<C: Connection> Endpoint<C> {
     #[inline]
     pub(super) fn read<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let Self { peers, table, .. } = self;
-        let Peer { channel, owing, account, .. } = &mut peers[index];
+        let channel = &mut peers[index].channel;
         if channel.is_over() {
             return;
         }
         let Some(memory) = channel.inbox().map(|inbox| inbox.memory()) else { return };
-        channel.read_cell(perform.inbox(memory), now.1, |sent| {
-            left(table, owing, account, sent, now.0);
-        });
+        channel.read_cell(perform.inbox(memory), now.1, |sent| left(table, sent));
         for _ in 0..PACKETS_PER_POLL {
             let channel = &self.peers[index].channel;
             let Some(arrived) = channel.next_packet(perform.inbox(memory)) else { return };
@@ -172,10 +168,8 @@ impl<C: Connection> Endpoint<C> {
             }
         }
         let Self { peers, table, .. } = self;
-        let Peer { channel, owing, account, .. } = &mut peers[index];
-        channel.consumed(perform.inbox(memory), &arrived, now, |sent| {
-            left(table, owing, account, sent, now.0);
-        });
+        let Peer { channel, account, .. } = &mut peers[index];
+        channel.consumed(perform.inbox(memory), &arrived, now, |sent| left(table, sent));
         if let Some(smoothed) = channel.round_trip().smoothed() {
             account.set_round_trip(smoothed);
         }
@@ -317,18 +311,11 @@ impl<C: Connection> Endpoint<C> {
     }
 }
 
-/// An inline message needs no help any more.
+/// An inline message needs no help any more. Its connection owes nothing by that, and waits for nothing.
 #[inline]
-fn left<C: Connection>(
-    table: &mut Table<C>,
-    owing: &mut Owing,
-    account: &mut Account,
-    sent: Sent,
-    now: Moment,
-) {
+fn left<C: Connection>(table: &mut Table<C>, sent: Sent) {
     if let Some(tenant) = table.named(sent.from) {
         tenant.connection.inline_left(sent.message);
-        table.touch(sent.from.slot, owing, account, now);
     }
 }
 
