@@ -6,7 +6,6 @@ use super::reducer::Reducer;
 use super::session::{Session, piece, share};
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::SMALL;
 
 /// Every rank sends all it has to all others, and reduces everything in the order of ranks. One step.
 pub(super) fn one_phase(
@@ -66,13 +65,12 @@ pub(super) fn mesh(
 ) -> Result<(), GroupError> {
     let (rank, size, width) = (session.rank(), session.size(), reducer.width());
     let longest = share(input.len() / width, width, size, 0).len();
-    let each = if longest <= MESH_PIECE { SMALL } else { MESH_PIECE };
     let of = |whole: Place, owner: usize, step: usize| {
         let range = share(whole.len() / width, width, size, owner);
-        piece(whole.part(range.start, range.len()), each, step)
+        piece(whole.part(range.start, range.len()), MESH_PIECE, step)
     };
-    let pieces = longest.div_ceil(each);
-    let stride = longest.min(each).next_multiple_of(ALIGNMENT);
+    let pieces = longest.div_ceil(MESH_PIECE);
+    let stride = longest.min(MESH_PIECE).next_multiple_of(ALIGNMENT);
     let scratch = session.scratch((AHEAD + 1) * size * stride)?;
     let slot = |step: usize, peer: usize| {
         let len = of(input, rank, step).len();
@@ -97,12 +95,6 @@ pub(super) fn mesh(
                     session.sent(peer, number)?;
                 }
                 work.results.push_back(session.expect(peer, of(output, peer, step))?);
-            }
-            // Short ones are taken in the order in which they were sent: behind the part of a step comes the result of [`AHEAD`] before.
-            if step > AHEAD {
-                for due in work.results.drain(..size - 1) {
-                    session.arrived(due)?;
-                }
             }
             for due in work.parts.drain(..size - 1) {
                 session.arrived(due)?;
@@ -196,8 +188,7 @@ pub(super) fn ring(
 const ALIGNMENT: usize = 64;
 /// Steps that parts are ahead of results.
 const AHEAD: usize = 2;
-/// A piece stays in the second cache from its arrival until it has been added. Where one would be all, it is cut into short ones, which no
-/// receive must announce.
+/// A piece stays in the second cache from its arrival until it has been added. Shorter ones, in slots, are slower.
 const MESH_PIECE: usize = 128 << 10;
 const RING_PIECE: usize = 256 << 10;
 const RING_AHEAD: usize = 4;
