@@ -13,9 +13,9 @@ use ironrail_group::loader::{DataType, Element, Op, bf16, f16};
 /// A piece that collectives reduce at a time, and what fits no cache.
 const SIZES: [usize; 2] = [128 << 10, 64 << 20];
 /// Bytes that one measurement moves.
-const BYTES: usize = 512 << 20;
+const BYTES: usize = 64 << 20;
 /// The fastest of so many counts: what else the machine does can only make it slower.
-const RUNS: usize = 9;
+const RUNS: usize = 25;
 const BOUND: f64 = 1.2;
 
 fn main() -> ExitCode {

@@ -73,7 +73,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { rows: ESTIMATED.to_vec() }
+        Self { rows: BUILT_IN.to_vec() }
     }
 }
 
@@ -153,12 +153,20 @@ impl FromStr for Tuning {
 /// Beyond it, every rank talking to every other costs more than going round.
 const MESH_RANKS_MAX: usize = 16;
 
-/// Estimates, by the steps and bytes of each; they have not been measured.
-const ESTIMATED: [Row; 5] = [
-    Row { ranks: 2, bytes: 32 << 10, algorithm: Algorithm::OnePhase },
-    Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Mesh },
-    Row { ranks: 3, bytes: 8 << 10, algorithm: Algorithm::OnePhase },
+/// Up to 4 ranks: what `ironrail perf tune -r 4 --cpus 0,1` found over the provider tcp on one machine of two CPUs. Beyond: estimates, by the
+/// steps and bytes of each.
+const BUILT_IN: [Row; 12] = [
+    Row { ranks: 2, bytes: 512 << 10, algorithm: Algorithm::Doubling },
+    Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Ring },
+    Row { ranks: 3, bytes: 16 << 10, algorithm: Algorithm::OnePhase },
     Row { ranks: 3, bytes: usize::MAX, algorithm: Algorithm::Mesh },
+    Row { ranks: 4, bytes: 256 << 10, algorithm: Algorithm::Doubling },
+    Row { ranks: 4, bytes: usize::MAX, algorithm: Algorithm::Mesh },
+    Row { ranks: 5, bytes: 16 << 10, algorithm: Algorithm::OnePhase },
+    Row { ranks: 5, bytes: usize::MAX, algorithm: Algorithm::Mesh },
+    Row { ranks: 8, bytes: 16 << 10, algorithm: Algorithm::Doubling },
+    Row { ranks: 8, bytes: usize::MAX, algorithm: Algorithm::Mesh },
+    Row { ranks: 9, bytes: usize::MAX, algorithm: Algorithm::Mesh },
     Row { ranks: 17, bytes: usize::MAX, algorithm: Algorithm::Ring },
 ];
 

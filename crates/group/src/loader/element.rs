@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+use super::halves::Half;
 
 /// A type whose every bit pattern is a value, so a buffer's bytes may be read as it.
 pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
@@ -231,24 +232,27 @@ fn apart<T: Copy>(f: impl Fn(T, T) -> T, out: &mut [T], a: &[T], b: &[T]) {
 
 /// Both forms of a reduction, by one table of what each operation does to two elements.
 macro_rules! reductions {
-    ($($op:pat => $f:expr),*) => {
+    (by $in_place:path, $apart:path; $($op:pat => $f:expr),*) => {
         fn reduce(op: Op, into: &mut [Self], terms: &[Self]) {
             match op {
-                $($op => in_place($f, into, terms),)*
+                $($op => $in_place($f, into, terms),)*
             }
         }
 
         fn reduce_into(op: Op, out: &mut [Self], a: &[Self], b: &[Self]) {
             match op {
-                $($op => apart($f, out, a, b),)*
+                $($op => $apart($f, out, a, b),)*
             }
         }
 
         fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
             match op {
-                $($op => in_place(|into, term| ($f)(term, into), into, terms),)*
+                $($op => $in_place(|into, term| ($f)(term, into), into, terms),)*
             }
         }
+    };
+    ($($op:pat => $f:expr),*) => {
+        reductions! { by in_place, apart; $($op => $f),* }
     };
 }
 
@@ -314,9 +318,6 @@ macro_rules! floats {
 
 floats!(f32: F32, f64: F64);
 
-/// Elements that are widened at a time: few enough to stay in the first cache.
-const BLOCK: usize = 512;
-
 macro_rules! halves {
     ($($type:ty: $name:ident),*) => {$(
         impl sealed::Sealed for $type {}
@@ -329,54 +330,26 @@ macro_rules! halves {
                 Self::from_f32(value as f32)
             }
 
-            fn reduce(op: Op, into: &mut [Self], terms: &[Self]) {
-                let (mut wide, mut added) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
-                for (into, terms) in into.chunks_mut(BLOCK).zip(terms.chunks(BLOCK)) {
-                    let len = into.len().min(terms.len());
-                    let (wide, added) = (&mut wide[..len], &mut added[..len]);
-                    into[..len].convert_to_f32_slice(wide);
-                    terms[..len].convert_to_f32_slice(added);
-                    f32::reduce(op, wide, added);
-                    into[..len].convert_from_f32_slice(wide);
-                }
+            reductions! {
+                by Half::in_place, Half::apart;
+                Op::Sum | Op::Avg => |a: f32, b: f32| a + b,
+                Op::Prod => |a: f32, b: f32| a * b,
+                Op::Min => |a: f32, b: f32| if b < a || b.is_nan() { b } else { a },
+                Op::Max => |a: f32, b: f32| if b > a || b.is_nan() { b } else { a }
             }
 
-            fn reduce_into(op: Op, out: &mut [Self], a: &[Self], b: &[Self]) {
-                let (mut wide, mut added) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
-                for ((out, a), b) in out.chunks_mut(BLOCK).zip(a.chunks(BLOCK)).zip(b.chunks(BLOCK)) {
-                    let len = out.len().min(a.len()).min(b.len());
-                    let (wide, added) = (&mut wide[..len], &mut added[..len]);
-                    a[..len].convert_to_f32_slice(wide);
-                    b[..len].convert_to_f32_slice(added);
-                    f32::reduce(op, wide, added);
-                    out[..len].convert_from_f32_slice(wide);
-                }
-            }
-
-            fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]) {
-                let (mut wide, mut added) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
-                for (into, terms) in into.chunks_mut(BLOCK).zip(terms.chunks(BLOCK)) {
-                    let len = into.len().min(terms.len());
-                    let (wide, added) = (&mut wide[..len], &mut added[..len]);
-                    terms[..len].convert_to_f32_slice(wide);
-                    into[..len].convert_to_f32_slice(added);
-                    f32::reduce(op, wide, added);
-                    into[..len].convert_from_f32_slice(wide);
-                }
-            }
-
+            #[allow(clippy::cast_precision_loss, reason = "ranks are few")]
             fn divide(values: &mut [Self], ranks: u32) {
-                let mut wide = [0.0_f32; BLOCK];
                 for values in values.chunks_mut(BLOCK) {
-                    let wide = &mut wide[..values.len()];
-                    values.convert_to_f32_slice(wide);
-                    f32::divide(wide, ranks);
-                    values.convert_from_f32_slice(wide);
+                    Half::in_place(|value, _| value / ranks as f32, values, &[Self::ZERO; BLOCK]);
                 }
             }
         }
     )*};
 }
+
+/// Elements that are divided at a time.
+const BLOCK: usize = 512;
 
 halves!(f16: F16, bf16: BF16);
 

@@ -11,6 +11,7 @@ pub mod calls;
 mod claims;
 mod comm;
 mod element;
+mod halves;
 mod library;
 mod logger;
 mod memory;
