@@ -4,7 +4,8 @@
 //! ```text
 //! Driver ── owner ──▶ Owner               for the plugin: calls that wait for no kernel and need no context
 //! Devices ── allocate ──▶ DeviceMemory    for tools and tests: memory on a GPU, copies, its dmabuf
-//!         └─ Stream              for `ironrail nccl`: what NCCL puts its kernels into
+//!         ├─ Pinned              host memory that copies go to and from, for the group library
+//!         └─ Stream              what kernels are put into: for `ironrail nccl`, and for the group library to wait for
 //! ```
 //!
 //! NCCL calls the plugin on threads that kernels wait for. A call that waits for a kernel there, as allocations and copies may, can
@@ -20,5 +21,5 @@
 mod cuda;
 
 pub use cuda::{
-    DeviceMemory, Devices, Driver, DriverError, Owner, Stream, StreamError, Unavailable,
+    DeviceMemory, Devices, Driver, DriverError, Owner, Pinned, Stream, StreamError, Unavailable,
 };

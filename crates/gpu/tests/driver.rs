@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpu::{Devices, Driver, DriverError, Owner, Stream, StreamError, Unavailable};
+use gpu::{Devices, Driver, DriverError, Owner, Pinned, Stream, StreamError, Unavailable};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 /// Set in the process that a test starts for itself.
@@ -171,6 +171,23 @@ plays! {
         assert_eq!((devices.name(2), devices.driver_version()), (None, Some(12040)));
         let error = Stream::new(&devices, 2).unwrap_err();
         assert_eq!(error, StreamError::Refused(DriverError { call: "cuDeviceGet", code: 101 }));
+    };
+    host_memory_is_locked_until_it_is_dropped in standin(), "": || {
+        let devices = Devices::open().unwrap();
+        let mut bytes = vec![0_u8; 4096];
+        for _ in 0..100 {
+            drop(Pinned::new(&devices, 1, &mut bytes).unwrap());
+        }
+        let locked = Pinned::new(&devices, 1, &mut bytes).unwrap();
+        let count = |call| calls(Some(call));
+        assert_eq!((count("cuMemHostRegister_v2"), count("cuMemHostUnregister")), (101, 100));
+        drop(locked);
+        assert_eq!(count("cuMemHostUnregister"), 101);
+        assert!(Stream::new(&devices, 1).unwrap().synchronize().is_ok());
+    };
+    a_driver_that_locks_no_memory_says_so in support::folder_without(TEMPORARY, "cuMemHostRegister_v2"), "": || {
+        let error = Pinned::new(&Devices::open().unwrap(), 0, &mut [0]).unwrap_err();
+        assert_eq!(error.code, 801);
     };
     a_driver_without_streams_makes_none in support::folder_without(TEMPORARY, "cuStreamCreate"), "": || {
         let error = Stream::new(&Devices::open().unwrap(), 0).unwrap_err();

@@ -33,6 +33,8 @@ pub enum GroupError {
     Mismatch { rank: usize, why: String },
     /// The rendezvous failed: a rank left, or sent what is not ours.
     Bootstrap(String),
+    /// A copy from or to a GPU, or the wait before it, failed.
+    Device(gpu::DriverError),
     /// Memory was used in a way its owner forbids.
     Memory(MemoryError),
     /// The operating system refused.
@@ -72,6 +74,7 @@ impl fmt::Display for GroupError {
             Self::Plugin { call, code, said: None } => {
                 write!(f, "the plugin's {call} returned {code}")
             }
+            Self::Device(error) => error.fmt(f),
             Self::PeerLost { rank, why } => write!(f, "rank {rank} is lost: {why}"),
             Self::Aborted { rank } => write!(f, "rank {rank} aborted the group"),
             Self::InvalidArgument(why) | Self::Mismatch { why, .. } => f.write_str(why),

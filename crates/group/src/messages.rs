@@ -1,5 +1,7 @@
 //! Messages between two ranks.
 
+mod device;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use crate::group::{Group, State};
 use crate::loader::{Element, Place};
 use crate::memory::{Source, Target};
 use crate::mesh::{Envelope, OpId, Wait, Wanted, rest};
+pub use device::{DeviceSlice, DeviceStaging};
 
 /// Stands for any rank, or any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -136,6 +136,25 @@ impl DeviceMemory {
         })
     }
 
+    /// Fills `bytes` with what the device sees there now; nothing is allocated.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    ///
+    /// # Panics
+    ///
+    /// When the range lies outside.
+    pub fn read_into(&self, at: usize, bytes: &mut [u8]) -> Result<(), DriverError> {
+        let place = self.place(at, bytes.len());
+        within(self.device, || {
+            // SAFETY: as in `write`, the other way.
+            let code =
+                unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place, bytes.len()) };
+            check("cuMemcpyDtoH", code)
+        })
+    }
+
     /// A copy of what the device sees there now.
     ///
     /// # Errors
@@ -146,13 +165,8 @@ impl DeviceMemory {
     ///
     /// When the range lies outside.
     pub fn read(&self, at: usize, len: usize) -> Result<Vec<u8>, DriverError> {
-        let place = self.place(at, len);
         let mut bytes = vec![0; len];
-        within(self.device, || {
-            // SAFETY: as in `write`, the other way.
-            let code = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), place, len) };
-            check("cuMemcpyDtoH", code)
-        })?;
+        self.read_into(at, &mut bytes)?;
         Ok(bytes)
     }
 

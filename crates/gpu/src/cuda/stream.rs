@@ -16,8 +16,13 @@ pub struct Stream {
 }
 
 /// What is called here and not in `devices`.
-const FUNCTIONS: [&CStr; 4] =
-    [c"cuCtxSetCurrent", c"cuStreamCreate", c"cuStreamQuery", c"cuStreamDestroy_v2"];
+const FUNCTIONS: [&CStr; 5] = [
+    c"cuCtxSetCurrent",
+    c"cuStreamCreate",
+    c"cuStreamQuery",
+    c"cuStreamSynchronize",
+    c"cuStreamDestroy_v2",
+];
 
 impl Stream {
     /// A new stream of `device`, whose primary context becomes this thread's current one for good: what cudaSetDevice does, and what
@@ -56,6 +61,18 @@ impl Stream {
             check("cuStreamQuery", answer)
         })?;
         Ok(idle)
+    }
+
+    /// Waits for all work that was put into the stream.
+    ///
+    /// # Errors
+    ///
+    /// The driver's: also that of work that failed.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        within(self.device, || {
+            // SAFETY: the stream lives.
+            check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
+        })
     }
 
     /// As C takes it: a `cudaStream_t` is the same.

@@ -1,0 +1,47 @@
+//! Memory of the host that the driver keeps in its place, so that copies need no detour through the driver's own.
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::devices::{Devices, within};
+use super::library::{DriverError, check, has};
+
+/// A range of the host's memory, page-locked for all devices until it is dropped. Whoever frees the memory drops this before.
+#[derive(Debug)]
+pub struct Pinned {
+    address: usize,
+    device: i32,
+}
+
+/// CU_MEMHOSTREGISTER_PORTABLE: for every context.
+const PORTABLE: u32 = 1;
+
+impl Pinned {
+    /// Locks the pages of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's: CUDA_ERROR_NOT_SUPPORTED where it has no such call, and where the range is locked already.
+    pub fn new(_: &Devices, device: i32, bytes: &mut [u8]) -> Result<Self, DriverError> {
+        const CALL: &str = "cuMemHostRegister";
+        if !has(c"cuMemHostRegister_v2") || !has(c"cuMemHostUnregister") {
+            check(CALL, CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
+        }
+        let (place, len) = (bytes.as_mut_ptr(), bytes.len());
+        within(device, || {
+            // SAFETY: the range is mapped; that it is locked changes nothing for those who use it.
+            check(CALL, unsafe { sys::cuMemHostRegister_v2(place.cast(), len, PORTABLE) })
+        })?;
+        Ok(Self { address: place.expose_provenance(), device })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let place = std::ptr::with_exposed_provenance_mut(self.address);
+        // An error here has no remedy: the process ends soon, or the driver has.
+        let _ = within(self.device, || {
+            // SAFETY: locked in `new`, unlocked once.
+            check("cuMemHostUnregister", unsafe { sys::cuMemHostUnregister(place) })
+        });
+    }
+}

@@ -1,0 +1,288 @@
+//! Memory on a GPU: messages and collectives of it, through page-locked memory of the host.
+//!
+//! ```text
+//! send      device ──copy──▶ piece 0 │ piece 1 │ piece 2 ──▶ wire     while a piece is on its way the next one is copied
+//! receive     wire ──▶ piece 0 │ piece 1 │ piece 2 ──copy──▶ device   while a piece is copied the next ones come in
+//! ```
+//!
+//! The pieces are a pool that is locked and registered once.
+
+use std::marker::PhantomData;
+
+use gpu::{DeviceMemory, Devices, Pinned, Stream};
+
+use super::{From, Tag};
+use crate::error::GroupError;
+use crate::group::Group;
+use crate::loader::{Buffer, Element, Op};
+use crate::mesh::OpId;
+
+/// Elements in memory of a GPU, and the stream whose work makes them.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSlice<'a, T> {
+    memory: &'a DeviceMemory,
+    /// In bytes.
+    start: usize,
+    count: usize,
+    stream: Option<&'a Stream>,
+    elements: PhantomData<T>,
+}
+
+impl<'a, T: Element> DeviceSlice<'a, T> {
+    /// `count` elements from element `first` of the memory on.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`]: the memory ends before.
+    pub fn new(memory: &'a DeviceMemory, first: usize, count: usize) -> Result<Self, GroupError> {
+        let end = first.checked_add(count).and_then(|end| end.checked_mul(size_of::<T>()));
+        if end.is_none_or(|end| end > memory.len()) {
+            let why = format!(
+                "elements {first} to {first}+{count} of {} bytes lie outside of {}",
+                size_of::<T>(),
+                memory.len()
+            );
+            return Err(GroupError::InvalidArgument(why));
+        }
+        let start = first * size_of::<T>();
+        Ok(Self { memory, start, count, stream: None, elements: PhantomData })
+    }
+
+    /// What reads or writes the elements waits for the work of this stream first.
+    #[must_use]
+    pub fn after(mut self, stream: &'a Stream) -> Self {
+        self.stream = Some(stream);
+        self
+    }
+
+    /// How many elements.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Before anything is copied: a copy does not wait for other streams, and would bring what was there before.
+    fn settle(&self) -> Result<(), GroupError> {
+        match self.stream {
+            Some(stream) => stream.synchronize().map_err(GroupError::Device),
+            None => Ok(()),
+        }
+    }
+
+    fn pieces(&self) -> usize {
+        (self.count * size_of::<T>()).div_ceil(PIECE)
+    }
+
+    /// Where piece `number` begins in the memory, and its bytes.
+    fn piece(&self, number: usize) -> (usize, usize) {
+        let at = number * PIECE;
+        (self.start + at, (self.count * size_of::<T>() - at).min(PIECE))
+    }
+}
+
+/// Moves memory of a GPU between the ranks of a group.
+///
+/// A message goes in pieces of 1 MiB, each of them a message with the same tag; its receiver receives it here too, with the same number of
+/// elements. Collectives run piece by piece. In steady state nothing is allocated, locked or registered.
+#[derive(Debug)]
+pub struct DeviceStaging {
+    pieces: Vec<Piece>,
+    group: Group,
+}
+
+#[derive(Debug)]
+struct Piece {
+    _pinned: Pinned, // Unlocked before the buffer goes.
+    buffer: Buffer,
+    op: Option<OpId>,
+}
+
+impl Group {
+    /// Memory for messages of a device. A handle of this group is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Device`] where the driver locks no memory, [`GroupError::System`] where there is none.
+    pub fn device_staging(
+        &self,
+        devices: &Devices,
+        device: i32,
+    ) -> Result<DeviceStaging, GroupError> {
+        let make = || {
+            let mut buffer = Buffer::new(PIECE)?;
+            let whole = buffer.slice_mut::<u8>(0..PIECE)?;
+            let pinned = Pinned::new(devices, device, whole).map_err(GroupError::Device)?;
+            self.register(&buffer);
+            Ok(Piece { _pinned: pinned, buffer, op: None })
+        };
+        let pieces: Result<Vec<_>, GroupError> = (0..PIECES).map(|_| make()).collect();
+        Ok(DeviceStaging { pieces: pieces?, group: self.clone() })
+    }
+}
+
+impl DeviceStaging {
+    /// Sends, and returns when the device's memory may be changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`]; [`GroupError::Device`] for a copy that failed: pieces before it have left.
+    pub fn send<T: Element>(
+        &mut self,
+        data: DeviceSlice<'_, T>,
+        to: usize,
+        tag: u32,
+    ) -> Result<(), GroupError> {
+        let peer = self.group.other(to)?;
+        data.settle()?;
+        let ended = (0..data.pieces()).try_for_each(|number| {
+            let index = number % PIECES;
+            self.end(index, peer)?;
+            let (at, len) = data.piece(number);
+            let Piece { buffer, op, .. } = &mut self.pieces[index];
+            data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(GroupError::Device)?;
+            let place = buffer.memory().place().part(0, len);
+            let mut state = self.group.shared.lock();
+            *op = Some(state.mesh.send(peer, (self.group.scope, tag), T::TYPE, place)?);
+            Ok(())
+        });
+        self.end_all(peer, ended)
+    }
+
+    /// Receives what [`DeviceStaging::send`] sends, of as many elements.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv`]; [`GroupError::Device`] for a copy that failed; [`GroupError::Mismatch`] for another number of elements.
+    pub fn recv<T: Element>(
+        &mut self,
+        into: DeviceSlice<'_, T>,
+        from: usize,
+        tag: u32,
+    ) -> Result<(), GroupError> {
+        let peer = self.group.other(from)?;
+        into.settle()?;
+        let pieces = into.pieces();
+        let mut posted = 0;
+        let ended = (0..pieces).try_for_each(|number| {
+            while posted < pieces.min(number + PIECES) {
+                self.post(into, posted, (from, tag))?;
+                posted += 1;
+            }
+            let index = number % PIECES;
+            let (at, len) = into.piece(number);
+            let came = self.end(index, peer)?;
+            if came != Some(len) {
+                let came = came.unwrap_or(0);
+                let why = format!("a piece of {came} bytes came where one of {len} was due");
+                return Err(GroupError::Mismatch { rank: from, why });
+            }
+            let bytes = self.pieces[index].buffer.slice(0..len)?;
+            into.memory.write(at, bytes).map_err(GroupError::Device)
+        });
+        self.end_all(peer, ended)
+    }
+
+    /// As [`Group::all_reduce`], in place.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`GroupError::Device`]: the group is aborted then, for this rank is missing in what the others go on with.
+    pub fn all_reduce<T: Element>(
+        &mut self,
+        data: DeviceSlice<'_, T>,
+        op: Op,
+    ) -> Result<(), GroupError> {
+        self.by_pieces(data, true, true, |group, piece: &mut [T]| group.all_reduce(piece, op))
+    }
+
+    /// As [`Group::broadcast`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceStaging::all_reduce`].
+    pub fn broadcast<T: Element>(
+        &mut self,
+        data: DeviceSlice<'_, T>,
+        root: usize,
+    ) -> Result<(), GroupError> {
+        let is_root = root == self.group.rank();
+        self.by_pieces(data, is_root, !is_root, |group, piece: &mut [T]| {
+            group.broadcast(piece, root)
+        })
+    }
+
+    fn by_pieces<T: Element>(
+        &mut self,
+        data: DeviceSlice<'_, T>,
+        reads: bool,
+        writes: bool,
+        run: impl Fn(&Group, &mut [T]) -> Result<(), GroupError>,
+    ) -> Result<(), GroupError> {
+        data.settle()?;
+        let Self { pieces, group } = self;
+        let buffer = &mut pieces[0].buffer;
+        for number in 0..data.pieces() {
+            let (at, len) = data.piece(number);
+            let missing = |error| {
+                group.abort();
+                GroupError::Device(error)
+            };
+            if reads {
+                data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(missing)?;
+            }
+            run(group, buffer.slice_mut(0..len)?)?;
+            if writes {
+                data.memory.write(at, buffer.slice(0..len)?).map_err(missing)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn post<T: Element>(
+        &mut self,
+        into: DeviceSlice<'_, T>,
+        number: usize,
+        (from, tag): (usize, u32),
+    ) -> Result<(), GroupError> {
+        let (_, len) = into.piece(number);
+        let Piece { buffer, op, .. } = &mut self.pieces[number % PIECES];
+        let place = buffer.memory().place().part(0, len);
+        let wanted = self.group.wanted::<T>(place, From::from(from), Tag::from(tag))?;
+        *op = Some(self.group.shared.lock().mesh.receive(wanted)?);
+        Ok(())
+    }
+
+    /// Waits for a piece that is on its way; the bytes of its message.
+    fn end(&mut self, index: usize, peer: usize) -> Result<Option<usize>, GroupError> {
+        let Some(op) = self.pieces[index].op.take() else { return Ok(None) };
+        self.group.wait(op, Some(peer)).map(|envelope| Some(envelope.bytes))
+    }
+
+    /// Nothing is on its way when this returns. Receives that no message has come to are taken back after an error.
+    fn end_all(
+        &mut self,
+        peer: usize,
+        mut ended: Result<(), GroupError>,
+    ) -> Result<(), GroupError> {
+        for index in 0..PIECES {
+            if ended.is_err()
+                && let Some(op) = self.pieces[index].op
+                && self.group.shared.lock().mesh.take_back(op)
+            {
+                self.pieces[index].op = None;
+            }
+            let piece = self.end(index, peer).map(drop);
+            ended = ended.and(piece);
+        }
+        ended
+    }
+}
+
+/// Bytes of a piece: as many as elements of every type fill.
+const PIECE: usize = 1 << 20;
+/// One is copied while others are on their way.
+const PIECES: usize = 3;

@@ -1,0 +1,179 @@
+//! Memory on a GPU, against the driver without one. A process has one driver for good, so each test runs in a process of its own.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "../../gpu/tests/support/later.rs"]
+mod later;
+#[path = "../../gpu/tests/support/mod.rs"]
+mod standin;
+mod support;
+
+use std::env;
+use std::process::Command;
+
+use gpu::{DeviceMemory, Devices, Stream};
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
+use ironrail_group::loader::Op;
+use ironrail_group::messages::{DeviceSlice, DeviceStaging};
+
+/// Set in the process that a test starts for itself.
+const WITHIN: &str = "DEVICE_TEST_WITHIN";
+
+/// Runs `body` in a process that finds the driver without a GPU, with these words in STANDIN_CUDA.
+fn with(words: &str, test: &str, body: fn()) {
+    if env::var_os(WITHIN).is_some() {
+        return body();
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(WITHIN, "1")
+        .env("LD_LIBRARY_PATH", standin::folder(env!("CARGO_TARGET_TMPDIR")))
+        .env("STANDIN_CUDA", words)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+/// Two ranks with a device each.
+fn pair<T: Send + 'static>(
+    work: impl Fn(&Group, &Devices, DeviceStaging) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    support::ranks(&support::library(), 2, move |group| {
+        let devices = Devices::open().unwrap();
+        let device = i32::try_from(group.rank()).unwrap();
+        let staging = group.device_staging(&devices, device).unwrap();
+        work(&group, &devices, staging)
+    })
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| u8::try_from((i * 31 + i / 251 + seed) % 256).unwrap()).collect()
+}
+
+fn allocate(devices: &Devices, group: &Group, bytes: usize) -> DeviceMemory {
+    devices.allocate(i32::try_from(group.rank()).unwrap(), bytes).unwrap()
+}
+
+#[test]
+fn messages_between_devices_keep_every_byte() {
+    with("", "messages_between_devices_keep_every_byte", || {
+        pair(|group, devices, mut staging| {
+            // Fewer pieces than there are in the pool, as many, and more; whole ones and not.
+            for (turn, len) in
+                [0, 1, 1 << 20, (1 << 20) + 1, 3 << 20, (7 << 20) + 12_345].into_iter().enumerate()
+            {
+                let memory = allocate(devices, group, len + 16);
+                let whole = DeviceSlice::<u8>::new(&memory, 16, len).unwrap();
+                if group.rank() == 0 {
+                    memory.write(16, &pattern(len, turn)).unwrap();
+                    staging.send(whole, 1, 5).unwrap();
+                    staging.recv(whole, 1, 6).unwrap();
+                    assert_eq!(memory.read(16, len).unwrap(), pattern(len, turn + 100));
+                } else {
+                    staging.recv(whole, 0, 5).unwrap();
+                    assert_eq!(memory.read(16, len).unwrap(), pattern(len, turn));
+                    assert_eq!(memory.read(0, 16).unwrap(), [0; 16]);
+                    memory.write(16, &pattern(len, turn + 100)).unwrap();
+                    staging.send(whole, 0, 6).unwrap();
+                }
+            }
+            let memory = allocate(devices, group, 7);
+            assert!(DeviceSlice::<u32>::new(&memory, 0, 2).is_err());
+            assert!(DeviceSlice::<u8>::new(&memory, usize::MAX, 2).is_err());
+        });
+    });
+}
+
+#[test]
+fn collectives_of_devices_are_right() {
+    with("", "collectives_of_devices_are_right", || {
+        pair(|group, devices, mut staging| {
+            let count = (2 << 18) + 77;
+            let memory = allocate(devices, group, count * 4);
+            let of = |factor: u32| -> Vec<u8> {
+                (0..count)
+                    .flat_map(|i| (factor * u32::try_from(i).unwrap()).to_le_bytes())
+                    .collect()
+            };
+            memory.write(0, &of(u32::try_from(group.rank()).unwrap() + 1)).unwrap();
+            let whole = DeviceSlice::<u32>::new(&memory, 0, count).unwrap();
+            staging.all_reduce(whole, Op::Sum).unwrap();
+            assert!(memory.read(0, count * 4).unwrap() == of(3));
+            if group.rank() == 1 {
+                memory.write(0, &of(9)).unwrap();
+            }
+            staging.broadcast(whole, 1).unwrap();
+            assert!(memory.read(0, count * 4).unwrap() == of(9));
+        });
+    });
+}
+
+#[test]
+fn what_a_stream_still_has_to_write_is_sent() {
+    with("", "what_a_stream_still_has_to_write_is_sent", || {
+        pair(|group, devices, mut staging| {
+            let memory = allocate(devices, group, 5);
+            let whole = DeviceSlice::<u8>::new(&memory, 0, 5).unwrap();
+            if group.rank() == 0 {
+                let stream = Stream::new(devices, 0).unwrap();
+                memory.write(0, b"stale").unwrap();
+                later::write_later(&stream, memory.address(), b"fresh");
+                staging.send(whole.after(&stream), 1, 0).unwrap();
+            } else {
+                staging.recv(whole, 0, 0).unwrap();
+                assert_eq!(memory.read(0, 5).unwrap(), b"fresh");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_copy_that_fails_is_an_error_of_its_call() {
+    with("no-copies", "a_copy_that_fails_is_an_error_of_its_call", || {
+        let said = pair(|group, devices, mut staging| {
+            let memory = allocate(devices, group, 100);
+            let whole = DeviceSlice::<u8>::new(&memory, 0, 100).unwrap();
+            if group.rank() == 0 {
+                let error = staging.send(whole, 1, 0).unwrap_err();
+                // What was not copied was not sent.
+                group.send(&[7_u8], 1, 1).unwrap();
+                error
+            } else {
+                let mut data = [0_u8];
+                group.recv(&mut data, 0, 1).unwrap();
+                assert_eq!(data, [7]);
+                staging.all_reduce(whole, Op::Sum).unwrap_err()
+            }
+        });
+        for error in said {
+            assert!(matches!(error, GroupError::Device(_)), "{error}");
+            assert!(error.to_string().starts_with("cuMemcpyDtoH answered 999"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn another_number_of_elements_is_an_error_of_the_receiver() {
+    with("", "another_number_of_elements_is_an_error_of_the_receiver", || {
+        pair(|group, devices, mut staging| {
+            let memory = allocate(devices, group, 100);
+            if group.rank() == 0 {
+                let part = DeviceSlice::<u8>::new(&memory, 0, 60).unwrap();
+                staging.send(part, 1, 0).unwrap();
+                staging.send(part, 1, 0).unwrap();
+            } else {
+                let whole = DeviceSlice::<u8>::new(&memory, 0, 100).unwrap();
+                let error = staging.recv(whole, 0, 0).unwrap_err();
+                assert!(matches!(error, GroupError::Mismatch { rank: 0, .. }), "{error}");
+                // The pool is free, and the next message comes.
+                let part = DeviceSlice::<u8>::new(&memory, 0, 60).unwrap();
+                staging.recv(part, 0, 0).unwrap();
+            }
+            assert!(matches!(
+                staging.send(DeviceSlice::<u8>::new(&memory, 0, 1).unwrap(), 2, 0),
+                Err(GroupError::InvalidArgument(_))
+            ));
+        });
+    });
+}
