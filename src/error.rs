@@ -160,6 +160,8 @@ pub(crate) enum Cause {
         most: usize,
     },
     MixedNetworks,
+    /// Of a device that sends messages.
+    OneRail,
     EmptyRegion,
     PastAddressSpace {
         address: u64,
@@ -381,6 +383,7 @@ impl Cause {
             | Self::PartsOfDevice { .. }
             | Self::RailsOfDevice { .. }
             | Self::MixedNetworks
+            | Self::OneRail
             | Self::EmptyRegion
             | Self::PastAddressSpace { .. }
             | Self::MemoryKind(_)

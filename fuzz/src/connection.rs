@@ -75,6 +75,7 @@ fn presence() -> Presence {
             true_lengths: true,
             self_read: true,
             proves_arrival: false,
+            messages: false,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 0,
@@ -109,6 +110,7 @@ fn terms(script: &mut Script<'_>) -> Terms {
         true_lengths: script.small(2) == 0,
         delivery: true,
         proves_arrival: script.small(2) == 0,
+        messages: false,
         inline: InlineLimits { unadvertised, host: unadvertised.max(64) },
     }
 }

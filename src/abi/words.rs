@@ -60,6 +60,9 @@ impl Display for Cause {
             Self::MixedNetworks => f.write_str(
                 "NICs on networks of two kinds do not make one device: leave them out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
             ),
+            Self::OneRail => f.write_str(
+                "a device has one rail where it sends messages (SENDRECV): leave its NICs out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
+            ),
             Self::EmptyRegion => {
                 f.write_str("a region of 0 bytes: there is nothing to register")
             }
@@ -251,7 +254,7 @@ impl Display for Cause {
                 Refusal::Busy => "the peer refused the connection: too many wait for its listener",
             }),
             Self::NoCommonRail => f.write_str(
-                "no rail of the peer's has the same fabric name as one of ours: are all ranks given NICs of the same networks?",
+                "no rail of the peer's has the same fabric name as one of ours: or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
             ),
             Self::CannotTell => f.write_str(
                 "the provider takes no immediates and does not tell of delivery: no message could be announced",

@@ -173,7 +173,16 @@ impl Endpoint {
     }
 
     fn cancel_receives(&mut self) {
-        let is_receive = |token| matches!(Purpose::of(token), Some(Purpose::Inbox { .. }));
+        let is_receive = |token| {
+            let purpose = Purpose::of(token);
+            matches!(
+                purpose,
+                Some(Purpose::Inbox { .. } | Purpose::Room { .. } | Purpose::Receive { .. })
+            )
+        };
+        if let Some(sendrecv) = &mut self.hands.sendrecv {
+            sendrecv.stop();
+        }
         for Port { nic, letters, .. } in &mut self.hands.nics {
             if let Some(letters) = letters {
                 letters.stop();

@@ -92,6 +92,7 @@ impl Endpoint {
         // What was begun has had its time: its receiver waits for it as long.
         self.give_up_region(handle, Give::Sends);
         self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
+        self.take_back_from_the_dead(handle);
         if !self.is_touched(handle) || self.only_the_dead_touch(handle) {
             self.leaving.swap_remove(at);
             return self.close_region(handle);
@@ -123,6 +124,32 @@ impl Endpoint {
         };
         let all = self.comms.iter().map(|(slot, _)| slot);
         all.filter(|slot| self.core.connection(*slot).is_some_and(touches)).collect()
+    }
+
+    /// Receives that are posted at the provider for messages of peers that have ended are taken back. A living peer's message that found none
+    /// would stop all that comes behind it.
+    fn take_back_from_the_dead(&mut self, handle: Handle) {
+        if self.hands.sendrecv.is_none() {
+            return;
+        }
+        let now = self.now();
+        for slot in self.touching(handle) {
+            let (channel, _) = self.hands.seats[slot.index()];
+            if self.hands.peer(channel).is_some_and(|peer| !peer.is_gone(now)) {
+                continue;
+            }
+            self.core.with(&mut self.hands, slot, now, |flow, _| {
+                if let Some(flow) = flow.receiver_mut() {
+                    flow.take_back();
+                }
+            });
+        }
+        for _ in 0..LAST_POLLS {
+            if !self.is_touched(handle) {
+                return;
+            }
+            self.progress();
+        }
     }
 
     /// Whether those that may touch it are connections to peers that have ended, as far as this side can see, and no operation of ours.

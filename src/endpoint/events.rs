@@ -2,7 +2,7 @@
 
 use proto::channel::{WriteId, Written};
 use proto::flow;
-use proto::{ChannelId, Epoch, Event, Immediate, Moment, Slot};
+use proto::{ChannelId, Epoch, Event, Generation, Immediate, Line, Moment, Slot};
 
 use super::hands::{Hands, Happened, low_byte};
 use super::letters::About;
@@ -71,6 +71,9 @@ impl Hands {
             self.skipped = 0;
         }
         self.cursor = Cursor::default();
+        if let Some(sendrecv) = &mut self.sendrecv {
+            sendrecv.post_receives(&mut self.nics);
+        }
         for Port { nic, letters, .. } in &mut self.nics {
             let Some(letters) = letters else { continue };
             if let Err(error) = letters.post_receives(nic) {
@@ -110,9 +113,17 @@ impl Hands {
     fn of_data(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
         match event {
             fabric::Event::Arrived { immediate, len } => self.arrived(nic, immediate, len as u64),
-            fabric::Event::Ended { token, .. } => match Purpose::of(token)? {
+            fabric::Event::Ended { token, len, .. } => match Purpose::of(token)? {
                 Purpose::Part { slot, generation, message, part } => {
                     let event = flow::Event::Written { message, part };
+                    Some(Event::Connection { slot, generation, event })
+                }
+                Purpose::Receive { slot, generation, line } => {
+                    let seat = self.seats.get(slot.index());
+                    if let Some(peer) = seat.and_then(|(channel, _)| self.peer(*channel)) {
+                        peer.receives.part(0, len as u64);
+                    }
+                    let event = flow::Event::Received { line, len: len as u64 };
                     Some(Event::Connection { slot, generation, event })
                 }
                 other => {
@@ -131,7 +142,8 @@ impl Hands {
     #[inline]
     fn of_control(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
         match event {
-            fabric::Event::Ended { token, len, .. } => match Purpose::of(token)? {
+            fabric::Event::Ended { token, len, tag } => match Purpose::of(token)? {
+                Purpose::Room { buffer } => self.packet_came(nic, buffer, (len, tag)),
                 Purpose::Packet { channel, epoch, number } => {
                     self.wrote(nic, channel, epoch, Written::Packet(number), true)
                 }
@@ -226,9 +238,15 @@ impl Hands {
             );
             return None;
         };
-        let Purpose::Part { slot, generation, message, part } = purpose else {
-            self.ended(purpose, false);
-            return None;
+        let (slot, generation, message, part) = match purpose {
+            Purpose::Part { slot, generation, message, part } => (slot, generation, message, part),
+            Purpose::Receive { slot, generation, line } => {
+                return Some(self.receive_failed(nic, (slot, generation, line), failed));
+            }
+            _ => {
+                self.ended(purpose, false);
+                return None;
+            }
         };
         if let Some((channel, _)) = self.seats.get(slot.index()).copied() {
             self.operation_failed(channel, nic, Operation::Data, &failed.error);
@@ -236,6 +254,22 @@ impl Hands {
         }
         let event = flow::Event::WriteFailed { message, part, code: failed.error.errno };
         Some(Event::Connection { slot, generation, event })
+    }
+
+    /// A tagged receive has ended without a message: it was cancelled, or the channel cannot go on.
+    #[cold]
+    fn receive_failed(
+        &mut self,
+        nic: usize,
+        (slot, generation, line): (Slot, Generation, Line),
+        failed: &fabric::Failed,
+    ) -> Happened {
+        let channel = self.seats.get(slot.index()).map(|(channel, _)| *channel);
+        if let Some(channel) = channel.filter(|_| !failed.error.is_cancelled()) {
+            self.operation_failed(channel, nic, Operation::Data, &failed.error);
+            self.news.lost.push(channel);
+        }
+        Event::Connection { slot, generation, event: flow::Event::ReceiveEnded { line } }
     }
 
     #[cold]
@@ -270,6 +304,12 @@ impl Hands {
                 let letters = self.nics[nic].letters.as_mut()?;
                 if !failed.error.is_cancelled() {
                     letters.ended(buffer);
+                }
+                None
+            }
+            Purpose::Room { buffer } => {
+                if !failed.error.is_cancelled() {
+                    self.no_packet_came(nic, buffer);
                 }
                 None
             }

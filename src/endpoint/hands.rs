@@ -20,6 +20,7 @@ use proto::frame::{Open, Refused};
 use proto::letter::Letter;
 use proto::memory::{MemoryId, Payload, Shadows};
 use proto::receive::{Copy, Place};
+use proto::sendrecv::Tag;
 use proto::setup::Peers;
 use proto::{
     Account, Breach, ChannelId, Event, Generation, MessageId, Moment, Nonce, Outcome, Outgoing,
@@ -34,6 +35,7 @@ use super::operation::Purpose;
 use super::peers::Peer;
 use super::prove::{Mac, random_number};
 use super::region::UserRegion;
+use super::sendrecv::Sendrecv;
 use super::slots::Slots;
 use crate::error::{Cause, Noun, Operation};
 use crate::label::Label;
@@ -60,6 +62,8 @@ pub(super) struct News {
     pub(super) strays: Vec<(u64, u64)>,
     /// A queue is unusable.
     pub(super) broken: Option<Cause>,
+    /// Packets that came as messages for no inbox of ours.
+    pub(super) misplaced: u64,
 }
 
 impl News {
@@ -72,6 +76,7 @@ impl News {
             && self.failed_probes.is_empty()
             && self.strays.is_empty()
             && self.broken.is_none()
+            && self.misplaced == 0
     }
 }
 
@@ -89,6 +94,8 @@ pub(super) struct Hands {
     pub(super) channels: Vec<Peer>,
     /// The channel and generation of each connection, by slot.
     pub(super) seats: Vec<(ChannelId, Generation)>,
+    /// Where there are no writes: how messages carry what they would.
+    pub(super) sendrecv: Option<Box<Sendrecv>>,
     pub(super) capabilities: Capabilities,
     pub(super) queued: VecDeque<Happened>,
     pub(super) cursor: Cursor,
@@ -183,7 +190,7 @@ impl Hands {
     /// Posts a part. None: not now.
     #[inline]
     fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
-        let &PartWrite { message, part, rail, source, target, key, len, immediate } = write;
+        let &PartWrite { message, part, rail, line, source, target, key, len, immediate } = write;
         let (channel, generation) = *self.seats.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
         let Some(region) = named(&self.regions, &self.landing, source.region) else {
@@ -193,12 +200,17 @@ impl Hands {
         let Some(local) = region.local(lane.nic, source.address, len) else {
             return Some(Err(Cause::OutsideOfRegion { address: source.address, len }));
         };
-        let remote = RemoteBytes { address: target, key: RemoteKey::from_wire(key) };
-        let delivery = if immediate.is_some() { Delivery::Default } else { Delivery::Complete };
-        let write = Write { local, remote, peer: lane.peer, delivery };
         let token = Purpose::Part { slot, generation, message, part }.token();
-        let posted =
-            self.nics[lane.nic].nic.write(&write, immediate.map(proto::Immediate::bits), token);
+        let nic = &mut self.nics[lane.nic].nic;
+        let posted = if self.sendrecv.is_some() {
+            let tag = Tag::of(immediate?.connection(), line);
+            nic.send_tagged(local, lane.peer, tag.bits(), token)
+        } else {
+            let remote = RemoteBytes { address: target, key: RemoteKey::from_wire(key) };
+            let delivery = if immediate.is_some() { Delivery::Default } else { Delivery::Complete };
+            let write = Write { local, remote, peer: lane.peer, delivery };
+            nic.write(&write, immediate.map(proto::Immediate::bits), token)
+        };
         match posted {
             Ok(Posted::Accepted) => {
                 self.channels[channel.0 as usize].sends.part(rail, len as u64);
@@ -243,7 +255,10 @@ impl Hands {
         let nic = lane.ok_or(None)?.nic;
         let memory = self.memory.take(&mut self.nics)?;
         let control = self.control_number(nic);
-        let target = self.memory.target(memory, control);
+        let target = match &mut self.sendrecv {
+            Some(sendrecv) => Some((sendrecv.lend(memory), 0)),
+            None => self.memory.target(memory, control),
+        };
         let nonce = random_number();
         let (Some((address, key)), Ok(nonce)) = (target, nonce) else {
             self.memory.release(memory);
@@ -285,9 +300,13 @@ impl Perform<Flow> for Hands {
             key: RemoteKey::from_wire(post.key),
         };
         let nic = &mut self.nics[lane.nic].nic;
-        let write = Write { local, remote, peer: lane.peer, delivery: Delivery::Default };
         let token = token_of(channel, post.write).token();
-        let posted = nic.write_control(&write, token);
+        let posted = if self.sendrecv.is_some() {
+            nic.send_tagged(local, lane.peer, remote.address, token)
+        } else {
+            let write = Write { local, remote, peer: lane.peer, delivery: Delivery::Default };
+            nic.write_control(&write, token)
+        };
         match posted {
             Ok(Posted::Accepted) => {
                 peer.taken();
@@ -355,6 +374,7 @@ impl Perform<Flow> for Hands {
                 self.copy_parked(copy, account);
                 true
             }
+            Action::Tagged(tagged) => self.tag(slot, tagged),
         }
     }
 
@@ -432,6 +452,9 @@ impl Perform<Flow> for Hands {
     /// It stays taken: nothing but the rail's closing ends what a peer has begun, and the endpoint closes its rails.
     fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
         log::debug!("inbox {} on control rail {rail} is read no more", memory.0);
+        if let Some(sendrecv) = &mut self.sendrecv {
+            sendrecv.retire(memory);
+        }
     }
 
     fn release_shadow(&mut self, memory: MemoryId) {
@@ -507,7 +530,7 @@ fn token_of(channel: ChannelId, write: WriteId) -> Purpose {
 
 /// The region that a message names, or the landing page.
 #[inline]
-fn named<'a>(
+pub(super) fn named<'a>(
     regions: &'a Slots<Arc<UserRegion>>,
     landing: &'a Arc<UserRegion>,
     name: u32,

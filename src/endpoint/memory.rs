@@ -156,8 +156,10 @@ impl ShadowMemory for Unit {
 }
 
 /// A ring, and its cell on a cache line of its own.
-const UNIT_BYTES: usize = RING.bytes() as usize + LINE_BYTES;
+pub(super) const UNIT_BYTES: usize = RING.bytes() as usize + LINE_BYTES;
 /// Of every channel: both ends must have the same.
 pub(super) const RING: Ring = Ring::LONG;
+/// The same where packets are messages: short enough that each is sent without a rendezvous.
+pub(super) const SENT_RING: Ring = Ring::new(16 << 10).expect("a power of two");
 const _: () =
     assert!((UNIT_BYTES / LINE_BYTES) % 2 == 1, "units are staggered by an odd number of lines");

@@ -33,6 +33,7 @@ mod prove;
 mod region;
 mod regions;
 mod release;
+mod sendrecv;
 mod setup;
 pub(crate) mod slots;
 mod tally;
@@ -65,10 +66,11 @@ use identity::Acquaintances;
 use in_flight::InFlight;
 use memory::ControlMemory;
 use nics::Port;
-pub(crate) use nics::{OPERATIONS, Opened};
+pub(crate) use nics::{OPERATIONS, Opened, RECEIVES};
 use probe::Probe;
 use prove::Mac;
 use region::UserRegion;
+use sendrecv::Sendrecv;
 use setup::{Listening, PendingConnect};
 use slots::Slots;
 use tenants::Tenants;
@@ -128,15 +130,18 @@ impl Endpoint {
         let mut nics = nics.map_err(no_memory)?;
         let landing = Pages::map(fabric::page_bytes())
             .and_then(|pages| UserRegion::register_pages(&mut nics, Arc::new(pages)));
+        let sendrecv = capabilities.messages.then(|| Sendrecv::new(&mut nics)).transpose();
+        let sendrecv = sendrecv.map_err(no_memory)?.map(Box::new);
         let landing = landing.map(Arc::new).map_err(Cause::NoLandingPage)?;
         let first = first_generation();
         let entries = u32::try_from(settings.cq_entries).unwrap_or(u32::MAX);
+        let posted_most = if sendrecv.is_some() { RECEIVES.into() } else { u32::MAX };
         let presence = Presence {
             id: prove::random_id().map_err(|_| Cause::NoRandom)?,
             capabilities,
             rails: setup::rails_of(&nics)?,
             host: setup::host_of(&device, &settings),
-            offers: setup::offers_of(&settings),
+            offers: setup::offers_of(&settings, &capabilities),
         };
         let hands = Hands {
             nics,
@@ -148,6 +153,7 @@ impl Endpoint {
             peers: Peers::new(presence, Mac),
             channels: Vec::new(),
             seats: Vec::new(),
+            sendrecv,
             capabilities,
             queued: VecDeque::with_capacity(LETTERS),
             cursor: Cursor::default(),
@@ -171,7 +177,7 @@ impl Endpoint {
             listeners: Slots::new(u16::MAX).beginning_at(first),
             connects: Slots::new(u16::MAX).beginning_at(first),
             // The rest is for operations of our own, which complete in the same queues.
-            budget: Budget::new(entries.saturating_sub(OPERATIONS.into())),
+            budget: Budget::new(entries.saturating_sub(OPERATIONS.into()).min(posted_most)),
             flushes: Slots::new(u16::MAX).beginning_at(first),
             counters: Counters::default(),
             acquaintances: Acquaintances::default(),
@@ -224,8 +230,9 @@ impl Endpoint {
     /// What the loop has left to us.
     #[cold]
     fn attend(&mut self) {
-        let News { mail, ended, lost, flushes, probes, failed_probes, strays, broken } =
+        let News { mail, ended, lost, flushes, probes, failed_probes, strays, broken, misplaced } =
             std::mem::take(&mut self.hands.news);
+        self.counters.garbage += misplaced;
         if let Some(cause) = broken {
             self.fail_all(cause.into());
         }

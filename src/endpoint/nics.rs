@@ -8,6 +8,9 @@ use super::letters::Letters;
 /// Operations that may be in flight on one NIC. Past that `isend` answers "not now".
 pub(crate) const OPERATIONS: u16 = 1024;
 
+/// Tagged receives of connections that may be posted beside them, where there are no writes. Past that they wait.
+pub(crate) const RECEIVES: u16 = 4096;
+
 /// A NIC that was opened for an endpoint, and its names.
 #[derive(Debug)]
 pub(crate) struct Opened {

@@ -1,6 +1,6 @@
 //! Why an operation was posted, and so what its completion means: a NIC gives back the 64 bits that it was posted with.
 
-use proto::{Generation, MessageId, PacketNumber, Slot};
+use proto::{Generation, Line, MessageId, PacketNumber, Slot};
 
 /// Why an operation was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,10 @@ pub(super) enum Purpose {
     Letter { buffer: u16 },
     /// A posted receive, into this buffer.
     Inbox { buffer: u16 },
+    /// A receive of a packet, where packets are messages.
+    Room { buffer: u16 },
+    /// A tagged receive of a connection's line.
+    Receive { slot: Slot, generation: Generation, line: Line },
     /// A read for the flush in this slot.
     Flush { flush: u16 },
     /// An attempt of the device's probe.
@@ -48,6 +52,10 @@ impl Purpose {
             Self::Cell { channel, epoch } => pack(CELL, epoch, channel, 0),
             Self::Letter { buffer } => pack(LETTER, 0, buffer, 0),
             Self::Inbox { buffer } => pack(INBOX, 0, buffer, 0),
+            Self::Room { buffer } => pack(ROOM, 0, buffer, 0),
+            Self::Receive { slot, generation, line } => {
+                pack(RECEIVE, generation.get(), slot.number(), line.number())
+            }
             Self::Flush { flush } => pack(FLUSH, 0, flush, 0),
             Self::Probe { attempt } => pack(PROBE, 0, attempt as u16, 0),
         }
@@ -72,6 +80,12 @@ impl Purpose {
             CELL => Self::Cell { channel: slot, epoch: small },
             LETTER => Self::Letter { buffer: slot },
             INBOX => Self::Inbox { buffer: slot },
+            ROOM => Self::Room { buffer: slot },
+            RECEIVE => Self::Receive {
+                slot: Slot::new(usize::from(slot))?,
+                generation: Generation::new(small),
+                line: Line::new(number),
+            },
             FLUSH => Self::Flush { flush: slot },
             PROBE => Self::Probe { attempt: *Attempt::ALL.get(usize::from(slot))? },
             _ => return None,
@@ -86,6 +100,8 @@ const LETTER: u64 = 4;
 const INBOX: u64 = 5;
 const FLUSH: u64 = 6;
 const PROBE: u64 = 7;
+const ROOM: u64 = 8;
+const RECEIVE: u64 = 9;
 
 #[inline]
 const fn pack(kind: u64, small: u8, slot: u16, number: u32) -> u64 {
@@ -112,6 +128,12 @@ mod tests {
                     Purpose::Cell { channel: slot, epoch },
                     Purpose::Letter { buffer: slot },
                     Purpose::Inbox { buffer: slot },
+                    Purpose::Room { buffer: slot },
+                    Purpose::Receive {
+                        slot: Slot::new(usize::from(slot)).unwrap(),
+                        generation: Generation::new(number),
+                        line: Line::new(u32::MAX - u32::from(number)),
+                    },
                     Purpose::Flush { flush: slot },
                 ] {
                     assert_eq!(Purpose::of(purpose.token()), Some(purpose));
@@ -122,6 +144,6 @@ mod tests {
             let purpose = Purpose::Probe { attempt };
             assert_eq!(Purpose::of(purpose.token()), Some(purpose));
         }
-        assert_eq!((Purpose::of(0), Purpose::of(8)), (None, None));
+        assert_eq!((Purpose::of(0), Purpose::of(10)), (None, None));
     }
 }

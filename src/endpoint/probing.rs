@@ -34,6 +34,12 @@ impl Endpoint {
 
     #[cold]
     pub(super) fn settle(&mut self) {
+        // What messages do needs no trying.
+        if self.hands.sendrecv.is_some() {
+            self.adopt(self.hands.capabilities);
+            self.settled = true;
+            return;
+        }
         if self.device.probed.capabilities().is_none() && self.device.probed.take_probe(self.number)
         {
             self.probe = Some(Probe::new(Instant::now()));
@@ -135,7 +141,7 @@ impl Endpoint {
     /// Takes what was found, within what the settings allow.
     fn adopt(&mut self, found: Capabilities) {
         self.hands.capabilities = found;
-        if self.settings.force_fin {
+        if self.settings.force_fin && !found.messages {
             self.hands.capabilities.immediate = proto::ImmediateWidth::None;
         }
         if self.settings.largest_write != 0 {

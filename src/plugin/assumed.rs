@@ -5,6 +5,22 @@ use proto::capabilities::{Capabilities, ImmediateWidth};
 
 use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core};
 
+/// What is so wherever tagged messages carry everything (SENDRECV): nothing is to be tried.
+pub(super) fn of_messages(info: &Info) -> Capabilities {
+    Capabilities {
+        // A tag says as much as four bytes, and the completion of a receive how long its message was.
+        immediate: ImmediateWidth::Four,
+        true_lengths: true,
+        self_read: false,
+        delivery_complete: false,
+        proves_arrival: false,
+        messages: true,
+        rma_inject_bytes: 0,
+        virtual_addresses: info.region_mode().virtual_addresses,
+        largest_write: info.max_message(),
+    }
+}
+
 /// What is known without trying, and what is to be tried as absent. Up to `inject_bytes` an endpoint would inject.
 pub(super) fn assumed(info: &Info, inject_bytes: usize) -> Capabilities {
     Capabilities {
@@ -18,6 +34,7 @@ pub(super) fn assumed(info: &Info, inject_bytes: usize) -> Capabilities {
         } else {
             0
         },
+        messages: false,
         virtual_addresses: info.region_mode().virtual_addresses,
         largest_write: info.max_message(),
     }

@@ -16,7 +16,7 @@ use log::{Level, LevelFilter};
 use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use super::failure::StartError;
-use crate::types::Settings;
+use crate::types::{Protocol, Settings};
 pub(super) use explain::settings;
 use takes::Value;
 pub(crate) use takes::{DeviceMemory, Takes, Zero};
@@ -77,6 +77,8 @@ settings! {
     libfabric: Option<PathBuf> = "LIBFABRIC", Takes::Path, "", shared false;
     /// The provider, by libfabric's name for it: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best one found.
     provider: Option<String> = "PROVIDER", Takes::Text, "", shared true;
+    /// How the bytes of messages cross. `rdma`: by one-sided writes. `sendrecv`: by messages with tags, on one rail per device. `auto`: by writes where a provider has them (FI_RMA).
+    protocol: Option<Protocol> = "PROTOCOL", Takes::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
     /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface (`eth0,eth1`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which serve when there is nothing else.
     rails: Vec<String> = "RAILS", Takes::List, "", shared false;
     /// The most data rails in one device.

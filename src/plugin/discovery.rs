@@ -14,6 +14,7 @@ use super::failure::StartError;
 use super::gpu;
 use super::plan::{DevicePlan, RailPlan};
 use super::selection::{self, Candidate, Choice, Named, Offer};
+use crate::types::Protocol;
 
 /// What there is to build on.
 #[derive(Debug)]
@@ -35,35 +36,56 @@ pub(crate) struct Discovery {
 pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     let library = open(config)?;
     log::info!("Using Libfabric {} from {}", library.version(), library.path().display());
-    let infos = find(&library, &query(config, config.provider.clone()))?;
-    let candidates: Vec<_> = infos.iter().map(candidate).collect();
-    let filtered = config.provider_variable("FI_PROVIDER").is_some();
-    let choice = selection::choose(&candidates, config.provider.as_deref(), filtered);
-    let choice = choice.ok_or_else(|| none_usable(&library, config, &candidates))?;
-    let listed = Listed { infos, candidates };
+    let (listed, choice) = choose(&library, config)?;
     let machine = listed.machine(&choice.provider);
     let (rails, offer) = if config.rails.is_empty() {
-        listed.grouped(&choice.provider, &machine, config.max_rails)
+        listed.grouped(&choice.provider, &machine, listed.max_rails(config))
     } else {
         let rails = listed.named(&library, config, &choice.provider)?;
         let offer = selection::named(rails.iter().map(|rail| rail.nic.clone()).collect());
         (rails, offer)
     };
-    let mut devices = plans(&machine, rails, &offer);
-    let chosen_because = announce(&choice, &devices, &offer);
+    let mut devices = plans(&machine, rails, listed.protocol, &offer);
+    let chosen_because = announce(&choice, listed.protocol, &devices, &offer);
     gpu::equip(&library, config, &mut devices);
     let hint = topology::hint(&machine, &offer.nics, &offer.grouping);
     Ok(Discovery { library, devices, hint, chosen_because })
 }
 
+/// What libfabric lists, and the provider that serves: with one-sided writes, or where there is none of those, with messages alone.
+fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartError> {
+    let filtered = config.provider_variable("FI_PROVIDER").is_some();
+    let look = |protocol| {
+        let infos = find(library, &query(config, config.provider.clone(), protocol))?;
+        let candidates: Vec<_> = infos.iter().map(candidate).collect();
+        let choice = selection::choose(&candidates, config.provider.as_deref(), filtered);
+        Ok((Listed { infos, candidates, protocol }, choice))
+    };
+    let (first, choice) = look(config.protocol.unwrap_or_default())?;
+    if let Some(choice) = choice {
+        return Ok((first, choice));
+    }
+    if config.protocol.is_none()
+        && let (listed, Some(choice)) = look(Protocol::Sendrecv)?
+    {
+        return Ok((listed, choice));
+    }
+    Err(none_usable(library, config, &first))
+}
+
 /// A plan for each device. `rails` are those of `offer`, place by place.
-fn plans(machine: &Machine, rails: Vec<RailPlan>, offer: &Offer) -> Vec<DevicePlan> {
+fn plans(
+    machine: &Machine,
+    rails: Vec<RailPlan>,
+    protocol: Protocol,
+    offer: &Offer,
+) -> Vec<DevicePlan> {
     let told = topology::properties(machine, &offer.nics, &offer.grouping);
     let mut rails: Vec<_> = rails.into_iter().map(Some).collect();
     let mut plans: Vec<DevicePlan> = Vec::new();
     for (group, told) in offer.grouping.groups.iter().zip(told) {
         let taken = group.rails.iter().filter_map(|rail| rails[*rail].take()).collect();
-        let mut plan = DevicePlan::new(taken, told, group.reason.to_string());
+        let mut plan = DevicePlan::new(taken, protocol, told, group.reason.to_string());
         if plans.iter().any(|other| other.name == plan.name) {
             plan.name = format!("{}-{}", plan.name, plans.len());
         }
@@ -82,8 +104,9 @@ fn open(config: &Config) -> Result<Arc<Library>, StartError> {
     })
 }
 
-fn query(config: &Config, provider: Option<String>) -> Query {
-    Query { provider, basic_regions: config.basic_regions, ..Query::default() }
+fn query(config: &Config, provider: Option<String>, protocol: Protocol) -> Query {
+    let messages = protocol == Protocol::Sendrecv;
+    Query { provider, basic_regions: config.basic_regions, messages, ..Query::default() }
 }
 
 fn find(library: &Library, query: &Query) -> Result<Vec<Info>, StartError> {
@@ -92,7 +115,8 @@ fn find(library: &Library, query: &Query) -> Result<Vec<Info>, StartError> {
 }
 
 /// What was asked, and what is there.
-fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> StartError {
+fn none_usable(library: &Library, config: &Config, listed: &Listed) -> StartError {
+    let Listed { candidates, protocol, .. } = listed;
     let version = library.version();
     let basic_regions = config.basic_regions;
     let offered = |candidates: &[Candidate]| {
@@ -100,7 +124,7 @@ fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> 
     };
     match &config.provider {
         Some(wanted) => {
-            let all = library.find(&query(config, None)).unwrap_or_default();
+            let all = library.find(&query(config, None, *protocol)).unwrap_or_default();
             let offered = offered(&all.iter().map(candidate).collect::<Vec<_>>());
             StartError::NoSuchProvider { wanted: wanted.clone(), version, offered, basic_regions }
         }
@@ -112,9 +136,18 @@ fn none_usable(library: &Library, config: &Config, candidates: &[Candidate]) -> 
 struct Listed {
     infos: Vec<Info>,
     candidates: Vec<Candidate>,
+    protocol: Protocol,
 }
 
 impl Listed {
+    /// The most rails of one device: messages go on one.
+    fn max_rails(&self, config: &Config) -> usize {
+        match self.protocol {
+            Protocol::Rdma => config.max_rails,
+            Protocol::Sendrecv => 1,
+        }
+    }
+
     /// The rails that the devices of a provider may have, and which have which.
     fn grouped(
         &self,
@@ -145,9 +178,13 @@ impl Listed {
         config: &Config,
         provider: &str,
     ) -> Result<Vec<RailPlan>, StartError> {
-        let names = config.rails.iter().take(config.max_rails);
-        if config.rails.len() > config.max_rails {
-            let (named, taken) = (config.rails.len(), config.max_rails);
+        let (named, taken) = (config.rails.len(), self.max_rails(config));
+        let names = config.rails.iter().take(taken);
+        if named > taken && self.protocol == Protocol::Sendrecv {
+            log::warn!(
+                "IRONRAIL_RAILS names {named} rails, and the first is taken: a device has one where it sends messages"
+            );
+        } else if named > taken {
             log::warn!(
                 "IRONRAIL_RAILS names {named} rails, and the first {taken} are taken: raise IRONRAIL_MAX_RAILS for more"
             );
@@ -200,7 +237,7 @@ impl Listed {
             return Err(self.no_such_rail(provider, &address.to_string()));
         }
         let source = Some(address.to_string());
-        let query = Query { source, ..query(config, Some(provider.to_owned())) };
+        let query = Query { source, ..query(config, Some(provider.to_owned()), self.protocol) };
         let mut found =
             find(library, &query)?.into_iter().filter(|info| info.provider() == provider);
         let info = found.next().ok_or_else(|| self.no_such_rail(provider, &address.to_string()))?;
@@ -238,9 +275,12 @@ impl Listed {
 }
 
 /// The start-up lines. Sites look for "Selected provider is".
-fn announce(choice: &Choice, devices: &[DevicePlan], offer: &Offer) -> String {
+fn announce(choice: &Choice, protocol: Protocol, devices: &[DevicePlan], offer: &Offer) -> String {
     let chosen = format!("{} ({})", choice.provider, choice.because);
     log::info!("Selected provider is {chosen}");
+    if protocol == Protocol::Sendrecv {
+        log::info!("its rails send messages (SENDRECV), without one-sided writes");
+    }
     for device in devices {
         let rails: Vec<_> = device
             .rails

@@ -15,12 +15,16 @@ use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
 use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, opens_with};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
-use crate::types::gpu_number;
+use crate::types::{Protocol, gpu_number};
 
 /// Finds out how GPU memory goes, for each of `devices`; those that take it get what libfabric says of their rails with it.
 pub(super) fn equip(library: &Arc<Library>, config: &Config, devices: &mut [DevicePlan]) {
     for device in devices.iter_mut() {
-        match direct(library, config, &device.rails) {
+        let found = match device.protocol {
+            Protocol::Rdma => direct(library, config, &device.rails),
+            Protocol::Sendrecv => Err(Obstacle::NoWrites),
+        };
+        match found {
             Ok((infos, dmabuf)) => {
                 for (rail, info) in device.rails.iter_mut().zip(infos) {
                     rail.info = info;

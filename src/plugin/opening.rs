@@ -6,14 +6,15 @@ use fabric::{Data, FabricError, Info, Nic, NicOptions, OptionName};
 use proto::capabilities::Capabilities;
 
 use super::TrafficClass;
-use super::assumed::assumed;
+use super::assumed::{assumed, of_messages};
 use super::device::Device;
 use super::options::{self, Rails};
 use super::plan::RailPlan;
 use super::provider::family;
-use crate::endpoint::{OPERATIONS, Opened};
+use crate::endpoint::{OPERATIONS, Opened, RECEIVES};
 use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
+use crate::types::Protocol;
 
 /// Opens the NICs of `device` in a traffic class; without one where they do not take it, which the log says once.
 pub(super) fn open_in_class(
@@ -49,6 +50,9 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
     let (Some(first), Some(info)) = (nics.first(), infos.first()) else {
         return Err(Cause::Bug(Bug::DeviceWithoutRails).into());
     };
+    if device.plan.protocol == Protocol::Sendrecv {
+        return Ok((nics, of_messages(info)));
+    }
     let mut known = assumed(info, first.nic.inject_bytes::<Data>());
     // The message is acknowledged where it comes in, not where its bytes end.
     known.proves_arrival &= !emulates_writes(device, info, &first.nic);
@@ -68,7 +72,10 @@ fn open_one(
         control: with_control.then_some(control.as_slice()),
         entries: device.settings.cq_entries_or_default(),
         one_queue: false,
-        operations: OPERATIONS,
+        operations: match device.plan.protocol {
+            Protocol::Rdma => OPERATIONS,
+            Protocol::Sendrecv => OPERATIONS + RECEIVES,
+        },
     };
     let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;
     if let Some(error) = nic.refused_class() {

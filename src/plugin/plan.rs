@@ -4,6 +4,7 @@ use fabric::{Info, Version};
 use topology::{Nic, Properties};
 
 use crate::error::{Cause, Result};
+use crate::types::Protocol;
 
 /// A device before it is opened.
 #[derive(Clone, Debug)]
@@ -12,6 +13,7 @@ pub(crate) struct DevicePlan {
     pub(crate) name: String,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) gpu_memory: GpuMemory,
+    pub(crate) protocol: Protocol,
     /// What the machine decides of its properties.
     pub(crate) told: Properties,
     /// Why it has these rails.
@@ -67,6 +69,8 @@ pub(crate) enum Obstacle {
         provider: String,
         version: Version,
     },
+    /// Nothing flushes what a message has brought.
+    NoWrites,
 }
 
 impl GpuMemory {
@@ -100,6 +104,7 @@ impl Obstacle {
             Self::CallsCuda { interface, provider, answer } => {
                 format!("{provider} does not do without calls of CUDA on {interface} ({answer})")
             }
+            Self::NoWrites => "rails that send messages have no read to flush it by".to_owned(),
             Self::CannotBeTold { interface, provider, version } => format!(
                 "libfabric {version} cannot keep {provider} on {interface} from calls of CUDA"
             ),
@@ -120,19 +125,28 @@ impl Obstacle {
                  other providers copy, so unset it"
             }
             Self::CannotBeTold { .. } => "use libfabric 1.18 or newer",
+            Self::NoWrites => "use a provider with one-sided writes",
         }
     }
 }
 
 impl DevicePlan {
-    pub(super) fn new(rails: Vec<RailPlan>, told: Properties, because: String) -> Self {
+    pub(super) fn new(
+        rails: Vec<RailPlan>,
+        protocol: Protocol,
+        told: Properties,
+        because: String,
+    ) -> Self {
         let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
         let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
-        Self { name: device_name(&names), rails, gpu_memory, told, because }
+        Self { name: device_name(&names), rails, gpu_memory, protocol, told, because }
     }
 
     /// Takes the rails of another device. Networks of two kinds do not go together.
     pub(super) fn join(&mut self, other: &Self) -> Result<()> {
+        if self.protocol == Protocol::Sendrecv {
+            return Err(Cause::OneRail.into());
+        }
         let network = |plan: &Self| plan.rails.first().map(|rail| rail.nic.network.clone());
         if network(self) != network(other) {
             return Err(Cause::MixedNetworks.into());
@@ -227,6 +241,7 @@ mod tests {
                 "tcp does not do without calls of CUDA on eth0 (no)",
             ),
             (Obstacle::CannotBeTold { interface, provider, version }, "libfabric 1.17"),
+            (Obstacle::NoWrites, "no read to flush it by"),
         ] {
             let phrase = obstacle.phrase();
             assert!(phrase.contains(words) && !phrase.contains('\n'), "{phrase}");

@@ -7,6 +7,7 @@ use super::DeviceProperties;
 use super::options;
 use super::plan::{DevicePlan, RailPlan};
 use super::provider::core;
+use crate::types::Protocol;
 
 /// The properties of all devices.
 pub(crate) fn of_all(plans: &[DevicePlan]) -> Vec<DeviceProperties> {
@@ -84,12 +85,21 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
         device_memory: plan.gpu_memory.is_direct(),
         dmabuf: plan.gpu_memory.takes_dmabuf(),
         regions_are_global: plan.regions_are_global(),
-        max_point_to_point_bytes: BYTES_MAX,
+        max_point_to_point_bytes: match plan.protocol {
+            Protocol::Rdma => BYTES_MAX,
+            // A message goes whole.
+            Protocol::Sendrecv => plan.rails.iter().map(largest).min().unwrap_or(BYTES_MAX),
+        },
         max_collective_bytes: BYTES_MAX,
         rail: plan.told.rail.and_then(|rail| i16::try_from(rail).ok()),
         plane: None,
         parts: vec![index],
     }
+}
+
+/// The longest message of a rail.
+fn largest(rail: &RailPlan) -> usize {
+    usize::try_from(rail.info.max_message()).unwrap_or(usize::MAX).min(BYTES_MAX)
 }
 
 /// NCCL takes devices with one guid and one port for one physical port, also across the processes of a host.

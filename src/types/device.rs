@@ -82,6 +82,16 @@ impl Probed {
     }
 }
 
+/// How the bytes of messages cross.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// By one-sided writes into memory that was advertised.
+    #[default]
+    Rdma,
+    /// By tagged messages into receives that are posted.
+    Sendrecv,
+}
+
 /// How GPU memory goes between the rails and a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuAccess {

@@ -4,7 +4,7 @@ pub(crate) mod counts;
 mod device;
 mod settings;
 
-pub(crate) use device::{Device, GpuAccess, Probed, gpu_number};
+pub(crate) use device::{Device, GpuAccess, Probed, Protocol, gpu_number};
 /// How a receive, or a group, is posted.
 pub(crate) use proto::Posting;
 // NCCL's memory, of which only `abi` can vouch.

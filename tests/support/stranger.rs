@@ -40,6 +40,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     true_lengths: false,
     self_read: true,
     proves_arrival: false,
+    messages: false,
     delivery_complete: true,
     virtual_addresses: false,
     rma_inject_bytes: 64,

@@ -27,6 +27,8 @@ pub struct Capabilities {
     pub delivery_complete: bool,
     /// Peers name our memory by virtual address, not by offset.
     pub virtual_addresses: bool,
+    /// There are no writes: everything moves in messages with tags.
+    pub messages: bool,
     /// Writes up to this are injected.
     pub rma_inject_bytes: u32,
     /// The longest write, in bytes.
@@ -44,6 +46,7 @@ impl Capabilities {
             proves_arrival: self.proves_arrival && peer.proves_arrival,
             delivery_complete: self.delivery_complete && peer.delivery_complete,
             virtual_addresses: self.virtual_addresses && peer.virtual_addresses,
+            messages: self.messages && peer.messages,
             rma_inject_bytes: self.rma_inject_bytes.min(peer.rma_inject_bytes),
             largest_write: self.largest_write.min(peer.largest_write),
         }
@@ -86,6 +89,7 @@ impl Capabilities {
             proves_arrival: flags & PROVES_ARRIVAL != 0,
             delivery_complete: flags & DELIVERY_COMPLETE != 0,
             virtual_addresses: flags & VIRTUAL_ADDRESSES != 0,
+            messages: flags & MESSAGES != 0,
             rma_inject_bytes: inject.ok_or(HandshakeError::Missing("inject size"))?,
             largest_write,
         })
@@ -98,6 +102,7 @@ impl Capabilities {
             | flag(self.proves_arrival, PROVES_ARRIVAL)
             | flag(self.delivery_complete, DELIVERY_COMPLETE)
             | flag(self.virtual_addresses, VIRTUAL_ADDRESSES)
+            | flag(self.messages, MESSAGES)
     }
 }
 
@@ -111,6 +116,7 @@ const SELF_READ: u32 = 1 << 1;
 const PROVES_ARRIVAL: u32 = 1 << 2;
 const DELIVERY_COMPLETE: u32 = 1 << 3;
 const VIRTUAL_ADDRESSES: u32 = 1 << 4;
+const MESSAGES: u32 = 1 << 5;
 
 #[cfg(test)]
 mod tests {
@@ -118,7 +124,7 @@ mod tests {
 
     fn every() -> impl Iterator<Item = Capabilities> {
         use ImmediateWidth::{Eight, Four, None};
-        (0..32_u32).flat_map(|flags| {
+        (0..64_u32).flat_map(|flags| {
             [None, Four, Eight].map(|immediate| Capabilities {
                 immediate,
                 true_lengths: flags & 1 != 0,
@@ -126,6 +132,7 @@ mod tests {
                 proves_arrival: flags & 4 != 0,
                 delivery_complete: flags & 8 != 0,
                 virtual_addresses: flags & 16 != 0,
+                messages: flags & 32 != 0,
                 rma_inject_bytes: flags * 7,
                 largest_write: u64::from(flags) << 40 | 128,
             })

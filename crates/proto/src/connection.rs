@@ -96,6 +96,11 @@ pub trait Connection: fmt::Debug {
     /// The next thing to do. Where it is refused, it is offered again: see [`acted`](Self::acted).
     fn next_action(&mut self, account: &mut Account, now: Moment) -> Option<Self::Action>;
 
+    /// Whether there may be an action that no call or event has led to: one that follows a frame that has left, or the channel's end.
+    fn acts(&self) -> bool {
+        false
+    }
+
     /// The action that [`next_action`](Self::next_action) named was posted; or refused, and is named again later.
     fn acted(&mut self, action: &Self::Action, posted: bool, account: &mut Account, now: Moment);
 

@@ -9,8 +9,9 @@ use super::fault::{Breach, Fault};
 use super::frame::Frame;
 use super::ids::{Moment, Name};
 use super::immediate::Immediate;
+use super::line::Line;
 use super::message::MessageId;
-use super::receive::{Copy, Place, ReceiveFlow};
+use super::receive::{Copy, Place, ReceiveFlow, Tagged};
 use super::send::{Outgoing, PartWrite, SendFlow};
 use super::setup::{Answer, Connecting};
 
@@ -31,6 +32,8 @@ pub enum Action {
     Write(PartWrite),
     /// Copy a parked message into its receive. It is never refused.
     Copy(Copy),
+    /// Post a tagged receive, or take one back.
+    Tagged(Tagged),
 }
 
 /// What happened outside of the channel.
@@ -42,6 +45,10 @@ pub enum Event {
     WriteFailed { message: MessageId, part: u8, code: i32 },
     /// A part has come for this connection. `len` is what the completion says.
     Arrived { rail: u8, immediate: Immediate, len: u64 },
+    /// The tagged receive of a line has a message, of so many bytes.
+    Received { line: Line, len: u64 },
+    /// It has ended without one.
+    ReceiveEnded { line: Line },
 }
 
 impl Flow {
@@ -197,7 +204,10 @@ impl Connection for Flow {
         match self {
             Self::Connecting(_) => None,
             Self::Send(flow) => flow.next_part().map(Action::Write),
-            Self::Receive(flow) => flow.next_copy(&account.parking).map(Action::Copy),
+            Self::Receive(flow) => {
+                let copy = flow.next_copy(&account.parking).map(Action::Copy);
+                copy.or_else(|| flow.next_tagged().map(Action::Tagged))
+            }
         }
     }
 
@@ -208,6 +218,7 @@ impl Connection for Flow {
             (Self::Receive(flow), Action::Copy(copy)) if posted => {
                 flow.unparked(*copy, account, now);
             }
+            (Self::Receive(flow), Action::Tagged(tagged)) if posted => flow.tagged_taken(tagged),
             _ => {}
         }
     }
@@ -224,10 +235,19 @@ impl Connection for Flow {
             (Self::Receive(flow), Event::Arrived { rail, immediate, len }) => {
                 flow.arrived(rail, immediate, len, account, now);
             }
+            (Self::Receive(flow), Event::Received { line, len }) => {
+                return flow.tagged_arrived(line, len, account, now).map_err(Breach);
+            }
+            (Self::Receive(flow), Event::ReceiveEnded { line }) => flow.tagged_ended(line),
             // An immediate that names a sender's slot, or a completion that names a receiver's: dropped.
             _ => {}
         }
         Ok(())
+    }
+
+    #[inline]
+    fn acts(&self) -> bool {
+        matches!(self, Self::Receive(flow) if flow.is_tagging())
     }
 
     #[inline]

@@ -39,6 +39,7 @@ pub mod parking;
 pub mod rails;
 pub mod receive;
 pub mod send;
+pub mod sendrecv;
 pub mod setup;
 pub mod split;
 pub mod stall;

@@ -16,6 +16,7 @@ mod inline;
 mod posting;
 mod sight;
 mod slot;
+mod tagged;
 
 use crate::line::Line;
 
@@ -29,12 +30,14 @@ use super::frame::{Frame, Opened};
 use super::ids::{Moment, Name};
 use super::message::Cut;
 use super::parking::ParkedList;
+use super::sendrecv::Posted;
 use super::terms::Terms;
 use super::window::{WINDOW, place};
 
 pub use arrivals::Arrival;
 pub use inline::{Arrived, Copy, Place};
 pub use slot::Target;
+pub use tagged::Tagged;
 
 /// A receive to post. `keys` has one for each data rail.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +128,8 @@ pub struct ReceiveFlow {
     /// The peer has ended the channel: all that it has written is here, and nothing can be said any more.
     unreachable: bool,
     exposed: Exposed,
+    /// Receives at the provider, where there are no writes.
+    tagged: Option<Box<Posted>>,
     /// Parts that came for this connection, per rail; and what the sender said at its close.
     seen: Counts,
     sent: Option<Counts>,
@@ -172,6 +177,7 @@ impl ReceiveFlow {
             ending: Ending::default(),
             unreachable: false,
             exposed: Exposed::default(),
+            tagged: terms.messages.then(Box::default),
             seen: Counts::default(),
             sent: None,
             dropped: Dropped::default(),
@@ -245,6 +251,7 @@ impl ReceiveFlow {
             Frame::Close(close) => self.peer_closed(close),
             _ => Err(Violation::Direction),
         };
+        self.stir();
         heard.map(|()| None).map_err(|violation| self.breach(violation))
     }
 
@@ -361,7 +368,8 @@ impl ReceiveFlow {
 
     /// The memory of the flow, all in all.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.slots) + size_of_val(&*self.keys)
+        let tagged = if self.tagged.is_some() { size_of::<Posted>() } else { 0 };
+        size_of::<Self>() + size_of_val(&*self.slots) + size_of_val(&*self.keys) + tagged
     }
 
     /// The oldest line whose place is in use: it is not complete, or its advert has not left.

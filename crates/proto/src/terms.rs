@@ -40,6 +40,8 @@ pub struct Terms {
     pub delivery: bool,
     /// The completion of a write proves that its bytes are at the peer.
     pub proves_arrival: bool,
+    /// There are no writes: a message is one piece, for a receive that is posted (SENDRECV).
+    pub messages: bool,
     pub inline: InlineLimits,
 }
 
@@ -63,8 +65,9 @@ impl Terms {
             grouped,
             immediates: if fin_only { ImmediateWidth::None } else { agreed.immediate },
             true_lengths: agreed.true_lengths,
-            delivery: agreed.delivery_complete || agreed.proves_arrival,
+            delivery: (agreed.delivery_complete || agreed.proves_arrival) && !agreed.messages,
             proves_arrival: agreed.proves_arrival,
+            messages: agreed.messages,
             inline,
         };
         (terms.delivery || terms.immediates != ImmediateWidth::None).then_some(terms)
@@ -77,6 +80,9 @@ impl Terms {
 
     /// The length from which on a message cannot take immediates. `whole`: it fills its receive.
     pub(crate) const fn immediates_end(&self, whole: bool) -> u64 {
+        if self.messages {
+            return self.cutting.longest.saturating_add(1);
+        }
         let held = self.cutting.immediates_end().saturating_add(1);
         match self.immediates {
             ImmediateWidth::None => 0,

@@ -79,6 +79,9 @@ fn every_message_arrives_once_in_order() {
         ("early", all.early),
         ("refused posts", all.refused),
         ("parts", all.parts),
+        ("messages by tag", all.tagged),
+        ("receives taken back", all.cancelled),
+        ("messages before their receive", all.unexpected),
     ] {
         assert!(count > 100, "{name}: {count}");
     }
@@ -137,6 +140,9 @@ fn a_message_that_is_too_long_is_an_error_on_both_ends() {
 }
 
 fn add(all: &mut Counters, one: Counters) {
+    all.tagged += one.tagged;
+    all.cancelled += one.cancelled;
+    all.unexpected += one.unexpected;
     all.advert_frames += one.advert_frames;
     all.done_frames += one.done_frames;
     all.fin_frames += one.fin_frames;

@@ -7,13 +7,13 @@ mod meet;
 pub(super) use accept::Listening;
 pub(super) use connect::PendingConnect;
 
-use proto::ChannelId;
 use proto::codec::{Address, Name};
 use proto::rails::Rail;
 use proto::setup::{Features, Host, Offers};
+use proto::{Capabilities, ChannelId};
 
 use super::Endpoint;
-use super::memory::RING;
+use super::memory::{RING, SENT_RING};
 use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{Device, Settings};
@@ -52,9 +52,9 @@ pub(super) fn host_of(device: &Device, settings: &Settings) -> Host {
 }
 
 /// What we would like channels to be like.
-pub(super) fn offers_of(settings: &Settings) -> Offers {
+pub(super) fn offers_of(settings: &Settings, capabilities: &Capabilities) -> Offers {
     Offers {
-        ring: RING,
+        ring: if capabilities.messages { SENT_RING } else { RING },
         inline_bytes_max: settings.inline_bytes_max,
         shared_from: settings.stripe_bytes_min as u64,
     }
@@ -69,7 +69,7 @@ impl Endpoint {
 
     /// How our side can send and receive.
     fn features(&self, groups: bool) -> Features {
-        Features { groups, fin_only: self.settings.force_fin }
+        Features { groups, fin_only: self.settings.force_fin && self.hands.sendrecv.is_none() }
     }
 
     /// Why a channel cannot go on, for a call of set-up.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use log::LevelFilter;
 
+use crate::types::Protocol;
+
 /// What a setting accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
@@ -219,6 +221,17 @@ impl From<Value> for DeviceMemory {
             "auto" => Self::Auto,
             "0" => Self::Off,
             "1" => Self::On,
+            _ => panic!("{MISMATCH}"),
+        }
+    }
+}
+
+impl From<Value> for Option<Protocol> {
+    fn from(value: Value) -> Self {
+        match value.text().as_str() {
+            "auto" => None,
+            "rdma" => Some(Protocol::Rdma),
+            "sendrecv" => Some(Protocol::Sendrecv),
             _ => panic!("{MISMATCH}"),
         }
     }

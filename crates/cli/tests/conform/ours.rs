@@ -185,6 +185,41 @@ profiles! {
     it_passes_over_the_adversary and by_v8_over_the_adversary: "adversary", &[];
 }
 
+// ---- without one-sided writes --------------------------------------------------------------------------------------
+
+/// What shows each way of a message, and each end, in a minute.
+const OF_MESSAGES: &str = "message-of-no-bytes,message-sizes-around-powers,message-of-four-mib-and-three,receive-larger-than-its-message,\
+    nothing-lands-after-done,window-of-thirty-two-large,too-long-send-is-contained,request-null-when-not-now,group-sizes-are-told-each,\
+    groups-in-a-window-of-eight,early-sends-fill-the-queue,every-mixture-over-two-groups,rotated-tags-fill-the-queue,register-during-traffic,\
+    deregistered-memory-is-left-alone,close-with-requests-in-flight,close-in-any-order,\
+    abandoned-connect-hurts-nobody,silence-after-large-sends,idle-peer-is-alive";
+
+#[test]
+fn it_passes_by_messages_alone_over_every_software_provider() {
+    for provider in ["net", "tcp;ofi_rxm", "udp;ofi_rxd", "shm"] {
+        let mut only: String = OF_MESSAGES.split_whitespace().collect();
+        // Over datagrams nothing tells of a death but silence.
+        if provider != "udp;ofi_rxd" {
+            only += ",close-after-death";
+        }
+        let arguments = format!("--jobs 4 --timeout 60 --idle 3 --no-skip --only {only} --net");
+        let mut command = conform(&arguments);
+        command.arg(ironrail()).env("IRONRAIL_PROVIDER", provider);
+        command.env("IRONRAIL_PROTOCOL", "sendrecv").env("IRONRAIL_PEER_TIMEOUT_MS", "4000");
+        if provider != "shm" {
+            command.env("IRONRAIL_RAILS", "127.0.0.1");
+        }
+        let (code, lines, errors) = ended(command);
+        assert_eq!(code, 0, "{provider}: {lines}{errors}");
+    }
+}
+
+/// Without a setting: there is nothing else. Its regions are an endpoint's own.
+#[test]
+fn it_passes_over_a_profile_that_has_messages_alone() {
+    profile("messages", 12, &[]);
+}
+
 // ---- the memory of GPUs ------------------------------------------------------------------------------------------
 
 /// What the plugin may ask of the driver in NCCL's threads: none of it waits for a kernel.

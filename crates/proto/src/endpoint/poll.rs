@@ -305,7 +305,11 @@ impl<C: Connection> Endpoint<C> {
             at = slot.index() + 1;
             if let Some(tenant) = table.tenant(slot) {
                 tenant.connection.ended(failed, now);
+                let acts = tenant.connection.acts();
                 table.touch(slot, owing, account, now);
+                if acts {
+                    table.act_later(slot);
+                }
             }
         }
     }

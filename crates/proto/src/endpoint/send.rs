@@ -184,6 +184,9 @@ fn collect<C: Connection, P: Perform<C>>(
             assert!(fits, "a connection gave a frame that is longer than it was asked for");
             tenant.newest = Some(peer.channel.shadow().next());
         }
+        if tenant.connection.acts() {
+            table.act_later(slot);
+        }
     }
 }
 

@@ -39,7 +39,7 @@ impl ReceiveFlow {
     #[inline]
     pub(super) fn owes_adverts(&self, account: &Account, now: Moment) -> Owes {
         let unsent = self.next.distance(self.advertised);
-        if unsent == 0 || self.is_blocked() {
+        if unsent == 0 || self.is_blocked() || self.is_taken(self.advertised) {
             return Owes::Nothing;
         }
         if self.flush_to.is_after(self.advertised) {
@@ -126,7 +126,7 @@ impl ReceiveFlow {
             self.begin_flush(account, now)?;
         }
         let line = self.advertised;
-        if line == self.next || self.is_blocked() {
+        if line == self.next || self.is_blocked() || self.is_taken(line) {
             return None;
         }
         let slot = self.slot(line);
@@ -145,7 +145,12 @@ impl ReceiveFlow {
         if advert.words() > words {
             return None;
         }
+        // A line that has its message needs no receive.
+        let is_open = slot.is_writable();
         self.advertised = line.plus(1);
+        if let Some(tagged) = self.tagged.as_mut().filter(|_| is_open) {
+            tagged.advertised(line);
+        }
         Some(Frame::Advert(advert))
     }
 

@@ -11,6 +11,7 @@ use crate::frame::{Fin, FinStatus};
 use crate::ids::Moment;
 use crate::immediate::Immediate;
 use crate::line::Line;
+use crate::terms::InlineLimits;
 use crate::window::{WINDOW, place, within};
 
 /// What a part was.
@@ -78,9 +79,19 @@ impl ReceiveFlow {
             self.stick(Fault::Violation(violation));
             return self.violation();
         }
-        self.inline_classes &= !class_of(posted);
+        self.note_class(posted, size);
         self.complete(line, size, if size == 0 { 0 } else { rails }, account, now);
         Arrival::Complete(line)
+    }
+
+    /// Whether receives of about this length need adverts: not where the message could have come without one.
+    #[inline]
+    fn note_class(&mut self, posted: u64, size: u64) {
+        if self.terms.messages && InlineLimits::admit(self.terms.inline.unadvertised, size) {
+            self.inline_classes |= class_of(posted);
+        } else {
+            self.inline_classes &= !class_of(posted);
+        }
     }
 
     /// Notes the rail of a part of a line, and answers all of them.
@@ -119,6 +130,7 @@ impl ReceiveFlow {
         account: &mut Account,
         now: Moment,
     ) {
+        self.stir();
         let cutting = self.terms.cutting;
         let slot = &mut self.slots[place(line)];
         account.entries_freed += budget::entries(&cutting, slot.len);

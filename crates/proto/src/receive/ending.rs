@@ -55,6 +55,7 @@ impl ReceiveFlow {
     /// if that is nothing: it has to learn that it waits in vain.
     #[cold]
     pub fn withdraw(&mut self) {
+        self.stir();
         let healthy = self.fault.is_none() && self.sent.is_none();
         self.stick(Fault::Withdrawn);
         self.ask_back();
@@ -86,6 +87,7 @@ impl ReceiveFlow {
         if self.ending != Ending::Open {
             return;
         }
+        self.stir();
         self.stick(Fault::Misuse("the connection is closed"));
         self.ask_back();
         account.parking.clear(&mut self.parked);
@@ -142,6 +144,9 @@ impl ReceiveFlow {
 
     /// How many lines the sender may still write to. Until it is 0, their memory must stay registered.
     pub fn exposed(&self) -> u32 {
+        if self.tagged.is_some() {
+            return self.tagged_count();
+        }
         if self.nothing_comes() {
             return 0;
         }
@@ -206,6 +211,9 @@ impl ReceiveFlow {
     #[cold]
     pub fn ended(&mut self, unreachable: bool) {
         self.opened = None;
+        if let Some(tagged) = &mut self.tagged {
+            tagged.lose();
+        }
         self.unreachable |= unreachable;
         if !self.unreachable || self.sent.is_none() {
             self.stick(Fault::Ended);
@@ -219,7 +227,7 @@ impl ReceiveFlow {
 
     /// Whether no frame comes any more and no part: the slot is free.
     pub fn is_over(&self) -> bool {
-        self.has_closed() && self.nothing_comes()
+        self.has_closed() && self.nothing_comes() && self.tagged_count() == 0
     }
 
     /// Whether receives whose completion is optional may be reported before their bytes are there: no call of ours is needed

@@ -80,8 +80,8 @@ impl ReceiveFlow {
             index,
             count,
             cut,
-            // A copy needs a call of ours, and an optional receive may get none.
-            host: host && !optional,
+            // A copy needs a call of ours, and an optional receive may get none; one that is posted at the provider is to be filled there.
+            host: host && !optional && !self.terms.messages,
             optional,
             early: false,
         };

@@ -8,6 +8,7 @@ use crate::bits::{low8, low32};
 use crate::fault::Fault;
 use crate::immediate::Immediate;
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
+use crate::line::Line;
 use crate::message::{MessageId, Source};
 use crate::split::{Loads, PARTS_PER_RAIL, Split};
 use crate::window::RECORDS;
@@ -19,6 +20,8 @@ pub struct PartWrite {
     /// Within its round of 64; with the message it names the completion.
     pub part: u8,
     pub rail: u8,
+    /// The receive that it is for.
+    pub line: Line,
     /// Where this part begins.
     pub source: Source,
     /// The address or offset at the peer, and the key of its region on this rail.
@@ -101,6 +104,7 @@ impl SendFlow {
             message: MessageId(low8(at as u64)),
             part,
             rail,
+            line,
             source: Source { address: address.wrapping_add(offset), region },
             target: advert.address.wrapping_add(offset),
             key: self.adverts.key(line, rail),

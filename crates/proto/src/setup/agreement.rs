@@ -37,8 +37,11 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// None: the two have no data rail or no control rail in common.
+    /// None: the two have no data rail or no control rail in common, or one writes and the other sends.
     pub(super) fn of(us: &Presence, peer: &Hello) -> Option<Self> {
+        if us.capabilities.messages != peer.capabilities.messages {
+            return None;
+        }
         let (ours, theirs) = (us.offers, peer.offers);
         let ring = if ours.ring.bytes() < theirs.ring.bytes() { ours.ring } else { theirs.ring };
         let inline = ours.inline_bytes_max.min(theirs.inline_bytes_max);

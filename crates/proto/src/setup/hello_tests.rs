@@ -27,6 +27,7 @@ fn hello(rails: usize) -> Hello {
             true_lengths: true,
             self_read: true,
             proves_arrival: false,
+            messages: false,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 64,

@@ -24,6 +24,7 @@ fn presence(id: u8, fabric: &str) -> Presence {
             true_lengths: true,
             self_read: true,
             proves_arrival: false,
+            messages: false,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 64,

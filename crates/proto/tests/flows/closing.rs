@@ -30,6 +30,7 @@ impl Pair {
             while self.sender.next_part().is_some() {
                 self.post_part();
             }
+            (0..4).for_each(|_| self.use_provider());
             self.pull_sender();
             self.pull_receiver();
             while !(self.frames[0].is_empty() && self.frames[1].is_empty()) {
@@ -47,6 +48,7 @@ impl Pair {
             self.poll();
             self.guard();
             if self.sender.is_over() && self.receiver.is_over() {
+                assert!(self.provider_is_empty(), "the tags are free for others");
                 return true;
             }
         }

@@ -8,8 +8,9 @@ use proto::connection::{Owes, Submit, Which};
 use proto::credit::CHANNEL_BYTES;
 use proto::ids::Moment;
 use proto::parking::Parking;
-use proto::receive::{Arrived, Copy, Place};
+use proto::receive::{Arrived, Copy, Place, Tagged};
 use proto::send::{Outgoing, PartWrite};
+use proto::sendrecv::Tag;
 use proto::window::WINDOW;
 use proto::{
     Account, Fault, Frame, MessageId, Posting, Receive, ReceiveFlow, ReceivePoll, SendFlow,
@@ -29,6 +30,8 @@ pub(crate) struct Pair {
     /// To the receiver, and to the sender.
     pub(crate) frames: [VecDeque<(Frame, Vec<u64>)>; 2],
     pub(crate) wire: Vec<Flying>,
+    /// The receiver's provider, where messages come by tag.
+    pub(crate) provider: Provider,
     pub(crate) left: Vec<MessageId>,
     /// What the sender sent, in program order by tag; the receives by line.
     pub(crate) sends: Vec<Send>,
@@ -51,6 +54,17 @@ pub(crate) struct Counters {
     pub(crate) early: u64,
     pub(crate) refused: u64,
     pub(crate) parts: u64,
+    pub(crate) tagged: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) unexpected: u64,
+}
+
+/// Receives that are posted, those that were cancelled and have not ended, and messages that came before their receive.
+#[derive(Debug, Default)]
+pub(crate) struct Provider {
+    posted: Vec<(Line, Tag, Target)>,
+    cancelled: Vec<Line>,
+    unexpected: Vec<(Tag, PartWrite)>,
 }
 
 /// A part between its post and its completion.
@@ -105,6 +119,8 @@ fn byte(index: usize, at: u64) -> u8 {
 impl Pair {
     pub(crate) fn new(program: Program, random: Random, first: u32) -> Self {
         let rails = program.terms.cutting.rails;
+        // What one end calls its own is the other's peer.
+        let theirs = Terms { own: program.terms.peer, peer: program.terms.own, ..program.terms };
         let first = Line::new(first);
         let sends = program.items().map(|item| Send { item, state: Sending::Waiting });
         let receives = program.items().map(|item| Buffer {
@@ -117,13 +133,14 @@ impl Pair {
         let (sends, receives) = (sends.collect(), receives.collect());
         Self {
             sender: SendFlow::starting_at(program.terms, first),
-            receiver: ReceiveFlow::starting_at(program.terms, first),
+            receiver: ReceiveFlow::starting_at(theirs, first),
             program,
             random,
             now: Moment::from_nanos(1),
             accounts: [Account::new(rails), Account::new(rails)],
             frames: [VecDeque::new(), VecDeque::new()],
             wire: Vec::new(),
+            provider: Provider::default(),
             left: Vec::new(),
             sends,
             receives,
@@ -138,7 +155,7 @@ impl Pair {
     /// One thing happens, whichever the seed says.
     pub(crate) fn step(&mut self) {
         self.now = self.now.plus(Duration::from_nanos(self.random.below(3000)));
-        match self.random.below(14) {
+        match self.random.below(15) {
             0 | 1 => self.post(),
             2 | 3 => self.submit(),
             4 => self.pull_sender(),
@@ -149,6 +166,7 @@ impl Pair {
             10 => self.land(),
             11 => self.complete(),
             12 => self.packet_left(),
+            13 => self.use_provider(),
             _ => self.poll(),
         }
         self.check();
@@ -158,6 +176,7 @@ impl Pair {
         let [sender, receiver] = &self.accounts;
         assert!(sender.sent <= CHANNEL_BYTES && receiver.parking.cost() <= CHANNEL_BYTES);
         assert!(self.receiver.next().distance(self.receiver.done()) <= WINDOW);
+        assert!(self.provider.unexpected.len() <= WINDOW as usize, "adverts are credit");
     }
 
     pub(crate) fn post(&mut self) {
@@ -379,6 +398,10 @@ impl Pair {
         let at = self.random.of(&open);
         self.wire[at].landed = true;
         let write = self.wire[at].write;
+        if self.program.terms.messages {
+            self.land_message(write);
+            return self.forget_ended();
+        }
         let region = usize::try_from(write.target / REGION).unwrap();
         assert_eq!(write.key, key(region, usize::from(write.rail)), "the key is the rail's own");
         let (index, from) = (write.source.region as usize, write.source.address);
@@ -390,6 +413,71 @@ impl Pair {
             self.receiver.arrived(write.rail, immediate, len, &mut self.accounts[1], self.now);
         }
         self.forget_ended();
+    }
+
+    /// A message comes to the receiver's provider.
+    fn land_message(&mut self, write: PartWrite) {
+        let immediate = write.immediate.expect("what is in one piece takes no FIN");
+        let tag = Tag::of(immediate.connection(), write.line);
+        match self.provider.posted.iter().position(|(_, posted, _)| *posted == tag) {
+            Some(at) => {
+                let (line, _, target) = self.provider.posted.remove(at);
+                self.received(line, target, write);
+            }
+            None => {
+                self.counts.unexpected += 1;
+                self.provider.unexpected.push((tag, write));
+            }
+        }
+    }
+
+    fn received(&mut self, line: Line, target: Target, write: PartWrite) {
+        let (index, from) = (write.source.region as usize, write.source.address);
+        let bytes: Vec<u8> = (from..from + write.len).map(|offset| byte(index, offset)).collect();
+        self.write(target.region as usize, 0, &bytes);
+        self.counts.tagged += 1;
+        let account = &mut self.accounts[1];
+        self.receiver
+            .tagged_arrived(line, write.len, account, self.now)
+            .expect("the sender keeps to its bounds");
+    }
+
+    /// What the receiver wants done at its provider is done, or refused; a cancelled receive ends at some time.
+    pub(crate) fn use_provider(&mut self) {
+        while let Some(tagged) = self.receiver.next_tagged() {
+            if matches!(tagged, Tagged::Post { .. }) && self.random.one_in(5) {
+                self.counts.refused += 1;
+                break;
+            }
+            self.receiver.tagged_taken(&tagged);
+            match tagged {
+                Tagged::Cancel { line } => {
+                    let at = self.provider.posted.iter().position(|(posted, ..)| *posted == line);
+                    self.provider.posted.remove(at.expect("what is cancelled was posted"));
+                    self.provider.cancelled.push(line);
+                    self.counts.cancelled += 1;
+                }
+                Tagged::Post { line, tag, target, .. } => {
+                    let alike = |(_, posted, _): &(Line, Tag, Target)| *posted == tag;
+                    assert!(!self.provider.posted.iter().any(alike), "{tag:?} is posted twice");
+                    let came = self.provider.unexpected.iter().position(|(sent, _)| *sent == tag);
+                    match came.map(|at| self.provider.unexpected.remove(at)) {
+                        Some((_, write)) => self.received(line, target, write),
+                        None => self.provider.posted.push((line, tag, target)),
+                    }
+                }
+            }
+        }
+        if !self.provider.cancelled.is_empty() {
+            let line = self.provider.cancelled.remove(0);
+            self.receiver.tagged_ended(line);
+        }
+    }
+
+    /// Whether nothing is posted at the provider, and nothing lies there.
+    pub(crate) fn provider_is_empty(&self) -> bool {
+        let Provider { posted, cancelled, unexpected } = &self.provider;
+        posted.is_empty() && cancelled.is_empty() && unexpected.is_empty()
     }
 
     /// Some part completes at the sender.
@@ -505,6 +593,7 @@ impl Pair {
                 self.land();
                 self.complete();
             }
+            (0..4).for_each(|_| self.use_provider());
             self.pull_sender();
             self.pull_receiver();
             while !(self.frames[0].is_empty() && self.frames[1].is_empty() && self.left.is_empty())
@@ -525,6 +614,7 @@ impl Pair {
     pub(crate) fn is_at_rest(&self) -> bool {
         let over = |buffer: &Buffer| buffer.state != Receiving::Waiting;
         self.posted.is_empty()
+            && self.provider_is_empty()
             && self.next_group == self.program.groups.len()
             && self.receives.iter().all(over)
             && self.sends.iter().all(|send| matches!(send.state, Sending::Done | Sending::Failed))

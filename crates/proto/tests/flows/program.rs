@@ -38,6 +38,7 @@ pub(crate) fn terms() -> Terms {
         true_lengths: false,
         delivery: true,
         proves_arrival: false,
+        messages: false,
         inline: InlineLimits { unadvertised: 512, host: 512 },
     }
 }
@@ -63,6 +64,19 @@ impl Program {
                 host: random.of(&[unadvertised, 512]).max(unadvertised),
             },
             ..terms()
+        };
+        // One piece, for a receive that is posted: what tells the size is its completion.
+        let terms = match random.one_in(4) {
+            false => terms,
+            true => Terms {
+                cutting: Cutting::new(1, 64 << 10, 1 << 30).unwrap(),
+                immediates: ImmediateWidth::Four,
+                true_lengths: true,
+                delivery: false,
+                proves_arrival: false,
+                messages: true,
+                ..terms
+            },
         };
         // Memory of a GPU only where nothing comes without an advert.
         let gpu = unadvertised == 0 && random.one_in(2);

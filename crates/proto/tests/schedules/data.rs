@@ -219,6 +219,7 @@ impl Data for Flows {
                 fill(wire, copy.target.region as usize, &words, copy.len.into());
                 true
             }
+            Action::Tagged(_) => unreachable!("these channels write"),
         }
     }
 

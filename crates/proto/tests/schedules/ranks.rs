@@ -86,6 +86,7 @@ fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: 
             true_lengths: random.percent(50),
             self_read: true,
             proves_arrival: random.percent(30),
+            messages: false,
             delivery_complete: true,
             virtual_addresses: true,
             rma_inject_bytes: 0,

@@ -1,0 +1,130 @@
+//! The receives of a connection at the provider, where messages come by tag (SENDRECV): what is posted, and taken back.
+
+use super::ending::Exposed;
+use super::{ReceiveFlow, Target};
+use crate::account::Account;
+use crate::fault::{Fault, Violation};
+use crate::ids::Moment;
+use crate::immediate::Immediate;
+use crate::line::Line;
+use crate::sendrecv::{Step, Tag};
+use crate::window::within;
+
+/// What is to be done at the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tagged {
+    /// Post a receive of a line. It may be refused, and is then named again.
+    Post { line: Line, tag: Tag, target: Target, len: u64 },
+    /// Ask for the receive of a line to end. It is never refused; its end is an event.
+    Cancel { line: Line },
+}
+
+impl ReceiveFlow {
+    /// The next thing to do at the provider; then [`tagged_taken`](Self::tagged_taken), if it was taken.
+    #[inline]
+    pub fn next_tagged(&mut self) -> Option<Tagged> {
+        if !self.is_tagging() {
+            return None;
+        }
+        let mut tagged = self.tagged.take()?;
+        let step = tagged.next_step(self.oldest(), |line| self.may_come(line));
+        self.tagged = Some(tagged);
+        Some(match step? {
+            Step::Cancel(line) => Tagged::Cancel { line },
+            Step::Post(line) => {
+                let slot = self.slot(line);
+                let tag = Tag::of_line(self.terms.own, line);
+                Tagged::Post { line, tag, target: slot.target, len: slot.len }
+            }
+        })
+    }
+
+    /// What [`next_tagged`](Self::next_tagged) named was done.
+    #[inline]
+    pub fn tagged_taken(&mut self, done: &Tagged) {
+        let Some(tagged) = &mut self.tagged else { return };
+        tagged.taken(match *done {
+            Tagged::Post { line, .. } => Step::Post(line),
+            Tagged::Cancel { line } => Step::Cancel(line),
+        });
+    }
+
+    /// A message has come for a line, of so many bytes.
+    pub fn tagged_arrived(
+        &mut self,
+        line: Line,
+        len: u64,
+        account: &mut Account,
+        now: Moment,
+    ) -> Result<(), Violation> {
+        let known = self.tagged.as_mut().is_some_and(|tagged| tagged.ended(line));
+        if !known || !within(line, self.done, self.open_lines()) {
+            self.dropped.late += u64::from(known);
+            return Ok(());
+        }
+        let posted = self.slot(line).len;
+        if len > posted {
+            let violation = Violation::Size { said: len, posted };
+            self.stick(Fault::Violation(violation));
+            return Err(violation);
+        }
+        let whole = Immediate::new(self.terms.own.in_immediate(), line, 0, true, false, 0);
+        self.arrived(0, whole, len, account, now);
+        Ok(())
+    }
+
+    /// The receive of a line has ended without a message: it was cancelled, or has failed.
+    pub fn tagged_ended(&mut self, line: Line) {
+        if let Some(tagged) = &mut self.tagged {
+            tagged.ended(line);
+        }
+    }
+
+    /// Whether there may be something to do at the provider.
+    #[inline]
+    pub fn is_tagging(&self) -> bool {
+        self.tagged.as_ref().is_some_and(|tagged| tagged.is_busy())
+    }
+
+    /// How many receives are at the provider, or are to be posted there: their memory must stay.
+    pub fn tagged_count(&self) -> u32 {
+        self.tagged.as_ref().map_or(0, |tagged| tagged.count())
+    }
+
+    /// Its memory is given back whatever its peer does: receives are taken back though their messages may be on their way.
+    #[cold]
+    pub fn take_back(&mut self) {
+        if let Some(tagged) = &mut self.tagged {
+            tagged.lose();
+        }
+    }
+
+    #[inline]
+    pub(super) fn stir(&mut self) {
+        if let Some(tagged) = &mut self.tagged {
+            tagged.stir();
+        }
+    }
+
+    /// Whether the place of a line is still another's at the provider: its advert waits.
+    #[inline]
+    pub(super) fn is_taken(&self, line: Line) -> bool {
+        self.tagged.as_ref().is_some_and(|tagged| tagged.is_taken(line))
+    }
+
+    /// Whether the sender may still send a message for this line, which is advertised.
+    fn may_come(&self, line: Line) -> bool {
+        let open = within(line, self.done, self.open_lines()) && self.slot(line).is_writable();
+        if self.nothing_comes() || !open {
+            return false;
+        }
+        match self.exposed {
+            Exposed::Unasked => true,
+            Exposed::Owed { first, set }
+            | Exposed::Asked { first, set }
+            | Exposed::Begun { first, set } => {
+                within(line, first, u64::BITS) && set >> line.distance(first) & 1 == 1
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The tag of a message that is longer than a packet takes: for which line of which connection it is.
+//!
+//! ```text
+//!  bit 47   46, 45                 44 to 31   30 to 0
+//!      0    low generation bits    slot       line, modulo 2³¹
+//! ```
+//!
+//! Slot and generation are the receiver's, as in an immediate. A slot is free again only when no receive is posted for it, so no two tags
+//! that are alike are posted at the same time. 48 bits are what the poorest provider compares (cxi, fi_cxi(7)).
+
+use crate::ids::Name;
+use crate::line::Line;
+
+/// As many bits are used, from the lowest on.
+pub const TAG_BITS: u32 = 48;
+
+/// A tag, as the provider compares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag(u64);
+
+impl Tag {
+    /// What fills a flush's own receive: no connection's line.
+    pub const FLUSH: Self = Self(1 << (TAG_BITS - 1));
+
+    /// A line of a connection, by its receiver's name for it.
+    #[inline]
+    #[must_use]
+    pub const fn of_line(receiver: Name, line: Line) -> Self {
+        Self::of(receiver.in_immediate(), line)
+    }
+
+    /// The same by slot and generation as an immediate has them.
+    #[inline]
+    #[must_use]
+    pub const fn of(connection: u16, line: Line) -> Self {
+        let (slot, generation) = (connection as u64 & 0x3fff, connection as u64 >> 14);
+        Self(generation << 45 | slot << 31 | (line.number() & LINE_MASK) as u64)
+    }
+
+    /// For the provider.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+const LINE_MASK: u32 = u32::MAX >> 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Generation, Slot};
+    use crate::window::WINDOW;
+
+    fn name(slot: usize, generation: u8) -> Name {
+        Name { slot: Slot::new(slot).unwrap(), generation: Generation::new(generation) }
+    }
+
+    #[test]
+    fn no_two_lines_that_are_posted_at_once_have_the_same_tag() {
+        let mut seen = std::collections::HashSet::from([Tag::FLUSH]);
+        for slot in [0, 1, Slot::COUNT - 1] {
+            for generation in 0..4 {
+                for ahead in 0..WINDOW {
+                    let line = Line::new(u32::MAX - 20).plus(ahead);
+                    let tag = Tag::of_line(name(slot, generation), line);
+                    assert!(tag.bits() >> TAG_BITS == 0, "{tag:?}");
+                    assert!(seen.insert(tag), "{tag:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn both_ends_name_a_line_alike() {
+        let (receiver, line) = (name(77, 6), Line::new(9));
+        assert_eq!(Tag::of_line(receiver, line), Tag::of(receiver.in_immediate(), line));
+    }
+}

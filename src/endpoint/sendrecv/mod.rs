@@ -1,0 +1,160 @@
+//! SENDRECV: what the endpoint does where its provider has no one-sided writes (`proto::sendrecv`, docs/decisions/0018-sendrecv.md).
+//!
+//! The same loop drives the same channels and connections. Here is how the bytes cross: packets and cells as tagged messages between control
+//! rails, put into the inbox that they name; parts as tagged messages between data rails, into receives that are posted for their lines.
+
+mod rooms;
+
+use fabric::{FabricError, Post as Posted, Tags};
+use proto::flow;
+use proto::memory::MemoryId;
+use proto::receive::Tagged;
+use proto::sendrecv::Letterbox;
+use proto::{Event, Generation, Line, Slot};
+
+use super::hands::{Hands, Happened, named};
+use super::nics::Port;
+use super::operation::Purpose;
+use crate::error::Cause;
+use rooms::Rooms;
+
+/// What an endpoint keeps for it.
+#[derive(Debug, Default)]
+pub(super) struct Sendrecv {
+    letterbox: Letterbox,
+    /// Buffers for packets, by NIC.
+    rooms: Vec<Option<Rooms>>,
+}
+
+impl Sendrecv {
+    /// Registers and posts the buffers of each control rail.
+    pub(super) fn new(nics: &mut [Port]) -> Result<Self, FabricError> {
+        let rooms = nics.iter_mut().map(|port| {
+            let has_control = port.nic.has_control();
+            has_control.then(|| Rooms::new(&mut port.nic)).transpose()
+        });
+        Ok(Self { letterbox: Letterbox::default(), rooms: rooms.collect::<Result<_, _>>()? })
+    }
+
+    /// The address that a peer is told of a unit that it is lent.
+    pub(super) fn lend(&mut self, memory: MemoryId) -> u64 {
+        self.letterbox.lend(memory)
+    }
+
+    pub(super) fn retire(&mut self, memory: MemoryId) {
+        self.letterbox.retire(memory);
+    }
+
+    /// Posts the receives of packets that have ended.
+    #[inline]
+    pub(super) fn post_receives(&mut self, nics: &mut [Port]) {
+        for (rooms, port) in self.rooms.iter_mut().zip(nics) {
+            let Some(rooms) = rooms else { continue };
+            if let Err(error) = rooms.post(&mut port.nic) {
+                log::error!("a control rail takes no tagged receive: {error}");
+                rooms.stop();
+            }
+        }
+    }
+
+    /// No receive is posted any more.
+    pub(super) fn stop(&mut self) {
+        self.rooms.iter_mut().flatten().for_each(Rooms::stop);
+    }
+
+    fn room(&mut self, nic: usize) -> Option<&mut Rooms> {
+        self.rooms.get_mut(nic)?.as_mut()
+    }
+}
+
+impl Hands {
+    /// Posts a receive of a connection, or asks for its end. False: not now.
+    #[inline]
+    pub(super) fn tag(&mut self, slot: Slot, tagged: &Tagged) -> bool {
+        let Some((channel, generation)) = self.seats.get(slot.index()).copied() else {
+            return true;
+        };
+        let lane = self.peer(channel).and_then(|peer| peer.data.first()).copied();
+        let Some(lane) = lane else { return true };
+        let nic = &mut self.nics[lane.nic].nic;
+        let (line, tag, target, len) = match *tagged {
+            Tagged::Cancel { line } => {
+                let its = Purpose::Receive { slot, generation, line }.token();
+                nic.cancel(|token| token == its);
+                return true;
+            }
+            Tagged::Post { line, tag, target, len } => (line, tag, target, len),
+        };
+        let token = Purpose::Receive { slot, generation, line }.token();
+        let region = named(&self.regions, &self.landing, target.region);
+        let local = usize::try_from(len).ok().and_then(|len| {
+            let region = region?;
+            // Older NCCL gives no bytes any address.
+            let address = if len == 0 { region.address() } else { target.address };
+            region.local(lane.nic, address, len)
+        });
+        let posted = match local {
+            Some(local) => nic.receive_tagged(local, Tags::only(tag.bits()), token),
+            None => Err(FabricError::OUTSIDE),
+        };
+        match posted {
+            Ok(Posted::Accepted) => true,
+            Ok(Posted::Again | Posted::Full) => false,
+            Err(error) => {
+                self.never_received((slot, generation), line, error);
+                true
+            }
+        }
+    }
+
+    /// A receive that was advertised will never be posted: its channel cannot go on.
+    #[cold]
+    fn never_received(
+        &mut self,
+        (slot, generation): (Slot, Generation),
+        line: Line,
+        error: FabricError,
+    ) {
+        let (channel, _) = self.seats[slot.index()];
+        if let Some(peer) = self.peer_mut(channel) {
+            peer.failed(Cause::NotPosted(error));
+        }
+        self.news.lost.push(channel);
+        let event = flow::Event::ReceiveEnded { line };
+        self.queued.push_back(Event::Connection { slot, generation, event });
+    }
+
+    /// A packet or a cell has come: it goes where its tag says, as if its peer had written it there.
+    #[inline]
+    pub(super) fn packet_came(
+        &mut self,
+        nic: usize,
+        buffer: u16,
+        (len, tag): (usize, u64),
+    ) -> Option<Happened> {
+        let Self { sendrecv, memory, news, .. } = self;
+        let sendrecv = sendrecv.as_mut()?;
+        let place = sendrecv.letterbox.place(tag, len, super::memory::UNIT_BYTES);
+        let rooms = sendrecv.room(nic)?;
+        match place {
+            Some((unit, at)) => {
+                let unit = &*memory.unit(unit);
+                let first = unit.offset(at / 8) / 8;
+                rooms.copy_out(buffer, len, |index, word| {
+                    unit.pages().store_relaxed(first + index, word);
+                });
+            }
+            None => news.misplaced += 1,
+        }
+        rooms.ended(buffer);
+        None
+    }
+
+    /// The receive of a packet has ended without one.
+    #[cold]
+    pub(super) fn no_packet_came(&mut self, nic: usize, buffer: u16) {
+        if let Some(rooms) = self.sendrecv.as_mut().and_then(|sendrecv| sendrecv.room(nic)) {
+            rooms.ended(buffer);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Buffers that packets arrive in, on one control rail: one registration, cut into receives that take every tag.
+
+use std::sync::Arc;
+
+use fabric::{Control, FabricError, Nic, Pages, Post, Region, Tags};
+
+use super::super::memory::SENT_RING;
+use super::super::operation::Purpose;
+
+/// Receives kept posted. More packets than that wait in the provider; a channel has at most its ring of them under way.
+const RECEIVES: u16 = 32;
+/// The longest packet, or a cell.
+const ROOM_BYTES: usize = SENT_RING.packet_bytes_max() as usize;
+
+#[derive(Debug)]
+pub(super) struct Rooms {
+    region: Region<Control>,
+    pages: Arc<Pages>,
+    /// Receives that are to be posted.
+    unposted: Vec<u16>,
+}
+
+impl Rooms {
+    pub(super) fn new(nic: &mut Nic) -> Result<Self, FabricError> {
+        let pages = Arc::new(Pages::map(usize::from(RECEIVES) * ROOM_BYTES)?);
+        let region = nic.register(Arc::clone(&pages).into())?;
+        Ok(Self { region, pages, unposted: (0..RECEIVES).collect() })
+    }
+
+    /// Posts what has ended again, as far as the provider takes it.
+    ///
+    /// # Errors
+    ///
+    /// What fi_trecv (fi_tagged(3)) returned: the rail cannot hear any more.
+    #[inline]
+    pub(super) fn post(&mut self, nic: &mut Nic) -> Result<(), FabricError> {
+        while let Some(buffer) = self.unposted.last().copied() {
+            let at = usize::from(buffer) * ROOM_BYTES;
+            let room = self.region.local(at, ROOM_BYTES).ok_or(FabricError::OUTSIDE)?;
+            let token = Purpose::Room { buffer }.token();
+            match nic.receive_tagged(room, Tags::ANY, token)? {
+                Post::Accepted => self.unposted.pop(),
+                Post::Again | Post::Full => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+
+    /// Hands the words of a packet out that lies in this buffer.
+    #[inline]
+    pub(super) fn copy_out(&self, buffer: u16, len: usize, mut put: impl FnMut(usize, u64)) {
+        let first = usize::from(buffer) * ROOM_BYTES / 8;
+        for index in 0..len.min(ROOM_BYTES) / 8 {
+            put(index, self.pages.load(first + index));
+        }
+    }
+
+    /// A receive has ended: it is posted again with the next poll.
+    #[inline]
+    pub(super) fn ended(&mut self, buffer: u16) {
+        self.unposted.push(buffer);
+    }
+
+    /// No receive is posted any more.
+    pub(super) fn stop(&mut self) {
+        self.unposted.clear();
+    }
+}
