@@ -428,5 +428,6 @@ fn with_basic(asked: bool) -> &'static str {
     if asked { " with IRONRAIL_BASIC_REGIONS=1" } else { "" }
 }
 
+mod stall;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,12 @@
 //! What NCCL holds of connections: comms by slot, and their requests.
 
+use std::time::Duration;
+
 use proto::{ChannelId, MessageId, Moment, Slot};
 use proto::{Line, limits};
 
 use super::flush::Flushing;
+use super::stall::Seen;
 use super::tally::Tally;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::handle::{Handle, HandleKind};
@@ -37,6 +40,7 @@ pub(super) struct Comm {
     pub(super) cut_told: bool,
     pub(super) flushing: Flushing,
     pub(super) tally: Tally,
+    pub(super) seen: Seen,
     /// The requests that are open: a bit each, and the line that its handle carries.
     open: u64,
     lines: [u16; REQUESTS],
@@ -55,6 +59,7 @@ impl Comm {
             cut_told: false,
             flushing: Flushing::default(),
             tally,
+            seen: Seen::default(),
             open: 0,
             lines: [0; REQUESTS],
             serial: 0,
@@ -78,6 +83,7 @@ impl Comm {
 
     fn opened(&mut self, line: u16, now: Moment) -> u16 {
         self.tally.begun(line, now);
+        self.seen.begun();
         let at = usize::from(line) % REQUESTS;
         self.open |= 1 << at;
         self.lines[at] = line;
@@ -94,7 +100,14 @@ impl Comm {
     /// NCCL was told its end.
     #[inline]
     pub(super) fn ended(&mut self, line: u16) {
-        self.open &= !(1 << (usize::from(line) % REQUESTS));
+        let bit = 1 << (usize::from(line) % REQUESTS);
+        self.open &= !bit;
+        self.seen.ended(bit);
+    }
+
+    /// How long the same requests, or the same call, have waited.
+    pub(super) fn look(&mut self, polled: Duration, long: Duration) -> Duration {
+        self.seen.waited(self.open, polled, long)
     }
 
     /// Requests that are open.
@@ -183,6 +196,12 @@ impl Comms {
         let numbered = self.list.iter().enumerate();
         let taken = numbered.filter(|(_, entry)| entry.comm.is_some());
         taken.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.generation))).collect()
+    }
+
+    /// Each with its slot, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Comm)> {
+        let numbered = self.list.iter_mut().enumerate();
+        numbered.filter_map(|(at, entry)| Some((Slot::new(at)?, entry.comm.as_deref_mut()?)))
     }
 
     /// Each with its slot.

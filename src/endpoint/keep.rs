@@ -25,9 +25,12 @@ impl Endpoint {
             }
             // What a letter asks for is answered now: the next poll may be a second away.
             if !self.hands.queued.is_empty() {
-                self.progress_at(now);
+                self.core.keep_on(true);
+                self.poll_at(now);
+                self.core.keep_on(false);
             }
         }
+        self.look_for_calls(now);
         Some(self.core.keeper_due()?.since(now))
     }
 }

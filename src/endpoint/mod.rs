@@ -36,6 +36,7 @@ mod release;
 mod sendrecv;
 mod setup;
 pub(crate) mod slots;
+mod stall;
 mod tally;
 pub(crate) mod tenants;
 
@@ -73,6 +74,7 @@ use region::UserRegion;
 use sendrecv::Sendrecv;
 use setup::{Listening, PendingConnect};
 use slots::Slots;
+use stall::Watch;
 use tenants::Tenants;
 
 /// The rails, the memory and the connections of one communicator on one device.
@@ -112,6 +114,8 @@ pub(crate) struct Endpoint {
     keys: Vec<u64>,
     /// The sizes of the group that was last told done.
     sizes: [usize; MAX_GROUP],
+    /// When to look for what waits for long.
+    watch: Watch,
     failure: Option<Error>,
     /// A panic has left it as it is: see `broken`.
     broken: bool,
@@ -188,6 +192,7 @@ impl Endpoint {
             needs_keeper: false,
             keys: Vec::new(),
             sizes: [0; MAX_GROUP],
+            watch: Watch::new(settings.stall_report),
             failure: None,
             broken: false,
             settings,
@@ -220,6 +225,14 @@ impl Endpoint {
 
     #[inline]
     fn progress_at(&mut self, now: Moment) {
+        self.poll_at(now);
+        if self.watch.is_due(now) {
+            self.look(now);
+        }
+    }
+
+    #[inline]
+    fn poll_at(&mut self, now: Moment) {
         self.hands.begin(now, self.core.awaits_parts() || !self.settled);
         self.core.progress(&mut self.hands, now);
         if self.hands.has_news() || !self.closing.is_none() {

@@ -133,8 +133,9 @@ impl Endpoint {
 
     /// isend or irecv says "not now": why.
     #[cold]
-    pub(super) fn count_wait(&self, slot: Slot) {
-        let Some(comm) = self.comms.at(slot) else { return };
+    pub(super) fn count_wait(&mut self, slot: Slot) {
+        let Some(comm) = self.comms.at_mut(slot) else { return };
+        comm.seen.refused();
         let counter = match self.core.connection(slot) {
             Some(Flow::Send(flow)) => match flow.refused_for() {
                 Want::Receive => Counter::WaitsReceive,

@@ -103,6 +103,10 @@ settings! {
     peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "15000", shared false;
     /// How long deregMr and close wait, all in all, for peers that do not answer, and a last receive for its done to leave.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
+    /// After how long a request that waits, while NCCL polls, is a warning: who is late, for what, and how far both ends are. One in a minute at most; 0: never.
+    stall_report: Duration = "STALL_REPORT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
+    /// A file whose coming, or whose change, makes each process write a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
+    dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", Takes::Path, "", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
     /// Messages up to this length travel inside of the packets of the control channel, and need no receive that is known. 4096 is the most there is room for; a larger value says the same.
@@ -241,6 +245,7 @@ impl Config {
             connect_warn: self.connect_warn,
             peer_timeout: self.peer_timeout,
             close_timeout: self.close_timeout,
+            stall_report: self.stall_report,
             inline_bytes_max: u16::try_from(self.inline_bytes_max.min(4096)).unwrap_or(4096),
             cq_entries: self.cq_entries_or_default(),
             job: self.job.clone(),

@@ -89,6 +89,7 @@ fn run() {
         keeper.is_woken = false;
         drop(keeper);
         let wait = endpoints.iter().map(|number| keep(*number)).min().unwrap_or(LONGEST);
+        let wait = super::dump::look(&endpoints).map_or(wait, |dump| wait.min(dump));
         let wait = wait.clamp(SHORTEST, LONGEST);
         keeper = lock();
         WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);

@@ -5,6 +5,7 @@ mod config;
 mod device;
 mod devices;
 mod discovery;
+mod dump;
 mod environment;
 mod explain;
 mod failure;
@@ -416,6 +417,7 @@ impl Plugin {
             [env!("CARGO_PKG_VERSION"), env!("BUILT_TARGET"), env!("BUILT_PROFILE")];
         log::info!("Initializing Ironrail {version} ({target}, {profile})");
         environment::prepare(&config);
+        dump::watch(config.dump_trigger.as_deref());
         counts::show(&device::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);

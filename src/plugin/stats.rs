@@ -93,18 +93,23 @@ impl Totals {
         };
         let named = self.counters.named().into_iter();
         let counters = named.fold(Object::new(), |all, (name, value)| all.number(name, value));
-        let of = |kind| array(rows.iter().filter(|row| row.key.kind == kind).map(row_json));
+        let parts = array(rows.iter().filter(|row| row.key.kind == Kind::Rail).map(row_json));
         Object::new()
             .number("format", FORMAT)
             .text("version", env!("CARGO_PKG_VERSION"))
             .text("host", host_name())
             .number("process", std::process::id())
             .raw("rails", &array(self.rails.iter().map(rail)))
-            .raw("messages", &of(Kind::Messages))
-            .raw("parts", &of(Kind::Rail))
+            .raw("messages", &messages(rows))
+            .raw("parts", &parts)
             .raw("counters", &counters.end())
             .end()
     }
+}
+
+/// The rows of messages, as a list.
+pub(super) fn messages(rows: &[Row]) -> String {
+    array(rows.iter().filter(|row| row.key.kind == Kind::Messages).map(row_json))
 }
 
 /// A row: its key, its counters, and those buckets of its histogram that are not empty, by their ends in nanoseconds.

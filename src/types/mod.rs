@@ -3,6 +3,7 @@
 pub(crate) mod counts;
 mod device;
 mod settings;
+pub(crate) mod stall;
 
 pub(crate) use device::{Device, GpuAccess, Probed, Protocol, gpu_number};
 /// How a receive, or a group, is posted.

@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) connect_warn: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) close_timeout: Duration,
+    /// After how long a wait is reported; 0: never.
+    pub(crate) stall_report: Duration,
     /// The longest message that travels in a packet.
     pub(crate) inline_bytes_max: u16,
     /// Entries of each completion queue.

@@ -215,7 +215,13 @@ fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
         for key in KEYS {
             for epoch in [Epoch(0), Epoch(1), Epoch(u32::MAX)] {
                 let counts = PeerCounts::default();
-                let query = Body::Query(Query { epoch, completed: number, lost: true, counts });
+                let query = Body::Query(Query {
+                    epoch,
+                    completed: number,
+                    lost: true,
+                    counts,
+                    about: None,
+                });
                 let status = Body::Status(Status {
                     epoch,
                     consumed: number,
@@ -223,6 +229,8 @@ fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
                     counts,
                     waits: true,
                     failed: true,
+                    idle_ms: 9,
+                    about: None,
                 });
                 for body in [query, status] {
                     let letter = Letter { key, lost: u8::MAX, body };

@@ -20,6 +20,7 @@ mod mixed;
 mod probing;
 mod sharing;
 mod silence;
+mod stalls;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;

@@ -10,6 +10,7 @@
 //! reads the old one again, and the writer goes on there. The first inbox is lent in the same way.
 
 mod acknowledgement;
+mod asking;
 mod ending;
 mod epoch;
 mod inbox;
@@ -21,6 +22,7 @@ mod shadow;
 use std::time::Duration;
 
 pub use acknowledgement::Acknowledgement;
+pub use asking::Told;
 pub use ending::Ending;
 pub use epoch::Left;
 pub use inbox::{Arrived, Inbox};
@@ -28,6 +30,7 @@ pub use recovery::{DueLetter, Patience, Recovery};
 pub use round_trip::RoundTrip;
 pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
 
+use self::asking::Asking;
 use super::bound::{CONTROL_RAILS_MAX, SHADOWS_MAX};
 use super::counts::PeerCounts;
 use super::frame::Malformed;
@@ -136,6 +139,7 @@ pub struct Channel {
     quarantined: [u8; CONTROL_RAILS_MAX],
     left: Vec<Left>,
     confirmed: letters::Confirmed,
+    asking: Asking,
 }
 
 impl Channel {
@@ -160,6 +164,7 @@ impl Channel {
             quarantined: [0; CONTROL_RAILS_MAX],
             left: Vec::with_capacity(SHADOWS_MAX),
             confirmed: letters::Confirmed::default(),
+            asking: Asking::default(),
         })
     }
 

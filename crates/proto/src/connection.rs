@@ -7,6 +7,7 @@ use super::account::Account;
 use super::frame::{Frame, Inline};
 use super::ids::{Moment, Name};
 use super::message::MessageId;
+use super::stall::Sight;
 
 /// How urgently a connection owes frames: the last two make a packet leave, and where one leaves, all of them join it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +124,11 @@ pub trait Connection: fmt::Debug {
 
     /// The channel has failed, or the peer has said END: what is not complete never will be.
     fn ended(&mut self, failed: bool, now: Moment);
+
+    /// How far it is, and what it waits for.
+    fn sight(&self) -> Sight {
+        Sight::default()
+    }
 
     /// What the peer calls this connection, once that is known.
     fn peer(&self) -> Option<Name>;

@@ -21,10 +21,11 @@ pub use keeper::Keeper;
 pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform};
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::account::Account;
 use super::bound::SETTLE_EVERY;
-use super::channel::{Cause, Channel, Parameters, Patience};
+use super::channel::{Cause, Channel, Parameters, Patience, Told};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
@@ -212,6 +213,29 @@ impl<C: Connection> Endpoint<C> {
 
     pub fn channel(&self, id: ChannelId) -> Option<&Channel> {
         self.peers.get(id.0 as usize).map(|peer| &peer.channel)
+    }
+
+    /// Asks the peer of a channel how far it is, with a connection if one is meant: see [`Channel::ask_about`].
+    pub fn ask_about(&mut self, id: ChannelId, slot: Option<Slot>) {
+        let name = slot.and_then(|slot| self.table.get(slot)?.peer());
+        if let Some(peer) = self.peers.get_mut(id.0 as usize) {
+            peer.channel.ask_about(name);
+            peer.stirred = true;
+        }
+    }
+
+    /// How long nothing was heard of a peer that is waited for, in time in which this endpoint was polled.
+    pub fn silence(&self, id: ChannelId) -> Duration {
+        let now = self.patience.now();
+        self.channel(id).map_or(Duration::ZERO, |channel| channel.silence(now))
+    }
+
+    /// What the peer has said last of how far it is, if that is not longer ago, in such time.
+    pub fn told(&self, id: ChannelId, ago: Duration) -> Option<Told> {
+        let now = self.patience.now();
+        let told = *self.channel(id)?.told()?;
+        let about = told.about.filter(|(at, _)| now.since(*at) <= ago);
+        (now.since(told.at) <= ago).then_some(Told { about, ..told })
     }
 
     pub fn account(&self, id: ChannelId) -> Option<&Account> {

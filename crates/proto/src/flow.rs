@@ -14,6 +14,7 @@ use super::message::MessageId;
 use super::receive::{Copy, Place, ReceiveFlow, Tagged};
 use super::send::{Outgoing, PartWrite, SendFlow};
 use super::setup::{Answer, Connecting};
+use super::stall::{Sight, Want};
 
 /// One connection.
 #[derive(Debug)]
@@ -279,6 +280,17 @@ impl Connection for Flow {
             Self::Connecting(connecting) => connecting.ended(failed),
             Self::Send(flow) => flow.ended(),
             Self::Receive(flow) => flow.ended(!failed),
+        }
+    }
+
+    fn sight(&self) -> Sight {
+        match self {
+            Self::Connecting(connecting) => {
+                let want = if connecting.waits() { Want::Accept } else { Want::Room };
+                Sight { want, open: true, ..Sight::default() }
+            }
+            Self::Send(flow) => flow.sight(),
+            Self::Receive(flow) => flow.sight(),
         }
     }
 

@@ -7,13 +7,14 @@
 //! STATUS    the answer
 //! ```
 
-use crate::bits::{low8, low32};
+use crate::bits::{low8, low16, low32};
 use crate::limits::MAX_DATA_RAILS;
 
 use super::counts::{Counts, PeerCounts};
 use super::frame::Keys;
-use super::ids::{Epoch, Nonce, PacketNumber};
+use super::ids::{Epoch, Generation, Name, Nonce, PacketNumber, Slot};
 use super::memory::Lease;
+use super::stall::{Sight, Want};
 
 pub const LETTER_WORDS: usize = 8 + MAX_DATA_RAILS;
 
@@ -58,6 +59,8 @@ pub struct Query {
     /// It takes the first of them that was not consumed for lost.
     pub lost: bool,
     pub counts: PeerCounts,
+    /// A connection that the answer is to tell of.
+    pub about: Option<Name>,
 }
 
 /// The answer.
@@ -73,6 +76,18 @@ pub struct Status {
     pub waits: bool,
     /// It has failed and will not go on.
     pub failed: bool,
+    /// For how many milliseconds its caller has not polled; others poll in its place.
+    pub idle_ms: u32,
+    /// What QUERY asked about.
+    pub about: Option<About>,
+}
+
+/// How far one end of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// What the asker calls the connection.
+    pub name: Name,
+    pub sight: Sight,
 }
 
 impl Letter {
@@ -101,10 +116,18 @@ impl Letter {
             }
             Body::Query(query) => {
                 words[2] = u64::from(query.completed.get());
+                words[3] = query.about.map_or(0, name_bits);
                 put_counts(&query.counts, &mut words);
             }
             Body::Status(status) => {
                 words[2] = u64::from(status.consumed.get()) | u64::from(status.asked.get()) << 32;
+                if let Some(About { name, sight }) = status.about {
+                    let (code, rail) = sight.want.code();
+                    words[3] = name_bits(name);
+                    words[4] = u64::from(sight.begun) | u64::from(sight.done) << 32;
+                    words[5] = u64::from(code) | u64::from(rail) << 8 | u64::from(sight.open) << 16;
+                }
+                words[6] = status.idle_ms.into();
                 put_counts(&status.counts, &mut words);
             }
         }
@@ -135,6 +158,7 @@ impl Letter {
                 completed: first,
                 lost: flags & 1 != 0,
                 counts: counts_of(words),
+                about: name_of(words[3]),
             }),
             STATUS => Body::Status(Status {
                 epoch,
@@ -143,12 +167,35 @@ impl Letter {
                 counts: counts_of(words),
                 waits: flags & 1 != 0,
                 failed: flags & 2 != 0,
+                idle_ms: low32(words[6]),
+                about: about_of(words),
             }),
             _ => return None,
         };
         let letter = Self { key, lost: low8(head >> 16), body };
         (letter.encode() == *words).then_some(letter)
     }
+}
+
+/// A slot, a generation, and a bit that says so.
+fn name_bits(name: Name) -> u64 {
+    u64::from(name.slot.number()) | u64::from(name.generation.get()) << 16 | 1 << 24
+}
+
+fn name_of(bits: u64) -> Option<Name> {
+    let slot = Slot::new(usize::from(low16(bits)))?;
+    let name = Name { slot, generation: Generation::new(low8(bits >> 16)) };
+    (name_bits(name) == bits).then_some(name)
+}
+
+fn about_of(words: &[u64; LETTER_WORDS]) -> Option<About> {
+    let sight = Sight {
+        want: Want::of((low8(words[5]), low8(words[5] >> 8)))?,
+        open: words[5] >> 16 & 1 != 0,
+        begun: low32(words[4]),
+        done: low32(words[4] >> 32),
+    };
+    Some(About { name: name_of(words[3])?, sight })
 }
 
 fn put_counts(counts: &PeerCounts, words: &mut [u64; LETTER_WORDS]) {
@@ -191,7 +238,10 @@ mod tests {
         for flag in [false, true] {
             let hello =
                 Hello { lease, key: 77, consumed: number, echo: Epoch(2), wants_echo: flag };
-            let query = Query { epoch, completed: number, lost: flag, counts };
+            let name =
+                Name { slot: Slot::new(Slot::COUNT - 1).unwrap(), generation: Generation::new(9) };
+            let about = flag.then_some(name);
+            let query = Query { epoch, completed: number, lost: flag, counts, about };
             let status = Status {
                 epoch,
                 consumed: number,
@@ -199,6 +249,11 @@ mod tests {
                 counts,
                 waits: flag,
                 failed: !flag,
+                idle_ms: 77,
+                about: about.map(|name| {
+                    let want = Want::Data { rail: Some(2) };
+                    About { name, sight: Sight { want, open: true, begun: u32::MAX, done: 3 } }
+                }),
             };
             for body in [Body::Hello(hello), Body::Query(query), Body::Status(status)] {
                 letters.push(Letter { key: 1 << 63, lost: 5, body });

@@ -1,5 +1,7 @@
 //! Connect: meets the peer, asks its listener, and opens the sending side with the answer.
 
+use std::time::Duration;
+
 use proto::frame::Refusal;
 use proto::setup::{Answer, Handle as WireHandle, PeerId};
 use proto::{ChannelId, Generation, Moment, Slot};
@@ -21,6 +23,20 @@ pub(in crate::endpoint) struct PendingConnect {
     warned: bool,
     /// The slot of the connection, once the peer is known.
     slot: Option<Slot>,
+}
+
+impl PendingConnect {
+    pub(in crate::endpoint) fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    pub(in crate::endpoint) fn slot(&self) -> Option<Slot> {
+        self.slot
+    }
+
+    pub(in crate::endpoint) fn waited(&self, now: Moment) -> Duration {
+        now.since(self.began)
+    }
 }
 
 impl Endpoint {

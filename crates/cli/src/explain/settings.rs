@@ -140,6 +140,11 @@ const DEPENDS: &[(&str, &str)] = &[
     ("CONNECT_TIMEOUT_MS", "the framework's own timeout may end the job before"),
     ("LOG_LEVEL", "NCCL_DEBUG filters it again: without NCCL_DEBUG nothing is printed"),
     ("STATS_PAGE", "a file of 512 KiB in /dev/shm per process, while it has connections"),
+    (
+        "STALL_REPORT_MS",
+        "a wait counts only while NCCL polls; IRONRAIL_PEER_TIMEOUT_MS ends what is silent",
+    ),
+    ("DUMP_TRIGGER", "the folder must take a file of the job's user"),
     ("STATS_FILE", "written when endpoints close: a killed process leaves what was written before"),
     ("BUNDLE_MAX_SIZE", "it works where the provider goes over sockets"),
 ];

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::super::counts::{Counts, PeerCounts};
-use super::super::ids::{Epoch, Moment, PacketNumber};
-use super::super::letter::{Body, Hello, Letter, Query, Status};
-use super::{Cause, Channel, DueLetter, Sent, State};
+use super::super::ids::{Epoch, Moment, Name, PacketNumber};
+use super::super::letter::{About, Body, Hello, Letter, Query, Status};
+use super::{Cause, Channel, DueLetter, Sent, State, Told};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
 
@@ -75,7 +75,7 @@ impl Channel {
         if self.state != State::Alive {
             return None;
         }
-        let waits = waits || self.waits(counts);
+        let waits = waits || self.waits(counts) || self.asking.is_due();
         if !waits {
             self.recovery.content(now);
         } else if self.is_silent(now) {
@@ -101,6 +101,7 @@ impl Channel {
                 completed: self.shadow.completed(),
                 lost: self.recovery.takes_for_lost(),
                 counts,
+                about: self.asking.about(),
             }),
             DueLetter::Status { asked } => Body::Status(Status {
                 epoch: lease.epoch,
@@ -109,6 +110,8 @@ impl Channel {
                 counts,
                 waits,
                 failed: false,
+                idle_ms: self.asking.idle_ms(),
+                about: self.asking.answer_owed(),
             }),
         };
         let rail = self.living_rail()?;
@@ -137,8 +140,12 @@ impl Channel {
     pub fn letter_posted(&mut self, due: &Due, now: Moment) {
         self.recovery.said(due.what, now);
         match due.what {
-            DueLetter::Status { .. } => self.acknowledgement.told(),
+            DueLetter::Status { .. } => {
+                self.acknowledgement.told();
+                self.asking.answered();
+            }
             DueLetter::Query => {
+                self.asking.asked();
                 if let Body::Query(query) = &due.letter.body {
                     self.confirmed.asked = query.counts.completed;
                 }
@@ -157,9 +164,27 @@ impl Channel {
             counts: *counts,
             waits: false,
             failed: self.state != State::Over,
+            idle_ms: 0,
+            about: None,
         });
         let rail = self.living_rail()?;
         Some((rail, Letter { key: self.peer_key, lost: self.lost, body }))
+    }
+
+    /// Asks the peer how far it is, with this connection if one is named by what the peer calls it.
+    pub fn ask_about(&mut self, name: Option<Name>) {
+        self.asking.want(name);
+        self.recovery.ask_now();
+    }
+
+    /// What the peer said last when it was asked, and when, by the clock of polls.
+    pub fn told(&self) -> Option<&Told> {
+        self.asking.told()
+    }
+
+    /// How long nothing was heard of the peer while something was waited for.
+    pub fn silence(&self, now: Moment) -> Duration {
+        self.recovery.silence(now)
     }
 
     /// Whether a letter is of this channel's peer. A proof stands in for the key in the first HELLO.
@@ -189,8 +214,10 @@ impl Channel {
         }
     }
 
-    /// A QUERY, after what is in the inbox was consumed.
-    pub fn asked(&mut self, query: &Query) {
+    /// A QUERY, after what is in the inbox was consumed. `about`: how far the connection is that it names; `idle`: how long the
+    /// caller of this side has not polled.
+    pub fn asked(&mut self, query: &Query, about: Option<About>, idle: Duration) {
+        self.asking.owe(about, idle);
         let Some(inbox) = &self.inbox else { return };
         let behind = query.completed.distance(self.consumed_last()).cast_signed() > 0;
         if query.epoch < inbox.lease().epoch {
@@ -213,6 +240,7 @@ impl Channel {
             self.fail(Cause::DataLost { rail });
             return;
         }
+        self.asking.heard(status, now);
         // Whichever inbox it came from: what was consumed stays so.
         self.acknowledged(status.consumed, now, left);
         let current = self.shadow.target().is_some_and(|target| target.epoch == status.epoch);

@@ -396,15 +396,16 @@ fn a_rail_that_cost_four_inboxes_is_given_up() {
         completed: FIRST,
         lost: true,
         counts: PeerCounts::default(),
+        about: None,
     };
     for epoch in 1..=4 {
-        channel.asked(&lost(epoch - 1));
+        channel.asked(&lost(epoch - 1), None, Duration::ZERO);
         assert_eq!(lend(&mut channel), None, "the question is about an older inbox");
-        channel.asked(&lost(epoch));
+        channel.asked(&lost(epoch), None, Duration::ZERO);
         assert_eq!(lend(&mut channel), Some((0, Some((MemoryId(7), 0)))));
         assert!(!channel.is_lost(0));
     }
-    channel.asked(&lost(5));
+    channel.asked(&lost(5), None, Duration::ZERO);
     assert_eq!(lend(&mut channel), Some((1, Some((MemoryId(7), 0)))));
     assert!(channel.is_lost(0));
     channel.rail_closed(0, |_| {});
@@ -457,8 +458,13 @@ fn a_stranger_has_no_effect() {
     let channel = channel(1);
     let hello =
         Hello { lease: lease(1), key: 9, consumed: BEFORE, echo: Epoch(0), wants_echo: true };
-    let query =
-        Query { epoch: Epoch(1), completed: FIRST, lost: true, counts: PeerCounts::default() };
+    let query = Query {
+        epoch: Epoch(1),
+        completed: FIRST,
+        lost: true,
+        counts: PeerCounts::default(),
+        about: None,
+    };
     for (key, proven, greets, asks) in [
         (5, false, true, true),
         (0, true, true, false),

@@ -10,20 +10,36 @@ use super::{Endpoint, Perform};
 #[derive(Debug)]
 pub struct Keeper {
     polled: Moment,
+    /// The last time by its caller, not by the keeper.
+    called: Moment,
+    /// The keeper polls, not the caller.
+    is_keeping: bool,
     /// How long an endpoint that owes nothing goes unpolled.
     idle: Duration,
 }
 
 impl Default for Keeper {
     fn default() -> Self {
-        Self { polled: Moment::default(), idle: KEEPER_IDLE }
+        Self {
+            polled: Moment::default(),
+            called: Moment::default(),
+            is_keeping: false,
+            idle: KEEPER_IDLE,
+        }
     }
 }
 
 impl Keeper {
+    pub(super) fn called(&self) -> Moment {
+        self.called
+    }
+
     #[inline]
     pub(super) fn polled(&mut self, now: Moment) {
         self.polled = now;
+        if !self.is_keeping {
+            self.called = now;
+        }
     }
 }
 
@@ -64,11 +80,23 @@ impl<C: Connection> Endpoint<C> {
             return false;
         }
         let before = self.news();
+        self.keep_on(true);
         self.progress(perform, now);
+        self.keep_on(false);
         let found = self.news() != before;
         let longer = (self.keeper.idle * 2).min(KEEPER_IDLE_MAX);
         self.keeper.idle = if found { KEEPER_IDLE } else { longer };
         true
+    }
+
+    /// When the endpoint was polled last by its caller.
+    pub fn called(&self) -> Moment {
+        self.keeper.called
+    }
+
+    /// From now on it is the keeper that polls, or again the caller.
+    pub fn keep_on(&mut self, is_keeping: bool) {
+        self.keeper.is_keeping = is_keeping;
     }
 
     /// A number that changes with whatever is consumed or acknowledged.

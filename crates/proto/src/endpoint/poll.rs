@@ -5,7 +5,7 @@ use super::super::channel::{Arrived, Cause, Sent};
 use super::super::connection::Connection;
 use super::super::frame::{Frame, RailState};
 use super::super::ids::{Moment, Name};
-use super::super::letter::{Body, Letter};
+use super::super::letter::{About, Body, Letter};
 use super::super::memory::{MemoryId, Payload};
 use super::table::Table;
 use super::{ChannelId, Endpoint, Event, Outcome, Peer, Perform};
@@ -118,7 +118,9 @@ impl<C: Connection> Endpoint<C> {
             Body::Query(query) => {
                 // What has landed is no loss.
                 self.read(perform, index, now);
-                self.peers[index].channel.asked(query);
+                let idle = now.0.since(self.keeper.called());
+                let about = query.about.and_then(|name| self.about(id, name));
+                self.peers[index].channel.asked(query, about, idle);
             }
             Body::Status(status) => {
                 let Self { peers, table, .. } = self;
@@ -126,6 +128,13 @@ impl<C: Connection> Endpoint<C> {
                 channel.answered(status, now.1, |sent| left(table, sent));
             }
         }
+    }
+
+    /// How far a connection of this channel is, by the name that the other end gave it.
+    fn about(&mut self, channel: ChannelId, name: Name) -> Option<About> {
+        let tenant = self.table.named(name).filter(|tenant| tenant.channel == channel)?;
+        let name = tenant.connection.peer()?;
+        Some(About { name, sight: tenant.connection.sight() })
     }
 
     /// Reads the cell, then the packets that are there, within a bound.

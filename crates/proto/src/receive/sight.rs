@@ -16,7 +16,8 @@ impl ReceiveFlow {
             State::Filling { .. } => Want::Data { rail: None },
             State::Copying(_) | State::Free | State::Complete { .. } => Want::Nothing,
         };
-        Sight { want, begun: self.next.number(), done: self.done.number() }
+        let open = self.slots.iter().any(|slot| slot.state != State::Free);
+        Sight { want, open, begun: self.next.number(), done: self.done.number() }
     }
 
     /// Whether the window has room for another receive.

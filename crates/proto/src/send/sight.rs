@@ -1,7 +1,7 @@
 //! What a sender waits for: see [`Want`].
 
-use super::SendFlow;
 use super::record::State;
+use super::{ALL_FREE, SendFlow};
 use crate::bits::low8;
 use crate::stall::{Sight, Want};
 use crate::window::RECORDS;
@@ -10,7 +10,14 @@ impl SendFlow {
     /// How far it is, and what it waits for: by its oldest message, then by the caller that it had to refuse.
     pub fn sight(&self) -> Sight {
         let want = self.wanted();
-        Sight { want, begun: self.first.number(), done: self.peer_done.number() }
+        let open = self.free != ALL_FREE || self.refused_caller;
+        let under_way = self
+            .records
+            .iter()
+            .filter(|record| record.state != State::Free && !self.is_done(record));
+        let begun = self.first.number();
+        let done = begun.wrapping_sub(crate::bits::count32(under_way.count()));
+        Sight { want, open, begun, done }
     }
 
     fn wanted(&self) -> Want {

@@ -102,7 +102,7 @@ mod tests {
         let hello =
             letter::Hello { lease, key: 7, consumed: number, echo: epoch, wants_echo: true };
         let counts = PeerCounts::default();
-        let query = letter::Query { epoch, completed: number, lost: true, counts };
+        let query = letter::Query { epoch, completed: number, lost: true, counts, about: None };
         [Body::Hello(hello), Body::Query(query)].map(|body| Letter { key: 5, lost: 1, body })
     }
 

@@ -369,6 +369,8 @@ impl World {
             counts: proto::counts::PeerCounts::default(),
             waits: false,
             failed: true,
+            idle_ms: 0,
+            about: None,
         };
         self.wire.forge(node, channel, &template);
     }

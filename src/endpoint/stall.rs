@@ -1,0 +1,441 @@
+//! Looks now and then whether a request waits for long, asks the peer how far it is, and says who is late.
+//!
+//! ```text
+//!  NCCL's poll ── a look is due ──▶ the request that waits longest ── ¾ of the bound ─▶ QUERY about its connection
+//!                                                                  └─ the bound, and STATUS or silence ─▶ one WARN
+//!  the keeper ── requests are open, and NCCL has not polled ─▶ one WARN
+//! ```
+//!
+//! Nothing is noted when a request begins: a look notes which requests are open, and the next ones see which of those still are. Time
+//! counts only while NCCL polls, or, for the keeper, while the keeper does: a process that was stopped has not waited.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use counters::Counter;
+use proto::channel::Told;
+use proto::connection::Connection as _;
+use proto::stall::{self, Late, Sight, There};
+use proto::{ChannelId, Moment, Slot};
+
+use super::Endpoint;
+use super::comms::Side;
+use crate::types::stall::{Connection, RailState, Snapshot, Stall, Uncalled, Waiting};
+
+/// A peer that was asked, and of which nothing was heard for so long, is silent: an idle one answers within about a second.
+const SILENT: Duration = Duration::from_secs(3);
+/// One line in so long a time, of all endpoints together.
+const SAID_EVERY: Duration = Duration::from_secs(60);
+/// The bound is looked at so many times.
+const LOOKS: u32 = 8;
+const LOOK_MIN: Duration = Duration::from_millis(5);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// When to look, and what was seen.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// None: never.
+    bound: Option<Duration>,
+    due: Moment,
+    /// The last look, and the time that NCCL has polled until then.
+    looked: Moment,
+    polled: Duration,
+    /// The keeper's last look, and for how long it has seen no call of NCCL's.
+    kept: Moment,
+    uncalled: Duration,
+    /// That was said.
+    told_uncalled: bool,
+}
+
+/// A comm as the looks see it.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Requests that were open when the wait began, a bit each, and that still are; and when it began, in time polled.
+    open: u64,
+    open_since: Option<Duration>,
+    /// isend or irecv has said "not now" since the last look; and since when no other call came between.
+    refused: bool,
+    refused_since: Option<Duration>,
+    /// It was counted as a stall.
+    counted: bool,
+    /// How long it had waited at the last look, and whether a wait before this one was long, too.
+    last: Duration,
+    slow: bool,
+}
+
+/// A candidate: what waits longest.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    waiting: Waiting,
+    slot: Option<Slot>,
+    channel: Option<ChannelId>,
+    waited: Duration,
+}
+
+impl Watch {
+    /// `bound` of zero: never.
+    pub(super) fn new(bound: Duration) -> Self {
+        Self {
+            bound: (!bound.is_zero()).then_some(bound),
+            due: Moment::default(),
+            looked: Moment::default(),
+            polled: Duration::ZERO,
+            kept: Moment::default(),
+            uncalled: Duration::ZERO,
+            told_uncalled: false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        now >= self.due
+    }
+
+    fn every(&self) -> Duration {
+        self.bound.map_or(LOOK_MAX, |bound| (bound / LOOKS).clamp(LOOK_MIN, LOOK_MAX))
+    }
+
+    /// A look begins: the time polled so far. A pause of the caller's counts as one interval.
+    fn look(&mut self, now: Moment) -> Duration {
+        let every = self.every();
+        self.polled += now.since(self.looked).min(2 * every);
+        (self.looked, self.due) = (now, now.plus(every));
+        (self.uncalled, self.told_uncalled) = (Duration::ZERO, false);
+        self.polled
+    }
+}
+
+impl Seen {
+    /// How long the same request, or the same refused call, has waited.
+    pub(super) fn waited(&mut self, open: u64, polled: Duration, long: Duration) -> Duration {
+        if self.open == 0 {
+            self.open = open;
+            self.open_since = (open != 0).then_some(polled);
+        }
+        if std::mem::take(&mut self.refused) {
+            self.refused_since.get_or_insert(polled);
+        } else {
+            self.refused_since = None;
+        }
+        let since = self.since();
+        self.counted &= since.is_some();
+        let waited = since.map_or(Duration::ZERO, |since| polled.saturating_sub(since));
+        if waited < self.last {
+            self.slow = self.last >= long;
+        }
+        self.last = waited;
+        waited
+    }
+
+    fn since(&self) -> Option<Duration> {
+        self.open_since.into_iter().chain(self.refused_since).min()
+    }
+
+    /// A request has begun.
+    #[inline]
+    pub(super) fn begun(&mut self) {
+        (self.refused, self.refused_since) = (false, None);
+    }
+
+    /// A request has ended.
+    #[inline]
+    pub(super) fn ended(&mut self, bit: u64) {
+        self.open &= !bit;
+    }
+
+    /// A call must be repeated.
+    pub(super) fn refused(&mut self) {
+        self.refused = true;
+    }
+}
+
+impl Endpoint {
+    /// A poll of NCCL's at which a look is due.
+    #[cold]
+    pub(super) fn look(&mut self, now: Moment) {
+        let polled = self.watch.look(now);
+        let Some(bound) = self.watch.bound else { return };
+        let (longest, others) = self.longest(bound, polled, now);
+        let Some(waiter) = longest else { return };
+        if waiter.waited < bound * 3 / 4 {
+            return;
+        }
+        let fresh = waiter.waited.min(bound / 2).max(LOOK_MIN);
+        let told = waiter.channel.and_then(|channel| self.core.told(channel, fresh));
+        let of = |told: &Told| told.about.map(|(_, about)| about.name.slot) == waiter.slot;
+        let is_told = told.is_some_and(|told| waiter.slot.is_none() || of(&told));
+        let silent = waiter.channel.map(|channel| self.core.silence(channel));
+        if !is_told && let Some(channel) = waiter.channel {
+            self.core.ask_about(channel, waiter.slot);
+        }
+        let is_silent = silent.map_or(waiter.waited >= SILENT, |silent| silent >= SILENT);
+        if waiter.waited >= bound && (is_told || is_silent) && may_say() {
+            let stall = self.stall(&waiter, told.filter(|_| is_told), is_silent, others);
+            log::warn!("{stall}");
+        }
+    }
+
+    /// What waits longest, and how many others have waited for the bound.
+    fn longest(
+        &mut self,
+        bound: Duration,
+        polled: Duration,
+        now: Moment,
+    ) -> (Option<Waiter>, usize) {
+        let mut longest: Option<Waiter> = None;
+        let mut late = 0;
+        let mut offer = |waiter: Waiter| {
+            late += usize::from(waiter.waited >= bound);
+            if longest.is_none_or(|other| waiter.waited > other.waited) {
+                longest = Some(waiter);
+            }
+        };
+        for (slot, comm) in self.comms.iter_mut() {
+            if comm.is_closing {
+                continue;
+            }
+            let waited = comm.look(polled, bound / 2);
+            if waited.is_zero() {
+                continue;
+            }
+            if waited >= bound && !std::mem::replace(&mut comm.seen.counted, true) {
+                comm.tally.one(Counter::Stalls);
+            }
+            let waiting = match comm.side {
+                Side::Send => Waiting::Sending,
+                Side::Receive => Waiting::Receiving,
+            };
+            let channel = Some(comm.channel);
+            offer(Waiter { waiting, slot: Some(slot), channel, waited });
+        }
+        for at in self.connects.keys() {
+            let Some(pending) = self.connects.get(at.0, at.1) else { continue };
+            let channel = self.hands.peers.channel(pending.peer());
+            let waited = pending.waited(now).min(polled);
+            offer(Waiter { waiting: Waiting::Connecting, slot: None, channel, waited });
+        }
+        (longest, late.saturating_sub(1))
+    }
+
+    fn stall(&self, waiter: &Waiter, told: Option<Told>, silent: bool, others: usize) -> Stall {
+        let Waiter { waiting, slot, channel, waited } = *waiter;
+        let seat = slot.or_else(|| self.connecting(waiter));
+        let flow = seat.and_then(|slot| self.core.connection(slot));
+        let met = Sight { want: stall::Want::Accept, open: true, ..Sight::default() };
+        let here = flow.map_or(met, |flow| flow.sight());
+        let about = told.and_then(|told| told.about).map(|(_, about)| about);
+        let about = about.filter(|about| Some(about.name.slot) == slot);
+        let idle = told.map_or(Duration::ZERO, |told| told.idle);
+        let counts = channel.and_then(|channel| self.core.account(channel));
+        let counts = counts.map(|account| account.counts);
+        let missing = counts.zip(told).and_then(|(ours, told)| {
+            let behind = |rail: &u8| {
+                let sent = told.counts.completed.get(*rail);
+                sent.wrapping_sub(ours.seen.get(*rail)).cast_signed() > 0
+            };
+            (0..16).find(behind)
+        });
+        let shadow = channel.and_then(|channel| self.core.channel(channel));
+        let unconsumed = shadow.map_or(0, |channel| channel.shadow().unacknowledged());
+        let there = There {
+            silent,
+            idle: idle >= waited / 2,
+            unconsumed,
+            sight: about.map(|about| about.sight),
+            missing,
+            slow: slot.and_then(|slot| self.comms.at(slot)).is_some_and(|comm| comm.seen.slow),
+        };
+        let late = stall::late(&here, &there);
+        let peer = channel.and_then(|channel| self.hands.peer(channel));
+        let rail = match late {
+            Late::Data { rail: Some(rail) } => peer.and_then(|peer| {
+                let lane = peer.data.get(usize::from(rail))?;
+                Some(self.hands.nics[lane.nic].label.clone())
+            }),
+            _ => None,
+        };
+        Stall {
+            device: self.label(),
+            waiting,
+            peer: peer.map(|peer| peer.name.to_string()),
+            waited,
+            late,
+            here,
+            there: there.sight,
+            rail,
+            silent: channel.map_or(waited, |channel| self.core.silence(channel)),
+            idle,
+            unconsumed,
+            others,
+        }
+    }
+
+    /// The slot of the connect that has waited longest.
+    fn connecting(&self, waiter: &Waiter) -> Option<Slot> {
+        let keys = self.connects.keys();
+        let pending = keys.iter().filter_map(|at| self.connects.get(at.0, at.1));
+        let on = |channel| self.hands.peers.channel(channel) == waiter.channel;
+        let mut slots = pending.filter(|pending| on(pending.peer())).filter_map(|one| one.slot());
+        slots.next()
+    }
+
+    /// The keeper has polled in NCCL's place.
+    #[cold]
+    pub(super) fn look_for_calls(&mut self, now: Moment) {
+        let Some(bound) = self.watch.bound else { return };
+        if self.outstanding == 0 {
+            (self.watch.kept, self.watch.uncalled) = (now, Duration::ZERO);
+            return;
+        }
+        // Two looks of the keeper's at least: a process that was stopped polls before the keeper looks again.
+        let gap = now.since(self.watch.kept).min(bound / 2).min(now.since(self.core.called()));
+        self.watch.uncalled += gap;
+        self.watch.kept = now;
+        if self.watch.uncalled >= bound && !self.watch.told_uncalled && may_say() {
+            self.watch.told_uncalled = true;
+            let requests = self.outstanding;
+            let waited = now.since(self.core.called());
+            let uncalled = Uncalled { device: self.label(), requests, waited };
+            log::warn!("{uncalled}");
+        }
+    }
+
+    /// How far everything here is.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let now = self.now();
+        let connection = |(slot, comm): (Slot, &super::comms::Comm)| {
+            let channel = self.core.channel(comm.channel);
+            let flow = self.core.connection(slot);
+            Connection {
+                slot: slot.number(),
+                waiting: match comm.side {
+                    Side::Send => Waiting::Sending,
+                    Side::Receive => Waiting::Receiving,
+                },
+                peer: self
+                    .hands
+                    .peer(comm.channel)
+                    .map_or_else(String::new, |peer| peer.name.to_string()),
+                is_closing: comm.is_closing,
+                requests: comm.requests(),
+                here: flow.map_or_else(Sight::default, |flow| flow.sight()),
+                waited: comm
+                    .seen
+                    .since()
+                    .map_or(Duration::ZERO, |since| self.watch.polled.saturating_sub(since)),
+                silent: self.core.silence(comm.channel),
+                unconsumed: channel.map_or(0, |channel| channel.shadow().unacknowledged()),
+                failed: channel.is_none_or(|channel| channel.failure().is_some()),
+            }
+        };
+        let rail = |port: &super::nics::Port| {
+            let carried = port.nic.carried();
+            RailState {
+                name: port.label.clone(),
+                in_flight: port.in_flight(),
+                bytes: carried.bytes,
+                refused: carried.refused,
+            }
+        };
+        Snapshot {
+            number: self.number,
+            device: self.label(),
+            requests: self.outstanding,
+            uncalled: now.since(self.core.called()),
+            listeners: self.listeners.keys().len(),
+            connects: self.connects.keys().len(),
+            failed: self.failure.is_some() || self.broken,
+            rails: self.hands.nics.iter().map(rail).collect(),
+            connections: self.comms.iter().map(connection).collect(),
+        }
+    }
+}
+
+/// Whether nothing of the kind was said in the last minute.
+fn may_say() -> bool {
+    static SAID: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let may = said.is_none_or(|at| at.elapsed() >= SAID_EVERY);
+    if may {
+        *said = Some(Instant::now());
+    }
+    may
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_wait_is_that_of_one_request_and_not_of_those_that_follow_each_other() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.waited(0b01, s(1), LONG), s(0));
+        assert_eq!(seen.waited(0b11, s(3), LONG), s(2));
+        seen.ended(0b01);
+        assert_eq!(seen.waited(0b10, s(4), LONG), s(0), "seen for the first time as the oldest");
+        assert_eq!(seen.waited(0b10, s(6), LONG), s(2));
+        // Its place is taken again at once.
+        seen.ended(0b10);
+        assert_eq!(seen.waited(0b10, s(9), LONG), s(0));
+        seen.ended(0b10);
+        assert_eq!(seen.waited(0, s(20), LONG), s(0));
+        assert_eq!(seen.waited(0, s(30), LONG), s(0), "nothing waits");
+    }
+
+    const LONG: Duration = s(5);
+
+    #[test]
+    fn a_refused_call_waits_until_one_succeeds_or_nobody_repeats_it() {
+        let mut seen = Seen::default();
+        seen.refused();
+        assert_eq!(seen.waited(0, s(1), LONG), s(0));
+        seen.refused();
+        assert_eq!(seen.waited(0, s(4), LONG), s(3));
+        seen.begun();
+        seen.refused();
+        assert_eq!(seen.waited(0, s(5), LONG), s(0), "another message");
+        seen.refused();
+        assert_eq!(seen.waited(0, s(7), LONG), s(2));
+        assert_eq!(seen.waited(0, s(9), LONG), s(0), "nobody asks any more");
+    }
+
+    #[test]
+    fn a_wait_behind_a_long_one_is_slow_and_one_behind_a_short_one_is_not() {
+        let mut seen = Seen::default();
+        seen.refused();
+        seen.waited(0, s(1), LONG);
+        seen.refused();
+        assert_eq!(seen.waited(0, s(7), LONG), s(6));
+        seen.begun();
+        seen.refused();
+        seen.waited(0, s(8), LONG);
+        assert!(seen.slow);
+        seen.refused();
+        seen.waited(0, s(9), LONG);
+        assert!(seen.slow, "as long as it waits");
+        seen.begun();
+        seen.refused();
+        seen.waited(0, s(10), LONG);
+        assert!(!seen.slow);
+    }
+
+    #[test]
+    fn time_in_which_nobody_polls_is_no_wait() {
+        let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+        let mut watch = Watch::new(s(8));
+        assert!(watch.is_due(at(0)));
+        let first = watch.look(at(1000));
+        assert!(!watch.is_due(at(1999)) && watch.is_due(at(2000)));
+        assert_eq!(watch.look(at(2000)) - first, s(1));
+        assert_eq!(watch.look(at(60_000)) - first, s(3), "a pause counts as two looks");
+    }
+
+    #[test]
+    fn without_a_bound_looks_find_nothing() {
+        assert_eq!(Watch::new(Duration::ZERO).bound, None);
+    }
+}

@@ -1,0 +1,160 @@
+//! A dump of all connections, where the coming or the change of a file asks for one.
+//!
+//! The keeper looks, at most once a second, and writes: no signal handler, and nothing in NCCL's calls. There is no secret in a dump:
+//! names, numbers, states.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::device::host_name;
+use super::json::{Object, array};
+use super::{registry, stats};
+use crate::types::counts;
+use crate::types::stall::{Connection, RailState, Sight, Snapshot, Waiting, Want};
+
+/// Changes whenever a reader would have to.
+const FORMAT: u32 = 1;
+/// How often the file is looked for.
+const EVERY: Duration = Duration::from_millis(500);
+/// How long an endpoint is tried that another thread has.
+const BUSY: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+struct Trigger {
+    path: PathBuf,
+    looked: Instant,
+    /// When the file was changed last, if it was there.
+    changed: Option<SystemTime>,
+}
+
+static TRIGGER: Mutex<Option<Trigger>> = Mutex::new(None);
+
+/// The file that asks for dumps. One that is there already asks for none.
+pub(super) fn watch(path: Option<&Path>) {
+    let trigger = path.map(|path| Trigger {
+        path: path.to_owned(),
+        looked: Instant::now(),
+        changed: changed(path),
+    });
+    *TRIGGER.lock().unwrap_or_else(PoisonError::into_inner) = trigger;
+}
+
+/// How long until the file is to be looked for again. None: there is no such setting.
+pub(super) fn look(endpoints: &[u16]) -> Option<Duration> {
+    let mut trigger = TRIGGER.lock().unwrap_or_else(PoisonError::into_inner);
+    let trigger = trigger.as_mut()?;
+    if trigger.looked.elapsed() >= EVERY {
+        trigger.looked = Instant::now();
+        let changed = changed(&trigger.path);
+        if changed.is_some() && changed != trigger.changed {
+            write(&trigger.path, endpoints);
+        }
+        trigger.changed = changed;
+    }
+    Some(EVERY)
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|found| found.modified()).ok()
+}
+
+fn write(trigger: &Path, endpoints: &[u16]) {
+    let mut name = trigger.as_os_str().to_owned();
+    name.push(format!(".{}.{}.json", host_name(), std::process::id()));
+    let path = PathBuf::from(name);
+    let text = Object::new()
+        .number("format", FORMAT)
+        .text("host", host_name())
+        .number("process", std::process::id())
+        .raw("endpoints", &array(endpoints.iter().map(|number| endpoint(*number))))
+        .raw("messages", &stats::messages(&counts::all()))
+        .end();
+    match stats::write(&path, &text) {
+        Ok(()) => log::info!("IRONRAIL_DUMP_TRIGGER: {} is written", path.display()),
+        Err(error) => {
+            log::warn!("IRONRAIL_DUMP_TRIGGER: {} cannot be written: {error}", path.display());
+        }
+    }
+}
+
+/// One that a thread has for long says so: a call that hangs holds its lock.
+fn endpoint(number: u16) -> String {
+    let began = Instant::now();
+    loop {
+        if let Some(cell) = registry::try_lock(number) {
+            let snapshot = cell.as_deref().map(|endpoint| endpoint.snapshot());
+            return snapshot.map_or_else(|| "null".to_owned(), |snapshot| json(&snapshot));
+        }
+        if began.elapsed() >= BUSY {
+            return Object::new().number("endpoint", number).flag("busy", true).end();
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn json(snapshot: &Snapshot) -> String {
+    let Snapshot { number, device, requests, uncalled, listeners, connects, failed, .. } = snapshot;
+    Object::new()
+        .number("endpoint", *number)
+        .flag("busy", false)
+        .text("device", device)
+        .number("requests", *requests)
+        .number("uncalled_ms", millis(*uncalled))
+        .number("listeners", *listeners as u64)
+        .number("connects", *connects as u64)
+        .flag("failed", *failed)
+        .raw("rails", &array(snapshot.rails.iter().map(rail)))
+        .raw("connections", &array(snapshot.connections.iter().map(connection)))
+        .end()
+}
+
+fn rail(rail: &RailState) -> String {
+    Object::new()
+        .text("name", &rail.name)
+        .number("in_flight", rail.in_flight as u64)
+        .number("bytes", rail.bytes)
+        .number("refused", rail.refused)
+        .end()
+}
+
+fn connection(connection: &Connection) -> String {
+    let Sight { want, begun, done, .. } = connection.here;
+    let (waits_for, rail) = match want {
+        Want::Nothing => ("nothing", None),
+        Want::Receive => ("a receive", None),
+        Want::Credit => ("credit", None),
+        Want::Room => ("room for packets", None),
+        Want::Data { rail } => ("data", rail),
+        Want::Done => ("done", None),
+        Want::Message => ("a message", None),
+        Want::Accept => ("accept", None),
+    };
+    let direction = match connection.waiting {
+        Waiting::Sending => "send",
+        Waiting::Receiving => "receive",
+        Waiting::Connecting => "connect",
+    };
+    let object = Object::new()
+        .number("slot", connection.slot)
+        .text("direction", direction)
+        .text("peer", &connection.peer)
+        .flag("closing", connection.is_closing)
+        .number("requests", connection.requests)
+        .text("waits_for", waits_for)
+        .number("waited_ms", millis(connection.waited))
+        .number("begun", begun)
+        .number("done", done)
+        .number("silent_ms", millis(connection.silent))
+        .number("unconsumed_packets", connection.unconsumed)
+        .flag("failed", connection.failed);
+    match rail {
+        Some(rail) => object.number("rail", rail).end(),
+        None => object.end(),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

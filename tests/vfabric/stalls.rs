@@ -1,0 +1,216 @@
+//! What the log says where something waits for long: who is late, for what, on the right end; and nothing where nothing is late.
+
+use std::time::{Duration, Instant};
+
+use crate::link::Link;
+use crate::support::calls::{Object, warnings};
+use crate::support::stage::{Part, play};
+use crate::support::virtual_fabric::set;
+use crate::together::close_together;
+use crate::world::{End, World, provider};
+
+const BOUND: Duration = Duration::from_secs(120);
+/// Longer than any report takes on a machine that is busy with others.
+const WAIT: Duration = Duration::from_secs(40);
+/// More than travels in a packet.
+const LONG: usize = 6000;
+const SHORT: usize = 16;
+/// The bound under test, in milliseconds.
+const REPORT_MS: &str = "1000";
+const REPORT: Duration = Duration::from_secs(1);
+
+fn open(part: &Part, rails: usize) -> Link {
+    set("IRONRAIL_STALL_REPORT_MS", REPORT_MS);
+    set("IRONRAIL_STRIPE_MIN", "1K");
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+    let link = Link::between_ends(part, "efa", rails, "");
+    link.warm();
+    link
+}
+
+/// Repeats `poll`, and turns of both ends, until the log has a report: that one.
+#[track_caller]
+fn report(link: &Link, mut poll: impl FnMut()) -> String {
+    let start = Instant::now();
+    loop {
+        poll();
+        link.ends.iter().for_each(End::turn);
+        if let Some(said) = reports().pop() {
+            assert!(start.elapsed() >= REPORT * 3 / 4, "too early: {said}");
+            return said;
+        }
+        assert!(start.elapsed() < WAIT, "no report within {WAIT:?}");
+    }
+}
+
+fn reports() -> Vec<String> {
+    warnings().into_iter().filter(|line| line.contains("stalled: ")).collect()
+}
+
+#[track_caller]
+fn says(said: &str, words: &[&str]) {
+    assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+    assert_eq!(reports().len(), 1, "one in a minute: {:?}", reports());
+}
+
+const NOT_OURS: &str = "Nothing of Ironrail's is late";
+
+#[test]
+fn a_receive_that_is_never_posted_is_named_by_the_sender() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        let said = report(&link, || assert_eq!(link.isend(0, LONG, 0), None));
+        says(&said, &["sending to process", "the peer has posted no receive", NOT_OURS]);
+        says(&said, &["here 1 sent", "there 1 receives posted, 1 complete"]);
+        link.close_all();
+    });
+}
+
+#[test]
+fn a_send_that_is_never_posted_is_named_by_the_receiver() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        let received = link.irecv(0, LONG, 0);
+        let said = report(&link, || assert_eq!(link.net.test(received), Ok(None)));
+        says(&said, &["receiving from process", "the peer has sent nothing", NOT_OURS]);
+        says(&said, &["here 2 receives posted, 1 complete", "there 1 sent"]);
+        link.close_all();
+    });
+}
+
+#[test]
+fn credit_that_is_used_up_is_named_by_the_sender() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        // Each is done: nothing but the refused call waits in the end.
+        let mut sent = 0;
+        while let Some(request) = link.isend(0, SHORT, 0) {
+            assert_eq!(link.finish(request), SHORT);
+            sent += 1;
+        }
+        assert_eq!(sent, 64, "what may be sent without a receive");
+        let said = report(&link, || assert_eq!(link.isend(0, SHORT, 0), None));
+        says(&said, &["sending to process", "as many messages as may have been sent", NOT_OURS]);
+        link.close_all();
+    });
+}
+
+#[test]
+fn a_rail_that_stands_still_is_named_with_its_number() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 2);
+        // The first channel's control rail is the first one.
+        let received = link.irecv(0, LONG, 0);
+        link.turn();
+        link.fabric.change(1, "stall");
+        let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+        let said = report(&link, || {
+            link.net.test(sent).expect("it waits");
+            link.net.test(received).expect("it waits");
+        });
+        link.fabric.change(1, "resume");
+        says(&said, &["data on rail 1 (", "vnic1", "does not arrive, and the peer answers"]);
+        assert!(!said.contains(NOT_OURS), "{said}");
+        link.turn();
+        link.close_comms();
+        close_together(link.ends);
+    });
+}
+
+#[test]
+fn a_listener_that_never_accepts_is_named_by_the_one_that_connects() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_STALL_REPORT_MS", REPORT_MS);
+        let world = World::open(part, "efa", [1, 1]);
+        let ends = world.nets.map(End::open);
+        let (mut handle, listener) = ends[1].net.listen(ends[1].context, 0).expect("listen");
+        let start = Instant::now();
+        while reports().is_empty() {
+            let connected = ends[0].net.connect(ends[0].context, 0, &mut handle);
+            assert_eq!(connected, Ok(None), "nobody accepts");
+            ends[1].turn();
+            assert!(start.elapsed() < WAIT, "no report within {WAIT:?}");
+        }
+        let said = &reports()[0];
+        says(said, &["connecting to process", "listener has not accepted", NOT_OURS]);
+        ends[1].net.close_listen(listener).expect("closeListen");
+        close_together(ends);
+    });
+}
+
+#[test]
+fn a_receiver_that_reads_slowly_is_named_by_the_sender() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        // Receives come late, but in time, again and again; then one does not.
+        for _ in 0..3 {
+            let start = Instant::now();
+            while start.elapsed() < REPORT * 3 / 4 {
+                assert_eq!(link.isend(0, LONG, 0), None);
+                link.ends.iter().for_each(End::turn);
+            }
+            let received = link.irecv(0, LONG, 0);
+            link.turn();
+            let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+            link.finish(received);
+            link.finish(sent);
+        }
+        assert_eq!(reports(), [] as [&str; 0], "each came in time");
+        let said = report(&link, || assert_eq!(link.isend(0, LONG, 0), None));
+        says(&said, &["sending to process", "the peer reads slowly"]);
+        link.close_all();
+    });
+}
+
+/// NCCL has posted a receive, and asks for it no more: the end whose NCCL it is says so, by its keeper.
+#[test]
+fn a_caller_that_does_not_poll_is_named_where_it_is() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 1);
+        let received = link.irecv(0, LONG, 0);
+        let start = Instant::now();
+        while reports().is_empty() {
+            // The sender's NCCL has nothing to wait for, and polls; nobody calls the receiver's.
+            link.ends[0].turn();
+            assert!(start.elapsed() < WAIT, "no report within {WAIT:?}");
+        }
+        let said = &reports()[0];
+        says(said, &["NCCL has 1 request open", "and has not called for", NOT_OURS]);
+        let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
+        link.finish(received);
+        link.finish(sent);
+        link.close_all();
+    });
+}
+
+/// Receives that come late, but in time; many that come at once; nothing at all.
+#[test]
+fn healthy_traffic_with_pauses_is_no_report() {
+    play(&[provider()], BOUND, |part| {
+        let link = open(part, 2);
+        let start = Instant::now();
+        let mut messages = 0_u32;
+        while start.elapsed() < 5 * REPORT {
+            let received = link.irecv(0, LONG, 0);
+            // What is late, but not as late as that.
+            let pause = Instant::now();
+            while messages.is_multiple_of(50) && pause.elapsed() < REPORT / 3 {
+                assert_eq!(link.net.test(received), Ok(None));
+                link.ends.iter().for_each(End::turn);
+            }
+            link.turn();
+            let sent: Object = link.isend(0, LONG, 0).expect("its receive is advertised");
+            link.finish(received);
+            link.finish(sent);
+            messages += 1;
+        }
+        assert!(messages > 50, "{messages}");
+        // Idle for long: nothing is open, and nothing waits.
+        let idle = Instant::now();
+        while idle.elapsed() < 3 * REPORT {
+            link.ends.iter().for_each(End::turn);
+        }
+        assert_eq!(reports(), [] as [&str; 0]);
+        link.close_all();
+    });
+}
