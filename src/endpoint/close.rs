@@ -204,7 +204,8 @@ impl Endpoint {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&mut self) -> Report {
+        self.count_resent();
         let rail = |port: &Port| {
             let Carried { bytes, writes, refused } = port.nic.carried();
             let (data, control) = (port.nic.data_posts(), port.nic.control_posts());

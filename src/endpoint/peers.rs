@@ -29,6 +29,8 @@ pub(super) struct Peer {
     /// What goes to it and comes from it, counted.
     pub(super) sends: Rows,
     pub(super) receives: Rows,
+    /// Packets that went out again, as far as they are counted.
+    pub(super) resent: u32,
     /// The epoch that was posted last.
     pub(super) epoch: Epoch,
     /// What the fabric said first of a failed operation to this peer.
@@ -53,6 +55,7 @@ impl Peer {
             name,
             sends: Rows::default(),
             receives: Rows::default(),
+            resent: 0,
             epoch: Epoch(0),
             first_failure: None,
             refused_since: None,

@@ -154,6 +154,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn look(&mut self, now: Moment) {
         let polled = self.watch.look(now);
+        self.count_resent();
         let Some(bound) = self.watch.bound else { return };
         let (longest, others) = self.longest(bound, polled, now);
         let Some(waiter) = longest else { return };

@@ -89,6 +89,13 @@ impl Rows {
     }
 
     #[cold]
+    fn add(&self, counter: Counter, more: u64) {
+        if let Some(row) = &self.messages {
+            row.row().add(counter, more);
+        }
+    }
+
+    #[cold]
     pub(super) fn on_rail(&self, rail: u8, counter: Counter) {
         if let Some(row) = self.rails.get(usize::from(rail)) {
             row.row().one(counter);
@@ -129,6 +136,19 @@ impl Endpoint {
             rows.rails = (0..).zip(&peer.data).filter_map(rail).collect();
         }
         Tally::new(rows.messages.as_ref().map(|row| row.row().clone()))
+    }
+
+    /// Packets that have gone out again since this was asked last.
+    #[cold]
+    pub(super) fn count_resent(&mut self) {
+        for peer in &mut self.hands.channels {
+            let Some(channel) = self.core.channel(peer.channel) else { continue };
+            let resent = channel.resent();
+            let more = resent.wrapping_sub(std::mem::replace(&mut peer.resent, resent));
+            if more > 0 {
+                peer.sends.add(Counter::Retries, more.into());
+            }
+        }
     }
 
     /// isend or irecv says "not now": why.

@@ -6,6 +6,7 @@ mod conform;
 mod doctor;
 mod environment;
 mod explain;
+mod live;
 mod manual;
 mod nccl;
 mod output;
@@ -35,6 +36,8 @@ enum Action {
     Path,
     Info(explain::Info),
     Explain(explain::Explain),
+    Top(live::Top),
+    Stats(live::Stats),
     /// Measures collectives and messages over a plugin, every byte checked.
     #[command(after_help = PERF_EXAMPLES)]
     Perf(perf::Perf),
@@ -67,6 +70,7 @@ const VERSION: &str = concat!(
 const EXAMPLES: &str = "\
 Examples:
   ironrail doctor                          what would happen if NCCL started here, now
+  ironrail top                             what running jobs move, per rail
   eval \"$(ironrail env)\"                  what makes NCCL use Ironrail, for this shell
   ironrail perf all_reduce -r 4 -e 64M     four ranks on this machine, columns as in nccl-tests
   source <(ironrail completions bash)      completions; zsh, fish and others too";
@@ -100,6 +104,8 @@ fn main() -> ExitCode {
         Action::Conform(conform) => conform.is_verbose(),
         Action::Nccl(nccl) => nccl.is_verbose(),
         Action::Run(_)
+        | Action::Top(_)
+        | Action::Stats(_)
         | Action::Topo(_)
         | Action::Completions(_)
         | Action::Man(_)
@@ -115,6 +121,8 @@ fn main() -> ExitCode {
         Action::Path => Ok(plugin::print_folder()),
         Action::Info(info) => info.run(),
         Action::Explain(explain) => explain.run(),
+        Action::Top(top) => top.run(),
+        Action::Stats(stats) => stats.run(),
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),

@@ -9,6 +9,11 @@ pub(crate) fn line(text: impl fmt::Display) {
     let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
+/// Writes text that has its own line ends.
+pub(crate) fn text(text: impl fmt::Display) {
+    let _ = write!(anstream::stdout().lock(), "{text}");
+}
+
 /// One sentence on standard error.
 pub(crate) fn complain(what: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "ironrail: {what}");

@@ -1,5 +1,7 @@
 //! What a row counts: which device, rail, peer and direction.
 
+use crate::counter::Counter;
+
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
@@ -43,6 +45,33 @@ impl Direction {
         match self {
             Self::Send => "send",
             Self::Receive => "receive",
+        }
+    }
+}
+
+impl Kind {
+    /// The counters that rows of this kind have.
+    pub const fn counters(self) -> &'static [Counter] {
+        match self {
+            Self::Messages => &[
+                Counter::Messages,
+                Counter::Bytes,
+                Counter::Inline,
+                Counter::Retries,
+                Counter::WaitsReceive,
+                Counter::WaitsCredit,
+                Counter::WaitsRoom,
+                Counter::WaitsWindow,
+                Counter::WaitsQueue,
+                Counter::Stalls,
+            ],
+            Self::Rail => &[
+                Counter::Parts,
+                Counter::Bytes,
+                Counter::Refused,
+                Counter::Failed,
+                Counter::Failovers,
+            ],
         }
     }
 }

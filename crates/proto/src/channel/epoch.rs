@@ -97,6 +97,9 @@ impl Channel {
             self.recovery.acknowledged();
         }
         self.recovery.adopted(patience);
+        if abandoned.is_some() {
+            self.recovery.resends(self.shadow.unacknowledged());
+        }
         let Abandoned { memory, to, writes } = abandoned?;
         let cell = self.acknowledgement.moved(now);
         let writes = writes + u32::from(cell);

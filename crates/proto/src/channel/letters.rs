@@ -182,6 +182,11 @@ impl Channel {
         self.asking.told()
     }
 
+    /// Packets that had to go out again. It wraps.
+    pub fn resent(&self) -> u32 {
+        self.recovery.resent()
+    }
+
     /// How long nothing was heard of the peer while something was waited for.
     pub fn silence(&self, now: Moment) -> Duration {
         self.recovery.silence(now)

@@ -49,6 +49,8 @@ pub struct Recovery {
     ask_after: Duration,
     /// Inboxes that replaced a lost packet's: a reader that is merely late must not lose all its inboxes.
     switches: u32,
+    /// Packets that went out again.
+    resent: u32,
     /// Answers in a row that left a completed packet unconsumed.
     answers: u8,
 }
@@ -78,6 +80,7 @@ impl Recovery {
             asked: now,
             ask_after: QUERY_AFTER,
             switches: 0,
+            resent: 0,
             answers: 0,
         }
     }
@@ -115,6 +118,16 @@ impl Recovery {
     /// Something may be lost: nothing is gained by a wait.
     pub fn ask_now(&mut self) {
         self.ask_after = Duration::ZERO;
+    }
+
+    /// So many packets go out again, into a new inbox.
+    pub fn resends(&mut self, packets: u32) {
+        self.resent = self.resent.wrapping_add(packets);
+    }
+
+    /// Packets that went out again. It wraps.
+    pub fn resent(&self) -> u32 {
+        self.resent
     }
 
     pub fn switched(&mut self) {

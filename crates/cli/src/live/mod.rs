@@ -1,0 +1,144 @@
+//! `ironrail top` and `ironrail stats`: the counters of running processes, from the pages that the plugin shows (docs/counters.md).
+
+mod pages;
+mod prometheus;
+mod rates;
+mod serve;
+mod top;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use counters::{Counter, Kind};
+use ironrail_group::error::GroupError;
+use serde_json::{Value, json};
+
+use crate::output;
+use pages::{Found, State};
+pub(crate) use top::Top;
+
+/// Prints the counters of this user's running processes with Ironrail, once: as a table, for Prometheus, or as JSON.
+///
+/// Per device, peer and direction messages; per data rail parts. Of what a process wrote that was killed, a line says that it is stale.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Stats {
+    /// Processes [default: all of this user's]
+    #[arg(value_name = "PROCESS")]
+    processes: Vec<u32>,
+    /// In the text format of Prometheus, as its textfile collector reads it
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+    /// Answer Prometheus on this loopback address, until it is interrupted
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = serve::ADDRESS, conflicts_with_all = ["json", "processes"])]
+    serve: Option<SocketAddr>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Where pages are
+    #[arg(long, hide = true, default_value = counters::FOLDER)]
+    folder: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ironrail stats                      what has moved so far
+  ironrail stats --prometheus > /var/lib/node_exporter/ironrail.prom
+  ironrail stats --serve              http://127.0.0.1:9417/metrics";
+
+impl Stats {
+    /// Whether every page could be read, and there is one.
+    pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        if let Some(address) = self.serve {
+            return serve::forever(address, &self.folder).map(|()| true);
+        }
+        let found = pages::find(&self.folder, &self.processes)?;
+        if self.prometheus {
+            output::text(prometheus::text(&found));
+            complaints(&found);
+        } else if self.json {
+            output::line(format_args!("{:#}", json!(found.iter().map(json).collect::<Vec<_>>())));
+        } else {
+            table(&found);
+            complaints(&found);
+        }
+        let well = |found: &Found| matches!(found.state, State::Live(_));
+        Ok(!found.is_empty() && found.iter().all(well))
+    }
+}
+
+/// What is to be said of pages that are not those of living processes.
+fn complaints(found: &[Found]) {
+    if found.is_empty() {
+        output::complain(NONE);
+    }
+    for found in found {
+        if let Some(complaint) = found.complaint() {
+            output::complain(complaint);
+        }
+    }
+}
+
+const NONE: &str = "no process of this user shows counters: it shows them while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room";
+
+fn table(found: &[Found]) {
+    for found in found {
+        let (State::Live(page) | State::Stale(page)) = &found.state else { continue };
+        output::line(format_args!(
+            "process {} on {}, Ironrail {}",
+            page.process, page.host, page.version
+        ));
+        for row in &page.rows {
+            let key = &row.key;
+            let what = match key.kind {
+                Kind::Messages => format!("device {} {}", key.device, key.name),
+                Kind::Rail => format!("    rail {} {}", key.rail, key.name),
+            };
+            let values = key.kind.counters().iter().filter(|counter| row.get(**counter) > 0);
+            let values: Vec<_> =
+                values.map(|counter| format!("{} {}", counter.name(), row.get(*counter))).collect();
+            output::line(format_args!(
+                "  {what:<32} {:<7} {:<28} {}",
+                key.direction.name(),
+                key.peer,
+                values.join(", ")
+            ));
+        }
+    }
+}
+
+fn json(found: &Found) -> Value {
+    let path = found.path.display().to_string();
+    let (page, state) = match &found.state {
+        State::Live(page) => (page, "live"),
+        State::Stale(page) => (page, "stale"),
+        State::Unreadable(why) => return json!({"path": path, "state": "unreadable", "why": why}),
+    };
+    let row = |row: &counters::Row| {
+        let key = &row.key;
+        let mut object = json!({
+            "kind": match key.kind { Kind::Messages => "messages", Kind::Rail => "parts" },
+            "device": key.device,
+            "direction": key.direction.name(),
+            "peer": key.peer,
+            "name": key.name,
+            "latency": row.latency,
+        });
+        if key.kind == Kind::Rail {
+            object["rail"] = key.rail.into();
+        }
+        for counter in key.kind.counters().iter().chain(&[Counter::LatencyNanos]) {
+            object[counter.name()] = row.get(*counter).into();
+        }
+        object
+    };
+    json!({
+        "path": path,
+        "state": state,
+        "process": page.process,
+        "host": page.host,
+        "version": page.version,
+        "rows": page.rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}

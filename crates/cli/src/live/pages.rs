@@ -1,0 +1,179 @@
+//! The pages of this user's processes, and what is not one.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use counters::Page;
+use ironrail_group::error::GroupError;
+
+/// A file that has the name of a page.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// Of a process that runs.
+    Live(Page),
+    /// Of one that has ended without removing it.
+    Stale(Page),
+    Unreadable(String),
+}
+
+impl Found {
+    /// What is wrong with it, in a sentence.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let path = self.path.display();
+        match &self.state {
+            State::Live(_) => None,
+            State::Stale(page) => Some(format!(
+                "{path} is stale: process {} has ended without removing it; the next process with Ironrail does, or rm",
+                page.process
+            )),
+            State::Unreadable(why) => Some(format!("{path}: {why}")),
+        }
+    }
+}
+
+/// All pages of this user's, or those of these processes, in the order of their names.
+///
+/// # Errors
+///
+/// The folder cannot be read.
+pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, GroupError> {
+    let unreadable =
+        |error| GroupError::Usage(format!("{} cannot be read: {error}", folder.display()));
+    let ours = format!("{}{}.", counters::PREFIX, fabric::user_id());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(rest) = name.and_then(|name| name.strip_prefix(&ours)) else { continue };
+        let process = rest.split('.').next().and_then(|number| number.parse().ok());
+        if processes.is_empty() || process.is_some_and(|process| processes.contains(&process)) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths.into_iter().map(|path| Found { state: look(&path), path }).collect())
+}
+
+fn look(path: &Path) -> State {
+    let mut options = File::options();
+    // Neither what a link names nor a pipe that nobody writes to.
+    options.read(true).custom_flags(NO_LINK_NO_WAIT);
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(error) => return State::Unreadable(format!("it cannot be opened: {error}")),
+    };
+    let bytes = match read(&file) {
+        Ok(bytes) => bytes,
+        Err(why) => return State::Unreadable(why),
+    };
+    match Page::read(&bytes) {
+        Err(why) => State::Unreadable(why.to_string()),
+        Ok(page) if fabric::is_unlocked(&file) || is_gone(&page) => State::Stale(page),
+        Ok(page) => State::Live(page),
+    }
+}
+
+fn read(mut file: &File) -> Result<Vec<u8>, String> {
+    let facts = file.metadata().map_err(|error| error.to_string())?;
+    if !facts.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    if facts.uid() != fabric::user_id() || facts.mode() & 0o077 != 0 {
+        return Err(
+            "others than this user can write or read it: Ironrail makes no such pages".to_owned()
+        );
+    }
+    let mut bytes = Vec::new();
+    let most = (counters::page_words() * 8 + MORE) as u64;
+    (&mut file).take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+/// Whether its process has ended, as far as this PID namespace knows: a child of it may hold the lock.
+fn is_gone(page: &Page) -> bool {
+    let here = fs::metadata("/proc/self/ns/pid").map(|found| found.ino()).ok();
+    if here != Some(page.namespace) {
+        return false;
+    }
+    let stat = fs::read_to_string(format!("/proc/{}/stat", page.process)).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
+    let started = fields.and_then(|mut fields| fields.nth(19)?.parse::<u64>().ok());
+    started != Some(page.started)
+}
+
+/// What a page may have behind its rows: it is rounded up to whole pages of the system.
+const MORE: usize = 64 << 10;
+/// O_NOFOLLOW, O_CLOEXEC, O_NONBLOCK.
+const NO_LINK_NO_WAIT: i32 =
+    (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()).cast_signed();
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ironrail-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn page_of(folder: &Path, process: u32) -> PathBuf {
+        folder.join(counters::file_name(fabric::user_id(), process, 0))
+    }
+
+    #[test]
+    fn what_is_no_page_is_said_to_be_none() {
+        let folder = folder("foreign");
+        let write = |process, bytes: &[u8], mode| {
+            let path = page_of(&folder, process);
+            fs::write(&path, bytes).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        write(1, b"something else that lies here", 0o600);
+        write(2, &vec![0; counters::page_words() * 8], 0o600);
+        write(3, &vec![0; counters::page_words() * 8], 0o644);
+        symlink(page_of(&folder, 1), page_of(&folder, 4)).unwrap();
+        fs::write(folder.join("nccl-abc"), "another's").unwrap();
+        let found = find(&folder, &[]).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let said: Vec<_> = found.iter().map(|found| found.complaint().unwrap()).collect();
+        assert_eq!(said.len(), 4, "{said:?}");
+        for (said, words) in said.iter().zip([
+            "no page of Ironrail's",
+            "half written",
+            "others than this user",
+            "cannot be opened",
+        ]) {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_nobody_holds_is_stale() {
+        let folder = folder("stale");
+        let mut words = vec![0; counters::page_words()];
+        words[counters::head::MAGIC] = counters::MAGIC;
+        words[counters::head::LAYOUT] = counters::LAYOUT;
+        words[counters::head::ROW_WORDS] = counters::ROW_WORDS as u64;
+        words[counters::head::ROWS] = counters::ROWS as u64;
+        words[counters::head::PROCESS] = 7;
+        let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+        let path = page_of(&folder, 7);
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let found = find(&folder, &[7]).unwrap();
+        assert!(find(&folder, &[8]).unwrap().is_empty());
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(matches!(found[0].state, State::Stale(_)), "{found:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! What has moved between two looks, per row.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use counters::{BUCKETS, Counter, Key, Kind, Page, Row, bucket_upper_nanos};
+
+/// A row of the table: rates per second.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rate {
+    pub(super) process: u32,
+    pub(super) key: Key,
+    pub(super) bytes: f64,
+    /// Messages, or parts.
+    pub(super) count: f64,
+    /// Of 100 messages, those that travelled inline.
+    pub(super) inline_percent: Option<f64>,
+    /// Refused posts, or calls that had to be repeated.
+    pub(super) waits: f64,
+    /// Latency that half of the requests, and 99 of 100, were below.
+    pub(super) latency: Option<(Duration, Duration)>,
+    /// Since the process began: stalls of messages, failed parts and fail-overs of a rail.
+    pub(super) trouble: u64,
+}
+
+/// The last look.
+#[derive(Debug, Default)]
+pub(super) struct Before(BTreeMap<(u32, Key), Row>);
+
+impl Before {
+    /// The rates since the last look, which was so long ago. Rows that are new have none yet.
+    pub(super) fn rates<'a>(
+        &mut self,
+        pages: impl Iterator<Item = &'a Page>,
+        elapsed: Duration,
+    ) -> Vec<Rate> {
+        let mut now = BTreeMap::new();
+        for page in pages {
+            now.extend(page.rows.iter().map(|row| ((page.process, row.key.clone()), row.clone())));
+        }
+        let rates = now.iter().map(|((process, _), row)| {
+            let before = self.0.get(&(*process, row.key.clone()));
+            rate(*process, row, before.unwrap_or(row), elapsed)
+        });
+        let rates = rates.collect();
+        self.0 = now;
+        rates
+    }
+}
+
+fn rate(process: u32, row: &Row, before: &Row, elapsed: Duration) -> Rate {
+    // A process may have begun anew under the same number.
+    let grown = |counter: Counter| row.get(counter).saturating_sub(before.get(counter));
+    let per_second = |count: u64| as_float(count) / elapsed.as_secs_f64().max(1e-3);
+    let sum = |counters: &[Counter]| counters.iter().map(|counter| grown(*counter)).sum::<u64>();
+    let is_rail = row.key.kind == Kind::Rail;
+    let messages = grown(Counter::Messages);
+    let count = if is_rail { grown(Counter::Parts) } else { messages };
+    let waits = if is_rail { &[Counter::Refused][..] } else { WAITS };
+    let trouble = match row.key.kind {
+        Kind::Rail => row.get(Counter::Failed) + row.get(Counter::Failovers),
+        Kind::Messages => row.get(Counter::Stalls),
+    };
+    let inline = (!is_rail && messages > 0)
+        .then(|| (100.0 * as_float(grown(Counter::Inline)) / as_float(messages)).min(100.0));
+    let latency: Vec<u64> = (0..BUCKETS)
+        .map(|bucket| row.latency[bucket].saturating_sub(before.latency[bucket]))
+        .collect();
+    Rate {
+        process,
+        key: row.key.clone(),
+        bytes: per_second(grown(Counter::Bytes)),
+        count: per_second(count),
+        inline_percent: inline,
+        waits: per_second(sum(waits)),
+        latency: quantile(&latency, 50).zip(quantile(&latency, 99)),
+        trouble,
+    }
+}
+
+const WAITS: &[Counter] = &[
+    Counter::WaitsReceive,
+    Counter::WaitsCredit,
+    Counter::WaitsRoom,
+    Counter::WaitsWindow,
+    Counter::WaitsQueue,
+];
+
+/// The end of the bucket that so many in 100 are in or below. None: nothing was measured.
+fn quantile(buckets: &[u64], percent: u64) -> Option<Duration> {
+    let all: u64 = buckets.iter().sum();
+    let wanted = (all * percent).div_ceil(100).max(1);
+    let mut seen = 0;
+    let at = buckets.iter().position(|count| {
+        seen += count;
+        seen >= wanted
+    })?;
+    let end = bucket_upper_nanos(at).or_else(|| bucket_upper_nanos(BUCKETS - 2));
+    end.map(Duration::from_nanos)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a rate for a table")]
+fn as_float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_end_of_the_bucket_that_reaches_it() {
+        let mut buckets = [0; BUCKETS];
+        assert_eq!(quantile(&buckets, 50), None);
+        (buckets[0], buckets[3]) = (98, 2);
+        assert_eq!(quantile(&buckets, 50), Some(Duration::from_nanos(256)));
+        assert_eq!(quantile(&buckets, 99), Some(Duration::from_nanos(2048)));
+        buckets[BUCKETS - 1] = 1000;
+        assert_eq!(
+            quantile(&buckets, 99),
+            bucket_upper_nanos(BUCKETS - 2).map(Duration::from_nanos)
+        );
+    }
+}
