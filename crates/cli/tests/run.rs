@@ -1,6 +1,10 @@
 //! `ironrail run`: output, codes, and who is killed.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -53,4 +57,41 @@ fn a_program_that_is_not_there_and_a_wrong_number_are_code_2() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     let output = command.args(["run", "-n", "0", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// An example of the group library, built by cargo.
+fn example(name: &str) -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let cargo =
+        escargot::CargoBuild::new().manifest_path(manifest).package("ironrail-group").example(name);
+    cargo.run().unwrap().path().to_owned()
+}
+
+fn lines_of(name: &str, ranks: usize) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["run", "-n", &ranks.to_string(), "--"]).arg(example(name));
+    command.arg(support::loopback(env!("CARGO_TARGET_TMPDIR")));
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (out, errors) = (text(output.stdout), text(output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{errors}");
+    let mut lines: Vec<_> = out.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn the_example_of_averaging_finds_the_line_on_every_rank() {
+    let found = (0..3).map(|rank| format!("[{rank}] rank {rank} of 3: y = 3.000 x + 1.000"));
+    assert_eq!(lines_of("averaging", 3), found.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_example_of_a_ping_pong_gets_every_ball_back() {
+    let answers = (1..3).flat_map(|rank| {
+        (0..5).map(move |ball: u64| {
+            format!("[0] rank {rank} answers {} to ball {ball}", (ball + 10).pow(2))
+        })
+    });
+    assert_eq!(lines_of("ping_pong", 3), answers.collect::<Vec<_>>());
 }

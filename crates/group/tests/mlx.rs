@@ -17,7 +17,7 @@ use ironrail_group::group::{Builder, Group};
 use ironrail_group::launch::MEETING_VARIABLE;
 use ironrail_group::loader::{Complex64, DataType, Element, Op, bf16, f16};
 use ironrail_group::start::Start;
-use ironrail_group::tuning::Algorithm;
+use ironrail_group::tuning::{Algorithm, Tuning};
 use ironrail_group::with_element;
 use support::{WAIT, library, ranks, ranks_within};
 
@@ -166,6 +166,27 @@ fn t_m5_the_order_of_addition_is_the_same_on_every_rank_and_in_every_run() {
         });
         assert!(all.iter().all(|found| *found == all[0]), "{size} ranks");
     }
+}
+
+#[test]
+fn rank_0s_table_of_algorithms_is_everybodys() {
+    let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
+    let join = |rank: usize| {
+        let meeting = hub.meeting(rank);
+        thread::spawn(move || {
+            let place = Remote::join(meeting, WAIT).unwrap();
+            // Ranks that took different ways would wait for each other.
+            let own = if rank == 0 { Algorithm::Ring } else { Algorithm::OnePhase };
+            let builder = Builder::new(&library()).timeout(WAIT).tuning(Tuning::only(own));
+            let group = builder.join(place).unwrap();
+            assert_eq!(*group.tuning(), Tuning::only(Algorithm::Ring));
+            let mut sum = vec![1_u32; 100_000];
+            group.all_reduce(&mut sum, Op::Sum).unwrap();
+            assert!(sum.iter().all(|value| *value == 3));
+        })
+    };
+    let ranks = [0, 1, 2].map(join);
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 
 #[test]
