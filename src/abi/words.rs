@@ -254,7 +254,7 @@ impl Display for Cause {
                 Refusal::Busy => "the peer refused the connection: too many wait for its listener",
             }),
             Self::NoCommonRail => f.write_str(
-                "no rail of the peer's has the same fabric name as one of ours: or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
+                "no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
             ),
             Self::CannotTell => f.write_str(
                 "the provider takes no immediates and does not tell of delivery: no message could be announced",

@@ -56,6 +56,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "NICs on networks of two kinds do not make one device: leave them out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
         ),
         called(
+            Cause::OneRail,
+            Kind::InvalidArgument,
+            "a device has one rail where it sends messages (SENDRECV): leave its NICs out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
+        ),
+        called(
             Cause::EmptyRegion,
             Kind::InvalidArgument,
             "a region of 0 bytes: there is nothing to register",
@@ -317,7 +322,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         settling(
             Cause::NoCommonRail,
             Kind::InvalidUsage,
-            "no protocol serves both ends: no rail of the peer's has the same fabric name as one of ours: are all ranks given NICs of the same networks?",
+            "no protocol serves both ends: no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
         ),
         settling(
             Cause::CannotTell,
