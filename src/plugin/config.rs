@@ -139,7 +139,7 @@ const ALIAS_PREFIX: &str = "OFI_NCCL_";
 const PROVIDER_PREFIX: &str = "FI_";
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
 const CONTROL_RAILS_MAX: u64 = MAX_CONTROL_RAILS as u64;
-/// A few hundred connections with full windows; the backlog keeps what goes beyond. 64 bytes each in most providers.
+/// A few hundred connections with full windows; past that irecv says "not now". 64 bytes each in most providers.
 const CQ_ENTRIES_DEFAULT: usize = 16_384;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 

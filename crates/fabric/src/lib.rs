@@ -9,7 +9,7 @@
 //! Nic: domain ◀─┬─ data rail: endpoint, queue ◀────┐
 //!               ├─ control rail: endpoint, queue ◀─┼─ registrations (where regions are bound, else ◀─ domain) ◀─ share of Memory
 //!               ├─ peers (address vector)          │        ▲ counted by
-//!               └─ contexts ◀───────────────── operation table, backlog
+//!               └─ contexts ◀───────────────── operation table
 //!
 //! Region<K> ── names ──▶ registration;  PeerAddress ── names ──▶ peer
 //! ```
@@ -19,8 +19,8 @@
 //! its names up, and one of another NIC is refused.
 //!
 //! **Operations are plain data.** A post takes operands and a token of the caller's, 64 bits that libfabric never sees, and the token
-//! comes back once: in an [`Event`], or from [`Nic::give_up`], [`Nic::tick`], [`Nic::flush`] or [`Nic::fence`] for what was never
-//! posted or has no completion. Injected writes and sends have none. [`Nic::tokens_mut`] and [`Nic::tokens_on`] say what is in flight.
+//! comes back once: in an [`Event`], or from [`Nic::fence`] for what has no completion. Injected writes and sends have none.
+//! [`Nic::tokens_on`] says what touches a region.
 //!
 //! **Memory stays.** The operation table names the registration that an operation touches, and the registration counts such
 //! operations, in one entry per region of the NIC's own; so "is it in use" ([`Nic::uses_of`]) is one look, and a post costs no atomic
@@ -28,13 +28,12 @@
 //! as long as the value. [`Nic::deregister`] refuses while operations touch it; a region that is dropped is closed by the next user of
 //! its NIC, once none does. Pages outlive their region until the rail closes, since what peers began before may still land there.
 //!
-//! **Refusals.** -FI_EAGAIN is [`Post::Again`], and the caller's to repeat; [`Nic::write_in_order`] keeps a refused write of data in
-//! the backlog, in order for each peer, and nothing to that peer overtakes it.
+//! **Refusals.** -FI_EAGAIN is [`Post::Again`], and the caller's to repeat.
 //!
 //! **The end.** [`Nic::fence`] closes one rail while the NIC lives on: what was in flight there is over. Dropped, a NIC closes
 //! everything in the order that its regions ask for; what libfabric could still touch leaks instead.
 //!
-//! Control memory is read and written in [`Pages`] and [`Ring`]s, by words and in order: peers change it at any time. Nothing here
+//! Control memory is read and written in [`Pages`], by words and in order: peers change it at any time. Nothing here
 //! waits, retries or allocates in a post or an eventless poll.
 
 pub mod background;
@@ -55,7 +54,6 @@ mod options;
 mod pages;
 mod posts;
 mod query;
-mod ring;
 mod scope;
 mod text;
 
@@ -74,12 +72,10 @@ pub use library::{Library, Version};
 pub use lock::{Guard, Lock};
 pub use memory::{Dmabuf, Memory, MemoryKind, UserMemory};
 pub use nic::{
-    Backlog, Carried, CompletionError, Delivery, Event, Failed, HostBytes, Kept, Leaked,
-    LocalBytes, Nic, NicOptions, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey, Tags,
-    Write,
+    Carried, CompletionError, Delivery, Event, Failed, HostBytes, Kept, Leaked, LocalBytes, Nic,
+    NicOptions, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey, Tags, Write,
 };
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
 pub use query::Query;
-pub use ring::{CACHE_LINE_WORDS, Place, Ring};

@@ -258,12 +258,6 @@ impl Pages {
         inside.then(|| unsafe { self.base.cast::<u8>().add(offset) })
     }
 
-    /// Where a word is; none beyond the pages.
-    pub(crate) fn place_of_word(&self, word: usize) -> Option<NonNull<AtomicU64>> {
-        // SAFETY: within the mapping, since the word is.
-        (word < self.words).then(|| unsafe { self.base.cast::<AtomicU64>().add(word) })
-    }
-
     #[inline(always)]
     fn places<const COUNT: usize>(&self, first: usize) -> &[AtomicU64; COUNT] {
         const { assert!(COUNT <= PAGE_WORDS_MIN) };

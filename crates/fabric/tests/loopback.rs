@@ -54,7 +54,6 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
     for (round, len) in [0, 1, 48, most].into_iter().enumerate() {
         let sent = pattern(round + 1, len);
         pair.near.data_pages.copy_in(128, &sent);
-        pair.near.control_pages.copy_in(128, &sent);
         pair.post(|near, far| {
             let from = near.data_region.memory().address() + 128;
             let local = near.data_region.host_bytes(from, len).unwrap();
@@ -63,14 +62,6 @@ fn injected_writes_arrive(provider: Provider, basic: bool) {
         });
         assert_eq!(pair.wait_arrival().0, round as u64);
         assert_eq!(bytes_of(&pair.far.data_pages, 4096, len), sent);
-        pair.post(|near, far| {
-            let from = near.control_region.memory().address() + 128;
-            let local = near.control_region.host_bytes(from, len).unwrap();
-            let peer = near.control_peer.unwrap();
-            near.nic.inject_control(local, far.control_at(4096), peer)
-        });
-        let arrived = |pair: &Pair| bytes_of(&pair.far.control_pages, 4096, len) == sent;
-        pair.wait("an injected write", arrived);
     }
     assert!(pair.near_told.is_empty(), "an injected write completes nowhere: {:?}", pair.near_told);
     assert_eq!(pair.near.nic.carried().bytes, (1 + 48 + most) as u64);
@@ -115,54 +106,6 @@ fn an_injected_write_beyond_the_limit_is_refused(provider: Provider, basic: bool
     let refused = near.nic.inject(local, far.data_at(0), peer, 0).unwrap_err();
     assert_eq!(refused.errno(), 90);
     assert_eq!(near.nic.carried().writes, 0);
-}
-
-fn an_injected_write_that_completes_is_told(provider: Provider, basic: bool) {
-    let mut pair = Pair::open(provider, basic);
-    let sent = pattern(3, 40);
-    pair.near.control_pages.copy_in(0, &sent);
-    pair.post(|near, far| {
-        let local = near.control_region.local(0, 40).unwrap();
-        let (remote, peer) = (far.control_at(512), near.control_peer.unwrap());
-        let write = Write { local, remote, peer, delivery: Delivery::Injected };
-        near.nic.write_control(&write, 5)
-    });
-    // The bytes were copied.
-    pair.near.control_pages.fill(0, 40, 0xee);
-    pair.wait_near(5);
-    pair.wait("its bytes", |pair| bytes_of(&pair.far.control_pages, 512, 40) == sent);
-}
-
-fn a_few_bytes_are_copied_out_and_in_as_words(provider: Provider, basic: bool) {
-    let pair = Pair::open(provider, basic);
-    let (region, pages) = (&pair.near.data_region, &pair.near.data_pages);
-    let base = region.memory().address();
-    for len in 0..=48 {
-        let sent = pattern(len + 1, len);
-        // Aligned, and neither end so.
-        for at in [5, 8] {
-            pages.copy_in(at, &sent);
-            pages.fill(1000, 100, 0xee);
-            let words: [u64; 6] = region.host_bytes(base + at as u64, len).unwrap().words();
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            assert_eq!(bytes[..len], sent);
-            assert!(bytes[len..].iter().all(|byte| *byte == 0), "{len} bytes");
-            let to = 1000 + at;
-            assert!(region.store_words(base + to as u64, words, len));
-            assert_eq!(bytes_of(pages, to, len), sent);
-            for around in [to - 1, to + len] {
-                assert_eq!(bytes_of(pages, around, 1), [0xee], "{len} bytes");
-            }
-            let mut copy = vec![0; len];
-            region.host_bytes(base + at as u64, len).unwrap().copy_to(&mut copy);
-            assert_eq!(copy, sent);
-        }
-    }
-    let end = base + region.memory().len() as u64;
-    assert!(!region.store_words(end - 7, [1, 2], 8) && region.store_words(end - 8, [1, 2], 8));
-    assert!(!region.store_words(base, [1, 2], 17) && !region.store_words(u64::MAX - 3, [1, 2], 8));
-    let longer = region.host_bytes(base, 40).unwrap();
-    assert_eq!(longer.words::<2>(), longer.words::<6>()[..2]);
 }
 
 fn messages_fill_posted_receives_in_order(provider: Provider, basic: bool) {
@@ -274,7 +217,8 @@ fn a_peer_or_a_region_of_another_nic_is_refused(provider: Provider, basic: bool)
     let Side { data_region, nic: gone, .. } = other;
     drop(gone);
     // Its memory stays as long as the region does, and no rail takes it.
-    assert!(data_region.store_words(data_region.memory().address(), [1], 8));
+    let held = data_region.host_bytes(data_region.memory().address(), 8).unwrap();
+    assert!(held.put(0, &[1]));
     assert!(matches!(near.nic.deregister(data_region), Err(Kept::InUse(_))));
 }
 
@@ -326,34 +270,6 @@ fn a_region_that_is_dropped_closes_once_nothing_touches_it(provider: Provider, b
     // Its registration, and then what a peer may have begun.
     pair.near.nic.fence::<Control>().unwrap();
     assert_eq!(Arc::strong_count(&pages), 1);
-}
-
-/// Until the provider refuses one, writes that the far side does not take are posted; those behind wait.
-fn a_refused_write_waits_in_order_and_is_posted_once(provider: Provider, basic: bool) {
-    let mut pair = Pair::open(provider, basic);
-    let count = u64::from(OPERATIONS) - 1;
-    let mut queued = 0;
-    while queued < count {
-        let Pair { near, far, .. } = &mut pair;
-        let local = near.data_region.local(0, 65_536).unwrap();
-        let (remote, peer) = (far.data_at(0), near.data_peer.unwrap());
-        let write = Write { local, remote, peer, delivery: Delivery::Default };
-        near.nic.write_in_order(&write, Some(queued), queued).unwrap();
-        queued += 1;
-    }
-    let uses = pair.near.nic.uses_of(&pair.near.data_region);
-    assert!(uses > 0 && uses as usize == pair.near.nic.in_flight());
-    for expected in 0..count {
-        let start = Instant::now();
-        while !pair.far_told.iter().any(|told| matches!(told, Told::Arrived { .. })) {
-            pair.near.nic.flush(|token, error| panic!("{token}: {error}"));
-            pair.progress();
-            assert!(start.elapsed() < support::PATIENCE, "write {expected} does not arrive");
-        }
-        assert_eq!(pair.wait_arrival().0, expected);
-    }
-    pair.wait("the ends", |pair| pair.near_told.len() as u64 == count);
-    assert!(pair.near.nic.is_clear() && pair.near.nic.uses_of(&pair.near.data_region) == 0);
 }
 
 fn a_full_table_refuses_and_blames_no_peer(provider: Provider, basic: bool) {
@@ -433,16 +349,13 @@ macro_rules! providers {
                 a_delivery_complete_write_completes_with_its_bytes_there
                 a_cancelled_receive_ends
                 keys_are_unique_and_reused_only_after_a_close
-                                an_injected_write_beyond_the_limit_is_refused
-                a_few_bytes_are_copied_out_and_in_as_words
+                an_injected_write_beyond_the_limit_is_refused
                 everything_closes_in_whatever_order_it_is_dropped
                 a_region_in_use_is_neither_given_back_nor_closed
                 a_region_that_is_dropped_closes_once_nothing_touches_it
                 a_peer_or_a_region_of_another_nic_is_refused
-                a_refused_write_waits_in_order_and_is_posted_once
                 a_full_table_refuses_and_blames_no_peer
                 a_fenced_rail_ends_its_operations_and_the_nic_lives_on
-                an_injected_write_that_completes_is_told
             }
         }
     )*};

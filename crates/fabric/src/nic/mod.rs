@@ -5,8 +5,7 @@
 //!   completion, or until the endpoint has closed;
 //! - a region that is bound to an endpoint closes before it, and no region closes while an operation may touch it; where both cannot be,
 //!   the NIC leaks with its memory;
-//! - one user at a time: whatever touches libfabric takes `&mut`;
-//! - a refused write of data is neither lost nor repeated, and nothing to the same peer overtakes it.
+//! - one user at a time: whatever touches libfabric takes `&mut`.
 //!
 //! ```compile_fail,E0308
 //! # use fabric::*;
@@ -61,7 +60,6 @@
 //! }
 //! ```
 
-mod backlog;
 mod domain;
 mod operations;
 mod peers;
@@ -73,7 +71,6 @@ mod tagged;
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Duration;
 use std::{fmt, ptr};
 
 use libfabric_sys as sys;
@@ -82,19 +79,17 @@ use crate::error::{Call, FabricError, What};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
-use crate::kind::{Data, RailKind};
+use crate::kind::RailKind;
 use crate::library::Library;
 use crate::memory::Memory;
 use crate::options::{EndpointOption, OptionName};
 use crate::pages::Pages;
 use crate::posts::Posts;
 use crate::scope::Scope;
-pub use backlog::Backlog;
 use domain::Domain;
 use operations::Operations;
 pub use peers::PeerAddress;
 use peers::Peers;
-use post::Raw;
 pub use post::{Delivery, Post, Write};
 pub use rail::{CompletionError, Polled};
 use rail::{Rail, Trouble};
@@ -128,7 +123,6 @@ pub struct Nic {
     regions: Regions, // Closed after the endpoints where they belong to the domain: see `shut`.
     peers: Peers,
     operations: Operations, // Behind the endpoints, which write to its contexts.
-    backlog: Backlog<PeerAddress, (u16, Raw)>,
     domain: Domain,
     keys: Keys,
     number: u32,
@@ -152,7 +146,7 @@ pub struct Carried {
     pub bytes: u64,
     /// Completed writes and tagged messages.
     pub writes: u64,
-    /// Writes that were refused for the moment, and waited.
+    /// Posts that the provider refused for the moment.
     pub refused: u64,
 }
 
@@ -262,7 +256,6 @@ impl Nic {
             regions: Regions::new(),
             peers: Peers::new(addresses, number),
             operations: Operations::new(options.operations),
-            backlog: Backlog::new(usize::from(options.operations)),
             domain,
             keys: Keys::new(info.key_bytes()),
             number,
@@ -357,7 +350,7 @@ impl Nic {
         self.operations.data()
     }
 
-    /// How many operations touch a region: posted, or waiting to be.
+    /// How many operations in flight touch a region.
     #[inline]
     pub fn uses_of<K: RailKind>(&self, region: &Region<K>) -> u32 {
         if region.nic() == self.number { self.regions.in_flight(region.slot()) } else { 0 }
@@ -435,86 +428,13 @@ impl Nic {
         })
     }
 
-    /// Whether no write of data waits.
-    #[inline(always)]
-    pub fn is_clear(&self) -> bool {
-        self.backlog.is_empty()
-    }
-
-    /// Whether no write of data to `peer` waits. Those to others are in no one's way: a peer that is gone may refuse for long.
-    #[inline(always)]
-    pub fn is_clear_to(&self, peer: PeerAddress) -> bool {
-        self.backlog.is_empty() || !self.backlog.holds(peer)
-    }
-
-    /// Tries the writes of data that wait. `failed` is told of those that never will be posted.
-    pub fn flush(&mut self, mut failed: impl FnMut(u64, FabricError)) {
-        let Self { data, regions, peers, operations, backlog, .. } = self;
-        let mut writes = 0;
-        let post = |(index, raw): &(u16, Raw)| {
-            let (Some(endpoint), Some(entry)) = (data.endpoint(), operations.at(*index)) else {
-                return Err(FabricError::unasked(raw.call(), sys::FI_ESHUTDOWN, What::NoRail));
-            };
-            let (descriptor, peer) = (regions.descriptor(entry.region), peers.raw_at(entry.peer));
-            let context = operations.context(*index);
-            // SAFETY: the endpoint is open; the entry holds the region, its memory, the peer and the context until the operation has
-            // ended; the bytes were inside when it was made.
-            let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
-            writes += u64::from(code == 0);
-            post::posted(raw.call(), code)
-        };
-        let mut never: Vec<(u16, FabricError)> = Vec::new();
-        backlog.flush(post, |(index, _), error| never.push((index, error)));
-        self.data.posts.writes += writes;
-        for (index, error) in never {
-            if let Some(token) = self.end_unposted(index) {
-                failed(token, error);
-            }
-        }
-    }
-
-    /// Takes out the waiting writes of data that `gone` says, by their tokens: they never will be posted.
-    pub fn give_up(&mut self, gone: impl Fn(u64) -> bool) -> Vec<u64> {
-        let operations = &self.operations;
-        let its = |index: u16| operations.at(index).is_some_and(|entry| gone(entry.token));
-        let taken = self.backlog.give_up(|(index, _)| its(*index));
-        self.end_all_unposted(taken)
-    }
-
-    /// The same for those that read a region.
-    pub fn give_up_region(&mut self, region: &Region<Data>) -> Vec<u64> {
-        if region.nic() != self.number {
-            return Vec::new();
-        }
-        let (operations, slot) = (&self.operations, region.slot());
-        let its = |index: u16| operations.at(index).is_some_and(|entry| entry.region == slot);
-        let taken = self.backlog.give_up(|(index, _)| its(*index));
-        self.end_all_unposted(taken)
-    }
-
-    /// `elapsed` has passed: the same for what peers have refused for more than `bound`.
-    pub fn tick(&mut self, elapsed: Duration, bound: Duration) -> Vec<u64> {
-        let taken = self.backlog.tick(elapsed, bound);
-        self.end_all_unposted(taken)
-    }
-
-    fn end_all_unposted(&mut self, taken: Vec<(u16, Raw)>) -> Vec<u64> {
-        taken.into_iter().filter_map(|(index, _)| self.end_unposted(index)).collect()
-    }
-
-    fn end_unposted(&mut self, index: u16) -> Option<u64> {
-        let entry = self.operations.end_at(index.into())?;
-        self.regions.release(entry.region);
-        Some(entry.token)
-    }
-
     /// How many more operations can be in flight.
     #[inline(always)]
     pub fn room(&self) -> usize {
         self.operations.room()
     }
 
-    /// How many operations are in flight, or wait to be posted, posted receives included.
+    /// How many operations are in flight, posted receives included.
     pub fn in_flight(&self) -> usize {
         self.operations.in_flight()
     }
@@ -522,11 +442,6 @@ impl Nic {
     /// How many of those are posted receives, which end when a peer wants.
     pub fn receives_in_flight(&self) -> usize {
         self.operations.receives()
-    }
-
-    /// The tokens of what is in flight, to be changed.
-    pub fn tokens_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        self.operations.tokens_mut()
     }
 
     /// The tokens of what touches a region.
@@ -548,7 +463,7 @@ impl Nic {
     }
 
     /// Closes the endpoint of one rail, and its queue, while the NIC lives on: nothing that was posted there can touch memory any more,
-    /// and nothing of peers' can arrive there. The tokens of what was in flight or waited there, which is told by nothing else.
+    /// and nothing of peers' can arrive there. The tokens of what was in flight there, which is told by nothing else.
     ///
     /// # Errors
     ///
@@ -571,9 +486,6 @@ impl Nic {
         rail.close_endpoint()?;
         rail.close_queue()?;
         self.quarantine.retain(|(of_data, _)| *of_data != K::IS_DATA);
-        if K::IS_DATA {
-            self.backlog.give_up(|_| true);
-        }
         let ended = self.operations.iter().filter(|(_, entry)| on_rail(entry));
         let ended: Vec<usize> = ended.map(|(index, _)| index).collect();
         let ended = ended.into_iter().filter_map(|index| self.operations.end_at(index));
@@ -682,7 +594,6 @@ impl Nic {
         if std::mem::replace(&mut self.is_shut, true) {
             return Ok(());
         }
-        self.backlog.give_up(|_| true);
         let is_bound = self.domain.mode().bind_to_endpoint;
         if is_bound && self.operations.in_flight() > 0 {
             self.leak();

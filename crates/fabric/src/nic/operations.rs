@@ -25,7 +25,7 @@ pub(super) struct Operations {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Free,
-    /// A write on the data rail, posted or in the backlog.
+    /// A write on the data rail.
     Write,
     Read,
     ControlWrite,
@@ -36,7 +36,7 @@ pub(super) enum Kind {
     DataReceive,
 }
 
-/// An operation that was posted, or waits to be.
+/// An operation that was posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     /// The caller's name for it.
@@ -152,16 +152,6 @@ impl Operations {
     /// What is in flight, by its place.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.entries.iter().enumerate().filter(|(_, entry)| entry.kind != Kind::Free)
-    }
-
-    pub(super) fn at(&self, index: u16) -> Option<&Entry> {
-        self.entries.get(usize::from(index)).filter(|entry| entry.kind != Kind::Free)
-    }
-
-    /// The caller's names, to be changed.
-    pub(super) fn tokens_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        let taken = self.entries.iter_mut().filter(|entry| entry.kind != Kind::Free);
-        taken.map(|entry| &mut entry.token)
     }
 
     /// Whether one of them goes to the peer in this slot.

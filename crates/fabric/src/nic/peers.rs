@@ -70,11 +70,6 @@ impl Peers {
         (entry.stamp == peer.stamp).then_some(entry.raw)
     }
 
-    /// The same for a slot that an operation names.
-    pub(super) fn raw_at(&self, slot: u32) -> sys::fi_addr_t {
-        self.entries.get(slot as usize).map_or(sys::FI_ADDR_NOTAVAIL, |entry| entry.raw)
-    }
-
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }

@@ -22,7 +22,7 @@ use crate::kind::{Control, Data, RailKind};
 pub enum Post {
     /// The operation is under way.
     Accepted,
-    /// The provider has no room for it (-FI_EAGAIN), or others to the same peer wait before it: nothing was posted.
+    /// The provider has no room for it (-FI_EAGAIN): nothing was posted.
     Again,
     /// As many operations as the NIC has room for are in flight: nothing was posted, and that says nothing of the peer.
     Full,
@@ -36,8 +36,6 @@ pub enum Delivery {
     Default,
     /// The bytes are at the peer (FI_DELIVERY_COMPLETE), where the provider keeps that promise.
     Complete,
-    /// The bytes are copied at once (FI_INJECT), and their memory is free before the completion. Up to `inject_bytes`.
-    Injected,
 }
 
 /// A write: out of memory of ours, into a peer's.
@@ -55,13 +53,13 @@ pub struct Write<'region, K: RailKind> {
 
 /// A write as libfabric takes it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Raw {
-    pub(super) address: u64,
-    pub(super) len: usize,
-    pub(super) remote: u64,
-    pub(super) key: u64,
-    pub(super) immediate: Option<u64>,
-    pub(super) delivery: Delivery,
+struct Raw {
+    address: u64,
+    len: usize,
+    remote: u64,
+    key: u64,
+    immediate: Option<u64>,
+    delivery: Delivery,
 }
 
 /// What an operation that is being posted has.
@@ -79,7 +77,7 @@ impl Nic {
     /// # Errors
     ///
     /// What fi_write, fi_writedata or fi_writemsg (fi_rma(3)) returned; cxi says -FI_ENOSYS to immediates by default. -FI_EINVAL
-    /// for a region or a peer of another NIC, -FI_EMSGSIZE for too many bytes to be injected, -FI_ESHUTDOWN where the rail is closed.
+    /// for a region or a peer of another NIC, -FI_ESHUTDOWN where the rail is closed.
     #[inline(always)]
     pub fn write(
         &mut self,
@@ -87,28 +85,7 @@ impl Nic {
         immediate: Option<u64>,
         token: u64,
     ) -> Result<Post, FabricError> {
-        if !self.is_clear_to(write.peer) {
-            return Ok(Post::Again);
-        }
         self.post_write(Kind::Write, write, immediate, token)
-    }
-
-    /// The same, and where it is refused it waits, behind others to the same peer, for [`Nic::flush`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Nic::write`]; -FI_EAGAIN where there is no [`Nic::room`]. It was not posted, and never will be.
-    #[inline]
-    pub fn write_in_order(
-        &mut self,
-        write: &Write<'_, Data>,
-        immediate: Option<u64>,
-        token: u64,
-    ) -> Result<(), FabricError> {
-        match self.write(write, immediate, token)? {
-            Post::Accepted => Ok(()),
-            Post::Again | Post::Full => self.queue_write(write, immediate, token),
-        }
     }
 
     /// Writes a few bytes of host memory on the data rail, which are free again at once, and tells the peer's queue. There is no
@@ -126,9 +103,6 @@ impl Nic {
         immediate: u64,
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_inject_writedata;
-        if !self.is_clear_to(peer) {
-            return Ok(Post::Again);
-        }
         let (endpoint, address) = self.injects(CALL, &self.data, local.len(), peer)?;
         // Counted before, so that nothing has to be kept meanwhile.
         let len = local.len() as u64;
@@ -202,36 +176,6 @@ impl Nic {
         token: u64,
     ) -> Result<Post, FabricError> {
         self.post_write(Kind::ControlWrite, write, None, token)
-    }
-
-    /// Writes a few bytes on the control rail, which are free again at once; there is no completion.
-    ///
-    /// # Errors
-    ///
-    /// What fi_inject_write (fi_rma(3)) returned; else as [`Nic::write`].
-    #[inline]
-    pub fn inject_control(
-        &mut self,
-        local: HostBytes<'_>,
-        remote: RemoteBytes<Control>,
-        peer: PeerAddress,
-    ) -> Result<Post, FabricError> {
-        const CALL: Call = Call::fi_inject_write;
-        let (endpoint, address) = self.injects(CALL, &self.control, local.len(), peer)?;
-        // SAFETY: the endpoint is open, the peer is in its address vector, and the region is borrowed; nothing is needed after
-        // the call.
-        let code = unsafe {
-            sys::fi_inject_write(
-                endpoint.as_ptr(),
-                local.buffer(),
-                local.len(),
-                address,
-                remote.address,
-                remote.key.to_wire(),
-            )
-        };
-        self.control.posts.injected_writes += u64::from(code == 0);
-        posted(CALL, code)
     }
 
     /// Sends a few bytes of host memory to a receive that the peer posted, on the control rail. They are free again at once; there is
@@ -323,9 +267,6 @@ impl Nic {
     ) -> Result<Post, FabricError> {
         let Write { local, peer, .. } = write;
         let raw = Raw::of(write, immediate);
-        if raw.delivery == Delivery::Injected && raw.len > self.rail::<K>().inject_bytes() {
-            return Err(FabricError::new(Call::fi_writemsg, sys::FI_EMSGSIZE));
-        }
         let Some(begun) = self.begin(raw.call(), kind, local, Some(*peer), token)? else {
             return Ok(Post::Full);
         };
@@ -335,24 +276,6 @@ impl Nic {
         let code = unsafe { raw.post(endpoint, descriptor, peer, context) };
         self.rail_mut::<K>().posts.writes += u64::from(code == 0);
         self.begun(raw.call(), index, code)
-    }
-
-    /// Puts a write of data into the table that is not posted yet.
-    #[cold]
-    fn queue_write(
-        &mut self,
-        write: &Write<'_, Data>,
-        immediate: Option<u64>,
-        token: u64,
-    ) -> Result<(), FabricError> {
-        let raw = Raw::of(write, immediate);
-        let begun = self.begin(raw.call(), Kind::Write, &write.local, Some(write.peer), token)?;
-        let Some(Begun { index, .. }) = begun else {
-            return Err(FabricError::unasked(raw.call(), sys::FI_EAGAIN, What::NoRoom));
-        };
-        self.carried.refused += 1;
-        self.backlog.push(write.peer, (index, raw));
-        Ok(())
     }
 
     /// Takes an entry of the table, which holds the region from now on. None when the table is full.
@@ -396,16 +319,17 @@ impl Nic {
         code: isize,
     ) -> Result<Post, FabricError> {
         if code != 0 {
-            self.take_back(index);
+            self.take_back(index, code);
         }
         posted(call, code)
     }
 
     #[cold]
     #[inline(never)]
-    fn take_back(&mut self, index: u16) {
+    fn take_back(&mut self, index: u16, code: isize) {
         if let Some(entry) = self.operations.end_at(index.into()) {
             self.regions.release(entry.region);
+            self.carried.refused += u64::from(entry.kind.is_of_data() && code == AGAIN);
         }
     }
 
@@ -453,7 +377,7 @@ impl Raw {
 
     /// The call that posts it.
     #[inline(always)]
-    pub(super) fn call(&self) -> Call {
+    fn call(&self) -> Call {
         match (self.delivery, self.immediate) {
             (Delivery::Default, None) => Call::fi_write,
             (Delivery::Default, Some(_)) => Call::fi_writedata,
@@ -466,7 +390,7 @@ impl Raw {
     /// The endpoint is open, the descriptor is of a region of its NIC's that covers the bytes, the peer is in its address vector,
     /// and the context is no other operation's. Region, memory, peer and context stay until the operation has ended.
     #[inline(always)]
-    pub(super) unsafe fn post(
+    unsafe fn post(
         &self,
         endpoint: NonNull<sys::fid_ep>,
         descriptor: *mut c_void,
@@ -539,7 +463,6 @@ impl Raw {
         let level = match self.delivery {
             Delivery::Default => 0,
             Delivery::Complete => sys::FI_DELIVERY_COMPLETE,
-            Delivery::Injected => sys::FI_INJECT,
         };
         let data = if self.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
         // SAFETY: the caller vouches for it; the vectors are only read during the call.
@@ -557,9 +480,10 @@ pub(super) fn buffer(address: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(crate::memory::address_bits(address))
 }
 
+const AGAIN: isize = -sys::FI_EAGAIN as isize;
+
 #[inline(always)]
-pub(super) fn posted(call: Call, code: isize) -> Result<Post, FabricError> {
-    const AGAIN: isize = -sys::FI_EAGAIN as isize;
+fn posted(call: Call, code: isize) -> Result<Post, FabricError> {
     match code {
         0 => Ok(Post::Accepted),
         AGAIN => Ok(Post::Again),

@@ -170,19 +170,6 @@ impl<K: RailKind> Region<K> {
         inside.then_some(HostBytes { address, len, memory: PhantomData })
     }
 
-    /// Copies the first `len` bytes of `words`, the lowest of each first, to our `address`, as a peer's write would. False, and
-    /// nothing happens, if they do not all fit inside, or the memory is not the host's.
-    #[inline(always)]
-    pub fn store_words<const COUNT: usize>(
-        &self,
-        address: u64,
-        words: [u64; COUNT],
-        len: usize,
-    ) -> bool {
-        let Some(place) = self.host_bytes(address, len) else { return false };
-        place.fill(words)
-    }
-
     pub(super) fn slot(&self) -> u32 {
         self.slot
     }
@@ -356,68 +343,6 @@ impl HostBytes<'_> {
             unsafe { copy_in(place, bytes) };
         }
         fits
-    }
-
-    /// The bytes, zero-padded to `COUNT` words, no more than those: the first byte is the lowest of the first word.
-    #[inline(always)]
-    pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
-        let mut words = [0; COUNT];
-        if self.len == 8 && COUNT > 0 && self.address.is_multiple_of(8) {
-            // SAFETY: as in `copy_to`, 8 bytes, aligned.
-            words[0] = u64::from_le(unsafe { crate::memory::load_word(self.buffer().cast()) });
-            return words;
-        }
-        self.some_words()
-    }
-
-    #[inline(never)]
-    fn some_words<const COUNT: usize>(&self) -> [u64; COUNT] {
-        let mut words = [0_u64; COUNT];
-        let mut rest = self.len;
-        for (index, word) in words.iter_mut().enumerate() {
-            let len = rest.min(8);
-            let mut bytes = [0; 8];
-            // SAFETY: as in `copy_to`; so many bytes are left behind those before.
-            unsafe {
-                copy_out(self.buffer().cast::<u8>().wrapping_add(8 * index), &mut bytes[..len]);
-            }
-            *word = u64::from_le_bytes(bytes);
-            rest -= len;
-        }
-        words
-    }
-
-    /// Puts the first bytes of `words`, the lowest of each first. False if there are fewer.
-    #[inline(always)]
-    fn fill<const COUNT: usize>(&self, words: [u64; COUNT]) -> bool {
-        if self.len == 8 && COUNT > 0 && self.address.is_multiple_of(8) {
-            // SAFETY: memory of the host's, of which the region holds a share, promised to be writable and to be written by
-            // peers, and only used atomically; 8 bytes, aligned.
-            unsafe { crate::memory::store_word(self.buffer().cast(), words[0].to_le()) };
-            return true;
-        }
-        // A copy of its own, so that the words need not lie in memory otherwise.
-        self.fill_some(&words)
-    }
-
-    #[inline(never)]
-    fn fill_some<const COUNT: usize>(&self, words: &[u64; COUNT]) -> bool {
-        if self.len > COUNT * 8 {
-            return false;
-        }
-        let mut rest = self.len;
-        for (index, word) in words.iter().enumerate() {
-            let len = rest.min(8);
-            // SAFETY: as in `fill`; so many bytes are left behind those before.
-            unsafe {
-                copy_in(
-                    self.buffer().cast::<u8>().wrapping_add(8 * index),
-                    &word.to_le_bytes()[..len],
-                );
-            }
-            rest -= len;
-        }
-        true
     }
 
     #[inline(always)]

@@ -5,7 +5,6 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::ptr;
 use std::sync::Arc;
 
 use libfabric_sys as sys;
@@ -31,7 +30,7 @@ pub(super) struct Regions {
 struct Slot {
     /// What local operations name it by: a pointer of the provider's, which we never follow.
     descriptor: *mut c_void,
-    /// Operations that touch it, posted or waiting in the backlog.
+    /// Operations in flight that touch it.
     in_flight: u32,
     registered: Option<Registered>,
 }
@@ -90,11 +89,6 @@ impl Regions {
             // No entry of the operation table is ended twice. Should it be, this region is one that never closes.
             None => miscounted(&mut slot.in_flight),
         }
-    }
-
-    /// The descriptor of one that an operation holds.
-    pub(super) fn descriptor(&self, slot: u32) -> *mut c_void {
-        self.slots.get(slot as usize).map_or(ptr::null_mut(), |slot| slot.descriptor)
     }
 
     #[inline]
