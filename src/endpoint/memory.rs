@@ -31,14 +31,26 @@ pub(super) struct Unit {
 }
 
 /// All control memory of an endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ControlMemory {
+    /// What a unit has room for: no channel of the endpoint has a longer ring.
+    ring: Ring,
     slabs: Vec<Slab>,
     units: Vec<Unit>,
     free: Vec<MemoryId>,
 }
 
 impl ControlMemory {
+    /// None yet, of units for this ring.
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, slabs: Vec::new(), units: Vec::new(), free: Vec::new() }
+    }
+
+    /// How long a unit is.
+    pub(super) fn unit_bytes(&self) -> usize {
+        unit_bytes(self.ring)
+    }
+
     /// A unit that nobody has.
     pub(super) fn take(&mut self, nics: &mut [Port]) -> Result<MemoryId, FabricError> {
         if self.free.is_empty() {
@@ -86,7 +98,8 @@ impl ControlMemory {
     }
 
     fn grow(&mut self, nics: &mut [Port]) -> Result<(), FabricError> {
-        let pages = Arc::new(Pages::map(UNITS as usize * UNIT_BYTES)?);
+        let unit_bytes = self.unit_bytes();
+        let pages = Arc::new(Pages::map(UNITS as usize * unit_bytes)?);
         let mut regions = Vec::new();
         for port in nics.iter_mut().filter(|port| port.nic.has_control()) {
             // Regions of the rails before one that refuses are dropped, and closed by their NICs.
@@ -94,7 +107,7 @@ impl ControlMemory {
         }
         let first = u32::try_from(self.units.len()).map_err(|_| FabricError::OUTSIDE)?;
         for unit in 0..UNITS {
-            let first_word = unit as usize * UNIT_BYTES / 8;
+            let first_word = unit as usize * unit_bytes / 8;
             self.units.push(Unit { pages: Arc::clone(&pages), first_word });
         }
         self.free.extend((first..first + UNITS).rev().map(MemoryId));
@@ -156,10 +169,53 @@ impl ShadowMemory for Unit {
 }
 
 /// A ring, and its cell on a cache line of its own.
-pub(super) const UNIT_BYTES: usize = RING.bytes() as usize + LINE_BYTES;
-/// Of every channel: both ends must have the same.
-pub(super) const RING: Ring = Ring::LONG;
-/// The same where packets are messages: short enough that each is sent without a rendezvous.
+const fn unit_bytes(ring: Ring) -> usize {
+    ring.bytes() as usize + LINE_BYTES
+}
+
+/// The ring where packets are messages: short enough that each is sent without a rendezvous.
 pub(super) const SENT_RING: Ring = Ring::new(16 << 10).expect("a power of two");
-const _: () =
-    assert!((UNIT_BYTES / LINE_BYTES) % 2 == 1, "units are staggered by an odd number of lines");
+
+const _: () = {
+    assert!(
+        (unit_bytes(Ring::LONG) / LINE_BYTES) % 2 == 1,
+        "units are staggered by an odd number of lines"
+    );
+    assert!(
+        (unit_bytes(Ring::SHORT) / LINE_BYTES) % 2 == 1,
+        "units are staggered by an odd number of lines"
+    );
+};
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proto::channel::{Channel, Parameters};
+    use proto::{Account, Moment, PacketNumber};
+
+    use super::*;
+
+    /// Inbox, shadow, and what the channel keeps beside them. Parking is left out: it is touched as it is used, which only inline
+    /// messages do.
+    fn peer_bytes(ring: Ring) -> usize {
+        let parameters = Parameters {
+            ring,
+            rails: 1,
+            data_rails: 1,
+            rail: 0,
+            key: 1,
+            peer_timeout: Duration::from_secs(15),
+            first: PacketNumber::new(1),
+        };
+        let channel = Channel::new(parameters, Moment::default()).expect("one rail is possible");
+        2 * unit_bytes(ring) + channel.memory_bytes() + size_of::<Account>()
+    }
+
+    #[test]
+    fn a_peer_costs_150_kib_and_24_where_only_adverts_travel() {
+        let (long, short) = (peer_bytes(Ring::LONG), peer_bytes(Ring::SHORT));
+        assert!(long <= 150 << 10, "{long} bytes");
+        assert!(short <= 24 << 10, "{short} bytes");
+    }
+}

@@ -149,7 +149,7 @@ impl Endpoint {
         };
         let hands = Hands {
             nics,
-            memory: ControlMemory::default(),
+            memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
             regions: Slots::new(regions::REGIONS_MAX)
                 .beginning_at(first)
                 .named(HandleKind::Region, number),

@@ -168,6 +168,11 @@ impl Channel {
         })
     }
 
+    /// The memory of the channel beside its inbox and its shadow.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.shadow.memory_bytes() + self.left.capacity() * size_of::<Left>()
+    }
+
     pub fn is_alive(&self) -> bool {
         self.state == State::Alive
     }

@@ -134,7 +134,7 @@ impl Hands {
     ) -> Option<Happened> {
         let Self { sendrecv, memory, news, .. } = self;
         let sendrecv = sendrecv.as_mut()?;
-        let place = sendrecv.letterbox.place(tag, len, super::memory::UNIT_BYTES);
+        let place = sendrecv.letterbox.place(tag, len, memory.unit_bytes());
         let rooms = sendrecv.room(nic)?;
         match place {
             Some((unit, at)) => {

@@ -8,12 +8,13 @@ pub(super) use accept::Listening;
 pub(super) use connect::PendingConnect;
 
 use proto::codec::{Address, Name};
+use proto::packet::Ring;
 use proto::rails::Rail;
 use proto::setup::{Features, Host, Offers};
 use proto::{Capabilities, ChannelId};
 
 use super::Endpoint;
-use super::memory::{RING, SENT_RING};
+use super::memory::SENT_RING;
 use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
 use crate::types::{Device, Settings};
@@ -51,10 +52,19 @@ pub(super) fn host_of(device: &Device, settings: &Settings) -> Host {
     }
 }
 
+/// The inboxes that we lend. Where no message comes inline they hold adverts, and a short one has room for more than a window of them.
+pub(super) fn ring_of(settings: &Settings, capabilities: &Capabilities) -> Ring {
+    match settings.inline_bytes_max {
+        0 => Ring::SHORT,
+        _ if capabilities.messages => SENT_RING,
+        _ => Ring::LONG,
+    }
+}
+
 /// What we would like channels to be like.
 pub(super) fn offers_of(settings: &Settings, capabilities: &Capabilities) -> Offers {
     Offers {
-        ring: if capabilities.messages { SENT_RING } else { RING },
+        ring: ring_of(settings, capabilities),
         inline_bytes_max: settings.inline_bytes_max,
         shared_from: settings.stripe_bytes_min as u64,
     }

@@ -114,6 +114,11 @@ pub struct Shadow {
     sent_gone: u32,
 }
 
+/// How many inline messages a ring can hold, within the bound.
+fn inlines_max(ring: Ring) -> usize {
+    INLINES_MAX.min(ring.words() / INLINE_WORDS)
+}
+
 impl Shadow {
     /// `first` is the number of the first packet: 1, except in tests of the wrap.
     pub fn new(ring: Ring, first: PacketNumber) -> Self {
@@ -128,9 +133,14 @@ impl Shadow {
             consumed: first.plus(u32::MAX),
             records: VecDeque::with_capacity(PACKETS_MAX),
             open: None,
-            sent: VecDeque::with_capacity(INLINES_MAX),
+            sent: VecDeque::with_capacity(inlines_max(ring)),
             sent_gone: 0,
         }
+    }
+
+    /// What it keeps beside itself and the shadow's memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record>() + self.sent.capacity() * size_of::<Sent>()
     }
 
     pub fn target(&self) -> Option<&Lease> {
