@@ -1,8 +1,9 @@
 //! Why calls fail: the faults of flows and channels, in the plugin's own causes, logged once each.
 
-use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Outcome, ReceiveFlow, Slot};
+use proto::{Cause as ChannelCause, ChannelId, Cut, Fault, Flow, Outcome, ReceiveFlow, Slot};
 
 use super::Endpoint;
+use super::calls::give_back;
 use super::comms::Side;
 use crate::error::{Cause, Error};
 
@@ -88,6 +89,19 @@ impl Endpoint {
         };
         let error = *peer.failure.get_or_insert_with(|| cause.into());
         log::debug!("the channel to {} has failed: {error}", peer.label());
+        self.give_entries_back(channel);
+    }
+
+    /// The receives of a channel that has failed take no entries of completion queues any more: others need not wait until NCCL closes
+    /// their comms.
+    #[cold]
+    fn give_entries_back(&mut self, channel: ChannelId) {
+        let Self { comms, core, budget, .. } = self;
+        for (slot, _) in comms.iter().filter(|(_, comm)| comm.channel == channel) {
+            if let Some(flow) = core.connection_mut(slot).and_then(Flow::receiver_mut) {
+                give_back(budget, flow.give_entries_back());
+            }
+        }
     }
 }
 

@@ -130,6 +130,8 @@ pub struct ReceiveFlow {
     exposed: Exposed,
     /// Receives at the provider, where there are no writes.
     tagged: Option<Box<Posted>>,
+    /// The entries of completion queues that its receives have cost are given back, though they are not complete.
+    gave_entries_back: bool,
     /// Parts that came for this connection, per rail; and what the sender said at its close.
     seen: Counts,
     sent: Option<Counts>,
@@ -178,6 +180,7 @@ impl ReceiveFlow {
             unreachable: false,
             exposed: Exposed::default(),
             tagged: terms.messages.then(Box::default),
+            gave_entries_back: false,
             seen: Counts::default(),
             sent: None,
             dropped: Dropped::default(),

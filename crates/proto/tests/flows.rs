@@ -112,6 +112,32 @@ fn an_end_at_any_time_leaves_nothing_behind_and_nothing_lands_late() {
     }
 }
 
+/// Parts that were under way complete lines still.
+#[test]
+fn a_receiver_that_has_failed_gives_each_entry_back_once() {
+    let (mut given, mut late) = (0, 0);
+    for seed in 0..600 {
+        let _seed = Seed(seed);
+        let mut pair = pair_of(seed);
+        // Receives that are posted at the provider stay there until they are cancelled.
+        if pair.receiver.terms().messages {
+            continue;
+        }
+        let steps = pair.random.below(700);
+        (0..steps).for_each(|_| pair.step());
+        pair.end(End::Withdraw);
+        let freed = pair.accounts[1].entries_freed;
+        let now = pair.receiver.give_entries_back();
+        assert_eq!((freed + now, pair.receiver.entries_held()), (pair.charged, 0));
+        let done = pair.receiver.done();
+        (0..300).for_each(|_| pair.step());
+        assert_eq!(pair.accounts[1].entries_freed, freed, "{:?}", pair.receiver);
+        given += u32::from(now > 0);
+        late += u32::from(pair.receiver.done() != done);
+    }
+    assert!(given > 100 && late > 10, "{given} {late}");
+}
+
 /// A message of which the sender does not know that it is too long, or does.
 #[test]
 fn a_message_that_is_too_long_is_an_error_on_both_ends() {

@@ -133,7 +133,9 @@ impl ReceiveFlow {
         self.stir();
         let cutting = self.terms.cutting;
         let slot = &mut self.slots[place(line)];
-        account.entries_freed += budget::entries(&cutting, slot.len);
+        if !self.gave_entries_back {
+            account.entries_freed += budget::entries(&cutting, slot.len);
+        }
         slot.state = if slot.early { State::Free } else { State::Complete { size, carried } };
         self.recent = size;
         if line == self.done {

@@ -104,8 +104,23 @@ impl ReceiveFlow {
         budget::entries(&self.terms.cutting, len)
     }
 
+    /// Gives back the entries of all receives that are not complete, once the flow has failed: nothing more is posted, and what still
+    /// completes gives none back again. None where receives are posted at the provider, which has them until they are cancelled.
+    #[cold]
+    pub fn give_entries_back(&mut self) -> u32 {
+        if self.tagged.is_some() {
+            return 0;
+        }
+        let held = self.entries_held();
+        self.gave_entries_back = true;
+        held
+    }
+
     /// The entries of all receives that are not complete.
     pub fn entries_held(&self) -> u32 {
+        if self.gave_entries_back {
+            return 0;
+        }
         let open = (0..self.next.distance(self.done)).map(|ahead| self.slot(self.done.plus(ahead)));
         open.filter(|slot| slot.is_open()).map(|slot| self.entries(slot.len)).sum()
     }
