@@ -78,6 +78,11 @@ impl Terms {
         self.cutting.rails > 1 && !self.proves_arrival
     }
 
+    /// Whether a message of this length, which fills its receive, takes immediates; else a FIN ends it.
+    pub const fn takes_immediates(&self, len: u64) -> bool {
+        len < self.immediates_end(true)
+    }
+
     /// The length from which on a message cannot take immediates. `whole`: it fills its receive.
     pub(crate) const fn immediates_end(&self, whole: bool) -> u64 {
         if self.messages {

@@ -2,6 +2,7 @@
 
 mod info;
 mod settings;
+mod size;
 mod told;
 
 use clap::{Args, ValueEnum};
@@ -21,6 +22,9 @@ pub(crate) struct Explain {
     /// The plugin [default: what NCCL_NET_PLUGIN names, or Ironrail next to this executable]
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
+    /// Say what a message of so many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with = "names")]
+    size: Option<u64>,
     /// Write all of it as JSON
     #[arg(long)]
     json: bool,
@@ -40,6 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   ironrail explain                       every setting here, now
   ironrail explain max_rails stripe_min  two of them, at length
+  ironrail explain --size 1M             parts and rails of a message, or inline
   ironrail explain --json                for programs";
 
 impl Explain {
@@ -49,6 +54,9 @@ impl Explain {
         if let Some(child) = self.child {
             told::child(&net, child == Child::Start)?;
             return Ok(true);
+        }
+        if let Some(bytes) = self.size {
+            return size::explain(&net, bytes, self.json);
         }
         let found = told::ask(&net, false)?;
         let Some(told) = found.told else { return Err(not_ours(&found.file, &found.network)) };
