@@ -12,8 +12,8 @@ use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows
 use proto::packet::{Header, Ring, check};
 use proto::setup::refuse;
 use proto::{
-    Account, ChannelId, Endpoint, Epoch, Event, Frame, MessageId, Moment, Name, Nonce, Outcome,
-    PacketNumber, Perform, Slot,
+    Account, Cause, ChannelId, Endpoint, Epoch, Event, Frame, MessageId, Moment, Name, Nonce,
+    Outcome, PacketNumber, Perform, Slot,
 };
 
 use super::Script;
@@ -316,6 +316,15 @@ impl Perform<Listener> for Hands {
 
     fn violated(&mut self, _: Slot, (): ()) {}
 
+    fn rail_lost(&mut self, _: ChannelId, rail: u8, _: Cause) {
+        assert!(rail < DATA_RAILS);
+    }
+
+    fn close_rail(&mut self, local: u8) -> bool {
+        assert!(local < DATA_RAILS);
+        local > 0
+    }
+
     fn ended(&mut self, _: ChannelId, _: Outcome) {
         self.ended += 1;
         assert_eq!(self.ended, 1, "a channel ends once");
@@ -323,6 +332,7 @@ impl Perform<Listener> for Hands {
 }
 
 const KEY: u64 = 77;
+const DATA_RAILS: u8 = 3;
 
 /// One end of a channel: its inbox, its letters and the ends of its writes come from the input.
 pub(super) fn channel(input: &[u8]) {
@@ -332,7 +342,9 @@ pub(super) fn channel(input: &[u8]) {
     let parameters = Parameters {
         ring: ring(),
         rails: 2,
-        data_rails: 1,
+        data_rails: DATA_RAILS,
+        locals: std::array::from_fn(|at| at as u8),
+        failover: true,
         rail: 0,
         key: KEY,
         peer_timeout: Duration::from_millis(100),

@@ -203,7 +203,7 @@ pub(super) fn connection(input: &[u8]) {
                 receiver.arrived(rail, immediate, len, &mut theirs, now);
             }
             5 => {
-                if let Some(write) = sender.next_part() {
+                if let Some(write) = sender.next_part(&ours) {
                     assert!(write.len <= terms.cutting.longest);
                     sender.posted(&write, &mut ours);
                     writes.push((write.message, write.part));

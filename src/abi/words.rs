@@ -293,7 +293,17 @@ fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
             f,
             "parts that were written to it on data rail {rail} have not arrived: a connection below was lost without an error"
         ),
-        ChannelCause::RailDown { rail } => write!(f, "its data rail {rail} is down"),
+        ChannelCause::RailDown { rail } => write!(f, "it has lost data rail {rail}"),
+        ChannelCause::DataFailed { rail } => write!(f, "a write on data rail {rail} has failed"),
+        ChannelCause::DataRefused { rail } => {
+            write!(f, "the provider takes no writes on data rail {rail}")
+        }
+        ChannelCause::DataHangs { rail } => {
+            write!(f, "writes on data rail {rail} do not complete")
+        }
+        ChannelCause::RailClosing { rail } => {
+            write!(f, "data rail {rail} is closed because of another peer")
+        }
         ChannelCause::Malformed(malformed) => f.write_str(match malformed {
             Malformed::Kind => "it sent a frame of a kind that the protocol does not have",
             Malformed::Short => "it sent a frame that ends early",

@@ -15,6 +15,8 @@ pub(crate) struct Counters {
     pub(super) stale_frames: u64,
     /// Receives that were reported before their bytes came, as NCCL allows for some. No drop, but as well to know.
     pub(super) early_receives: u64,
+    /// Data rails to peers that were lost while others went on.
+    pub(super) rails_lost: u64,
     receives: Dropped,
 }
 
@@ -25,6 +27,7 @@ impl Counters {
         stray_immediates: 0,
         stale_frames: 0,
         early_receives: 0,
+        rails_lost: 0,
         receives: Dropped { late: 0, duplicates: 0, violations: 0 },
     };
 
@@ -34,6 +37,7 @@ impl Counters {
         self.stray_immediates += other.stray_immediates;
         self.stale_frames += other.stale_frames;
         self.early_receives += other.early_receives;
+        self.rails_lost += other.rails_lost;
         self.add_receives(&other.receives);
     }
 
@@ -45,13 +49,14 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
             ("stray_immediates", self.stray_immediates),
             ("stale_frames", self.stale_frames),
             ("early_receives", self.early_receives),
+            ("rails_lost", self.rails_lost),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),

@@ -110,7 +110,7 @@ impl Hands {
     }
 
     #[inline]
-    fn of_data(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
+    pub(super) fn of_data(&mut self, nic: usize, event: fabric::Event) -> Option<Happened> {
         match event {
             fabric::Event::Arrived { immediate, len } => self.arrived(nic, immediate, len as u64),
             fabric::Event::Ended { token, len, .. } => match Purpose::of(token)? {
@@ -250,7 +250,6 @@ impl Hands {
         };
         if let Some((channel, _)) = self.seats.get(slot.index()).copied() {
             self.operation_failed(channel, nic, Operation::Data, &failed.error);
-            self.news.lost.push(channel);
         }
         let event = flow::Event::WriteFailed { message, part, code: failed.error.errno };
         Some(Event::Connection { slot, generation, event })

@@ -85,6 +85,9 @@ impl Endpoint {
             Outcome::Over => return,
             Outcome::Failed(ChannelCause::Silent) => Cause::Silent { bound_ms },
             Outcome::Failed(ChannelCause::NoRail) => of_fabric.unwrap_or(Cause::Ended),
+            Outcome::Failed(cause @ ChannelCause::DataFailed { .. }) => {
+                of_fabric.unwrap_or(Cause::Channel(cause))
+            }
             Outcome::Failed(cause) => Cause::Channel(cause),
         };
         let error = *peer.failure.get_or_insert_with(|| cause.into());

@@ -149,6 +149,7 @@ impl Endpoint {
         let lanes = self.hands.peer(channel).map_or(&[][..], |peer| &peer.data);
         let brought = lanes.iter().enumerate().filter(|(rail, _)| rails >> rail & 1 == 1);
         let unposted = brought.fold(running, |nics, (_, lane)| nics | 1 << lane.nic);
+        let unposted = open_nics(&self.hands.nics, unposted);
         if unposted == 0 || (!self_read && place == Place::Host) {
             return Ok(None);
         }
@@ -200,6 +201,16 @@ impl Endpoint {
         Ok(Tested::Group(0))
     }
 
+    /// The rail of a read was closed under it: it is made again on another one.
+    #[cold]
+    pub(super) fn flush_again(&mut self, flush: u16) {
+        let nics = open_nics(&self.hands.nics, u32::MAX);
+        let Some(flush) = self.flushes.at_mut(flush) else { return };
+        flush.completed(true);
+        let first = nics & nics.wrapping_neg();
+        flush.reads.iter_mut().flatten().for_each(|read| read.unposted |= first);
+    }
+
     /// A read of a flush has ended.
     pub(super) fn flush_read(&mut self, flush: u16, well: bool) {
         if let Some(flush) = self.flushes.at_mut(flush) {
@@ -240,6 +251,14 @@ impl Endpoint {
         }
         Ok(())
     }
+}
+
+/// The NICs to read on, as bits, of those that brought something: one whose data rail is closed has an open one read in its place.
+fn open_nics(nics: &[Port], wanted: u32) -> u32 {
+    let open = (0..).zip(nics).filter(|(_, port)| !port.is_closed);
+    let open = open.fold(0, |open, (nic, _)| open | 1 << nic);
+    let instead = if wanted & !open == 0 { 0 } else { open & open.wrapping_neg() };
+    wanted & open | instead
 }
 
 /// What there is to read for these buffers: one place of each GPU, one page for all that is the host's, or has no registration.

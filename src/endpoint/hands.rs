@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use counters::Counter;
-use fabric::{Delivery, FabricError, MemoryKind, Post as Posted, RemoteBytes, RemoteKey, Write};
+use fabric::{
+    Data, Delivery, FabricError, MemoryKind, Post as Posted, RemoteBytes, RemoteKey, Write,
+};
 use proto::Capabilities;
 use proto::channel::{Post, WriteId, Written};
 use proto::endpoint::LentInbox;
@@ -53,13 +55,17 @@ pub(super) struct News {
     /// HELLOs, or garbage.
     pub(super) mail: Vec<Vec<u8>>,
     pub(super) ended: Vec<(ChannelId, Outcome)>,
-    /// Channels of which a part is lost: its receiver would wait for it for ever.
+    /// Channels of which a tagged receive has failed: its message would be waited for for ever.
     pub(super) lost: Vec<ChannelId>,
     pub(super) flushes: Vec<(u16, bool)>,
+    /// Flushes of which a read was under way on a rail that is closed now.
+    pub(super) cut_off: Vec<u16>,
     pub(super) probes: Vec<super::operation::Attempt>,
     pub(super) failed_probes: Vec<super::operation::Attempt>,
     /// Writes with immediates for no connection: length and immediate.
     pub(super) strays: Vec<(u64, u64)>,
+    /// Data rails to peers that were lost.
+    pub(super) rails_lost: u64,
     /// A queue is unusable.
     pub(super) broken: Option<Cause>,
     /// Packets that came as messages for no inbox of ours.
@@ -72,9 +78,11 @@ impl News {
             && self.ended.is_empty()
             && self.lost.is_empty()
             && self.flushes.is_empty()
+            && self.cut_off.is_empty()
             && self.probes.is_empty()
             && self.failed_probes.is_empty()
             && self.strays.is_empty()
+            && self.rails_lost == 0
             && self.broken.is_none()
             && self.misplaced == 0
     }
@@ -231,7 +239,6 @@ impl Hands {
         if let Some(peer) = self.peer_mut(channel) {
             peer.failed(cause);
         }
-        self.news.lost.push(channel);
         let event = proto::flow::Event::WriteFailed { message, part, code: 0 };
         self.queued.push_back(Event::Connection { slot, generation, event });
     }
@@ -470,6 +477,57 @@ impl Perform<Flow> for Hands {
         log::error!("{} broke the protocol: {}", self.label(channel), breach.0);
     }
 
+    fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: proto::Cause) {
+        self.news.rails_lost += 1;
+        let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return };
+        let lane = peer.data.get(usize::from(rail)).copied();
+        let name = lane.map_or("", |lane| self.nics[lane.nic].label.as_str());
+        let why = peer.first_failure.take().unwrap_or(Cause::Channel(cause));
+        let peer = peer.label();
+        if let proto::Cause::RailClosing { .. } = cause {
+            log::info!(
+                "data rail {rail} ({name}) to {peer}: {why}; its messages go by the other rails"
+            );
+        } else {
+            log::warn!(
+                "data rail {rail} ({name}) to {peer} is lost: {why}; its messages go by the other rails"
+            );
+        }
+    }
+
+    fn close_rail(&mut self, local: u8) -> bool {
+        let nic = usize::from(local);
+        if nic >= self.nics.len() {
+            return false;
+        }
+        // What has arrived and what has ended is told before.
+        for _ in 0..LAST_BATCHES {
+            if self.nics[nic].nic.poll_data().is_empty() {
+                break;
+            }
+            while let Some(event) = self.nics[nic].nic.next_data() {
+                if let Some(event) = self.of_data(nic, event) {
+                    self.queued.push_back(event);
+                }
+            }
+        }
+        let Port { nic: card, label, is_closed, .. } = &mut self.nics[nic];
+        match card.fence::<Data>() {
+            Ok(tokens) => {
+                *is_closed = true;
+                log::info!("data rail {label} is closed, so that nothing late can arrive by it");
+                for token in tokens {
+                    self.cut_off(token);
+                }
+                true
+            }
+            Err(error) => {
+                log::debug!("data rail {label} is not closed yet: {error}");
+                false
+            }
+        }
+    }
+
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
         self.peers.ended(channel);
         self.news.ended.push((channel, outcome));
@@ -498,6 +556,19 @@ impl Hands {
         self.queued.push_back(event);
     }
 
+    /// An operation was under way on a data rail that is closed now.
+    fn cut_off(&mut self, token: u64) {
+        match Purpose::of(token) {
+            Some(Purpose::Part { slot, generation, message, part }) => {
+                let event = proto::flow::Event::WriteFailed { message, part, code: 0 };
+                self.queued.push_back(Event::Connection { slot, generation, event });
+            }
+            Some(Purpose::Flush { flush }) => self.news.cut_off.push(flush),
+            Some(Purpose::Probe { attempt }) => self.news.failed_probes.push(attempt),
+            _ => {}
+        }
+    }
+
     /// An operation to the peer of a channel has failed on a NIC.
     #[cold]
     pub(super) fn operation_failed(
@@ -518,6 +589,9 @@ impl Hands {
         }
     }
 }
+
+/// Batches of completions that are taken at most before a rail closes.
+const LAST_BATCHES: u32 = 1024;
 
 #[inline]
 fn token_of(channel: ChannelId, write: WriteId) -> Purpose {

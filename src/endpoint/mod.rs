@@ -243,9 +243,21 @@ impl Endpoint {
     /// What the loop has left to us.
     #[cold]
     fn attend(&mut self) {
-        let News { mail, ended, lost, flushes, probes, failed_probes, strays, broken, misplaced } =
-            std::mem::take(&mut self.hands.news);
+        let News {
+            mail,
+            ended,
+            lost,
+            flushes,
+            cut_off,
+            probes,
+            failed_probes,
+            strays,
+            misplaced,
+            rails_lost,
+            broken,
+        } = std::mem::take(&mut self.hands.news);
         self.counters.garbage += misplaced;
+        self.counters.rails_lost += rails_lost;
         if let Some(cause) = broken {
             self.fail_all(cause.into());
         }
@@ -256,6 +268,7 @@ impl Endpoint {
                 self.counters.stray_immediates += 1;
             }
         }
+        cut_off.into_iter().for_each(|flush| self.flush_again(flush));
         flushes.into_iter().for_each(|(flush, well)| self.flush_read(flush, well));
         self.read_mail(mail);
         ended.into_iter().for_each(|(channel, outcome)| self.channel_ended(channel, outcome));

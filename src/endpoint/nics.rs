@@ -32,13 +32,15 @@ pub(super) struct Port {
     pub(super) fabric_name: String,
     /// For the log: provider and interface.
     pub(super) label: String,
+    /// Its data rail is closed, since a peer's late writes could only be kept out so.
+    pub(super) is_closed: bool,
 }
 
 impl Port {
     pub(super) fn new(opened: Opened) -> Result<Self, FabricError> {
         let Opened { mut nic, fabric_name, label } = opened;
         let letters = if nic.has_control() { Some(Letters::new(&mut nic)?) } else { None };
-        Ok(Self { nic, letters, myself: None, fabric_name, label })
+        Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false })
     }
 
     /// Our own data endpoint as a peer.

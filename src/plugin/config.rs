@@ -87,6 +87,8 @@ settings! {
     max_control_rails: usize = "MAX_CONTROL_RAILS", Takes::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
     /// Never use immediates: a FIN frame ends each message instead.
     force_fin: bool = "FORCE_FIN", Takes::Switch, "0", shared true;
+    /// A data rail that is lost, to one peer or for good, is survived: its messages go by the others. `0`: the first failure of one is an error on both ends.
+    failover: bool = "FAILOVER", Takes::Switch, "1", shared true;
     /// The most bytes in one write. Smaller ones cut messages into more parts; for tests.
     largest_write: u64 = "LARGEST_WRITE", Takes::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
     /// A message of at least this many bytes is cut over the rails; a shorter one travels whole, on the rails in turn.
@@ -239,6 +241,7 @@ impl Config {
     pub(crate) fn of_endpoints(&self) -> Settings {
         Settings {
             force_fin: self.force_fin,
+            failover: self.failover,
             largest_write: self.largest_write,
             stripe_bytes_min: self.stripe_bytes_min,
             connect_timeout: self.connect_timeout,

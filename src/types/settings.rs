@@ -8,6 +8,8 @@ use proto::limits::FINGERPRINT_BYTES;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) force_fin: bool,
+    /// A data rail may be lost while others live.
+    pub(crate) failover: bool,
     pub(crate) largest_write: u64,
     pub(crate) stripe_bytes_min: usize,
     pub(crate) connect_timeout: Duration,

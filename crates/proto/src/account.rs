@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::counts::PeerCounts;
+use super::data_rails::DataRails;
 use super::parking::Parking;
 use super::split::Loads;
 
@@ -19,6 +20,7 @@ pub struct Account {
     pub entries_freed: u32,
     pub loads: Loads,
     pub counts: PeerCounts,
+    pub rails: DataRails,
     pub parking: Parking,
 }
 
@@ -36,8 +38,15 @@ impl Account {
             entries_freed: 0,
             loads: Loads::equal(rails),
             counts: PeerCounts::default(),
+            rails: DataRails::default(),
             parking: Parking::new(),
         }
+    }
+
+    /// Whether the loss of this rail is survived: parts may go by another one.
+    pub(crate) fn survives(&self, rail: u8) -> bool {
+        let others = self.loads.open_rails() - u32::from(self.loads.is_open(rail));
+        self.rails.survives() && others > 0
     }
 
     /// Sets the wait of lazy adverts from the channel's smoothed round trip.

@@ -42,6 +42,22 @@ pub const KEEPER_WAITS: Duration = Duration::from_millis(25);
 pub const KEEPER_IDLE: Duration = Duration::from_millis(250);
 pub const KEEPER_IDLE_MAX: Duration = Duration::from_secs(1);
 
+/// Parts of a rail whose writes completed do not arrive: after so long, with answers in between, the rail is lost.
+pub const RAIL_SILENT: Duration = Duration::from_millis(500);
+/// How long a rail takes no part of a channel's until it is lost, where another is open.
+pub const RAIL_REFUSES: Duration = Duration::from_millis(500);
+/// How often rails are looked at on which writes may hang.
+pub const RAIL_LOOK: Duration = Duration::from_millis(100);
+/// On a lost rail: after so long without an arrival what the peer has posted is not coming any more.
+pub const RAIL_STILL: Duration = Duration::from_millis(10);
+/// The same of our own writes: they do not end by themselves.
+pub const RAIL_STUCK: Duration = Duration::from_millis(200);
+/// A rail that is to be closed: how long its other peers get for what is under way there, while nothing moves, and in all.
+pub const RAIL_DRAIN_STILL: Duration = Duration::from_millis(50);
+pub const RAIL_DRAIN_MAX: Duration = Duration::from_secs(1);
+/// After so long a rail that cannot be closed fails the channels that need that.
+pub const RAIL_CLOSE_MAX: Duration = Duration::from_secs(2);
+
 const _: () = {
     assert!(
         TOLD_AFTER_PACKETS as usize + 2 <= PACKETS_MAX,

@@ -37,6 +37,7 @@ use super::frame::Malformed;
 use super::ids::{Epoch, Moment, PacketNumber};
 use super::memory::{InboxMemory, MemoryId, ShadowMemory, Shadows};
 use super::packet::{Header, Ring};
+use crate::limits::MAX_DATA_RAILS;
 
 /// What a channel is made with.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,10 @@ pub struct Parameters {
     pub rail: u8,
     /// What the peer's letters must name: a random number.
     pub key: u64,
+    /// What each of them is called in the list of our own.
+    pub locals: [u8; MAX_DATA_RAILS],
+    /// The loss of a data rail is survived where another one is left.
+    pub failover: bool,
     /// How long a peer that is waited for may be silent.
     pub peer_timeout: Duration,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.
@@ -67,8 +72,24 @@ pub enum Cause {
     DataLost {
         rail: u8,
     },
-    /// A data rail of the peer's is down.
+    /// The peer has lost a data rail.
     RailDown {
+        rail: u8,
+    },
+    /// A write on a data rail has failed.
+    DataFailed {
+        rail: u8,
+    },
+    /// Nothing was taken on a data rail for too long.
+    DataRefused {
+        rail: u8,
+    },
+    /// Writes on a data rail do not end.
+    DataHangs {
+        rail: u8,
+    },
+    /// A data rail of ours is closed because of another peer.
+    RailClosing {
         rail: u8,
     },
     Malformed(Malformed),
@@ -433,6 +454,31 @@ impl Channel {
             || self.wants_inbox
             || self.ending.is_begun()
             || !self.confirmed.settles(counts)
+    }
+
+    /// What a data rail of this channel is called in the list of our own.
+    pub(crate) fn local_rail(&self, rail: u8) -> u8 {
+        self.parameters.locals[usize::from(rail) % MAX_DATA_RAILS]
+    }
+
+    /// How long a peer that is waited for may be silent.
+    pub(crate) fn peer_timeout(&self) -> Duration {
+        self.parameters.peer_timeout
+    }
+
+    /// A data rail is lost: its counts say nothing any more.
+    pub(crate) fn ignore_counts_of(&mut self, rail: u8) {
+        self.confirmed.ignore(rail);
+    }
+
+    /// How many parts of ours the peer is known to have seen on a data rail.
+    pub(crate) fn confirmed_on(&self, rail: u8) -> u32 {
+        self.confirmed.seen_on(rail)
+    }
+
+    /// The peer is asked at once what it has seen.
+    pub(crate) fn ask(&mut self) {
+        self.recovery.ask_now();
     }
 
     pub fn is_lost(&self, rail: u8) -> bool {

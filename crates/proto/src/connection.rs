@@ -122,6 +122,9 @@ pub trait Connection: fmt::Debug {
     /// Whether nothing of it is to be written outside of the channel, or under way there: END waits for that.
     fn is_quiet(&self) -> bool;
 
+    /// Nothing of the peer's lands by this data rail any more, and all that has landed is counted.
+    fn rail_fenced(&mut self, _rail: u8) {}
+
     /// The channel has failed, or the peer has said END: what is not complete never will be.
     fn ended(&mut self, failed: bool, now: Moment);
 

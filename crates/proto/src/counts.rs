@@ -22,6 +22,16 @@ impl Counts {
         self.0[usize::from(rail) % MAX_DATA_RAILS]
     }
 
+    pub fn set(&mut self, rail: u8, count: u32) {
+        self.0[usize::from(rail) % MAX_DATA_RAILS] = count;
+    }
+
+    /// Whether both say the same of all rails but those of a set.
+    pub fn equals_but(&self, other: &Self, ignored: u16) -> bool {
+        let mut rails = (0..).zip(self.0.iter().zip(&other.0));
+        rails.all(|(rail, (one, other))| one == other || ignored >> rail & 1 == 1)
+    }
+
     /// As a frame carries them, for so many rails.
     pub fn to_keys(self, rails: u8) -> Keys {
         let wide = self.0.map(u64::from);

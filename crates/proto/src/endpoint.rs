@@ -12,6 +12,7 @@
 //! endpoint, its channels and its connections are made.
 
 mod keeper;
+mod outage;
 mod perform;
 mod poll;
 mod send;
@@ -29,6 +30,7 @@ use super::channel::{Cause, Channel, Parameters, Patience, Told};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
+use outage::{Hanging, Local, Outage, Refusing};
 use table::{Owing, Table};
 
 /// One channel, and what its connections share.
@@ -47,6 +49,12 @@ struct Peer {
     settle_at: Moment,
     /// It has ended, and its connections know.
     reported: bool,
+    /// Its connections know that the peer has said END.
+    end_told: bool,
+    /// Data rails that are lost.
+    outages: Vec<Outage>,
+    refusing: Refusing,
+    hanging: Hanging,
 }
 
 impl Peer {
@@ -59,6 +67,7 @@ impl Peer {
             && !self.owing.is_due(now)
             && self.refusals.is_empty()
             && !self.channel.ending().is_wanted()
+            && !self.has_rails_to_tell()
     }
 
     /// Whether what follows for the channel is to be found out in this poll.
@@ -106,6 +115,10 @@ pub struct Endpoint<C> {
     keeper: Keeper,
     /// Frames for connections that are gone.
     stale: u64,
+    /// Our own data rails, as far as one had to be closed.
+    locals: Vec<Local>,
+    /// A lost data rail is to be looked after.
+    troubled: bool,
 }
 
 impl<C: Connection> Endpoint<C> {
@@ -117,6 +130,8 @@ impl<C: Connection> Endpoint<C> {
             patience: Patience::default(),
             keeper: Keeper::default(),
             stale: 0,
+            locals: Vec::new(),
+            troubled: false,
         }
     }
 
@@ -124,7 +139,8 @@ impl<C: Connection> Endpoint<C> {
     pub fn add_channel(&mut self, parameters: Parameters) -> Option<ChannelId> {
         let id = ChannelId(u32::try_from(self.peers.len()).ok()?);
         let channel = Channel::new(parameters, self.patience.now())?;
-        let account = Account::new(parameters.data_rails);
+        let mut account = Account::new(parameters.data_rails);
+        account.rails.set_survives(parameters.failover);
         let owing = Owing::default();
         let refusals = VecDeque::new();
         self.peers.push(Peer {
@@ -137,7 +153,12 @@ impl<C: Connection> Endpoint<C> {
             stirred: true,
             settle_at: Moment::default(),
             reported: false,
+            end_told: false,
+            outages: Vec::new(),
+            refusing: Refusing::default(),
+            hanging: Hanging::new(parameters.data_rails),
         });
+        self.lose_closed_rails(id.0 as usize, self.patience.now());
         Some(id)
     }
 
@@ -281,7 +302,11 @@ impl<C: Connection> Endpoint<C> {
             let left = self.send(perform, peer, now);
             if settles {
                 self.settle(perform, peer, left, (now, patience));
+                self.troubled |= self.peers[peer].has_troubled_rails(patience);
             }
+        }
+        if self.troubled {
+            self.tend_rails(perform, (now, patience));
         }
     }
 

@@ -52,6 +52,8 @@ pub enum Violation {
     Opened,
     /// A frame that goes the other way.
     Direction,
+    /// A RAIL of a rail that the connection has not, or that is not lost.
+    Rail,
 }
 
 /// Breaks of the protocol that fail the whole channel: after such a frame nothing of that peer can be believed.
@@ -98,6 +100,7 @@ impl Violation {
             Self::Opened => {
                 "the peer answered a connect that was not asked, or beyond what was asked"
             }
+            Self::Rail => "the peer spoke of a data rail that is not there, or not lost",
             Self::Direction => "the peer sent a frame of the other direction",
         }
     }

@@ -204,7 +204,7 @@ impl Connection for Flow {
     fn next_action(&mut self, account: &mut Account, _: Moment) -> Option<Action> {
         match self {
             Self::Connecting(_) => None,
-            Self::Send(flow) => flow.next_part().map(Action::Write),
+            Self::Send(flow) => flow.next_part(account).map(Action::Write),
             Self::Receive(flow) => {
                 let copy = flow.next_copy(&account.parking).map(Action::Copy);
                 copy.or_else(|| flow.next_tagged().map(Action::Tagged))
@@ -216,6 +216,7 @@ impl Connection for Flow {
     fn acted(&mut self, action: &Action, posted: bool, account: &mut Account, now: Moment) {
         match (self, action) {
             (Self::Send(flow), Action::Write(write)) if posted => flow.posted(write, account),
+            (Self::Send(_), Action::Write(write)) => account.rails.refused(write.rail),
             (Self::Receive(flow), Action::Copy(copy)) if posted => {
                 flow.unparked(*copy, account, now);
             }
@@ -272,6 +273,12 @@ impl Connection for Flow {
         match self {
             Self::Send(flow) => flow.is_quiet(),
             Self::Connecting(_) | Self::Receive(_) => true,
+        }
+    }
+
+    fn rail_fenced(&mut self, rail: u8) {
+        if let Self::Receive(flow) = self {
+            flow.rail_fenced(rail);
         }
     }
 

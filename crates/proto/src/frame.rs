@@ -181,22 +181,34 @@ pub struct Close {
     pub parts: Keys,
 }
 
-/// A data rail that fails or returns. With `Held`, the parts that the receiver has of one line.
+/// A data rail that is lost, and what a receiver has of the messages that it was to carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailNote {
     pub to: Name,
     pub line: Line,
     pub rail: u8,
     pub state: RailState,
+    /// [`Down`](RailState::Down): how many parts with immediates the sender has posted there, in 32 bits, and
+    /// [`PLAIN_LOST`](Self::PLAIN_LOST). [`Held`](RailState::Held): a bit per part that is there. Else 0.
     pub parts: u64,
+}
+
+impl RailNote {
+    /// Plain writes were posted on the rail that have not completed well: no count says whether they arrive.
+    pub const PLAIN_LOST: u64 = 1 << 32;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RailState {
+    /// Of the channel: the sender posts nothing there any more.
     Down = 0,
+    /// Of a connection: parts that its receiver has of one line, once nothing lands by the rail any more.
     Held = 1,
-    Up = 2,
+    /// Of a connection: all that it has to say of its lines is said. Those before `line` are complete.
+    Listed = 2,
+    /// Of the channel: nothing lands at the sender of this by the rail any more.
+    Fenced = 3,
 }
 
 /// What makes words no frame.
@@ -226,7 +238,9 @@ impl Frame {
             | Self::Close(Close { to, .. })
             | Self::Opened(Opened { to, .. })
             | Self::Refused(Refused { to, .. })
-            | Self::Rail(RailNote { to, state: RailState::Held, .. }) => Some(*to),
+            | Self::Rail(RailNote { to, state: RailState::Held | RailState::Listed, .. }) => {
+                Some(*to)
+            }
             Self::Open(_) | Self::Rail(_) | Self::End => None,
         }
     }
@@ -357,7 +371,8 @@ impl Frame {
                 let state = match flags(first) {
                     0 => RailState::Down,
                     1 => RailState::Held,
-                    2 => RailState::Up,
+                    2 => RailState::Listed,
+                    3 => RailState::Fenced,
                     _ => return Err(Malformed::Value),
                 };
                 let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);

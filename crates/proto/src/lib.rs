@@ -23,6 +23,7 @@ pub mod codec;
 pub mod connection;
 pub mod counts;
 pub mod credit;
+pub mod data_rails;
 pub mod endpoint;
 pub mod fault;
 pub mod flow;

@@ -13,6 +13,7 @@ mod adverts;
 mod arrivals;
 mod ending;
 mod inline;
+mod lost;
 mod posting;
 mod sight;
 mod slot;
@@ -21,6 +22,7 @@ mod tagged;
 use crate::line::Line;
 
 use self::ending::{Ending, Exposed};
+use self::lost::Lost;
 use self::slot::{Slot, State};
 use super::account::Account;
 use super::connection::{Owes, Which};
@@ -136,6 +138,7 @@ pub struct ReceiveFlow {
     seen: Counts,
     sent: Option<Counts>,
     dropped: Dropped,
+    lost: Lost,
     slots: Box<[Slot; WINDOW as usize]>,
     keys: Box<[u64]>,
 }
@@ -184,6 +187,7 @@ impl ReceiveFlow {
             seen: Counts::default(),
             sent: None,
             dropped: Dropped::default(),
+            lost: Lost::default(),
             slots: Box::new([Slot::FREE; WINDOW as usize]),
             keys: vec![0; WINDOW as usize * usize::from(terms.cutting.rails)].into_boxed_slice(),
         }
@@ -270,6 +274,9 @@ impl ReceiveFlow {
         if self.opened.is_some() {
             return Owes::Waited;
         }
+        if self.owes_rails() {
+            return Owes::Waited;
+        }
         if self.fault.is_some() || self.ending != Ending::Open || self.unreachable {
             return self.owes_an_end();
         }
@@ -291,6 +298,7 @@ impl ReceiveFlow {
         match which {
             Which::Adverts => self.next_advert(words, account, now),
             Which::Others if words == 0 => None,
+            Which::Others if self.owes_rails() => self.next_rail_note(words),
             Which::Others => self.next_end(words).or_else(|| self.next_done(account)),
         }
     }

@@ -13,6 +13,7 @@
 
 mod adverts;
 mod ending;
+mod lost;
 mod matching;
 mod parts;
 mod record;
@@ -25,12 +26,13 @@ use crate::line::Line;
 
 use self::adverts::Adverts;
 use self::ending::Ending;
+use self::lost::Lost;
 use self::record::{Record, State};
 use super::account::Account;
 use super::connection::{Owes, Which};
 use super::counts::Counts;
 use super::fault::{Breach, Fault, Violation};
-use super::frame::{Fin, FinStatus, Frame, Lines};
+use super::frame::{Fin, FinStatus, Frame, Lines, RailNote, RailState};
 use super::ids::Name;
 use super::message::{Cut, MessageId, Source};
 use super::stall::Want;
@@ -98,6 +100,8 @@ pub struct SendFlow {
     records: Box<[Record; RECORDS]>,
     /// Four bits per part: its rail. Empty where there is only one.
     rails: Box<[u64]>,
+    /// Parts of rails that were lost; none before the first is.
+    lost: Option<Box<Lost>>,
 }
 
 /// The first unfinished group once all of its adverts are there; a count of 0: they are not.
@@ -153,6 +157,7 @@ impl SendFlow {
             unadvertised: Unadvertised::default(),
             records: Box::new([Record::FREE; RECORDS]),
             rails: vec![0; RECORDS * parts::rail_words(rails)].into_boxed_slice(),
+            lost: None,
             terms,
         }
     }
@@ -210,8 +215,11 @@ impl SendFlow {
     /// Whether a message that has begun ends well all the same: where another one was too long, or nothing more may begin.
     #[cold]
     fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
-        let begun = match self.records[message.index() % RECORDS].state {
-            State::Writing(writing) => !writing.failed,
+        let at = message.index() % RECORDS;
+        // A receiver that has closed says no more what it lacks.
+        let cut_off = self.ending == Ending::PeerClosed && self.has_lost(at);
+        let begun = match self.records[at].state {
+            State::Writing(writing) => !writing.failed && !cut_off,
             State::FinOwed => true,
             _ => false,
         };
@@ -229,12 +237,27 @@ impl SendFlow {
             Frame::Done { lines, .. } => self.peer_has(*lines, account),
             Frame::Withdraw(lines) => self.withdrawn(lines),
             Frame::Close(close) => self.peer_closed(close, account),
+            Frame::Rail(note) => self.rail_note(note),
             _ => Err(Violation::Direction),
         };
         heard.map_err(|violation| {
             self.stick(Fault::Violation(violation));
             Breach(violation)
         })
+    }
+
+    /// What the receiver has of the messages that a lost rail carried.
+    #[cold]
+    fn rail_note(&mut self, note: &RailNote) -> Result<(), Violation> {
+        if usize::from(note.rail) >= usize::from(self.terms.cutting.rails) || self.rails.is_empty()
+        {
+            return Err(Violation::Rail);
+        }
+        match note.state {
+            RailState::Held => self.held(note),
+            _ => self.listed(note),
+        }
+        Ok(())
     }
 
     /// What it owes the receiver. All of it is waited for: nothing comes again without a caller.
@@ -334,7 +357,7 @@ impl SendFlow {
 
     /// Whether no part is to be posted and none is in flight.
     pub fn is_quiet(&self) -> bool {
-        self.posting == 0 && self.in_flight == 0
+        self.posting == 0 && self.in_flight == 0 && !(self.may_post() && self.lacks_parts())
     }
 
     /// Whether the receiver is to do something: an advert or credit that a caller of `isend` waits for, a DONE, or CLOSE.

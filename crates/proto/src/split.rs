@@ -96,6 +96,8 @@ pub struct Loads {
     rails: u8,
     /// Of the cycle that messages of one part take.
     next: u8,
+    /// A bit per rail that parts may be given to.
+    open: u16,
     queued: [u64; MAX_DATA_RAILS],
     /// Bytes per time, in any unit; never 0.
     speeds: [u32; MAX_DATA_RAILS],
@@ -109,7 +111,24 @@ impl Loads {
             rails if rails as usize > MAX_DATA_RAILS => 16,
             rails => rails,
         };
-        Self { rails, next: 0, queued: [0; MAX_DATA_RAILS], speeds: [1; MAX_DATA_RAILS] }
+        let open = u16::MAX >> (16 - rails as u32);
+        Self { rails, next: 0, open, queued: [0; MAX_DATA_RAILS], speeds: [1; MAX_DATA_RAILS] }
+    }
+
+    /// A rail is lost: no part is given to it any more.
+    pub fn close(&mut self, rail: u8) {
+        self.open &= !(1 << (rail % 16));
+    }
+
+    /// Whether parts may be given to a rail.
+    #[inline]
+    pub const fn is_open(&self, rail: u8) -> bool {
+        self.open >> (rail % 16) & 1 == 1
+    }
+
+    /// How many rails parts may be given to.
+    pub const fn open_rails(&self) -> u32 {
+        self.open.count_ones()
     }
 
     /// Sets how fast a rail has lately been; 0 counts as 1.
@@ -128,13 +147,26 @@ impl Loads {
     pub fn in_cycle(&mut self) -> u8 {
         let rail = self.next;
         self.next = if rail + 1 < self.rails { rail + 1 } else { 0 };
-        rail
+        if self.is_open(rail) { rail } else { self.next_open() }
     }
 
-    /// The rail that is expected to finish a part of `len` bytes first, of those that `may` take one; the lowest of equal
+    #[cold]
+    fn next_open(&mut self) -> u8 {
+        for _ in 0..self.rails {
+            let rail = self.next;
+            self.next = if rail + 1 < self.rails { rail + 1 } else { 0 };
+            if self.is_open(rail) {
+                return rail;
+            }
+        }
+        0
+    }
+
+    /// The open rail that is expected to finish a part of `len` bytes first, of those that `may` take one; the lowest of equal
     /// ones, and rail 0 if none may.
     pub fn soonest(&self, len: u64, may: impl Fn(usize) -> bool) -> u8 {
-        let mut rails = (0..usize::from(self.rails)).filter(|rail| may(*rail));
+        let open = |rail: &usize| self.open >> *rail & 1 == 1;
+        let mut rails = (0..usize::from(self.rails)).filter(|rail| open(rail) && may(*rail));
         let first = rails.next().unwrap_or(0);
         let best =
             rails.fold(

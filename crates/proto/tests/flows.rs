@@ -327,7 +327,7 @@ fn a_write_that_fails_while_its_sender_closes_is_told() {
         pair.post();
         settle(&mut pair);
         send(&mut pair, 0);
-        let part = pair.sender.next_part().unwrap();
+        let part = pair.sender.next_part(&pair.accounts[0]).unwrap();
         pair.sender.posted(&part, &mut pair.accounts[0]);
         if closes_first {
             pair.sender.close();
@@ -356,7 +356,7 @@ fn no_rail_takes_more_than_four_parts_however_busy_the_others_are() {
         settle(&mut pair);
         send(&mut pair, 0);
         let mut taken = [0; 16];
-        while let Some(part) = pair.sender.next_part() {
+        while let Some(part) = pair.sender.next_part(&pair.accounts[0]) {
             pair.sender.posted(&part, &mut pair.accounts[0]);
             taken[usize::from(part.rail)] += 1;
         }

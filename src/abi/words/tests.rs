@@ -421,7 +421,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             ChannelCause::DataLost { rail: 1 },
             "parts that were written to it on data rail 1 have not arrived: a connection below was lost without an error",
         ),
-        (ChannelCause::RailDown { rail: 1 }, "its data rail 1 is down"),
+        (ChannelCause::RailDown { rail: 1 }, "it has lost data rail 1"),
+        (ChannelCause::DataFailed { rail: 1 }, "a write on data rail 1 has failed"),
+        (ChannelCause::DataRefused { rail: 1 }, "the provider takes no writes on data rail 1"),
+        (ChannelCause::DataHangs { rail: 1 }, "writes on data rail 1 do not complete"),
+        (ChannelCause::RailClosing { rail: 1 }, "data rail 1 is closed because of another peer"),
         (
             ChannelCause::Malformed(Malformed::Kind),
             "it sent a frame of a kind that the protocol does not have",

@@ -116,6 +116,8 @@ impl Endpoint {
         let rails = peers.rails(id).ok_or(none)?.to_vec();
         let host = *peers.host(id).ok_or(none)?;
         let parameters = peers.parameters(id, self.settings.peer_timeout).ok_or(none)?;
+        let parameters =
+            proto::channel::Parameters { failover: self.settings.failover, ..parameters };
         let number = self.hands.channels.len();
         if number >= CHANNELS_MAX {
             let count = u32::try_from(number).unwrap_or(u32::MAX);

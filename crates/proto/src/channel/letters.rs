@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::bound::RAIL_SILENT;
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status};
@@ -23,11 +24,21 @@ pub(super) struct Confirmed {
     seen: Counts,
     /// Our counts when the last QUERY was written.
     asked: Counts,
+    /// A bit per rail that is lost: it is not waited for.
+    ignored: u16,
     /// Since when a rail's count stands still below what was asked, and the answers that said so.
     stalled: Option<(Moment, u32)>,
 }
 
 impl Confirmed {
+    pub(super) fn ignore(&mut self, rail: u8) {
+        self.ignored |= 1 << (rail % 16);
+    }
+
+    pub(super) fn seen_on(&self, rail: u8) -> u32 {
+        self.seen.get(rail)
+    }
+
     /// Whether all that we wrote is known to be there.
     pub(super) fn settles(&self, counts: &PeerCounts) -> bool {
         self.missing(&counts.completed).is_none()
@@ -39,7 +50,8 @@ impl Confirmed {
             return None;
         }
         let behind = |rail: u8| written.get(rail).wrapping_sub(self.seen.get(rail)).cast_signed();
-        (0..low8(MAX_DATA_RAILS as u64)).find(|rail| behind(*rail) > 0)
+        let counts = |rail: &u8| self.ignored >> *rail & 1 == 0;
+        (0..low8(MAX_DATA_RAILS as u64)).filter(counts).find(|rail| behind(*rail) > 0)
     }
 
     /// An answer. The rail whose parts are lost: two answers at least leave it behind, for this long.
@@ -233,18 +245,22 @@ impl Channel {
         self.recovery.owe_status(query.completed);
     }
 
-    /// A STATUS.
-    pub fn answered(&mut self, status: &Status, now: Moment, left: impl FnMut(Sent)) {
+    /// A STATUS. Answers a data rail whose parts do not arrive; `survives`: another one is left.
+    pub fn answered(
+        &mut self,
+        status: &Status,
+        survives: bool,
+        now: Moment,
+        left: impl FnMut(Sent),
+    ) -> Option<u8> {
         if status.failed {
             self.fail(Cause::Peer);
-            return;
+            return None;
         }
         let seen = &status.counts.seen;
-        let bound = self.parameters.peer_timeout / 2;
-        if let Some(rail) = self.confirmed.answered(seen, now, bound) {
-            self.fail(Cause::DataLost { rail });
-            return;
-        }
+        let half = self.parameters.peer_timeout / 2;
+        let bound = if survives { half.min(RAIL_SILENT) } else { half };
+        let lost = self.confirmed.answered(seen, now, bound);
         self.asking.heard(status, now);
         // Whichever inbox it came from: what was consumed stays so.
         self.acknowledged(status.consumed, now, left);
@@ -253,6 +269,7 @@ impl Channel {
         if current && unconsumed && status.consumed == self.shadow.acknowledged() {
             self.recovery.left_unconsumed();
         }
+        lost
     }
 }
 

@@ -371,6 +371,8 @@ fn channel(rails: u8) -> Channel {
         ring: ring(),
         rails,
         data_rails: 1,
+        locals: [0; 16],
+        failover: false,
         rail: 0,
         key: 5,
         peer_timeout: Duration::from_secs(5),

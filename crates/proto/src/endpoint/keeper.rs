@@ -51,6 +51,7 @@ impl<C: Connection> Endpoint<C> {
                 peer.channel.owes(&peer.account.counts)
                     || (peer.channel.may_write()
                         && (peer.owing.waited || !peer.refusals.is_empty()))
+                    || peer.has_outage()
             })
     }
 

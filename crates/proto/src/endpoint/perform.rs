@@ -96,6 +96,14 @@ pub trait Perform<C: Connection>: Shadows {
     /// A frame broke a bound of this connection: the channel fails.
     fn violated(&mut self, slot: Slot, error: C::Error);
 
+    /// A data rail of a channel is lost, and the channel goes on by others: for the log.
+    fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: Cause);
+
+    /// Closes a data rail of ours, by our own number, so that nothing moves on it any more. What has arrived and what has ended,
+    /// all that was under way among it, is said by [`next_event`](Self::next_event) in the next poll, and nothing of the rail after
+    /// that. False: not now, or not at all.
+    fn close_rail(&mut self, local: u8) -> bool;
+
     /// The channel is over. Its connections know.
     fn ended(&mut self, channel: ChannelId, outcome: Outcome);
 }

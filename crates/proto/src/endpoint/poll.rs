@@ -3,7 +3,7 @@
 use super::super::bound::PACKETS_PER_POLL;
 use super::super::channel::{Arrived, Cause, Sent};
 use super::super::connection::Connection;
-use super::super::frame::{Frame, RailState};
+use super::super::frame::Frame;
 use super::super::ids::{Moment, Name};
 use super::super::letter::{About, Body, Letter};
 use super::super::memory::{MemoryId, Payload};
@@ -11,7 +11,7 @@ use super::table::Table;
 use super::{ChannelId, Endpoint, Event, Outcome, Peer, Perform};
 
 /// The moment by the caller's clock, and by the clock that stands still between polls.
-type Now = (Moment, Moment);
+pub(super) type Now = (Moment, Moment);
 
 impl<C: Connection> Endpoint<C> {
     pub(super) fn happened<P: Perform<C>>(
@@ -124,8 +124,12 @@ impl<C: Connection> Endpoint<C> {
             }
             Body::Status(status) => {
                 let Self { peers, table, .. } = self;
-                let channel = &mut peers[index].channel;
-                channel.answered(status, now.1, |sent| left(table, sent));
+                let Peer { channel, account, .. } = &mut peers[index];
+                let survives = account.rails.survives() && account.loads.open_rails() > 1;
+                let lost = channel.answered(status, survives, now.1, |sent| left(table, sent));
+                if let Some(rail) = lost {
+                    self.rail_lost(perform, (index, rail), Cause::DataLost { rail }, now);
+                }
             }
         }
     }
@@ -167,7 +171,7 @@ impl<C: Connection> Endpoint<C> {
         loop {
             match arrived.next_frame(perform.inbox(memory)) {
                 Ok(Some((frame, payload))) => {
-                    self.frame(perform, index, (&frame, memory, payload), now.0);
+                    self.frame(perform, index, (&frame, memory, payload), now);
                 }
                 Ok(None) => break,
                 Err(malformed) => {
@@ -190,15 +194,16 @@ impl<C: Connection> Endpoint<C> {
         perform: &mut P,
         index: usize,
         (frame, memory, payload): (&Frame, MemoryId, Payload),
-        now: Moment,
+        both: Now,
     ) {
+        let now = both.0;
         let peer = &mut self.peers[index];
         if peer.channel.ending().has_peer_said() {
             peer.channel.fail(Cause::AfterEnd);
             return;
         }
         let Some(to) = frame.to() else {
-            return self.channel_frame(perform, index, frame, now);
+            return self.channel_frame(perform, index, frame, both);
         };
         let Some(tenant) = self.table.named(to).filter(|tenant| tenant.channel == peer.id) else {
             self.stale += 1;
@@ -226,7 +231,7 @@ impl<C: Connection> Endpoint<C> {
         perform: &mut P,
         index: usize,
         frame: &Frame,
-        now: Moment,
+        now: Now,
     ) {
         let peer = &mut self.peers[index];
         match frame {
@@ -235,16 +240,23 @@ impl<C: Connection> Endpoint<C> {
                     peer.refuse(refused);
                 }
             }
-            Frame::Rail(note) if note.state == RailState::Down => {
-                peer.channel.fail(Cause::RailDown { rail: note.rail });
-            }
+            Frame::Rail(note) => self.rail_note(perform, index, note, now),
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
                 // Nothing can be done here any more that the peer would hear of.
                 peer.channel.ending_mut().want();
-                self.tell_connections(index, false, now);
+                self.tell_of_end(index, now.0);
             }
             _ => {}
+        }
+    }
+
+    /// The peer has said END: the connections hear of it once nothing can land any more.
+    pub(super) fn tell_of_end(&mut self, index: usize, now: Moment) {
+        let peer = &mut self.peers[index];
+        if peer.channel.ending().has_peer_said() && !peer.end_told && peer.is_fenced() {
+            peer.end_told = true;
+            self.tell_connections(index, false, now);
         }
     }
 
@@ -269,10 +281,10 @@ impl<C: Connection> Endpoint<C> {
         if let Some(rail) = peer.channel.wants_inbox() {
             lend(perform, peer, rail);
         }
-        if peer.channel.has_ended(now.1) {
+        if peer.is_fenced() && peer.channel.has_ended(now.1) {
             return self.over(perform, index);
         }
-        let waits = peer.owing.waiting > 0;
+        let waits = peer.owing.waiting > 0 || peer.awaits_fence();
         if let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1)
             && perform.send(peer.id, due.rail, &due.letter)
         {

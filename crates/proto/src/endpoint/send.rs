@@ -69,7 +69,8 @@ impl<C: Connection> Endpoint<C> {
         self.peers.iter().any(|peer| {
             let unsent = peer.channel.shadow().is_open()
                 || peer.channel.shadow().is_backed_up()
-                || !peer.refusals.is_empty();
+                || !peer.refusals.is_empty()
+                || peer.has_rails_to_tell();
             peer.channel.may_write() && (peer.owing.waited || unsent)
         })
     }
@@ -113,8 +114,10 @@ impl<C: Connection> Endpoint<C> {
             return left;
         }
         let Some(memory) = channel.shadow().memory() else { return left };
-        let mut due =
-            channel.shadow().is_open() || channel.ending().is_wanted() || !peer.refusals.is_empty();
+        let mut due = channel.shadow().is_open()
+            || channel.ending().is_wanted()
+            || !peer.refusals.is_empty()
+            || peer.has_rails_to_tell();
         if !due && peer.owing.is_due(now) {
             self.table.refresh(&mut peer.owing, &peer.account, now);
             due = peer.owing.is_due(now);
@@ -136,13 +139,15 @@ impl<C: Connection> Endpoint<C> {
         let mut left = false;
         loop {
             say_refusals(perform, peer, memory);
+            peer.say_rails(perform, memory);
             if !peer.owing.is_empty() {
                 for which in [Which::Adverts, Which::Others] {
                     collect(perform, table, peer, memory, which, now);
                 }
                 table.refresh(&mut peer.owing, &peer.account, now);
             }
-            let said = peer.owing.is_empty() && peer.refusals.is_empty();
+            let said =
+                peer.owing.is_empty() && peer.refusals.is_empty() && !peer.has_rails_to_tell();
             if peer.channel.ending().is_wanted() && said && may_end(table, peer) {
                 say_end(perform, peer, memory);
             }
@@ -153,6 +158,7 @@ impl<C: Connection> Endpoint<C> {
             left |= post(perform, peer, now);
             let more = !peer.owing.is_empty()
                 || !peer.refusals.is_empty()
+                || peer.has_rails_to_tell()
                 || peer.channel.ending().is_wanted();
             if !more || !peer.channel.may_write() {
                 return left;

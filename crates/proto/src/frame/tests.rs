@@ -54,7 +54,7 @@ fn examples() -> Vec<Frame> {
         let set = u128::from(word) << 64 | u128::from(number);
         frames.push(Frame::Withdraw(Lines { to, first: line, set }));
         frames.push(Frame::Withdrawn(Lines { to, first: line, set }));
-        for state in [RailState::Down, RailState::Held, RailState::Up] {
+        for state in [RailState::Down, RailState::Held, RailState::Listed, RailState::Fenced] {
             frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts: word }));
         }
         let listener = ListenerId(number);

@@ -129,7 +129,8 @@ impl ReceiveFlow {
     /// Whether the sender has closed and all that it has posted is here.
     #[inline]
     pub(super) fn nothing_comes(&self) -> bool {
-        self.unreachable || self.sent.is_some_and(|sent| sent == self.seen)
+        let all = |sent: Counts| sent.equals_but(&self.seen, self.lost.fenced);
+        self.unreachable || self.sent.is_some_and(all)
     }
 
     /// Whether bytes may still come into this region: by the sender's writes, or by a copy of ours.

@@ -76,6 +76,9 @@ impl SendFlow {
             return Err(Violation::Done);
         }
         self.peer_done = lines;
+        if self.lost.is_some() {
+            self.all_before(lines);
+        }
         self.ending = match self.ending {
             Ending::Open => Ending::PeerClosed,
             Ending::Closing { peer: false } => Ending::Closing { peer: true },
@@ -103,11 +106,11 @@ impl SendFlow {
 
     /// Whether parts are yet to be posted from this region.
     pub fn feeds_from(&self, region: u32) -> bool {
-        let feeds = |record: &super::record::Record| {
+        let feeds = |(at, record): (usize, &super::record::Record)| {
             let unposted = matches!(record.state, State::Writing(writing) if !writing.is_posted() || writing.next_round(record.len).is_some());
-            unposted && record.source().region == region
+            (unposted || self.lacks_parts_of(at)) && record.source().region == region
         };
-        self.posting != 0 && self.records.iter().any(feeds)
+        (self.posting != 0 || self.lacks_parts()) && self.records.iter().enumerate().any(feeds)
     }
 
     /// The caller takes the memory of a region back from which parts are yet to be posted: they never will be, and the
@@ -172,9 +175,11 @@ impl SendFlow {
 
     /// The messages whose writes are still in flight, for a side that closes and waits for them.
     pub fn unfinished(&self) -> impl Iterator<Item = MessageId> {
-        let busy = |message: &MessageId| match self.records[message.index()].state {
-            State::Writing(writing) => writing.in_flight() > 0,
-            _ => false,
+        let busy = |message: &MessageId| {
+            let at = message.index();
+            let State::Writing(writing) = self.records[at].state else { return false };
+            (0..writing.posted)
+                .any(|part| writing.completed >> part & 1 == 0 && !self.is_lost(at, part))
         };
         let all = (0..RECORDS).map(|at| MessageId(crate::bits::low8(at as u64)));
         all.filter(busy)

@@ -142,6 +142,9 @@ impl SendFlow {
                 account.sent -= credit::cost(sent.len);
             }
         }
+        if self.lost.is_some() {
+            self.all_before(lines);
+        }
         Ok(())
     }
 

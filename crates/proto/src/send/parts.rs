@@ -1,7 +1,7 @@
 //! The parts of long messages: what to post next, and what has completed.
 
 use super::ending::Ending;
-use super::record::{Path, Record, State};
+use super::record::{Path, Record, State, Writing};
 use super::{Refused, SendFlow, bit_of};
 use crate::account::Account;
 use crate::bits::{low8, low32};
@@ -38,7 +38,7 @@ pub(super) const fn rail_words(rails: usize) -> usize {
     if rails <= 1 { 0 } else { (rails * PARTS_PER_RAIL).div_ceil(PARTS_PER_WORD) }
 }
 
-const PARTS_PER_WORD: usize = 16;
+pub(super) const PARTS_PER_WORD: usize = 16;
 const _: () = assert!(rail_words(MAX_DATA_RAILS) * PARTS_PER_WORD == MAX_PARTS as usize);
 
 impl SendFlow {
@@ -54,7 +54,7 @@ impl SendFlow {
         if self.rails.is_empty() {
             return;
         }
-        let words = rail_words(usize::from(self.terms.cutting.rails));
+        let words = self.rail_words();
         let chosen = &mut self.rails[message.index() * words..][..words];
         if split.parts == 1 {
             chosen[0] = loads.in_cycle().into();
@@ -63,13 +63,19 @@ impl SendFlow {
         }
     }
 
+    /// Words of rails of each record.
+    #[inline]
+    pub(super) fn rail_words(&self) -> usize {
+        self.rails.len() / RECORDS
+    }
+
     /// The rail of a part.
     #[inline]
     pub(super) fn rail(&self, at: usize, part: u8) -> u8 {
         if self.rails.is_empty() {
             return 0;
         }
-        let words = rail_words(usize::from(self.terms.cutting.rails));
+        let words = self.rail_words();
         let part = usize::from(part) % (words * PARTS_PER_WORD);
         let word = self.rails[at * words + part / PARTS_PER_WORD];
         low8(word >> (4 * (part % PARTS_PER_WORD))) & 15
@@ -79,16 +85,22 @@ impl SendFlow {
 impl SendFlow {
     /// The next part to post; the same one again until [`posted`](Self::posted) says that it was.
     #[inline]
-    pub fn next_part(&self) -> Option<PartWrite> {
+    pub fn next_part(&mut self, account: &Account) -> Option<PartWrite> {
         if self.posting == 0 {
             return None;
         }
         let at = self.posting.trailing_zeros() as usize % RECORDS;
-        let record = &self.records[at];
+        let record = self.records[at];
         let State::Writing(writing) = record.state else { return None };
-        let part = writing.posted;
+        let part = match self.lost {
+            None => writing.posted,
+            Some(_) => self.next_again(at).unwrap_or(writing.posted),
+        };
         let (offset, len) = writing.part(part, record.len);
-        let (line, rail) = (record.line, self.rail(at, part));
+        let (line, mut rail) = (record.line, self.rail(at, part));
+        if !account.loads.is_open(rail) {
+            rail = self.other_rail(at, part, len, account);
+        }
         let advert = self.adverts.get(line);
         let immediate = match writing.path {
             Path::Fin => None,
@@ -116,16 +128,16 @@ impl SendFlow {
     /// The part that [`next_part`](Self::next_part) named was posted.
     #[inline]
     pub fn posted(&mut self, write: &PartWrite, account: &mut Account) {
-        let State::Writing(writing) = &mut self.records[write.message.index() % RECORDS].state
-        else {
-            return;
-        };
-        writing.posted += 1;
-        if writing.is_posted() {
+        let at = write.message.index() % RECORDS;
+        let again = self.lost.is_some() && self.posted_again(at, write.part);
+        let State::Writing(writing) = &mut self.records[at].state else { return };
+        writing.posted += u8::from(!again);
+        if writing.is_posted() && (self.lost.is_none() || self.next_again(at).is_none()) {
             self.posting &= !bit_of(write.message);
         }
         self.in_flight += 1;
         account.loads.posted(write.rail, write.len);
+        account.rails.posted(write.rail, write.immediate.is_some());
         if write.immediate.is_some() {
             self.parts.add(write.rail);
         }
@@ -135,36 +147,51 @@ impl SendFlow {
     #[inline]
     pub fn written(&mut self, message: MessageId, part: u8, account: &mut Account) {
         let at = message.index() % RECORDS;
-        let Some(immediate) = self.part_ended(at, part, account) else { return };
+        let Some(immediate) = self.part_ended(at, part, true, account) else { return };
         if immediate {
             account.counts.completed.add(self.rail(at, part));
         }
-        let record = &mut self.records[at];
-        let State::Writing(writing) = &mut record.state else { return };
+        let State::Writing(writing) = &mut self.records[at].state else { return };
         writing.completed |= 1 << (part % 64);
-        if !writing.is_complete() {
-            return;
+        if writing.is_complete() {
+            let writing = *writing;
+            self.round_ended(at, writing);
         }
-        if !writing.is_fin() {
-            record.state = State::Landed { fin: false };
-        } else if let Some(round) = writing.next_round(record.len) {
-            *writing = round;
-            if self.may_post() {
-                self.posting |= bit_of(message);
-            }
-        } else {
-            record.state = State::FinOwed;
-            self.fins |= bit_of(message);
+        if self.lost.is_some() {
+            self.post_again();
         }
     }
 
-    /// A part's write has failed: so has the connection, and the receiver is to learn of it.
+    /// All parts of a round are written.
+    #[inline]
+    pub(super) fn round_ended(&mut self, at: usize, writing: Writing) {
+        let record = &mut self.records[at];
+        let bit = bit_of(MessageId(low8(at as u64)));
+        if !writing.is_fin() {
+            record.state = State::Landed { fin: false };
+        } else if let Some(round) = writing.next_round(record.len) {
+            record.state = State::Writing(round);
+            if self.may_post() {
+                self.posting |= bit;
+            }
+        } else {
+            record.state = State::FinOwed;
+            self.fins |= bit;
+        }
+    }
+
+    /// A part's write has failed. Where another rail is open, the part goes by that one, once the receiver has said that it lacks
+    /// it; else the connection has failed, and the receiver is to learn of it.
     #[cold]
     pub fn write_failed(&mut self, message: MessageId, part: u8, code: i32, account: &mut Account) {
         let at = message.index() % RECORDS;
-        if self.part_ended(at, part, account).is_none() {
+        if self.part_ended(at, part, false, account).is_none() {
             return;
         }
+        if account.survives(self.rail(at, part)) {
+            return self.part_lost(message, part, account);
+        }
+        account.rails.failed(self.rail(at, part));
         if let State::Writing(writing) = &mut self.records[at].state {
             writing.completed |= 1 << (part % 64);
             writing.failed = true;
@@ -179,15 +206,24 @@ impl SendFlow {
 
     /// Counts a part that is in flight no more; None if there is no such part. Answers whether it carried an immediate.
     #[inline]
-    fn part_ended(&mut self, at: usize, part: u8, account: &mut Account) -> Option<bool> {
+    fn part_ended(
+        &mut self,
+        at: usize,
+        part: u8,
+        well: bool,
+        account: &mut Account,
+    ) -> Option<bool> {
         let record = &self.records[at];
         let State::Writing(writing) = &record.state else { return None };
         if part >= writing.posted || writing.completed >> part & 1 == 1 {
             return None;
         }
+        if self.lost.is_some() && self.is_lost(at, part) {
+            return None;
+        }
         let (_, len) = writing.part(part, record.len);
-        let immediate = !writing.is_fin();
-        let carried = account.loads.ended(self.rail(at, part), len);
+        let (rail, immediate) = (self.rail(at, part), !writing.is_fin());
+        let carried = account.loads.ended(rail, len) && account.rails.ended(rail, immediate, well);
         let Some(in_flight) = self.in_flight.checked_sub(1).filter(|_| carried) else {
             self.stick(Fault::Misuse("a part has ended that was not under way"));
             return None;
@@ -207,7 +243,7 @@ impl SendFlow {
 fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
     chosen.fill(0);
     let parts = split.parts.min((chosen.len() * PARTS_PER_WORD) as u64);
-    let most = parts.div_ceil(u64::from(loads.rails())).max(PARTS_PER_RAIL as u64);
+    let most = parts.div_ceil(u64::from(loads.open_rails().max(1))).max(PARTS_PER_RAIL as u64);
     let mut given = [0_u64; MAX_DATA_RAILS];
     let places = (0..).zip((0..PARTS_PER_WORD).cycle());
     for ((index, place), at) in places.zip((0..chosen.len()).flat_map(|at| [at; PARTS_PER_WORD])) {

@@ -114,11 +114,6 @@ impl Writing {
         part + 1 == self.parts
     }
 
-    /// Parts that were posted and have not completed.
-    pub(super) const fn in_flight(&self) -> u32 {
-        self.posted as u32 - self.completed.count_ones()
-    }
-
     #[inline]
     pub(super) const fn is_posted(&self) -> bool {
         self.posted == self.parts

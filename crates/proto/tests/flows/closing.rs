@@ -27,7 +27,7 @@ impl Pair {
                 self.receiver.close(account);
             }
             // A side that has closed is asked for no more parts.
-            while self.sender.next_part().is_some() {
+            while self.sender.next_part(&self.accounts[0]).is_some() {
                 self.post_part();
             }
             (0..4).for_each(|_| self.use_provider());

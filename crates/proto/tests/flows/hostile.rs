@@ -151,9 +151,9 @@ fn an_advert_cannot_move_a_message_that_is_being_written() {
     let mut account = account();
     hears(&mut flow, Frame::Advert(advert(0))).unwrap();
     assert!(matches!(flow.submit(&message(9000), 600, &mut account), Ok(Submit::Parts { .. })));
-    let before = flow.next_part();
+    let before = flow.next_part(&account);
     assert_eq!(hears(&mut flow, Frame::Advert(advert(64))), Err(Violation::AdvertLine));
-    assert_eq!(flow.next_part(), before);
+    assert_eq!(flow.next_part(&account), before);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn completions_of_parts_that_were_not_posted_or_ended_already_change_nothing() {
     let Ok(Submit::Parts { message }) = flow.submit(&message(1 << 20), 0, &mut account) else {
         panic!("it takes parts");
     };
-    let write = flow.next_part().unwrap();
+    let write = flow.next_part(&account).unwrap();
     flow.written(message, write.part, &mut account);
     assert_eq!(flow.poll(message), SendPoll::Pending, "it was not posted");
     flow.posted(&write, &mut account);

@@ -376,8 +376,12 @@ impl Pair {
     }
 
     pub(crate) fn post_part(&mut self) {
-        let Some(write) = self.sender.next_part() else { return };
-        assert_eq!(self.sender.next_part(), Some(write), "it is named until it is posted");
+        let Some(write) = self.sender.next_part(&self.accounts[0]) else { return };
+        assert_eq!(
+            self.sender.next_part(&self.accounts[0]),
+            Some(write),
+            "it is named until it is posted"
+        );
         if self.random.one_in(5) {
             self.counts.refused += 1;
             return;
@@ -586,7 +590,7 @@ impl Pair {
             self.now = self.now.plus(Duration::from_micros(100));
             (0..4).for_each(|_| self.post());
             (0..40).for_each(|_| self.submit());
-            while self.sender.next_part().is_some() {
+            while self.sender.next_part(&self.accounts[0]).is_some() {
                 self.post_part();
             }
             while !self.wire.is_empty() {

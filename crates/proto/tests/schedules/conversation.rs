@@ -8,7 +8,7 @@ use proto::{
     ReceivePoll, SendPoll, Source, Target,
 };
 
-use crate::data::{BUFFER_SHIFT, Buffer, Flows, byte, key};
+use crate::data::{BUFFER_SHIFT, Buffer, Flight, Flows, byte, key};
 use crate::faults::{Fault, Faults};
 use crate::random::Random;
 use crate::wire::Wire;
@@ -259,7 +259,7 @@ impl Conversation {
                     wire.law(right, "a send ends with another length");
                     let busy = wire.data.flies(number, |flight| !flight.completed);
                     wire.law(!busy, "a send is done though its buffer is being read");
-                    let flies = wire.data.flies(number, |flight| !flight.has_landed());
+                    let flies = wire.data.flies(number, Flight::is_coming);
                     wire.law(!(state.sure && flies), "a send is done though its bytes may be lost");
                 }
                 SendPoll::Failed(fault) => {

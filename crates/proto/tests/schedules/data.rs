@@ -1,12 +1,16 @@
 //! What real connections do beside the channel: the buffers of callers, the data rails, and the messages of set-up.
 
+use std::collections::BTreeSet;
+
 use proto::codec::Address;
 use proto::frame::{Open, Refused};
 use proto::letter::Letter;
 use proto::packet::Ring;
 use proto::receive::Place;
 use proto::setup::{PeerId, Peers, Proof, Prove, Rails, Secret};
-use proto::{Account, Action, ChannelId, Event, Flow, Name, Outgoing, PartWrite, Slot, flow};
+use proto::{
+    Account, Action, Cause, ChannelId, Event, Flow, Name, Outgoing, PartWrite, Slot, flow,
+};
 
 use crate::faults::Fault;
 use crate::hands::Data;
@@ -64,6 +68,21 @@ enum Fate {
     Lost,
     /// Completes with an error. What had not landed then never does.
     Fails,
+    /// Completes with an error, and lands late all the same.
+    FailsLate,
+    /// Neither completes nor lands, until its rail is closed.
+    Hangs,
+}
+
+/// How a data rail between two nodes has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// Its writes end in errors.
+    Loud,
+    /// Its writes complete and never arrive, where completions prove nothing; else they never complete.
+    Silent,
+    /// The provider takes no more of them.
+    Refusing,
 }
 
 /// A channel of a node.
@@ -92,6 +111,14 @@ pub(crate) struct Flows {
     pub(crate) to_fail: usize,
     /// Percentage.
     pub(crate) late: u32,
+    /// Data rails between two nodes that have died.
+    pub(crate) dead: Vec<(usize, usize, u8, Death)>,
+    /// Data rails that a fault has touched, or that were given up.
+    pub(crate) disturbed: u16,
+    /// By node: data rails that are closed.
+    pub(crate) closed: Vec<u16>,
+    /// Where parts were written to.
+    pub(crate) posted: BTreeSet<u64>,
     /// Channels on which a part was lost, and conversations in which a write failed.
     pub(crate) lost: Vec<(usize, ChannelId)>,
     pub(crate) failed: Vec<usize>,
@@ -145,11 +172,22 @@ impl Flows {
         buffer.bytes[start..end].copy_from_slice(bytes);
         for writes in &mut buffer.writes[start..end] {
             *writes += 1;
-            if *writes > 1 {
+            // What a lost rail may have brought is written again.
+            if *writes > 1 && self.disturbed == 0 {
                 return Err("a byte of a receive was written twice");
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn death(&self, node: usize, far: usize, link: u8) -> Option<Death> {
+        let pair = (node.min(far), node.max(far), link);
+        let dead = self.dead.iter().find(|(one, other, link, _)| (*one, *other, *link) == pair);
+        dead.map(|(_, _, _, death)| *death)
+    }
+
+    pub(crate) fn is_closed(&self, node: usize, link: u8) -> bool {
+        self.closed[node] >> link & 1 == 1
     }
 
     /// Whether a part of this message is in flight, landed or not.
@@ -163,12 +201,18 @@ impl Flight {
         self.left.is_empty() && self.arrived
     }
 
+    /// It has not landed, and nothing has said that it may never.
+    pub(crate) fn is_coming(&self) -> bool {
+        !self.has_landed() && matches!(self.fate, Fate::Lands | Fate::Lost)
+    }
+
     pub(crate) fn buffer(&self) -> usize {
         (self.write.target >> BUFFER_SHIFT) as usize
     }
 
     fn is_over(&self) -> bool {
-        self.completed && (self.has_landed() || self.fate != Fate::Lands)
+        let comes = matches!(self.fate, Fate::Lands | Fate::FailsLate);
+        self.completed && (self.has_landed() || !comes)
     }
 }
 
@@ -259,6 +303,63 @@ impl Data for Flows {
         self.peers[node].ended(channel);
     }
 
+    fn rail_lost(
+        wire: &mut Wire<Self>,
+        (node, channel): (usize, ChannelId),
+        rail: u8,
+        cause: Cause,
+    ) {
+        let link = wire.data.data_link(node, channel, rail);
+        let touched = wire.data.disturbed >> link & 1 == 1;
+        let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
+        // A part that is late for long enough is as good as lost.
+        let late = wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0;
+        wire.law(touched || follows || late, "a rail was given up that nothing ailed");
+        wire.data.disturbed |= 1 << link;
+        wire.faults.fire(match cause {
+            Cause::RailClosing { .. } => Fault::RailLostElsewhere,
+            _ => Fault::RailLost,
+        });
+    }
+
+    /// What has arrived and ended is told; writes under way end in errors; and what has not landed here never does.
+    fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool {
+        if wire.refuses(Fault::RefusedMemory) {
+            return false;
+        }
+        let link = wire.data.order[node][usize::from(local)];
+        let again = wire.data.is_closed(node, link);
+        wire.law(!again, "a data rail is closed twice");
+        wire.data.closed[node] |= 1 << link;
+        wire.faults.fire(Fault::DataRailClosed);
+        let mut index = 0;
+        while index < wire.data.flights.len() {
+            let flight = &mut wire.data.flights[index];
+            if flight.link == link && flight.to == node {
+                flight.arrived &= flight.left.is_empty();
+                if !flight.has_landed() {
+                    flight.fate =
+                        if flight.fate == Fate::Hangs { Fate::Hangs } else { Fate::Fails };
+                }
+            }
+            if flight.link == link && flight.from.0 == node && !flight.completed {
+                flight.fate = match flight.fate {
+                    Fate::Lands | Fate::FailsLate if flight.to != node => Fate::FailsLate,
+                    Fate::Lands | Fate::FailsLate | Fate::Lost | Fate::Fails | Fate::Hangs => {
+                        Fate::Fails
+                    }
+                };
+                end(wire, index);
+            }
+            if wire.data.flights[index].is_over() {
+                wire.data.flights.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        true
+    }
+
     fn advance(wire: &mut Wire<Self>, most: usize) {
         for _ in 0..wire.data.flights.len().min(most) {
             let index = wire.random.below(wire.data.flights.len());
@@ -268,8 +369,9 @@ impl Data for Flows {
         }
     }
 
+    /// A write that hangs ends when its endpoint closes.
     fn is_quiet(&self) -> bool {
-        self.flights.is_empty()
+        self.flights.iter().all(|flight| flight.fate == Fate::Hangs)
     }
 }
 
@@ -292,28 +394,50 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         return false;
     }
     let link = wire.data.data_link(node, channel, write.rail);
+    let closed = wire.data.is_closed(node, link);
+    wire.law(!closed, "a part is posted on a rail that is closed");
     let buffer = (write.target >> BUFFER_SHIFT) as usize;
     let far = wire.data.channels[node][channel.0 as usize].far;
     let right = wire.data.buffers.get(buffer).is_some_and(|buffer| buffer.node == far);
     wire.law(right, "a part goes to a node that has not advertised it");
     wire.law(write.key == key(buffer, link), "a part has the key of another rail or buffer");
+    let death = wire.data.death(node, far, link);
+    if death == Some(Death::Refusing) {
+        wire.faults.fire(Fault::RefusedForGood);
+        return false;
+    }
     wire.faults.fire(Fault::PartWritten);
+    if write.len > 0 && !wire.data.posted.insert(write.target) {
+        wire.law(wire.data.disturbed != 0, "a part is posted twice though no rail was lost");
+        wire.faults.fire(Fault::PartAgain);
+    }
     if write.immediate.is_none() {
         wire.faults.fire(Fault::FinPath);
     }
     let joined = &wire.data.channels[node][channel.0 as usize];
     let proves = joined.proves_arrival || write.immediate.is_none();
+    let survives = wire.setup.failover && joined.rails.data.len() > 1;
     let mut fate = Fate::Lands;
-    if wire.data.to_lose > 0 && !proves && wire.random.percent(5) {
+    if let Some(death) = death {
+        fate = doomed(wire, death, proves);
+    } else if wire.data.is_closed(far, link) {
+        fate = Fate::Fails;
+    } else if wire.data.to_lose > 0 && !proves && wire.random.percent(5) {
         wire.data.to_lose -= 1;
-        wire.data.lost.push((node, channel));
+        wire.data.disturbed |= 1 << link;
+        if !survives {
+            wire.data.lost.push((node, channel));
+        }
         wire.faults.fire(Fault::LostPart);
         fate = Fate::Lost;
     } else if wire.data.to_fail > 0 && wire.random.percent(5) {
         wire.data.to_fail -= 1;
-        wire.data.failed.push(write.source.region as usize >> 12);
+        wire.data.disturbed |= 1 << link;
+        if !survives {
+            wire.data.failed.push(write.source.region as usize >> 12);
+        }
         wire.faults.fire(Fault::FailedPart);
-        fate = Fate::Fails;
+        fate = if wire.random.percent(50) { Fate::FailsLate } else { Fate::Fails };
     }
     let mut held_until = 0;
     if !wire.fair && wire.random.percent(wire.data.late) {
@@ -345,15 +469,53 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     true
 }
 
+/// What becomes of a write on a rail that has died.
+fn doomed(wire: &mut Wire<Flows>, death: Death, proves: bool) -> Fate {
+    match death {
+        Death::Silent if proves || wire.random.percent(20) => {
+            wire.faults.fire(Fault::HungWrite);
+            Fate::Hangs
+        }
+        Death::Silent => Fate::Lost,
+        Death::Loud | Death::Refusing if wire.random.percent(50) => Fate::Fails,
+        Death::Loud | Death::Refusing => Fate::FailsLate,
+    }
+}
+
+/// A data rail between two nodes dies, under what is on it.
+pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u8, death: Death) {
+    let (one, other) = (one.min(other), one.max(other));
+    if wire.data.death(one, other, link).is_some() {
+        return;
+    }
+    wire.faults.fire(match death {
+        Death::Silent => Fault::SilentDataRail,
+        Death::Loud | Death::Refusing => Fault::DataRailDied,
+    });
+    wire.data.dead.push((one, other, link, death));
+    wire.data.disturbed |= 1 << link;
+    for index in 0..wire.data.flights.len() {
+        let flight = &wire.data.flights[index];
+        let pair = (flight.from.0.min(flight.to), flight.from.0.max(flight.to));
+        if flight.link == link && pair == (one, other) && !flight.completed {
+            let proves = flight.delivered;
+            let fate = doomed(wire, death, proves);
+            wire.data.flights[index].fate = fate;
+        }
+    }
+}
+
 /// A piece lands, the arrival is told, or the write completes.
 fn advance(wire: &mut Wire<Flows>, index: usize) {
     let (now, coin, pick) = (wire.now, wire.random.percent(50), wire.random.next() as usize);
     let flight = &wire.data.flights[index];
-    let may_land = flight.fate != Fate::Lost
+    let may_land = !matches!(flight.fate, Fate::Lost | Fate::Hangs)
         && !(flight.fate == Fate::Fails && flight.completed)
+        && !wire.data.is_closed(flight.to, flight.link)
         && !flight.has_landed()
         && flight.held_until <= now;
     let may_end = !flight.completed
+        && flight.fate != Fate::Hangs
         && (flight.fate != Fate::Lands || !flight.delivered || flight.has_landed());
     if may_end && (coin || !may_land) {
         if !flight.has_landed() {
@@ -361,6 +523,9 @@ fn advance(wire: &mut Wire<Flows>, index: usize) {
         }
         end(wire, index);
     } else if may_land {
+        if flight.completed && flight.fate == Fate::FailsLate {
+            wire.faults.fire(Fault::LateFailedPart);
+        }
         land(wire, index, pick);
     }
     if wire.data.flights[index].is_over() {
@@ -373,7 +538,9 @@ fn end(wire: &mut Wire<Flows>, index: usize) {
     flight.completed = true;
     let ((node, own), PartWrite { message, part, .. }) = (flight.from, flight.write);
     let event = match flight.fate {
-        Fate::Fails => flow::Event::WriteFailed { message, part, code: 5 },
+        Fate::Fails | Fate::FailsLate | Fate::Hangs => {
+            flow::Event::WriteFailed { message, part, code: 5 }
+        }
         Fate::Lands | Fate::Lost => flow::Event::Written { message, part },
     };
     let Name { slot, generation } = own;

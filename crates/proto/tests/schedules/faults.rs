@@ -62,6 +62,16 @@ pub(crate) enum Fault {
     SlotUsedAgain,
     HelloSaid,
     SeveralRails,
+    DataRailDied,
+    SilentDataRail,
+    HungWrite,
+    LateFailedPart,
+    RefusedForGood,
+    RailLost,
+    RailLostElsewhere,
+    DataRailClosed,
+    PartAgain,
+    SurvivedOnLess,
 }
 
 /// Those of stand-in connections.
@@ -103,7 +113,7 @@ pub(crate) const TALKS: [Fault; 34] = [
 ];
 
 /// Those of real ones.
-pub(crate) const FLOWS: [Fault; 52] = [
+pub(crate) const FLOWS: [Fault; 62] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
@@ -156,6 +166,16 @@ pub(crate) const FLOWS: [Fault; 52] = [
     Fault::SlotUsedAgain,
     Fault::HelloSaid,
     Fault::SeveralRails,
+    Fault::DataRailDied,
+    Fault::SilentDataRail,
+    Fault::HungWrite,
+    Fault::LateFailedPart,
+    Fault::RefusedForGood,
+    Fault::RailLost,
+    Fault::RailLostElsewhere,
+    Fault::DataRailClosed,
+    Fault::PartAgain,
+    Fault::SurvivedOnLess,
 ];
 
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use proto::frame::{Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::Ring;
-use proto::{Account, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
+use proto::{Account, Cause, ChannelId, Connection, Event, Nonce, Outcome, Perform, Slot};
 
 use crate::faults::Fault;
 use crate::wire::{Content, LINE_WORDS, Mail, Memory, Node, Use, Wire, Write};
@@ -60,6 +60,12 @@ pub(crate) trait Data: fmt::Debug + Sized {
     fn asked_to_open(&mut self, node: usize, channel: ChannelId, open: &Open) -> Option<Refused>;
 
     fn ended(&mut self, node: usize, channel: ChannelId);
+
+    /// A data rail of a channel is lost, as that counts them.
+    fn rail_lost(wire: &mut Wire<Self>, who: (usize, ChannelId), rail: u8, cause: Cause);
+
+    /// A node closes a data rail of its own.
+    fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool;
 
     /// Some steps of what is under way, at most so many.
     fn advance(wire: &mut Wire<Self>, most: usize);
@@ -297,6 +303,14 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     fn violated(&mut self, slot: Slot, error: ErrorOf<D>) {
         let law = format!("a connection found a breach where none was: {slot:?} {error:?}");
         self.wire.law(false, &law);
+    }
+
+    fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: Cause) {
+        D::rail_lost(self.wire, (self.node, channel), rail, cause);
+    }
+
+    fn close_rail(&mut self, local: u8) -> bool {
+        D::close_data(self.wire, self.node, local)
     }
 
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {

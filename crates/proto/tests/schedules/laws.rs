@@ -3,6 +3,7 @@
 use proto::{Cause, ChannelId, Outcome};
 
 use crate::conversation::{Conversation, Receiving, Sending, Side};
+use crate::faults::Fault;
 use crate::ranks::World;
 
 impl World {
@@ -70,17 +71,24 @@ impl World {
         let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
         if let Some(Outcome::Failed(cause)) = self.outcome((node, id)) {
             let allowed = match cause {
+                Cause::DataLost { .. }
+                | Cause::RailDown { .. }
+                | Cause::DataFailed { .. }
+                | Cause::DataHangs { .. }
+                | Cause::DataRefused { .. } => parts || self.lacks_rails((node, id)),
                 Cause::NoRail => dead || self.wire.packets_lost > 3,
                 Cause::Silent | Cause::Peer => {
-                    silent || dead || parts || self.wire.packets_lost > 3
+                    let rails = self.lacks_rails((node, id));
+                    silent || dead || parts || rails || self.wire.packets_lost > 3
                 }
-                Cause::DataLost { .. } => parts,
                 _ => false,
             };
             if !allowed {
                 return Err(format!("a channel failed without a reason: {cause:?}"));
             }
-            if self.outcome(far) == Some(Outcome::Over) && !dead {
+            // A rail that only closing would fence, and that another channel cannot do without, is found out after END, too.
+            let unfenced = matches!(cause, Cause::DataLost { .. }) && self.wire.setup.failover;
+            if self.outcome(far) == Some(Outcome::Over) && !dead && !unfenced {
                 return Err("one end of a channel failed, the other one ended well".to_owned());
             }
         }
@@ -96,10 +104,23 @@ impl World {
         let counts = [(node, id), far]
             .map(|(node, id)| self.ranks[node].endpoint.account(id).unwrap().counts);
         // A write that failed may have arrived.
-        if counts[0].completed != counts[1].seen && self.wire.data.failed.is_empty() {
+        if counts[0].completed != counts[1].seen && self.wire.data.disturbed == 0 {
             return Err("the counts of a data rail are unequal at the end".to_owned());
         }
         Ok(())
+    }
+
+    /// Whether a channel cannot go on for want of data rails: each was touched by a fault, or one that was has no substitute.
+    fn lacks_rails(&self, (node, id): (usize, ChannelId)) -> bool {
+        let joined = &self.wire.data.channels[node][id.0 as usize];
+        let rails = 0..joined.rails.data.len() as u8;
+        let touched = |rail: u8| {
+            let link = self.wire.data.data_link(node, id, rail);
+            self.wire.data.disturbed >> link & 1 == 1
+        };
+        let touched: Vec<bool> = rails.map(touched).collect();
+        let all = touched.iter().all(|touched| *touched);
+        all || !self.wire.setup.failover && touched.contains(&true)
     }
 
     /// The channel of a conversation, if it came about, at whichever end.
@@ -143,6 +164,9 @@ impl World {
         let received = |receive: &Receiving| matches!(receive, Receiving::Done | Receiving::Early);
         if !one.receives.iter().all(received) {
             return Err(format!("a receive of conversation {number} failed without a reason"));
+        }
+        if self.wire.data.disturbed != 0 {
+            self.wire.faults.fire(Fault::SurvivedOnLess);
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Ranks that set up, talk and close over the real flows: one schedule from handles to END, and its laws.
 
+use std::collections::BTreeSet;
+
 use proto::budget::{Budget, CAPACITY_MIN};
 use proto::capabilities::{Capabilities, ImmediateWidth};
 use proto::channel::Parameters;
@@ -13,7 +15,7 @@ use proto::setup::{
 use proto::{ChannelId, Endpoint, Event, Flow, Moment, Name};
 
 use crate::conversation::{Conversation, Side};
-use crate::data::{Flows, Joined, Mixing, address};
+use crate::data::{Death, Flows, Joined, Mixing, address, kill};
 use crate::faults::{Fault, Faults};
 use crate::hands::{Data, Hands};
 use crate::random::Random;
@@ -137,6 +139,10 @@ impl World {
             to_lose: setup.parts_lost,
             to_fail,
             late: setup.late,
+            dead: Vec::new(),
+            disturbed: 0,
+            closed: vec![0; setup.nodes],
+            posted: BTreeSet::new(),
             lost: Vec::new(),
             failed: Vec::new(),
         };
@@ -219,6 +225,17 @@ impl World {
             .map(|_| (self.wire.random.below(steps), self.wire.random.below(rails)))
             .collect();
         let silent_at = self.wire.random.below(steps);
+        let nodes = self.ranks.len();
+        let links = self.wire.data.order[0].len();
+        let data_deaths: Vec<(usize, (usize, usize), u8, Death)> = (0..self.wire.setup.data_deaths)
+            .map(|_| {
+                let random = &mut self.wire.random;
+                let pair = (random.below(nodes), random.below(nodes));
+                let death =
+                    random.pick(&[Death::Loud, Death::Loud, Death::Silent, Death::Refusing]);
+                (random.below(steps), pair, random.below(links) as u8, death)
+            })
+            .collect();
         for step in 0..steps {
             self.wire.now += if self.wire.random.percent(5) {
                 self.wire.random.between(100_000, 3_000_000)
@@ -228,6 +245,11 @@ impl World {
             for (at, rail) in &deaths {
                 if *at == step {
                     self.wire.kill_rail(*rail);
+                }
+            }
+            for (at, pair, link, death) in &data_deaths {
+                if *at == step {
+                    kill(&mut self.wire, *pair, *link, *death);
                 }
             }
             if step == silent_at && self.wire.setup.silent.is_some() {
@@ -341,7 +363,8 @@ impl World {
         let Wire { data, setup, nodes, faults, .. } = &mut self.wire;
         let peers = &mut data.peers[node];
         let parameters = peers.parameters(peer, setup.peer_timeout).unwrap();
-        let parameters = Parameters { first: PacketNumber::new(setup.first), ..parameters };
+        let (first, failover) = (PacketNumber::new(setup.first), setup.failover);
+        let parameters = Parameters { first, failover, ..parameters };
         let channel = self.ranks[node].endpoint.add_channel(parameters).unwrap();
         peers.join(peer, channel);
         let agreement = peers.agreement(peer).unwrap();

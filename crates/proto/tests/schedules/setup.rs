@@ -33,6 +33,9 @@ pub(crate) struct Setup {
     pub(crate) losses: usize,
     pub(crate) parts_lost: usize,
     pub(crate) deaths: usize,
+    /// Data rails between two nodes that die, and whether other rails take over.
+    pub(crate) data_deaths: usize,
+    pub(crate) failover: bool,
     pub(crate) forges: bool,
     /// No fault at all: a full ring must be relieved by acknowledgements alone.
     pub(crate) calm: bool,
@@ -73,6 +76,8 @@ impl Setup {
             },
             parts_lost: usize::from(harsh && random.percent(10)),
             deaths: if harsh { random.pick(&[0, 0, 0, 1, 1, 3]) } else { 0 },
+            data_deaths: if harsh { random.pick(&[0, 0, 1, 1, 2, 4]) } else { 0 },
+            failover: random.percent(85),
             forges: harsh && random.percent(50),
             calm,
         }

@@ -3,7 +3,7 @@
 use proto::frame::{Open, Refused};
 use proto::letter::Letter;
 use proto::packet::Ring;
-use proto::{Account, ChannelId, Event, Generation, Slot};
+use proto::{Account, Cause, ChannelId, Event, Generation, Slot};
 
 use crate::faults::Fault;
 use crate::hands::Data;
@@ -113,6 +113,15 @@ impl Data for Talks {
     }
 
     fn ended(&mut self, _: usize, _: ChannelId) {}
+
+    fn rail_lost(wire: &mut Wire<Self>, _: (usize, ChannelId), _: u8, _: Cause) {
+        wire.law(false, "a rail is given up that nothing stands in for");
+    }
+
+    fn close_data(wire: &mut Wire<Self>, _: usize, _: u8) -> bool {
+        wire.law(false, "a rail is closed that nothing stands in for");
+        false
+    }
 
     fn advance(wire: &mut Wire<Self>, most: usize) {
         for _ in 0..wire.data.parts.len().min(most) {

@@ -79,6 +79,8 @@ impl World {
                 ring: setup.ring,
                 rails: setup.rails,
                 data_rails: setup.data_rails,
+                locals: [0; 16],
+                failover: false,
                 rail: (self.nodes[node].channels.len() % usize::from(setup.rails)) as u8,
                 key: self.wire.random.next() | 1,
                 peer_timeout: setup.peer_timeout,

@@ -1,0 +1,105 @@
+//! What the connections of a channel and its loop tell each other of its data rails: what is under way there, and what failed.
+
+use super::counts::Counts;
+use crate::limits::MAX_DATA_RAILS;
+
+/// The data rails of one channel, for its connections' writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DataRails {
+    /// A rail may be lost while others live: its parts go by those.
+    survives: bool,
+    /// A bit per rail on which a write has failed, or on which nothing is taken, since the loop last asked.
+    failed: u16,
+    refused: u16,
+    /// Parts with immediates that were posted, on each rail.
+    posted: Counts,
+    /// Writes that have ended on each rail, wrapping.
+    ended: Counts,
+    /// Writes under way on each rail, and those of them without immediates. Of the latter also those that failed.
+    flying: [u32; MAX_DATA_RAILS],
+    plain: [u32; MAX_DATA_RAILS],
+}
+
+impl DataRails {
+    /// Whether a lost rail is survived where another one is open.
+    pub(crate) fn set_survives(&mut self, survives: bool) {
+        self.survives = survives;
+    }
+
+    pub(crate) const fn survives(&self) -> bool {
+        self.survives
+    }
+
+    #[inline]
+    pub(crate) fn posted(&mut self, rail: u8, immediate: bool) {
+        let at = usize::from(rail) % MAX_DATA_RAILS;
+        self.flying[at] += 1;
+        self.refused &= !(1 << at);
+        if immediate {
+            self.posted.add(rail);
+        } else {
+            self.plain[at] += 1;
+        }
+    }
+
+    /// A write has ended. False: none was under way, which is a bug of the caller's.
+    #[inline]
+    #[must_use]
+    pub(crate) fn ended(&mut self, rail: u8, immediate: bool, well: bool) -> bool {
+        let at = usize::from(rail) % MAX_DATA_RAILS;
+        let Some(flying) = self.flying[at].checked_sub(1) else { return false };
+        self.flying[at] = flying;
+        self.ended.add(rail);
+        if immediate || !well {
+            return true;
+        }
+        let Some(plain) = self.plain[at].checked_sub(1) else { return false };
+        self.plain[at] = plain;
+        true
+    }
+
+    #[cold]
+    pub(crate) fn failed(&mut self, rail: u8) {
+        self.failed |= 1 << (rail % 16);
+    }
+
+    /// The provider took no part on this rail.
+    pub(crate) fn refused(&mut self, rail: u8) {
+        self.refused |= 1 << (rail % 16);
+    }
+
+    /// Whether the loop has to look after a rail.
+    #[inline]
+    pub(crate) const fn has_news(&self) -> bool {
+        self.failed | self.refused != 0
+    }
+
+    /// The rails on which a write has failed since this was last asked.
+    pub(crate) fn take_failed(&mut self) -> u16 {
+        std::mem::take(&mut self.failed)
+    }
+
+    /// The rails that took nothing when they were last tried.
+    pub(crate) const fn refuses(&self) -> u16 {
+        self.refused
+    }
+
+    pub(crate) fn posted_on(&self, rail: u8) -> u32 {
+        self.posted.get(rail)
+    }
+
+    /// How many writes have ended on a rail, wrapping.
+    pub(crate) fn ended_on(&self, rail: u8) -> u32 {
+        self.ended.get(rail)
+    }
+
+    /// Writes under way on a rail.
+    pub fn flying_on(&self, rail: u8) -> u32 {
+        self.flying[usize::from(rail) % MAX_DATA_RAILS]
+    }
+
+    /// Whether plain writes on a rail have not all completed well.
+    pub(crate) fn lacks_plain(&self, rail: u8) -> bool {
+        self.plain[usize::from(rail) % MAX_DATA_RAILS] > 0
+    }
+}

@@ -1,0 +1,74 @@
+//! What a receiver says of its lines once nothing lands by a lost rail any more: HELD for each line that has parts, then LISTED.
+//! The sender posts again what was to come by that rail and is not here.
+
+use super::ReceiveFlow;
+use super::ending::Ending;
+use super::slot::State;
+use crate::frame::{Frame, RailNote, RailState};
+use crate::line::Line;
+
+/// Rails that are lost, one bit each, and how much of that is said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lost {
+    /// Nothing lands by these.
+    pub(super) fenced: u16,
+    /// The sender has not been told all of these.
+    owed: u16,
+    /// Of the first of them: lines before this one are said.
+    said: Option<Line>,
+}
+
+impl ReceiveFlow {
+    /// Nothing lands by this rail any more: the sender is told what is here.
+    #[cold]
+    pub fn rail_fenced(&mut self, rail: u8) {
+        let bit = 1 << (rail % 16);
+        self.lost.fenced |= bit;
+        if self.sent.is_none() {
+            self.lost.owed |= bit;
+            // What was said was true then; more may have come since.
+            self.lost.said = None;
+        }
+    }
+
+    /// Whether the sender is to be told of a lost rail.
+    #[inline]
+    pub(super) fn owes_rails(&self) -> bool {
+        self.lost.owed != 0 && self.ending != Ending::Closed && !self.unreachable
+    }
+
+    #[cold]
+    pub(super) fn next_rail_note(&mut self, words: usize) -> Option<Frame> {
+        let rail = crate::bits::low8(self.lost.owed.trailing_zeros().into());
+        let (to, first) = (self.terms.peer, self.lost.said.unwrap_or(self.done));
+        let first = if self.done.is_after(first) { self.done } else { first };
+        let ahead = first.distance(self.done);
+        let lines = (ahead..self.open_lines()).map(|ahead| self.done.plus(ahead));
+        let mut found = lines.filter_map(|line| Some((line, self.parts_of(line)?)));
+        let note = match found.next() {
+            Some((line, parts)) => RailNote { to, line, rail, state: RailState::Held, parts },
+            None => RailNote { to, line: self.done, rail, state: RailState::Listed, parts: 0 },
+        };
+        let frame = Frame::Rail(note);
+        if frame.words() > words {
+            return None;
+        }
+        match note.state {
+            RailState::Held => self.lost.said = Some(note.line.plus(1)),
+            _ => {
+                self.lost.said = None;
+                self.lost.owed &= self.lost.owed - 1;
+            }
+        }
+        Some(frame)
+    }
+
+    /// The parts of a line that are here; None where there are none.
+    fn parts_of(&self, line: Line) -> Option<u64> {
+        match self.slot(line).state {
+            State::Filling { parts, .. } => Some(parts),
+            State::Free | State::Complete { .. } => Some(u64::MAX),
+            State::Posted | State::Copying(_) => None,
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What a sender does with the parts that a lost rail carried: those that the receiver lacks go out again on other rails.
+//!
+//! ```text
+//!  a rail is lost ──▶ HELD (parts of a line that are there) … LISTED (that is all; nothing lands by the rail any more)
+//!                       └─▶ once no write of ours is under way there: parts that are missing are posted again
+//! ```
+//!
+//! A message keeps its record until it is done, so a part can be posted again also after its write has completed.
+
+use super::record::{Path, Record, State, Writing};
+use super::{SendFlow, bit_of};
+use crate::account::Account;
+use crate::bits::low8;
+use crate::frame::RailNote;
+use crate::limits::MAX_PARTS;
+use crate::line::Line;
+use crate::message::MessageId;
+use crate::window::{RECORDS, WINDOW, place};
+
+/// Made when the first rail is lost.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// A bit per rail by which nothing lands any more, and whose parts have not been looked at since.
+    fenced: u16,
+    /// Lines before this one are complete at the receiver.
+    complete: Line,
+    /// By place of a line: the line, and the parts of it that the receiver has.
+    held: [(Line, u64); WINDOW as usize],
+    /// Of each record: parts whose write has failed, and parts that are to be posted again.
+    failed: [u64; RECORDS],
+    again: [u64; RECORDS],
+}
+
+impl Lost {
+    fn new(complete: Line) -> Box<Self> {
+        Box::new(Self {
+            fenced: 0,
+            complete,
+            held: [(Line::FIRST, 0); WINDOW as usize],
+            failed: [0; RECORDS],
+            again: [0; RECORDS],
+        })
+    }
+
+    /// The parts of a line that the receiver has.
+    fn has(&self, line: Line) -> u64 {
+        let (held, parts) = self.held[place(line)];
+        if self.complete.is_after(line) {
+            u64::MAX
+        } else if held == line {
+            parts
+        } else {
+            0
+        }
+    }
+}
+
+impl SendFlow {
+    fn lost_mut(&mut self) -> &mut Lost {
+        let Self { lost, rails, peer_done, .. } = self;
+        lost.get_or_insert_with(|| {
+            widen(rails);
+            Lost::new(*peer_done)
+        })
+    }
+
+    /// A part's write has failed, and its rail with it: the part waits for what the receiver says.
+    #[cold]
+    pub(super) fn part_lost(&mut self, message: MessageId, part: u8, account: &mut Account) {
+        let at = message.index() % RECORDS;
+        account.rails.failed(self.rail(at, part));
+        self.lost_mut().failed[at] |= 1 << (part % 64);
+        self.settle_complete(at);
+        self.post_again();
+    }
+
+    /// The receiver has completed all lines before this one: what was lost of them is there.
+    #[cold]
+    pub(super) fn all_before(&mut self, line: Line) {
+        let lost = self.lost_mut();
+        if line.is_after(lost.complete) {
+            lost.complete = line;
+        }
+        (0..RECORDS).for_each(|at| self.settle_complete(at));
+    }
+
+    /// If the receiver has completed a message's line, no part of it is missing.
+    fn settle_complete(&mut self, at: usize) {
+        let Record { line, state, .. } = self.records[at];
+        let (Some(lost), State::Writing(writing)) = (&mut self.lost, state) else { return };
+        let parts = lost.failed[at] | lost.again[at];
+        if parts == 0 || !lost.complete.is_after(line) {
+            return;
+        }
+        (lost.failed[at], lost.again[at]) = (0, 0);
+        let writing = Writing { completed: writing.completed | parts, ..writing };
+        self.records[at].state = State::Writing(writing);
+        if writing.is_posted() {
+            self.posting &= !bit_of(MessageId(low8(at as u64)));
+        }
+        if writing.is_complete() {
+            self.round_ended(at, writing);
+        }
+    }
+
+    /// Of a part that was posted: whether its write has ended badly, or it waits to be posted again.
+    pub(super) fn is_lost(&self, at: usize, part: u8) -> bool {
+        let lost = self.lost.as_ref().map_or(0, |lost| lost.failed[at] | lost.again[at]);
+        lost >> (part % 64) & 1 == 1
+    }
+
+    /// The next part of a record that is to be posted again.
+    #[cold]
+    pub(super) fn next_again(&self, at: usize) -> Option<u8> {
+        let again = self.lost.as_ref()?.again[at];
+        (again != 0).then(|| low8(again.trailing_zeros().into()))
+    }
+
+    /// A part was posted: whether that was again.
+    #[cold]
+    pub(super) fn posted_again(&mut self, at: usize, part: u8) -> bool {
+        let Some(lost) = &mut self.lost else { return false };
+        let bit = 1 << (part % 64);
+        let again = lost.again[at] & bit != 0;
+        lost.again[at] &= !bit;
+        again
+    }
+
+    /// Whether parts wait that are neither posted nor known to be at the receiver.
+    pub(super) fn lacks_parts(&self) -> bool {
+        let lacks = |lost: &Lost| {
+            lost.fenced != 0 || lost.failed.iter().chain(&lost.again).any(|parts| *parts != 0)
+        };
+        self.lost.as_ref().is_some_and(|lost| lacks(lost))
+    }
+
+    /// Whether the write of a part has failed, and nothing says yet whether the receiver has it.
+    pub(super) fn has_lost(&self, at: usize) -> bool {
+        self.lost.as_ref().is_some_and(|lost| lost.failed[at] != 0)
+    }
+
+    pub(super) fn lacks_parts_of(&self, at: usize) -> bool {
+        self.lost.as_ref().is_some_and(|lost| lost.failed[at] | lost.again[at] != 0)
+    }
+
+    /// Gives a part whose rail is lost to another one, the one that is expected to finish it first.
+    #[cold]
+    pub(super) fn other_rail(&mut self, at: usize, part: u8, len: u64, account: &Account) -> u8 {
+        self.lost_mut();
+        let rail = account.loads.soonest(len, |_| true);
+        let words = self.rail_words();
+        let part = usize::from(part) % (words * super::parts::PARTS_PER_WORD);
+        let word = &mut self.rails[at * words + part / super::parts::PARTS_PER_WORD];
+        let shift = 4 * (part % super::parts::PARTS_PER_WORD);
+        *word = *word & !(15 << shift) | u64::from(rail) << shift;
+        rail
+    }
+
+    /// HELD: the receiver has these parts of a line.
+    #[cold]
+    pub(super) fn held(&mut self, note: &RailNote) {
+        let place = place(note.line);
+        let held = &mut self.lost_mut().held[place];
+        *held = if held.0 == note.line {
+            (note.line, held.1 | note.parts)
+        } else {
+            (note.line, note.parts)
+        };
+    }
+
+    /// LISTED: of other lines from this one on it has nothing, and nothing lands by the rail any more.
+    #[cold]
+    pub(super) fn listed(&mut self, note: &RailNote) {
+        let lost = self.lost_mut();
+        lost.fenced |= 1 << (note.rail % 16);
+        if note.line.is_after(lost.complete) {
+            lost.complete = note.line;
+        }
+        self.post_again();
+    }
+
+    /// Parts of fenced rails that the receiver lacks are posted again, once none of our writes is under way there.
+    #[cold]
+    pub(super) fn post_again(&mut self) {
+        let fenced = self.lost.as_ref().map_or(0, |lost| lost.fenced);
+        for rail in (0..16).filter(|rail| fenced >> rail & 1 == 1) {
+            if (0..RECORDS).any(|at| self.flying(at, rail) != 0) {
+                continue;
+            }
+            if let Some(lost) = &mut self.lost {
+                lost.fenced &= !(1 << rail);
+            }
+            for at in 0..RECORDS {
+                self.sort_out(at, rail);
+            }
+        }
+    }
+
+    /// Parts of a record on a rail whose writes are under way.
+    fn flying(&self, at: usize, rail: u8) -> u64 {
+        let State::Writing(writing) = self.records[at].state else { return 0 };
+        let lost = self.lost.as_ref().map_or(0, |lost| lost.failed[at] | lost.again[at]);
+        self.on_rail(at, writing.posted, rail) & !writing.completed & !lost
+    }
+
+    /// Of the first parts of a record those on a rail.
+    fn on_rail(&self, at: usize, parts: u8, rail: u8) -> u64 {
+        let on = (0..parts).filter(|part| self.rail(at, *part) == rail);
+        on.fold(0, |set, part| set | 1 << part)
+    }
+
+    /// A rail is fenced: each part of this message that it carried is at the receiver, or is posted again.
+    fn sort_out(&mut self, at: usize, rail: u8) {
+        let record = self.records[at];
+        let Some(writing) = self.written_so_far(&record) else { return };
+        let on_rail = self.on_rail(at, writing.posted, rail);
+        let Some(lost) = &mut self.lost else { return };
+        let arrived = match writing.path {
+            Path::Immediate { .. } => lost.has(record.line),
+            // A plain write that has completed was delivered.
+            Path::Fin => writing.completed,
+        };
+        let missing = on_rail & !arrived;
+        lost.failed[at] &= !on_rail;
+        lost.again[at] |= missing;
+        let completed = writing.completed & !missing | on_rail & arrived;
+        let writing = Writing { completed, ..writing };
+        if missing != 0 {
+            if self.may_post() {
+                self.posting |= bit_of(MessageId(low8(at as u64)));
+            }
+        } else if writing.is_complete() {
+            return self.round_ended(at, writing);
+        } else if matches!(record.state, State::Landed { .. }) {
+            return;
+        }
+        self.records[at].state = State::Writing(writing);
+    }
+
+    /// The parts of a message that may be missing: all that were written, while nothing says that it is done.
+    fn written_so_far(&self, record: &Record) -> Option<Writing> {
+        match record.state {
+            State::Writing(writing) => Some(writing),
+            State::Landed { fin: false } if !self.is_done(record) => {
+                let split = self.terms.cutting.split(record.len);
+                let whole = self.adverts.get(record.line).len == record.len;
+                let mut writing = Writing::new(split, Path::Immediate { whole });
+                writing.posted = writing.parts;
+                writing.completed = u64::MAX >> (MAX_PARTS - u32::from(writing.parts));
+                Some(writing)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A place for the rail of each of 64 parts: parts that shared one may have to part.
+fn widen(rails: &mut Box<[u64]>) {
+    let (few, all) = (rails.len() / RECORDS, MAX_PARTS as usize / super::parts::PARTS_PER_WORD);
+    if few == 0 || few == all {
+        return;
+    }
+    let old = std::mem::take(rails);
+    *rails = old.chunks(few).flat_map(|words| (0..all).map(|at| words[at % few])).collect();
+}
