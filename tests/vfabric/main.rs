@@ -18,6 +18,7 @@ mod link;
 mod lost;
 mod mixed;
 mod probing;
+mod rails;
 mod sharing;
 mod silence;
 mod stalls;

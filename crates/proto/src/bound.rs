@@ -30,6 +30,8 @@ pub const QUERY_AFTER: Duration = Duration::from_millis(20);
 pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Answers that leave a completed packet unconsumed before it is taken for lost.
 pub const ANSWERS_UNTIL_LOST: u8 = 2;
+/// Letters without effect on one control rail before the next one is tried.
+pub const LETTERS_PER_RAIL: u32 = 2;
 /// More time than this between two polls of an endpoint is no time that a peer was silent.
 pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
 

@@ -156,6 +156,8 @@ pub struct Channel {
     lost: u8,
     /// A new inbox must be lent.
     wants_inbox: bool,
+    /// It must lie on another rail than the present one, if one lives: a packet was lost there.
+    wants_another_rail: bool,
     /// Inboxes per rail that are read no more and that a late write may still reach.
     quarantined: [u8; CONTROL_RAILS_MAX],
     left: Vec<Left>,
@@ -182,6 +184,7 @@ impl Channel {
             peer_key: 0,
             lost: 0,
             wants_inbox: true,
+            wants_another_rail: false,
             quarantined: [0; CONTROL_RAILS_MAX],
             left: Vec::with_capacity(SHADOWS_MAX),
             confirmed: letters::Confirmed::default(),
@@ -372,6 +375,7 @@ impl Channel {
         self.shadow.tell(header.number);
         self.acknowledgement.consumed(header.number, header.span(), now);
         self.recovery.heard(patience);
+        self.recovery.progressed();
         if let Some(posted_at) = self.acknowledged(header.acknowledged, patience, left) {
             self.round_trip.sample(now.since(posted_at));
         }
@@ -409,6 +413,7 @@ impl Channel {
             Ok(news) => {
                 if news.is_some() {
                     self.recovery.heard(patience);
+                    self.recovery.progressed();
                     self.recovery.acknowledged();
                 }
                 news

@@ -31,7 +31,7 @@ impl Channel {
                 self.rail_lost(rail);
             }
         }
-        self.living_rail()
+        self.living_rail_past(self.wants_another_rail.into())
     }
 
     /// Lends this memory. Answers the inbox that is read no more, and its rail.
@@ -56,7 +56,7 @@ impl Channel {
             consumed,
             self.shadow.acknowledged(),
         ));
-        self.wants_inbox = false;
+        (self.wants_inbox, self.wants_another_rail) = (false, false);
         self.recovery.lent();
         let before = before?;
         self.recovery.switched();
@@ -164,12 +164,22 @@ impl Channel {
 
     /// The rail of letters and of new inboxes: the present inbox's, if it lives.
     pub(super) fn living_rail(&self) -> Option<u8> {
+        self.living_rail_past(0)
+    }
+
+    /// A living rail so many behind that one, round and round.
+    pub(super) fn living_rail_past(&self, passed: u32) -> Option<u8> {
         let first = match &self.inbox {
             Some(inbox) => inbox.lease().rail,
             None => self.parameters.rail,
         };
         let rails = self.parameters.rails;
-        (0..rails).map(|step| (first + step) % rails).find(|rail| !self.is_lost(*rail))
+        let living = || {
+            let all = (0..rails).map(|step| (first + step) % rails);
+            all.filter(|rail| !self.is_lost(*rail))
+        };
+        let count = living().count();
+        living().nth(passed as usize % count.max(1))
     }
 
     /// The last packet that was consumed, in whichever inbox.

@@ -126,7 +126,7 @@ impl Channel {
                 about: self.asking.answer_owed(),
             }),
         };
-        let rail = self.living_rail()?;
+        let rail = self.living_rail_past(self.recovery.rails_passed())?;
         let letter = Letter { key: self.peer_key, lost: self.lost, body };
         Some(Due { rail, letter, what })
     }
@@ -241,6 +241,7 @@ impl Channel {
             self.recovery.say_hello_again();
         } else if query.lost && behind {
             self.wants_inbox = true;
+            self.wants_another_rail = true;
         }
         self.recovery.owe_status(query.completed);
     }

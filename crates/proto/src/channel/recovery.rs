@@ -11,7 +11,8 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX,
+    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTERS_PER_RAIL, POLL_GAP_MAX, QUERY_AFTER,
+    QUERY_AFTER_MAX,
 };
 use super::super::ids::{Moment, PacketNumber};
 
@@ -53,6 +54,8 @@ pub struct Recovery {
     resent: u32,
     /// Answers in a row that left a completed packet unconsumed.
     answers: u8,
+    /// Letters that were said since a packet or an acknowledgement has come.
+    letters: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +85,20 @@ impl Recovery {
             switches: 0,
             resent: 0,
             answers: 0,
+            letters: 0,
         }
+    }
+
+    /// Something came by the way that packets take: it is open.
+    #[inline]
+    pub fn progressed(&mut self) {
+        self.letters = 0;
+    }
+
+    /// How many rails to pass over for the next letter: after two without effect the next rail is tried, for one may be lost
+    /// without an error.
+    pub fn rails_passed(&self) -> u32 {
+        self.letters / LETTERS_PER_RAIL
     }
 
     /// News of the peer: an acknowledgement, a packet, a letter.
@@ -96,6 +112,7 @@ impl Recovery {
     pub fn content(&mut self, now: Moment) {
         (self.heard, self.asked) = (now, now);
         self.ask_after = self.first_wait();
+        self.letters = 0;
     }
 
     /// How long nothing was heard while something was waited for.
@@ -198,6 +215,7 @@ impl Recovery {
 
     /// It was posted.
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
+        self.letters = self.letters.saturating_add(1);
         match letter {
             DueLetter::Hello => {
                 self.echo_owed = false;

@@ -143,7 +143,9 @@ fn numbers_beyond_their_bounds_are_no_frames() {
     for status in 3..16 {
         let words = [u64::from(FIN) | status << FLAGS_SHIFT, 0, 0];
         assert_eq!(Frame::decode(&words), Err(Malformed::Value));
-        let words = [u64::from(RAIL) | status << FLAGS_SHIFT, 0];
+    }
+    for state in 4..16 {
+        let words = [u64::from(RAIL) | state << FLAGS_SHIFT, 0];
         assert_eq!(Frame::decode(&words), Err(Malformed::Value));
     }
     for why in [0, 6, u64::from(u32::MAX)] {

@@ -1,0 +1,246 @@
+//! Data rails that are lost: the rest carry what they did. Nothing is lost, doubled or late, at whichever operation it happens.
+
+use std::time::{Duration, Instant};
+
+use crate::link::Link;
+use crate::support::calls::{Failure, Object};
+use crate::support::stage::{Part, play_each};
+use crate::support::virtual_fabric::set;
+use crate::together::close_together;
+use crate::world::{End, World, provider};
+
+const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
+const BOUND: Duration = Duration::from_secs(300);
+/// What a message may take in which a rail is lost, and what a loaded machine adds.
+const WAIT: Duration = Duration::from_secs(30);
+/// Lengths of the messages of one run: in several parts, in one, inline, empty.
+const LENGTHS: [usize; 6] = [6000, 16, 6001, 0, 5000, 300];
+/// Longer than an acknowledgement waits for a packet.
+const SETTLED: Duration = Duration::from_millis(8);
+
+fn open(world: World) -> Link {
+    let link = Link::open(world, world.nets.map(End::open));
+    (0..2).for_each(|_| link.warm());
+    let start = Instant::now();
+    while start.elapsed() < SETTLED {
+        link.ends.iter().for_each(End::turn);
+    }
+    link
+}
+
+fn world(part: &Part, profile: &str, rails: usize) -> World {
+    world_with(part, profile, rails, "")
+}
+
+/// With more settings of the fabric.
+fn world_with(part: &Part, profile: &str, rails: usize, more: &str) -> World {
+    set("IRONRAIL_STRIPE_MIN", "128");
+    set("IRONRAIL_INLINE_MAX_SIZE", "64");
+    set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+    let world = World::open_and_say(part, profile, [rails, rails], "error");
+    world.fabric.configure(&format!("profile={profile} nics=16 {more}"));
+    world
+}
+
+/// Calls both ends until `test` answers.
+#[track_caller]
+fn within<T>(link: &Link, what: &str, mut test: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        link.ends.iter().for_each(End::turn);
+        if let Some(answer) = test() {
+            return answer;
+        }
+        assert!(start.elapsed() < WAIT, "{what}: not within {WAIT:?}");
+    }
+}
+
+/// One message from one place to another; its end, or the first error.
+fn message(link: &Link, at: usize, len: usize) -> Result<usize, Failure> {
+    let net = link.net;
+    let post = |what: &str, call: &dyn Fn() -> Result<Option<Object>, Failure>| {
+        within(link, what, || call().transpose())
+    };
+    let (into, out) = (link.into.address() + at, link.out.address() + at);
+    let received = post("irecv", &|| net.irecv(link.receive, into, len, 0, link.to))?;
+    let sent = post("isend", &|| net.isend(link.send, out, len, 0, link.from))?;
+    within(link, "the send", || net.test(sent).transpose())?;
+    within(link, "the receive", || net.test(received).transpose())
+}
+
+/// All messages, each checked.
+#[track_caller]
+fn messages(link: &Link, case: &str) {
+    for (at, len) in LENGTHS.into_iter().enumerate() {
+        // Somewhere else each time, so that what stood there is not what comes.
+        let at = 128 * at;
+        link.into.write(at, &vec![0xee; len]);
+        let size = message(link, at, len).unwrap_or_else(|failure| {
+            panic!("{case}: a message of {len} bytes: {failure:?}");
+        });
+        assert_eq!(size, len, "{case}");
+        assert!(link.has(at, at, len), "{case}: a message of {len} bytes is not what was sent");
+    }
+}
+
+fn close(link: &Link) {
+    link.close_comms();
+    link.turn();
+    close_together(link.ends);
+    assert_eq!(link.fabric.violations(), Vec::<String>::new());
+}
+
+/// Where faults are put: at every operation where IRONRAIL_TEST_EVERY_POSITION is set, as `scripts/matrix positions` does; else at
+/// some of them.
+fn positions(all: u64) -> impl Iterator<Item = u64> {
+    let every = std::env::var_os("IRONRAIL_TEST_EVERY_POSITION").is_some();
+    (1..=all).step_by(if every { 1 } else { 9 })
+}
+
+/// How many operations the messages take where nothing fails.
+fn operations(world: World) -> u64 {
+    let link = open(world);
+    let before = link.fabric.number("counter.operations");
+    messages(&link, "nothing fails");
+    let taken = link.fabric.number("counter.operations") - before;
+    close(&link);
+    taken
+}
+
+#[test]
+fn an_operation_that_fails_costs_no_message_whichever_it_is() {
+    for (fault, rails) in [("fail", "2"), ("fail", "4"), ("fail_late", "2")] {
+        let settings = [provider(), ("TEST_FAULT", fault), ("TEST_RAILS", rails)];
+        play_each(&PROFILES, &settings, BOUND, |part, profile| {
+            let said = |name: &str| std::env::var(name).expect("the play sets it");
+            let (fault, rails) = (said("IRONRAIL_TEST_FAULT"), said("IRONRAIL_TEST_RAILS"));
+            let world = world(part, profile, rails.parse().expect("a number"));
+            let (mut fired, all) = (0, operations(world));
+            for position in positions(all) {
+                let link = open(world);
+                let before = link.fabric.number(&format!("counter.faults.{fault}"));
+                let operation = link.fabric.number("counter.operations") + position;
+                link.fabric.fault(&format!("{fault}={operation}"));
+                let case = format!("{profile}, {rails} rails, {fault} at {position} of {all}");
+                messages(&link, &case);
+                // What came before and after it is right, too.
+                messages(&link, &case);
+                fired += link.fabric.number(&format!("counter.faults.{fault}")) - before;
+                close(&link);
+            }
+            assert_eq!(fired, positions(all).count() as u64, "{profile}, {fault}");
+        });
+    }
+}
+
+/// The fabric says that a part has left, and it never arrives: counts that stay unequal tell.
+#[test]
+fn a_part_that_is_lost_in_silence_comes_by_another_rail() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        // Where immediates are refused, a plain write says by its completion that it was delivered.
+        let world =
+            world_with(part, profile, 2, if profile == "cxi" { "immediates=1" } else { "" });
+        let (mut vanished, all) = (0, operations(world));
+        for position in positions(all) {
+            let link = open(world);
+            let before = link.fabric.number("counter.faults.vanish");
+            let operation = link.fabric.number("counter.operations") + position;
+            link.fabric.fault(&format!("vanish={operation}"));
+            let case = format!("{profile}, vanished at {position} of {all}");
+            messages(&link, &case);
+            vanished += link.fabric.number("counter.faults.vanish") - before;
+            close(&link);
+        }
+        assert_eq!(vanished, positions(all).count() as u64, "{profile}");
+    });
+}
+
+/// A NIC dies under both ends, with its control rail: the others carry on.
+#[test]
+fn a_nic_that_dies_costs_no_message_whenever_it_does() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        let world = world(part, profile, 3);
+        let all = operations(world);
+        let mut killed = 0;
+        for position in positions(all) {
+            for nic in [0, 2] {
+                let link = open(world);
+                let post = link.fabric.number("counter.posts") + position;
+                link.fabric.fault(&format!("kill={nic}@{post}"));
+                let case = format!("{profile}, NIC {nic} dies at {position} of {all}");
+                messages(&link, &case);
+                messages(&link, &case);
+                killed += 1;
+                close(&link);
+                link.fabric.change(nic, "revive");
+            }
+        }
+        assert!(killed >= 4, "{profile}");
+    });
+}
+
+/// Both ends are told, within the bound, and with the first cause.
+#[test]
+fn the_loss_of_all_rails_is_an_error_on_both_ends() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
+        let world = world(part, profile, 2);
+        let link = open(world);
+        messages(&link, profile);
+        (0..2).for_each(|nic| link.fabric.change(nic, "kill"));
+        let (net, into, out) = (link.net, link.into.address(), link.out.address());
+        let mut ends = [None, None];
+        let mut requests = [None, None];
+        within(&link, "an error on both ends", || {
+            for end in 0..2 {
+                if ends[end].is_some() {
+                    continue;
+                }
+                let answer = match (requests[end], end) {
+                    (Some(request), _) => net.test(request).map(|done| {
+                        assert_eq!(done, None, "{profile}: nothing arrives");
+                    }),
+                    (None, 0) => net.irecv(link.receive, into, 6000, 0, link.to).map(|request| {
+                        requests[end] = request;
+                    }),
+                    (None, _) => net.isend(link.send, out, 6000, 0, link.from).map(|request| {
+                        requests[end] = request;
+                    }),
+                };
+                ends[end] = answer.err();
+            }
+            ends.iter().all(Option::is_some).then_some(())
+        });
+        for (failure, word) in ends.iter().zip(["receiving from", "sending to"]) {
+            let failure = failure.as_ref().expect("both have failed");
+            assert!(failure.said[0].contains(word), "{profile}: {failure:?}");
+        }
+        link.close_comms();
+        link.turn();
+        close_together(link.ends);
+    });
+}
+
+#[test]
+fn the_first_failure_is_an_error_where_failover_is_off() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_FAILOVER", "0");
+        set("IRONRAIL_PEER_TIMEOUT_MS", "1000");
+        let link = open(world(part, profile, 2));
+        let net = link.net;
+        let (into, out) = (link.into.address(), link.out.address());
+        let received = within(&link, "irecv", || {
+            net.irecv(link.receive, into, 6000, 0, link.to).expect("irecv")
+        });
+        link.turn();
+        link.fabric.fault_next("fail");
+        let sent = within(&link, "isend", || {
+            net.isend(link.send, out, 6000, 0, link.from).expect("isend")
+        });
+        let failure = within(&link, "an error", || net.test(sent).err());
+        assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
+        let failure = within(&link, "an error", || net.test(received).err());
+        assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
+        close(&link);
+    });
+}
