@@ -509,8 +509,12 @@ pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u
 fn advance(wire: &mut Wire<Flows>, index: usize) {
     let (now, coin, pick) = (wire.now, wire.random.percent(50), wire.random.next() as usize);
     let flight = &wire.data.flights[index];
-    let may_land = !matches!(flight.fate, Fate::Lost | Fate::Hangs)
-        && !(flight.fate == Fate::Fails && flight.completed)
+    let comes = match flight.fate {
+        Fate::Lands | Fate::FailsLate => true,
+        Fate::Fails => !flight.completed,
+        Fate::Lost | Fate::Hangs => false,
+    };
+    let may_land = comes
         && !wire.data.is_closed(flight.to, flight.link)
         && !flight.has_landed()
         && flight.held_until <= now;
