@@ -203,6 +203,8 @@ mod tests {
             ring,
             rails: 1,
             data_rails: 1,
+            locals: [0; 16],
+            failover: false,
             rail: 0,
             key: 1,
             peer_timeout: Duration::from_secs(15),
