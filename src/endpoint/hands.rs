@@ -198,7 +198,8 @@ impl Hands {
     /// Posts a part. None: not now.
     #[inline]
     fn write(&mut self, slot: Slot, write: &PartWrite) -> Option<Result<(), Cause>> {
-        let &PartWrite { message, part, rail, line, source, target, key, len, immediate } = write;
+        let &PartWrite { message, part, rail, line, source, target, key, len, immediate, moved } =
+            write;
         let (channel, generation) = *self.seats.get(slot.index())?;
         let lane = *self.channels.get(channel.0 as usize)?.data.get(usize::from(rail))?;
         let Some(region) = named(&self.regions, &self.landing, source.region) else {
@@ -221,7 +222,11 @@ impl Hands {
         };
         match posted {
             Ok(Posted::Accepted) => {
-                self.channels[channel.0 as usize].sends.part(rail, len as u64);
+                let sends = &mut self.channels[channel.0 as usize].sends;
+                sends.part(rail, len as u64);
+                if moved {
+                    sends.on_rail(rail, Counter::Failovers);
+                }
                 Some(Ok(()))
             }
             Ok(Posted::Again | Posted::Full) => {

@@ -30,6 +30,8 @@ pub struct PartWrite {
     pub len: u64,
     /// None: a plain write that completes on delivery.
     pub immediate: Option<Immediate>,
+    /// It was to go by another rail, which is lost.
+    pub moved: bool,
 }
 
 /// Words of four bits per part that a record has, for so many rails: none for one rail. Where the largest write asks for more
@@ -92,13 +94,12 @@ impl SendFlow {
         let at = self.posting.trailing_zeros() as usize % RECORDS;
         let record = self.records[at];
         let State::Writing(writing) = record.state else { return None };
-        let part = match self.lost {
-            None => writing.posted,
-            Some(_) => self.next_again(at).unwrap_or(writing.posted),
-        };
+        let again = if self.lost.is_some() { self.next_again(at) } else { None };
+        let part = again.unwrap_or(writing.posted);
         let (offset, len) = writing.part(part, record.len);
         let (line, mut rail) = (record.line, self.rail(at, part));
-        if !account.loads.is_open(rail) {
+        let closed = !account.loads.is_open(rail);
+        if closed {
             rail = self.other_rail(at, part, len, account);
         }
         let advert = self.adverts.get(line);
@@ -122,6 +123,7 @@ impl SendFlow {
             key: self.adverts.key(line, rail),
             len,
             immediate,
+            moved: closed || again.is_some(),
         })
     }
 
