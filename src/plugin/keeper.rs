@@ -25,12 +25,14 @@ const SOON: Duration = Duration::from_millis(15);
 struct Keeper {
     endpoints: Vec<u16>,
     thread: Option<JoinHandle<()>>,
+    /// Which thread it is, counted: one that is to end does not go on for endpoints that open meanwhile.
+    generation: u64,
     /// It was woken before its time.
     is_woken: bool,
 }
 
 static KEEPER: Mutex<Keeper> =
-    Mutex::new(Keeper { endpoints: Vec::new(), thread: None, is_woken: false });
+    Mutex::new(Keeper { endpoints: Vec::new(), thread: None, generation: 0, is_woken: false });
 static BELL: Condvar = Condvar::new();
 /// When the keeper wakes next, in nanoseconds of [`clock`]; the end of time while there is none.
 static WAKES: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -40,7 +42,8 @@ pub(super) fn watch(number: u16) {
     let mut keeper = lock();
     keeper.endpoints.push(number);
     if keeper.thread.is_none() {
-        match fabric::background::spawn("ironrail-keeper", run) {
+        let generation = keeper.generation;
+        match fabric::background::spawn("ironrail-keeper", move || run(generation)) {
             Ok(thread) => keeper.thread = Some(thread),
             Err(error) => log::warn!(
                 "no thread for what is to be done while NCCL does not call ({error}): peers may take an idle rank for dead"
@@ -51,18 +54,26 @@ pub(super) fn watch(number: u16) {
 
 /// An endpoint closes. The last one takes the keeper along.
 pub(super) fn forget(number: u16) {
-    let thread = {
-        let mut keeper = lock();
-        if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
-            keeper.endpoints.swap_remove(at);
-        }
-        if keeper.endpoints.is_empty() { keeper.thread.take() } else { None }
-    };
-    if let Some(thread) = thread {
-        BELL.notify_all();
+    if let Some(thread) = leave(number) {
         // It has caught what panicked.
         let _ended = thread.join();
     }
+}
+
+/// An endpoint is kept no more. The keeper, if it is to end: without the lock, its end can be waited for.
+fn leave(number: u16) -> Option<JoinHandle<()>> {
+    let mut keeper = lock();
+    if let Some(at) = keeper.endpoints.iter().position(|kept| *kept == number) {
+        keeper.endpoints.swap_remove(at);
+    }
+    if !keeper.endpoints.is_empty() {
+        return None;
+    }
+    keeper.generation += 1;
+    let thread = keeper.thread.take();
+    drop(keeper);
+    BELL.notify_all();
+    thread
 }
 
 /// An endpoint owes something, and its caller may not come back: the keeper looks after it soon.
@@ -80,11 +91,11 @@ fn ring() {
     BELL.notify_all();
 }
 
-fn run() {
+fn run(generation: u64) {
     // Kept from one time to the next: this runs between NCCL's calls, which allocate nothing.
     let mut endpoints = Vec::new();
     let mut keeper = lock();
-    while !keeper.endpoints.is_empty() {
+    while keeper.generation == generation {
         endpoints.clone_from(&keeper.endpoints);
         keeper.is_woken = false;
         drop(keeper);
@@ -93,12 +104,15 @@ fn run() {
         let wait = wait.clamp(SHORTEST, LONGEST);
         keeper = lock();
         WAKES.store(clock().saturating_add(nanos(wait)), Ordering::Relaxed);
-        if !keeper.is_woken && !keeper.endpoints.is_empty() {
+        if !keeper.is_woken && keeper.generation == generation {
             let waited = BELL.wait_timeout(keeper, wait);
             keeper = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-    WAKES.store(u64::MAX, Ordering::Relaxed);
+    // Another one may keep endpoints that have opened since.
+    if keeper.thread.is_none() {
+        WAKES.store(u64::MAX, Ordering::Relaxed);
+    }
 }
 
 /// Polls an endpoint, if that is due; how long until it will be.
@@ -125,4 +139,30 @@ fn clock() -> u64 {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// Far more than a thread takes that was told to end.
+    const BOUND: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_keeper_ends_though_another_endpoint_opens_before_it_does() {
+        watch(1);
+        let first = leave(1).expect("it was the last one");
+        watch(2);
+        let (said, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let _ended = first.join();
+            let _heard = said.send(());
+        });
+        assert!(ended.recv_timeout(BOUND).is_ok(), "it keeps what another one keeps");
+        assert!(lock().thread.is_some(), "the second endpoint has a keeper of its own");
+        forget(2);
+    }
 }

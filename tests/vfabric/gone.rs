@@ -206,6 +206,7 @@ fn what_a_failed_connection_waits_to_post_goes_with_it() {
 #[test]
 fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
     play_each(&["efa 2", "adversary 2"], &[provider()], BOUND, |part, case| {
+        set("IRONRAIL_FAILOVER", "0");
         let trio = Trio::open(part, case);
         let (fabric, failing) = (trio.world.fabric, &trio.gone);
         for at in [2000, 0] {

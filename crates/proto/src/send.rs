@@ -90,8 +90,8 @@ pub struct SendFlow {
     refused_for: Want,
     cut: Option<Cut>,
     ending: Ending,
-    /// The answer to a WITHDRAW, until it leaves.
-    answer: Option<Lines>,
+    /// The answer to a WITHDRAW, until it leaves: once in the life of a few connections.
+    answer: Option<Box<Lines>>,
     /// Parts with immediates that were posted, per rail.
     parts: Counts,
     in_flight: u32,

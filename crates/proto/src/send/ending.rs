@@ -39,7 +39,8 @@ impl SendFlow {
         match self.ending {
             Ending::Open if self.answer.is_none() => {
                 self.stick(Fault::Withdrawn);
-                self.answer = Some(Lines { set: self.begun(lines), to: self.terms.peer, ..*lines });
+                let answer = Lines { set: self.begun(lines), to: self.terms.peer, ..*lines };
+                self.answer = Some(Box::new(answer));
                 Ok(())
             }
             // CLOSE says more than the answer would.
@@ -140,8 +141,8 @@ impl SendFlow {
     }
 
     pub(super) fn end_frame(&self) -> Option<Frame> {
-        if let Some(answer) = self.answer {
-            return Some(Frame::Withdrawn(answer));
+        if let Some(answer) = &self.answer {
+            return Some(Frame::Withdrawn(**answer));
         }
         match self.ending {
             Ending::Closing { .. } if self.in_flight == 0 => {
