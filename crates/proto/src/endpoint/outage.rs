@@ -175,6 +175,14 @@ impl Peer {
             && self.outages.iter().any(|outage| !outage.is_settled() || flies(outage))
     }
 
+    /// No part is posted on a lost rail any more, and its counts say nothing.
+    fn leave_rail(&mut self, outage: Outage) {
+        self.account.loads.close(outage.rail);
+        self.channel.ignore_counts_of(outage.rail);
+        self.outages.push(outage);
+        self.stirred = true;
+    }
+
     fn outage(&mut self, rail: u8) -> Option<&mut Outage> {
         self.outages.iter_mut().find(|outage| outage.rail == rail)
     }
@@ -223,10 +231,7 @@ impl<C: Connection> Endpoint<C> {
         if rail >= peer.account.loads.rails() || !peer.account.survives(rail) {
             return peer.channel.fail(cause);
         }
-        peer.account.loads.close(rail);
-        peer.channel.ignore_counts_of(rail);
-        peer.outages.push(Outage::new(rail, now.1));
-        peer.stirred = true;
+        peer.leave_rail(Outage::new(rail, now.1));
         self.troubled = true;
         perform.rail_lost(peer.id, rail, cause);
     }
@@ -238,9 +243,7 @@ impl<C: Connection> Endpoint<C> {
             let closed = matches!(self.locals.get(local), Some(Local::Closing | Local::Closed));
             let peer = &mut self.peers[index];
             if closed && peer.account.survives(rail) {
-                peer.account.loads.close(rail);
-                peer.channel.ignore_counts_of(rail);
-                peer.outages.push(Outage { fenced: true, ..Outage::new(rail, now) });
+                peer.leave_rail(Outage { fenced: true, ..Outage::new(rail, now) });
                 self.troubled = true;
             }
         }
@@ -398,22 +401,15 @@ impl<C: Connection> Endpoint<C> {
         if self.locals.len() <= local {
             self.locals.resize(local + 1, Local::Open);
         }
-        match self.locals[local] {
-            Local::Open => {}
-            Local::Stuck => {
-                let rail = self.peers[index].outages[at].rail;
-                return self.peers[index].channel.fail(Cause::DataLost { rail });
-            }
-            Local::Draining { .. } | Local::Closing | Local::Closed => return,
+        if matches!(self.locals[local], Local::Draining { .. } | Local::Closing | Local::Closed) {
+            return;
         }
         let others: Vec<(usize, u8)> =
             self.users_of(local).filter(|(other, _)| *other != index).collect();
-        let left = |(other, rail): &(usize, u8)| {
-            let peer = &self.peers[*other];
-            peer.account.survives(*rail)
-        };
-        if !others.iter().all(left) {
-            // It is the only rail of another channel: that one goes on.
+        let all_survive =
+            others.iter().all(|(other, rail)| self.peers[*other].account.survives(*rail));
+        // Where it is the only rail of another channel, that one goes on.
+        if matches!(self.locals[local], Local::Stuck) || !all_survive {
             let rail = self.peers[index].outages[at].rail;
             self.locals[local] = Local::Stuck;
             return self.peers[index].channel.fail(Cause::DataLost { rail });

@@ -42,6 +42,18 @@ impl Lost {
         })
     }
 
+    /// Parts of a record that were posted and are neither under way nor known to be at the receiver.
+    fn parts_of(&self, at: usize) -> u64 {
+        self.failed[at] | self.again[at]
+    }
+
+    /// The receiver has completed all lines before this one.
+    fn complete_to(&mut self, line: Line) {
+        if line.is_after(self.complete) {
+            self.complete = line;
+        }
+    }
+
     /// The parts of a line that the receiver has.
     fn has(&self, line: Line) -> u64 {
         let (held, parts) = self.held[place(line)];
@@ -66,9 +78,7 @@ impl SendFlow {
 
     /// A part's write has failed, and its rail with it: the part waits for what the receiver says.
     #[cold]
-    pub(super) fn part_lost(&mut self, message: MessageId, part: u8, account: &mut Account) {
-        let at = message.index() % RECORDS;
-        account.rails.failed(self.rail(at, part));
+    pub(super) fn part_lost(&mut self, at: usize, part: u8) {
         self.lost_mut().failed[at] |= 1 << (part % 64);
         self.settle_complete(at);
         self.post_again();
@@ -77,10 +87,7 @@ impl SendFlow {
     /// The receiver has completed all lines before this one: what was lost of them is there.
     #[cold]
     pub(super) fn all_before(&mut self, line: Line) {
-        let lost = self.lost_mut();
-        if line.is_after(lost.complete) {
-            lost.complete = line;
-        }
+        self.lost_mut().complete_to(line);
         (0..RECORDS).for_each(|at| self.settle_complete(at));
     }
 
@@ -88,7 +95,7 @@ impl SendFlow {
     fn settle_complete(&mut self, at: usize) {
         let Record { line, state, .. } = self.records[at];
         let (Some(lost), State::Writing(writing)) = (&mut self.lost, state) else { return };
-        let parts = lost.failed[at] | lost.again[at];
+        let parts = lost.parts_of(at);
         if parts == 0 || !lost.complete.is_after(line) {
             return;
         }
@@ -105,8 +112,11 @@ impl SendFlow {
 
     /// Of a part that was posted: whether its write has ended badly, or it waits to be posted again.
     pub(super) fn is_lost(&self, at: usize, part: u8) -> bool {
-        let lost = self.lost.as_ref().map_or(0, |lost| lost.failed[at] | lost.again[at]);
-        lost >> (part % 64) & 1 == 1
+        self.lost_parts(at) >> (part % 64) & 1 == 1
+    }
+
+    fn lost_parts(&self, at: usize) -> u64 {
+        self.lost.as_ref().map_or(0, |lost| lost.parts_of(at))
     }
 
     /// The next part of a record that is to be posted again.
@@ -128,9 +138,7 @@ impl SendFlow {
 
     /// Whether parts wait that are neither posted nor known to be at the receiver.
     pub(super) fn lacks_parts(&self) -> bool {
-        let lacks = |lost: &Lost| {
-            lost.fenced != 0 || lost.failed.iter().chain(&lost.again).any(|parts| *parts != 0)
-        };
+        let lacks = |lost: &Lost| lost.fenced != 0 || (0..RECORDS).any(|at| lost.parts_of(at) != 0);
         self.lost.as_ref().is_some_and(|lost| lacks(lost))
     }
 
@@ -140,7 +148,7 @@ impl SendFlow {
     }
 
     pub(super) fn lacks_parts_of(&self, at: usize) -> bool {
-        self.lost.as_ref().is_some_and(|lost| lost.failed[at] | lost.again[at] != 0)
+        self.lost_parts(at) != 0
     }
 
     /// Gives a part whose rail is lost to another one, the one that is expected to finish it first.
@@ -173,9 +181,7 @@ impl SendFlow {
     pub(super) fn listed(&mut self, note: &RailNote) {
         let lost = self.lost_mut();
         lost.fenced |= 1 << (note.rail % 16);
-        if note.line.is_after(lost.complete) {
-            lost.complete = note.line;
-        }
+        lost.complete_to(note.line);
         self.post_again();
     }
 
@@ -199,8 +205,7 @@ impl SendFlow {
     /// Parts of a record on a rail whose writes are under way.
     fn flying(&self, at: usize, rail: u8) -> u64 {
         let State::Writing(writing) = self.records[at].state else { return 0 };
-        let lost = self.lost.as_ref().map_or(0, |lost| lost.failed[at] | lost.again[at]);
-        self.on_rail(at, writing.posted, rail) & !writing.completed & !lost
+        self.on_rail(at, writing.posted, rail) & !writing.completed & !self.lost_parts(at)
     }
 
     /// Of the first parts of a record those on a rail.

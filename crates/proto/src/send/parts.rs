@@ -190,10 +190,11 @@ impl SendFlow {
         if self.part_ended(at, part, false, account).is_none() {
             return;
         }
-        if account.survives(self.rail(at, part)) {
-            return self.part_lost(message, part, account);
+        let rail = self.rail(at, part);
+        account.rails.failed(rail);
+        if account.survives(rail) {
+            return self.part_lost(at, part);
         }
-        account.rails.failed(self.rail(at, part));
         if let State::Writing(writing) = &mut self.records[at].state {
             writing.completed |= 1 << (part % 64);
             writing.failed = true;
