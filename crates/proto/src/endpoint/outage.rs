@@ -95,13 +95,14 @@ impl Hanging {
         Self { look_at: Moment::default(), rails: 0, ended }
     }
 
-    /// Looks at the rails: whether nothing ends on one of them for so long, and as long as its writes may take.
+    /// Looks at the rails: whether nothing ends on one of them for so long, and as long as its writes may take. The time in which
+    /// the peer is stopped does not count: it cannot take what it is sent.
     #[cold]
-    fn look(&mut self, account: &Account, now: Moment, bound: Duration) {
+    fn look(&mut self, account: &Account, stopped: bool, now: Moment, bound: Duration) {
         self.look_at = now.plus(RAIL_LOOK);
         for (rail, (ended, since)) in (0..).zip(&mut self.ended) {
             let count = account.rails.ended_on(rail);
-            if account.rails.flying_on(rail) == 0 || count != *ended {
+            if stopped || account.rails.flying_on(rail) == 0 || count != *ended {
                 (*ended, *since) = (count, now);
                 continue;
             }
@@ -144,11 +145,8 @@ impl Peer {
     #[inline]
     pub(super) fn has_troubled_rails(&mut self, now: Moment) -> bool {
         if now >= self.hanging.look_at {
-            // A peer that is stopped cannot take what it is sent, and is not lost for that.
             let stopped = self.channel.silence(now) >= QUERY_AFTER_MAX;
-            if !stopped {
-                self.hanging.look(&self.account, now, self.channel.peer_timeout() / 2);
-            }
+            self.hanging.look(&self.account, stopped, now, self.channel.peer_timeout() / 2);
         }
         self.account.rails.has_news() || self.hanging.rails != 0
     }
@@ -490,4 +488,30 @@ const SLOWEST: u64 = 1;
 
 fn rails_of(set: u16) -> impl Iterator<Item = u8> {
     (0..16).filter(move |rail| set >> rail & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_hangs_when_nothing_ends_there_while_the_peer_runs() {
+        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
+        let bound = Duration::from_secs(5);
+        let mut account = Account::new(2);
+        account.rails.posted(1, true);
+        let mut hanging = Hanging::new(2);
+        hanging.look(&account, true, at(60), bound);
+        hanging.look(&account, false, at(64), bound);
+        assert_eq!(hanging.rails, 0, "while it was stopped nothing could end");
+        hanging.look(&account, false, at(65), bound);
+        assert_eq!(hanging.rails, 0b10);
+        let mut hanging = Hanging::new(2);
+        hanging.look(&account, true, at(60), bound);
+        assert!(account.rails.ended(1, true, true));
+        account.rails.posted(1, true);
+        hanging.look(&account, false, at(64), bound);
+        hanging.look(&account, false, at(66), bound);
+        assert_eq!(hanging.rails, 0, "one has ended meanwhile");
+    }
 }
