@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::object::Object;
 use super::table::table;
 use super::{answer_size, number};
-use crate::engine::{Ask, Kind, Local, Remote, engine};
+use crate::engine::{Ask, Kind, Local, Remote, Tags, engine};
 
 table! {
     pub(super) fn calls() -> sys::fi_ops_msg {
@@ -55,26 +55,27 @@ pub(super) unsafe fn piece(
     Some(local(piece.iov_base, piece.iov_len, descriptor))
 }
 
-/// A send's part of what a post needs.
-struct Sending {
-    local: Local,
-    peer: u64,
-    immediate: Option<u64>,
-    flags: u64,
-    context: *mut c_void,
-    silent: bool,
+/// A send's part of what a post needs. With a tag it is one of fi_tagged(3).
+pub(super) struct Sending {
+    pub(super) local: Local,
+    pub(super) peer: u64,
+    pub(super) immediate: Option<u64>,
+    pub(super) tag: Option<u64>,
+    pub(super) flags: u64,
+    pub(super) context: *mut c_void,
+    pub(super) silent: bool,
 }
 
 /// # Safety
 ///
 /// `endpoint` must be one of ours.
-unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
+pub(super) unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
     // SAFETY: the caller's.
     let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let _turns = endpoint.enter("a send");
-    let Sending { local, peer, immediate, flags, context, silent } = sending;
+    let Sending { local, peer, immediate, tag, flags, context, silent } = sending;
+    let _turns = endpoint.enter(if tag.is_some() { "a tagged send" } else { "a send" });
     answer_size(engine().post(Ask {
         endpoint: endpoint.id,
         kind: Kind::Send,
@@ -82,7 +83,7 @@ unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
         peer,
         remote: Remote::default(),
         immediate,
-        tag: None,
+        tag,
         flags,
         context: number(context),
         silent,
@@ -92,13 +93,18 @@ unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
 /// # Safety
 ///
 /// `endpoint` must be one of ours.
-unsafe fn post_receive(endpoint: *mut sys::fid_ep, local: Local, context: *mut c_void) -> isize {
+pub(super) unsafe fn post_receive(
+    endpoint: *mut sys::fid_ep,
+    local: Local,
+    tags: Option<Tags>,
+    context: *mut c_void,
+) -> isize {
     // SAFETY: the caller's.
     let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let _turns = endpoint.enter("a receive");
-    answer_size(engine().post_receive(endpoint.id, local, None, number(context)))
+    let _turns = endpoint.enter(if tags.is_some() { "a tagged receive" } else { "a receive" });
+    answer_size(engine().post_receive(endpoint.id, local, tags, number(context)))
 }
 
 unsafe extern "C" fn receive(
@@ -110,7 +116,7 @@ unsafe extern "C" fn receive(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post_receive(endpoint, local(buffer, len, descriptor), context) }
+    unsafe { post_receive(endpoint, local(buffer, len, descriptor), None, context) }
 }
 
 unsafe extern "C" fn receive_vector(
@@ -124,7 +130,7 @@ unsafe extern "C" fn receive_vector(
     // SAFETY: the user gives as many as they say.
     match unsafe { piece(pieces, descriptors, count) } {
         // SAFETY: libfabric gives an endpoint of ours.
-        Some(local) => unsafe { post_receive(endpoint, local, context) },
+        Some(local) => unsafe { post_receive(endpoint, local, None, context) },
         None => -(sys::FI_EINVAL as isize),
     }
 }
@@ -139,7 +145,7 @@ unsafe extern "C" fn receive_message(
     // SAFETY: its vectors are as long as it says.
     match unsafe { piece(message.msg_iov, message.desc, message.iov_count) } {
         // SAFETY: libfabric gives an endpoint of ours.
-        Some(local) => unsafe { post_receive(endpoint, local, message.context) },
+        Some(local) => unsafe { post_receive(endpoint, local, None, message.context) },
         None => -(sys::FI_EINVAL as isize),
     }
 }
@@ -153,7 +159,8 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let local = local(buffer, len, descriptor);
-    let sending = Sending { local, peer, immediate: None, flags: 0, context, silent: false };
+    let sending =
+        Sending { local, peer, immediate: None, tag: None, flags: 0, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
@@ -170,7 +177,8 @@ unsafe extern "C" fn send_vector(
     let Some(local) = (unsafe { piece(pieces, descriptors, count) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let sending = Sending { local, peer, immediate: None, flags: 0, context, silent: false };
+    let sending =
+        Sending { local, peer, immediate: None, tag: None, flags: 0, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
@@ -190,6 +198,7 @@ unsafe extern "C" fn send_message(
         local,
         peer: message.addr,
         immediate: (flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(message.data),
+        tag: None,
         flags,
         context: message.context,
         silent: false,
@@ -208,7 +217,8 @@ unsafe extern "C" fn send_data(
     context: *mut c_void,
 ) -> isize {
     let local = local(buffer, len, descriptor);
-    let sending = Sending { local, peer, immediate: Some(data), flags: 0, context, silent: false };
+    let sending =
+        Sending { local, peer, immediate: Some(data), tag: None, flags: 0, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
@@ -221,7 +231,8 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let local = local(buffer, len, std::ptr::null_mut());
     let context = std::ptr::null_mut();
-    let sending = Sending { local, peer, immediate: None, flags: 0, context, silent: true };
+    let sending =
+        Sending { local, peer, immediate: None, tag: None, flags: 0, context, silent: true };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
@@ -235,7 +246,8 @@ unsafe extern "C" fn inject_data(
 ) -> isize {
     let local = local(buffer, len, std::ptr::null_mut());
     let context = std::ptr::null_mut();
-    let sending = Sending { local, peer, immediate: Some(data), flags: 0, context, silent: true };
+    let sending =
+        Sending { local, peer, immediate: Some(data), tag: None, flags: 0, context, silent: true };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }

@@ -4,11 +4,9 @@ use std::ffi::c_void;
 
 use libfabric_sys as sys;
 
-use super::messages::{local, piece};
-use super::object::Object;
+use super::messages::{Sending, local, piece, post, post_receive};
 use super::table::table;
-use super::{answer_size, number};
-use crate::engine::{Ask, Kind, Local, Remote, Tags, engine};
+use crate::engine::Tags;
 
 table! {
     pub(super) fn calls() -> sys::fi_ops_tagged {
@@ -18,57 +16,6 @@ table! {
         sendmsg: send_message,
         inject: inject,
     }
-}
-
-/// A send's part of what a post needs.
-struct Sending {
-    local: Local,
-    peer: u64,
-    tag: u64,
-    flags: u64,
-    context: *mut c_void,
-    silent: bool,
-}
-
-/// # Safety
-///
-/// `endpoint` must be one of ours.
-unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize {
-    // SAFETY: the caller's.
-    let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
-        return -(sys::FI_EINVAL as isize);
-    };
-    let _turns = endpoint.enter("a tagged send");
-    let Sending { local, peer, tag, flags, context, silent } = sending;
-    answer_size(engine().post(Ask {
-        endpoint: endpoint.id,
-        kind: Kind::Send,
-        local,
-        peer,
-        remote: Remote::default(),
-        immediate: None,
-        tag: Some(tag),
-        flags,
-        context: number(context),
-        silent,
-    }))
-}
-
-/// # Safety
-///
-/// `endpoint` must be one of ours.
-unsafe fn post_receive(
-    endpoint: *mut sys::fid_ep,
-    local: Local,
-    tags: Tags,
-    context: *mut c_void,
-) -> isize {
-    // SAFETY: the caller's.
-    let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
-        return -(sys::FI_EINVAL as isize);
-    };
-    let _turns = endpoint.enter("a tagged receive");
-    answer_size(engine().post_receive(endpoint.id, local, Some(tags), number(context)))
 }
 
 unsafe extern "C" fn receive(
@@ -83,7 +30,7 @@ unsafe extern "C" fn receive(
 ) -> isize {
     let tags = Tags { tag, ignore };
     // SAFETY: libfabric gives an endpoint of ours.
-    unsafe { post_receive(endpoint, local(buffer, len, descriptor), tags, context) }
+    unsafe { post_receive(endpoint, local(buffer, len, descriptor), Some(tags), context) }
 }
 
 /// To look at a message and to claim one (FI_PEEK and its kin) is not offered.
@@ -101,7 +48,7 @@ unsafe extern "C" fn receive_message(
     // SAFETY: its vectors are as long as it says.
     match unsafe { piece(message.msg_iov, message.desc, message.iov_count) } {
         // SAFETY: libfabric gives an endpoint of ours.
-        Some(local) => unsafe { post_receive(endpoint, local, tags, message.context) },
+        Some(local) => unsafe { post_receive(endpoint, local, Some(tags), message.context) },
         None => -(sys::FI_EINVAL as isize),
     }
 }
@@ -116,7 +63,8 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     let local = local(buffer, len, descriptor);
-    let sending = Sending { local, peer, tag, flags: 0, context, silent: false };
+    let sending =
+        Sending { local, peer, immediate: None, tag: Some(tag), flags: 0, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
@@ -133,7 +81,8 @@ unsafe extern "C" fn send_message(
         return -(sys::FI_EINVAL as isize);
     };
     let (peer, tag, context) = (message.addr, message.tag, message.context);
-    let sending = Sending { local, peer, tag, flags, context, silent: false };
+    let sending =
+        Sending { local, peer, immediate: None, tag: Some(tag), flags, context, silent: false };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
@@ -147,7 +96,8 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let local = local(buffer, len, std::ptr::null_mut());
     let context = std::ptr::null_mut();
-    let sending = Sending { local, peer, tag, flags: 0, context, silent: true };
+    let sending =
+        Sending { local, peer, immediate: None, tag: Some(tag), flags: 0, context, silent: true };
     // SAFETY: libfabric gives an endpoint of ours.
     unsafe { post(endpoint, sending) }
 }
