@@ -234,9 +234,9 @@ fn the_first_failure_is_an_error_where_failover_is_off() {
         });
         link.turn();
         link.fabric.fault_next("fail");
-        let sent = within(&link, "isend", || {
-            net.isend(link.send, out, 6000, 0, link.from).expect("isend")
-        });
+        // Nothing else is posted before it.
+        let sent = net.isend(link.send, out, 6000, 0, link.from).expect("isend");
+        let sent = sent.expect("its receive is advertised");
         let failure = within(&link, "an error", || net.test(sent).err());
         assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
         let failure = within(&link, "an error", || net.test(received).err());
