@@ -221,6 +221,8 @@ impl SendFlow {
         let begun = match self.records[at].state {
             State::Writing(writing) => !writing.failed && !cut_off,
             State::FinOwed => true,
+            // A receiver closes when it has what it wants: often before its acknowledgement is read here.
+            State::Inline => fault == Fault::Closed,
             _ => false,
         };
         let others = matches!(

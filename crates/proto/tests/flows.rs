@@ -342,6 +342,35 @@ fn a_write_that_fails_while_its_sender_closes_is_told() {
 }
 
 #[test]
+fn a_message_that_has_arrived_is_no_error_where_its_receiver_closes_before_its_packet_has_left() {
+    for len in [8, 65_536] {
+        let item = Item { len, ..LONG };
+        let mut pair = Pair::new(program(terms(), 1, item), Random::new(1), 0);
+        pair.post();
+        if len > 8 {
+            settle(&mut pair);
+        }
+        send(&mut pair, 0);
+        while pair.sender.next_part(&pair.accounts[0]).is_some() {
+            pair.post_part();
+        }
+        settle(&mut pair);
+        pair.land();
+        pair.poll();
+        assert_eq!(pair.receives[0].state, Receiving::Done(len));
+        pair.receiver.close(&mut pair.accounts[1]);
+        settle(&mut pair);
+        assert_eq!(pair.sender.fault(), Some(Fault::Closed));
+        pair.poll();
+        assert!(matches!(pair.sends[0].state, Sending::Under(_)), "it has not completed");
+        pair.packet_left();
+        pair.complete();
+        pair.poll();
+        assert_eq!(pair.sends[0].state, Sending::Done, "{len} bytes");
+    }
+}
+
+#[test]
 fn no_rail_takes_more_than_four_parts_however_busy_the_others_are() {
     for rails in [2, 3, 4, 16_u8] {
         let cutting = Cutting::new(rails.into(), 0, 1 << 30).unwrap();
