@@ -436,9 +436,12 @@ impl Channel {
         }
         // Our END may find no room for ever if the peer consumes nothing.
         let silent = self.recovery.silence(patience) >= self.parameters.peer_timeout;
-        let heard = self.ending.is_heard(self.shadow.acknowledged());
-        let settled = heard && self.acknowledgement.is_settled();
-        settled || (self.ending.is_begun() && silent)
+        self.is_settled() || (self.ending.is_begun() && silent)
+    }
+
+    /// Whether the peer has consumed all packets up to our END, and our acknowledgement of its own has left.
+    pub fn is_settled(&self) -> bool {
+        self.ending.is_heard(self.shadow.acknowledged()) && self.acknowledgement.is_settled()
     }
 
     /// Answers the inbox and its rail, which a late write of the peer's may still reach.

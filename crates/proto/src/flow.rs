@@ -285,7 +285,7 @@ impl Connection for Flow {
     fn ended(&mut self, failed: bool, _: Moment) {
         match self {
             Self::Connecting(connecting) => connecting.ended(failed),
-            Self::Send(flow) => flow.ended(),
+            Self::Send(flow) => flow.ended(failed),
             Self::Receive(flow) => flow.ended(!failed),
         }
     }

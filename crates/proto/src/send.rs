@@ -88,6 +88,8 @@ pub struct SendFlow {
     refused_caller: bool,
     /// What it waits for.
     refused_for: Want,
+    /// The channel has failed.
+    cut_off: bool,
     cut: Option<Cut>,
     ending: Ending,
     /// The answer to a WITHDRAW, until it leaves: once in the life of a few connections.
@@ -148,6 +150,7 @@ impl SendFlow {
             refused: None,
             refused_caller: false,
             refused_for: Want::Nothing,
+            cut_off: false,
             cut: None,
             ending: Ending::default(),
             answer: None,
@@ -217,19 +220,29 @@ impl SendFlow {
     fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
         let at = message.index() % RECORDS;
         // A receiver that has closed says no more what it lacks.
-        let cut_off = self.ending == Ending::PeerClosed && self.has_lost(at);
+        let lost = self.ending != Ending::Open && self.has_lost(at);
+        let over = self.ending == Ending::Over;
+        // A receiver closes, and its channel ends, when it has what it wants: often before its acknowledgement or our
+        // completion is read here.
         let begun = match self.records[at].state {
-            State::Writing(writing) => !writing.failed && !cut_off,
-            State::FinOwed => true,
-            // A receiver closes when it has what it wants: often before its acknowledgement is read here.
-            State::Inline => fault == Fault::Closed,
+            State::Writing(writing) => {
+                let posted =
+                    writing.is_posted() && writing.next_round(self.records[at].len).is_none();
+                !writing.failed && !lost && (posted || !over)
+            }
+            State::FinOwed => !over,
+            State::Inline => matches!(fault, Fault::Closed | Fault::Ended),
             _ => false,
         };
         let others = matches!(
             fault,
-            Fault::TooLong { .. } | Fault::Unsendable { .. } | Fault::Withdrawn | Fault::Closed
+            Fault::TooLong { .. }
+                | Fault::Unsendable { .. }
+                | Fault::Withdrawn
+                | Fault::Closed
+                | Fault::Ended
         );
-        begun && others && self.may_post()
+        begun && others && !self.cut_off && (self.may_post() || over)
     }
 
     /// A frame of the receiver's.
@@ -323,10 +336,12 @@ impl SendFlow {
         *self.fault.get_or_insert(cause)
     }
 
-    /// The channel has failed, or the peer has ended it.
+    /// The peer has ended the channel: what was posted completes, and packets are acknowledged. Or it has failed: nothing is
+    /// known of what was posted, and nothing more will be. The first may be followed by the second.
     #[cold]
-    pub fn ended(&mut self) {
+    pub fn ended(&mut self, failed: bool) {
         self.stick(Fault::Ended);
+        self.cut_off |= failed;
         self.posting = 0;
         self.ending = Ending::Over;
         (self.refused, self.answer) = (None, None);

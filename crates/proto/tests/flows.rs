@@ -342,8 +342,8 @@ fn a_write_that_fails_while_its_sender_closes_is_told() {
 }
 
 #[test]
-fn a_message_that_has_arrived_is_no_error_where_its_receiver_closes_before_its_packet_has_left() {
-    for len in [8, 65_536] {
+fn a_message_that_has_arrived_is_no_error_where_its_receiver_ends_before_its_packet_has_left() {
+    for (len, ends) in [(8, false), (8, true), (65_536, false), (65_536, true)] {
         let item = Item { len, ..LONG };
         let mut pair = Pair::new(program(terms(), 1, item), Random::new(1), 0);
         pair.post();
@@ -363,11 +363,26 @@ fn a_message_that_has_arrived_is_no_error_where_its_receiver_closes_before_its_p
         assert_eq!(pair.sender.fault(), Some(Fault::Closed));
         pair.poll();
         assert!(matches!(pair.sends[0].state, Sending::Under(_)), "it has not completed");
+        if ends {
+            pair.sender.ended(false);
+            pair.poll();
+            assert!(matches!(pair.sends[0].state, Sending::Under(_)), "nor has the channel failed");
+        }
         pair.packet_left();
         pair.complete();
         pair.poll();
         assert_eq!(pair.sends[0].state, Sending::Done, "{len} bytes");
     }
+}
+
+#[test]
+fn a_message_of_a_channel_that_fails_past_its_end_is_an_error() {
+    let mut pair = Pair::new(program(terms(), 1, SHORT), Random::new(1), 0);
+    send(&mut pair, 0);
+    pair.sender.ended(false);
+    pair.sender.ended(true);
+    pair.poll();
+    assert_eq!(pair.sends[0].state, Sending::Failed);
 }
 
 #[test]

@@ -282,7 +282,7 @@ impl<C: Connection> Endpoint<C> {
             lend(perform, peer, rail);
         }
         if peer.is_fenced() && peer.channel.has_ended(now.1) {
-            return self.over(perform, index);
+            return self.over(perform, index, now.0);
         }
         let waits = peer.owing.waiting > 0 || peer.awaits_fence();
         if let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1)
@@ -309,7 +309,10 @@ impl<C: Connection> Endpoint<C> {
     }
 
     #[cold]
-    fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize) {
+    fn over<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Moment) {
+        if !self.peers[index].channel.is_settled() {
+            self.tell_connections(index, true, now);
+        }
         let peer = &mut self.peers[index];
         peer.reported = true;
         if let Some((memory, rail)) = peer.channel.over() {
