@@ -135,8 +135,8 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 pub(crate) const PROTOCOLS: &str = "NCCL_PROTO";
 /// NCCL's own, a file that says more of the machine than sysfs (NCCL src/graph/topo.cc, ncclTopoGetSystem).
 pub(crate) const TOPOLOGY_FILE: &str = "NCCL_TOPO_FILE";
-/// Our tests' own, which a plugin under test sees as well.
-const TEST_PREFIX: &str = "TEST_";
+/// Variables of our tests and of the group library, which a plugin below them sees as well.
+const OTHERS: &[&str] = &["TEST_", "GROUP_"];
 const ALIAS_PREFIX: &str = "OFI_NCCL_";
 const PROVIDER_PREFIX: &str = "FI_";
 const RAILS_MAX: u64 = MAX_DATA_RAILS as u64;
@@ -179,7 +179,7 @@ impl Config {
             if let Some(rest) = name.strip_prefix(PREFIX) {
                 match setting(rest) {
                     Some(setting) => texts.put(setting, value),
-                    None if rest.starts_with(TEST_PREFIX) => {}
+                    None if OTHERS.iter().any(|prefix| rest.starts_with(prefix)) => {}
                     None => notes.push(Note { level: Level::Warn, text: unknown(name) }),
                 }
             }

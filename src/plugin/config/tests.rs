@@ -167,6 +167,7 @@ fn an_unknown_name_is_told_its_nearest() {
     assert!(texts(&with("XYZ", "2"))[0].contains("docs/configuration.md"));
     assert_eq!(with("XYZ", "2").notes()[0].level, Level::Warn);
     assert!(with("TEST_PROFILE", "release").notes().is_empty());
+    assert!(with("GROUP_COORDINATOR", "10.0.0.1:7700").notes().is_empty(), "the group library's");
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! A job of two ranks, one in each namespace, and what is heard of them.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::network::Network;
+use crate::pages;
+use crate::rank::{Lap, now_micros};
+use crate::record::{Record, Sample};
+
+/// A provider of one libfabric.
+#[derive(Clone, Debug)]
+pub(crate) struct Fabric {
+    pub(crate) provider: String,
+    /// Its file; none: the system's.
+    pub(crate) libfabric: Option<PathBuf>,
+}
+
+/// Both ranks, killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Job {
+    ranks: [Child; 2],
+    readers: Vec<JoinHandle<()>>,
+    heard: Arc<Mutex<Heard>>,
+    rails: usize,
+}
+
+/// What ranks have said.
+#[derive(Debug, Default)]
+struct Heard {
+    laps: [Vec<Lap>; 2],
+    log: Vec<(u64, usize, String)>,
+}
+
+impl Job {
+    /// Starts both ranks with `plugin`; it does not wait for them.
+    pub(crate) fn start(
+        network: &Network,
+        rails: usize,
+        fabric: &Fabric,
+        plugin: &str,
+    ) -> Outcome<Self> {
+        let program = std::env::current_exe()?;
+        let spawn = |rank: usize| {
+            let mut command = network.command(rank, &program);
+            command.args(["rank", plugin]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            command.env("IRONRAIL_GROUP_COORDINATOR", network.meeting());
+            command.env("IRONRAIL_RAILS", network.rails());
+            command.env("IRONRAIL_PROVIDER", &fabric.provider);
+            if let Some(file) = &fabric.libfabric {
+                command.env("IRONRAIL_LIBFABRIC", file);
+            }
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let ranks = [spawn(0)?, spawn(1)?];
+        let mut job = Self { ranks, readers: Vec::new(), heard: Arc::default(), rails };
+        for rank in 0..2 {
+            let (output, errors) = (job.ranks[rank].stdout.take(), job.ranks[rank].stderr.take());
+            job.listen(output, move |heard, line| match Lap::of(&line) {
+                Some(lap) => heard.laps[rank].push(lap),
+                None => heard.log.push((now_micros(), rank, line)),
+            });
+            job.listen(errors, move |heard, line| heard.log.push((now_micros(), rank, line)));
+        }
+        Ok(job)
+    }
+
+    /// Waits until all-reduces end.
+    ///
+    /// # Errors
+    ///
+    /// A rank has ended, or nothing has in [`START`].
+    pub(crate) fn wait_for_laps(&mut self) -> Outcome<()> {
+        let deadline = Instant::now() + START;
+        while self.heard().laps[0].len() < 3 {
+            if Instant::now() > deadline || !self.lives() {
+                return Err(format!("the job did not start: {:?}", self.heard().log).into());
+            }
+            thread::sleep(SAMPLE);
+        }
+        Ok(())
+    }
+
+    /// Lets it run for so long, with samples of what its rails have carried. Whether both ranks live.
+    pub(crate) fn run(&mut self, record: &mut Record, length: Duration) -> bool {
+        let deadline = Instant::now() + length;
+        while Instant::now() < deadline {
+            if let Some(sums) = pages::sums(self.ranks[0].id(), self.rails) {
+                record.samples.push(Sample { at_micros: now_micros(), sums });
+            }
+            if !self.lives() {
+                return false;
+            }
+            thread::sleep(SAMPLE);
+        }
+        true
+    }
+
+    /// Has both ranks leave, and moves what was heard into `record`. Whether both left well, in time.
+    pub(crate) fn end(mut self, record: &mut Record) -> bool {
+        self.ranks.iter_mut().for_each(|rank| drop(rank.stdin.take()));
+        let deadline = Instant::now() + END;
+        while Instant::now() < deadline && self.ranks.iter_mut().any(is_running) {
+            thread::sleep(SAMPLE);
+        }
+        let well = self
+            .ranks
+            .iter_mut()
+            .all(|rank| matches!(rank.try_wait(), Ok(Some(status)) if status.success()));
+        self.kill();
+        self.readers.drain(..).for_each(|reader| drop(reader.join()));
+        let heard = std::mem::take(&mut *self.heard());
+        record.wrong = heard.laps.iter().flatten().map(|lap| lap.wrong).sum();
+        record.laps = heard.laps[0].iter().map(|lap| lap.at_micros).collect();
+        record.log = heard.log;
+        well
+    }
+
+    fn lives(&mut self) -> bool {
+        self.ranks.iter_mut().all(is_running)
+    }
+
+    fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(
+        &mut self,
+        from: Option<impl Read + Send + 'static>,
+        hear: impl Fn(&mut Heard, String) + Send + 'static,
+    ) {
+        let Some(from) = from else { return };
+        let heard = Arc::clone(&self.heard);
+        self.readers.push(thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                hear(&mut heard.lock().unwrap_or_else(PoisonError::into_inner), line);
+            }
+        }));
+    }
+
+    fn kill(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn is_running(rank: &mut Child) -> bool {
+    matches!(rank.try_wait(), Ok(None))
+}
+
+/// How often counters are read.
+const SAMPLE: Duration = Duration::from_millis(20);
+const START: Duration = Duration::from_secs(30);
+/// The plugin's own waits for a peer that is gone are half of it.
+const END: Duration = Duration::from_secs(30);

@@ -1,0 +1,66 @@
+//! Trials: a checked job of two ranks on links of network namespaces, while something is done to the links.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `network` | two namespaces and the links between them, and what can be done to a link |
+//! | `job` | two ranks, one per namespace, and what is heard of them |
+//! | `rank` | what a rank does: an all-reduce after another, every byte checked |
+//! | `pages` | what each rail has carried so far |
+//! | `record` | laps, bytes and moments of one trial, and what follows from them: pure |
+//! | `chart` | a record as a table and a picture: pure |
+//! | `rails` | the trials of scripts/rails |
+#![forbid(unsafe_code)]
+
+mod chart;
+mod job;
+mod network;
+mod pages;
+mod rails;
+mod rank;
+mod record;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What goes wrong is a sentence.
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Jobs on links that fail.
+#[derive(Debug, Parser)]
+#[command(name = "trials")]
+struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Rails(rails::Rails),
+    #[command(hide = true)]
+    Rank(rank::Rank),
+}
+
+fn main() -> ExitCode {
+    let filter = env_logger::Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(filter).format_timestamp(None).init();
+    let ended = match Command::parse().action {
+        Action::Rails(rails) => rails.run(),
+        Action::Rank(rank) => rank.run().map(|()| true),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "trials: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line of standard output. Nobody may be reading any more.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

@@ -1,0 +1,40 @@
+//! What each rail of a process has carried so far, from its page of counters (docs/counters.md).
+
+use std::fs;
+use std::path::PathBuf;
+
+use counters::{Counter, Direction, Kind, Page};
+
+/// Sums since the process began, per data rail.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Bytes of parts that were posted, by rail.
+    pub(crate) sent: Vec<u64>,
+    /// Parts that went by another rail than the one they were given to.
+    pub(crate) moved: u64,
+    /// Parts that ended with an error.
+    pub(crate) failed: u64,
+}
+
+/// The sums of a process; none while it shows no page.
+pub(crate) fn sums(process: u32, rails: usize) -> Option<Sums> {
+    let mut sums = Sums { sent: vec![0; rails], ..Sums::default() };
+    for row in &Page::read(&fs::read(page(process)?).ok()?).ok()?.rows {
+        if row.key.kind != Kind::Rail || row.key.direction != Direction::Send {
+            continue;
+        }
+        if let Some(sent) = sums.sent.get_mut(usize::from(row.key.rail)) {
+            *sent += row.get(Counter::Bytes);
+        }
+        sums.moved += row.get(Counter::Failovers);
+        sums.failed += row.get(Counter::Failed);
+    }
+    Some(sums)
+}
+
+fn page(process: u32) -> Option<PathBuf> {
+    let user = rustix::process::getuid().as_raw();
+    let name =
+        |turn| PathBuf::from(counters::FOLDER).join(counters::file_name(user, process, turn));
+    (0..4).map(name).find(|path| path.exists())
+}

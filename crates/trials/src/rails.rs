@@ -1,0 +1,187 @@
+//! The trials of scripts/rails: a job for each, something is done to one rail's link, and undone; what happened is told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::chart::{self, Phase};
+use crate::job::{Fabric, Job};
+use crate::network::{Deed, Network};
+use crate::rank::now_micros;
+use crate::record::Record;
+use crate::{Outcome, say};
+
+/// Does to one of several links what happens to links, under a checked all-reduce of two ranks.
+#[derive(Debug, Args)]
+pub(crate) struct Rails {
+    /// The plugin's file
+    plugin: String,
+    /// libfabric's provider
+    #[arg(long, default_value = "net")]
+    provider: String,
+    /// libfabric's file [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    libfabric: Option<PathBuf>,
+    /// Links
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
+    rails: u8,
+    /// To which one it is done; control messages go by the first, while it lives
+    #[arg(long, default_value_t = 1)]
+    rail: u8,
+    /// The speed of each, in Mbit/s
+    #[arg(long, default_value_t = 320)]
+    mbit: u32,
+    /// Seconds before, during and after
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// How often sockets are destroyed in the trial `reset`, within one stretch of time
+    #[arg(long, default_value_t = 10)]
+    resets: u32,
+    /// How often a link goes down and up in the trial `flaps`, as long each time
+    #[arg(long, default_value_t = 3)]
+    flaps: u32,
+    /// Trials [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    only: Vec<String>,
+}
+
+/// One thing that happens to a link.
+#[derive(Debug)]
+struct Trial {
+    name: &'static str,
+    /// What was done, for a sentence that begins with the rail.
+    done: &'static str,
+    deed: Deed,
+    /// What undoes it.
+    undo: Option<Deed>,
+    /// The most milliseconds without progress.
+    bound_ms: f64,
+    times: u32,
+}
+
+impl Rails {
+    /// Runs all trials. Whether nothing was lost in any, and each stayed within its bound.
+    pub(crate) fn run(&self) -> Outcome<bool> {
+        if self.rail >= self.rails {
+            return Err(format!("there is no rail {} among {}", self.rail, self.rails).into());
+        }
+        let network = Network::new(self.rails.into(), self.mbit)?;
+        let provider = self.provider.clone();
+        let fabric = Fabric { provider, libfabric: self.libfabric.clone() };
+        let mut well = true;
+        for trial in self.trials() {
+            if self.only.is_empty() || self.only.iter().any(|name| name == trial.name) {
+                well &= self.one(&network, &fabric, &trial)?;
+            }
+        }
+        Ok(well)
+    }
+
+    fn one(&self, network: &Network, fabric: &Fabric, trial: &Trial) -> Outcome<bool> {
+        let (rails, rail) = (usize::from(self.rails), usize::from(self.rail));
+        say(format_args!("== {}, rail {rail}: {} ==", trial.name, fabric.provider));
+        let mut job = Job::start(network, rails, fabric, &self.plugin)?;
+        job.wait_for_laps()?;
+        let mut record = Record::default();
+        let mut phases = Vec::new();
+        let mut lives = true;
+        let mut stretch = |job: &mut Job, record: &mut Record, name, seconds| {
+            let from = now_micros();
+            lives = lives && job.run(record, Duration::from_secs_f64(seconds));
+            phases.push(Phase { name, time: from..now_micros() });
+        };
+        stretch(&mut job, &mut record, "before", self.seconds);
+        let sockets = network.sockets(rail)?;
+        // What cannot be undone is done quickly.
+        let hurry = if trial.undo.is_none() { f64::from(trial.times.max(1)) } else { 1.0 };
+        for _ in 0..trial.times {
+            network.act(rail, trial.deed)?;
+            stretch(&mut job, &mut record, trial.name, self.seconds / hurry);
+            if let Some(undo) = trial.undo {
+                network.act(rail, undo)?;
+                stretch(&mut job, &mut record, "mended", self.seconds);
+            }
+        }
+        let whole = job.end(&mut record) && lives;
+        say(chart::table(&record, rails, &phases).trim_end());
+        say(chart::picture(&record, rails, &phases).trim_end());
+        let began = phases[1].time.start;
+        for (at, rank, line) in record.log.iter().filter(|(at, _, _)| *at >= began).take(LINES) {
+            say(format_args!("  {:>6} ms, rank {rank}: {line}", (at - began) / 1000));
+        }
+        Ok(self.tell(&record, &phases, trial, (sockets, whole)))
+    }
+
+    /// What was lost and what survived, in sentences. Whether all is as promised.
+    fn tell(
+        &self,
+        record: &Record,
+        phases: &[Phase],
+        trial: &Trial,
+        (sockets, whole): (usize, bool),
+    ) -> bool {
+        let fate = if whole { "both ranks ended well" } else { "THE JOB FAILED" };
+        let rail = usize::from(self.rail);
+        say(format_args!(
+            "  rail {rail} ({sockets} connections) {}: {fate}; #wrong {} in {} all-reduces",
+            trial.done,
+            record.wrong,
+            record.laps.len()
+        ));
+        let pauses = phases[1..].iter().map(|phase| record.longest_pause_ms(&phase.time));
+        let pause = pauses.fold(0.0, f64::max);
+        let sums = record.last();
+        say(format_args!(
+            "  longest time without progress {pause:.0} ms (bound {:.0}, a usual all-reduce {:.1}); {} parts failed, {} went by another rail",
+            trial.bound_ms,
+            record.usual_lap_ms(),
+            sums.failed,
+            sums.moved
+        ));
+        let before = record.rate(rail, &phases[0].time);
+        for phase in phases.iter().filter(|phase| phase.name == "mended") {
+            let end = phase.time.end;
+            say(match record.back_at(rail, phase.time.start, before / 2.0) {
+                Some(at) if at < end => format!(
+                    "  the rail carries half of its share or more {:.1} s after it was mended",
+                    (at - phase.time.start) as f64 / 1e6
+                ),
+                _ => "  the rail carries nothing like its share after it was mended".to_owned(),
+            });
+        }
+        whole && record.wrong == 0 && pause <= trial.bound_ms
+    }
+
+    fn trials(&self) -> Vec<Trial> {
+        let trial = |name, done, deed, undo, bound_ms, times| Trial {
+            name,
+            done,
+            deed,
+            undo,
+            bound_ms,
+            times,
+        };
+        vec![
+            trial("reset", "had its sockets destroyed", Deed::Reset, None, SILENT_MS, self.resets),
+            trial("down", "went down", Deed::Down, Some(Deed::Up), SILENT_MS, 1),
+            trial("cut", "dropped every packet", Deed::Cut, Some(Deed::Join), SILENT_MS, 1),
+            trial("slow", "had a quarter of its speed", Deed::Slow, Some(Deed::Fast), SLOW_MS, 1),
+            trial(
+                "readdress",
+                "got another address",
+                Deed::Readdress,
+                Some(Deed::Address),
+                SILENT_MS,
+                1,
+            ),
+            trial("flaps", "went down and up", Deed::Down, Some(Deed::Up), SILENT_MS, self.flaps),
+        ]
+    }
+}
+
+/// Bounds of docs/failover.md: what no provider reports, and a link that only became slower.
+const SILENT_MS: f64 = 1000.0;
+const SLOW_MS: f64 = 250.0;
+/// Lines of the ranks' logs that are shown.
+const LINES: usize = 24;
