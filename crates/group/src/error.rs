@@ -23,6 +23,8 @@ pub enum GroupError {
     PeerLost { rank: usize, why: String },
     /// A rank ended every operation of the group.
     Aborted { rank: usize },
+    /// A rank gave up an exchange; the group lives.
+    Cancelled { rank: usize },
     /// An argument that no group takes; nothing moved.
     InvalidArgument(String),
     /// A message is longer than the receive that matched it. It is gone, and the next one can be received.
@@ -77,6 +79,7 @@ impl fmt::Display for GroupError {
             Self::Device(error) => error.fmt(f),
             Self::PeerLost { rank, why } => write!(f, "rank {rank} is lost: {why}"),
             Self::Aborted { rank } => write!(f, "rank {rank} aborted the group"),
+            Self::Cancelled { rank } => write!(f, "rank {rank} cancelled the exchange"),
             Self::InvalidArgument(why) | Self::Mismatch { why, .. } => f.write_str(why),
             Self::TooLong { source, tag, bytes, room } => write!(
                 f,

@@ -1,10 +1,12 @@
 //! A group: ranks that send each other messages and call collectives.
 
+use std::any::Any;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::bootstrap::{Bootstrap, Hub, Remote};
 use crate::collective::{Session, Work};
@@ -12,7 +14,7 @@ use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Library, Net};
 use crate::memory::Registered;
-use crate::mesh::{Connector, Mesh, Moved, Parts};
+use crate::mesh::{Connector, Mesh, Moved, OpId, Parts};
 use crate::messages::Entry;
 use crate::tuning::Tuning;
 
@@ -117,14 +119,21 @@ impl Builder {
             }
         };
         let aborted = Arc::clone(&mesh.aborted);
-        let state = State { mesh: Mesh::new(mesh), work: Work::default(), blocks: Vec::new() };
+        let state = State {
+            mesh: Mesh::new(mesh),
+            work: Work::default(),
+            blocks: Vec::new(),
+            kept: Vec::new(),
+        };
+        let wakers = Arc::<Wakers>::default();
         let state = Arc::new(Mutex::new(state));
         let moving = if self.progress_thread { BRISK } else { CALM };
-        let mover = Some(Mover::start(&state, connector, moving)?);
+        let mover = Some(Mover::start(&state, connector, &wakers, moving)?);
         let scopes = AtomicU32::new(1);
         let timeout = self.timeout;
-        let shared = Arc::new(Shared { mover, state, tuning, aborted, scopes, timeout, hub });
-        Ok(Group { shared, scope: 0, members: (0..size).collect(), rank, calls: Arc::default() })
+        let shared =
+            Arc::new(Shared { mover, state, wakers, tuning, aborted, scopes, timeout, hub });
+        Ok(Group::new(shared, 0, (0..size).collect(), rank))
     }
 
     fn start(
@@ -211,7 +220,7 @@ impl Here {
     }
 }
 
-const VERSION: &str = "ironrail-group 1";
+const VERSION: &str = "ironrail-group 2";
 
 /// Tells machines apart.
 fn host() -> String {
@@ -252,26 +261,31 @@ impl Mover {
     fn start(
         state: &Arc<Mutex<State>>,
         connector: Arc<Connector>,
+        wakers: &Arc<Wakers>,
         moving: Duration,
     ) -> Result<Self, GroupError> {
         let stop = Arc::<AtomicBool>::default();
-        let (ours, state) = (Arc::clone(&stop), Arc::clone(state));
+        let (ours, state, wakers) = (Arc::clone(&stop), Arc::clone(state), Arc::clone(wakers));
         let run = move || {
             let mut rest = moving;
             connector.settle();
             while !ours.load(Ordering::Acquire) {
                 let connects = connector.step();
-                let moved = match state.try_lock() {
-                    // Whoever waits makes progress itself.
-                    Err(_) => false,
-                    Ok(mut state) => match state.mesh.turn(None) {
-                        Ok(moved) => moved != Moved::Nothing,
-                        Err(_) => return,
+                let (moved, seen) = match state.try_lock() {
+                    // Whoever waits makes progress itself, and may have moved what a future waits for.
+                    Err(_) => (false, false),
+                    Ok(mut state) => match state.turn() {
+                        Ok(moved) => (moved, true),
+                        Err(_) => {
+                            drop(state);
+                            return wakers.wake();
+                        }
                     },
                 };
                 rest = if moved { moving } else { (rest * 2).min(CALM) };
+                let waits = wakers.progress(moved || !seen);
                 // Woken where a connect begins.
-                thread::park_timeout(if connects { BRISK } else { rest });
+                thread::park_timeout(if connects || waits { BRISK } else { rest });
             }
         };
         let thread = thread::Builder::new()
@@ -281,6 +295,54 @@ impl Mover {
         Ok(Self { stop, thread: Some(thread) })
     }
 }
+
+/// Futures that wait for the group.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    list: Mutex<(Vec<Waker>, Option<Instant>)>,
+}
+
+impl Wakers {
+    /// Wakes this one when it should look again.
+    pub(crate) fn add(&self, waker: &Waker) {
+        let (list, _) = &mut *self.lock();
+        if !list.iter().any(|other| other.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+    }
+
+    /// Wakes all where something moved, and now and then, so that they see that time is up. Whether any waits.
+    fn progress(&self, moved: bool) -> bool {
+        let mut guard = self.lock();
+        let (list, since) = &mut *guard;
+        if list.is_empty() {
+            *since = None;
+            return false;
+        }
+        if moved || since.get_or_insert_with(Instant::now).elapsed() >= LOOK {
+            drop(guard);
+            self.wake();
+        }
+        true
+    }
+
+    fn wake(&self) {
+        let woken = {
+            let (list, since) = &mut *self.lock();
+            *since = None;
+            std::mem::take(list)
+        };
+        // Without the lock: a waker is foreign code.
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Vec<Waker>, Option<Instant>)> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a future sleeps at most.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Drop for Mover {
     fn drop(&mut self) {
@@ -315,6 +377,10 @@ pub struct Group {
     rank: usize,
     /// How many collectives there were.
     calls: Arc<AtomicU32>,
+    /// How many exchanges there were.
+    pub(crate) exchanges: Arc<AtomicU32>,
+    /// The next stream of exchanges; 0 is that of [`Group::exchange`].
+    pub(crate) streams: Arc<AtomicU32>,
 }
 
 /// Behind all handles.
@@ -322,6 +388,7 @@ pub struct Group {
 pub(crate) struct Shared {
     mover: Option<Mover>,
     state: Arc<Mutex<State>>,
+    pub(crate) wakers: Arc<Wakers>,
     tuning: Tuning,
     aborted: Arc<AtomicBool>,
     /// The lowest number that no group has here.
@@ -336,6 +403,27 @@ pub(crate) struct State {
     work: Work,
     /// Lists of operations that blocks have used before.
     pub(crate) blocks: Vec<Vec<Entry>>,
+    /// Memory of operations that nobody waits for any more. It goes after the mesh has closed.
+    kept: Vec<(OpId, Box<dyn Any + Send>)>,
+}
+
+impl State {
+    /// Keeps memory until its operation has ended.
+    pub(crate) fn keep(&mut self, op: OpId, memory: impl Any + Send) {
+        if self.mesh.is_open(op) {
+            self.kept.push((op, Box::new(memory)));
+        }
+    }
+
+    /// A turn of progress between calls.
+    fn turn(&mut self) -> Result<bool, GroupError> {
+        let moved = self.mesh.turn(None)? != Moved::Nothing;
+        if moved {
+            let Self { mesh, kept, .. } = self;
+            kept.retain(|(op, _)| mesh.ended(*op).is_none());
+        }
+        Ok(moved)
+    }
 }
 
 impl Shared {
@@ -359,6 +447,12 @@ impl Drop for Shared {
 }
 
 impl Group {
+    fn new(shared: Arc<Shared>, scope: u32, members: Arc<[usize]>, rank: usize) -> Self {
+        let (calls, exchanges) = (Arc::default(), Arc::default());
+        let streams = Arc::new(AtomicU32::new(1));
+        Self { shared, scope, members, rank, calls, exchanges, streams }
+    }
+
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
@@ -458,13 +552,8 @@ impl Group {
         ranks.sort_by_key(|rank| (rows[*rank].1, *rank));
         let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let number = colors.iter().position(|other| *other == color).unwrap_or(0);
-        Ok(Some(Self {
-            shared: Arc::clone(&self.shared),
-            scope: scope(number)?,
-            members: ranks.into_iter().map(|rank| self.members[rank]).collect(),
-            rank,
-            calls: Arc::default(),
-        }))
+        let members = ranks.into_iter().map(|rank| self.members[rank]).collect();
+        Ok(Some(Self::new(Arc::clone(&self.shared), scope(number)?, members, rank)))
     }
 
     /// Exchanges small parts over the rendezvous instead of the network: for what is not to be measured. All ranks of the first group

@@ -3,6 +3,7 @@
 //! ```text
 //!   launch ─▶ bootstrap                who is there, and where to connect to: a rendezvous over TCP
 //!                 │
+//!   halo ─▶ exchange ─┐
 //!   messages, collective ─▶ group ─▶ mesh ─▶ loader ──C ABI──▶ the plugin
 //!                                      peers, lanes, slots, matching, waiting, failing
 //!   communicator ─▶ channel ───────────────▶ loader      a ring of bare connections, to measure the plugin itself
@@ -20,7 +21,9 @@ mod collective;
 pub mod communicator;
 pub mod devices;
 pub mod error;
+pub mod exchange;
 pub mod group;
+pub mod halo;
 pub mod launch;
 #[expect(unsafe_code, reason = "the one door to the plugin's C tables")]
 pub mod loader;

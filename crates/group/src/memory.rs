@@ -1,9 +1,11 @@
 //! Memory that messages go from and come to, as users hold it.
 
+use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use crate::error::GroupError;
 use crate::loader::{Buffer, Element};
 
 /// Elements in registered memory; a slice in every other respect. Made by [`crate::group::Group::buffer`].
@@ -38,6 +40,18 @@ impl<T: Element> DerefMut for Registered<T> {
             .slice_mut(whole)
             .expect("the buffer was made for these elements, and nothing claims it")
     }
+}
+
+/// So many zeros, or an error where memory has no room for them: lengths that a peer names come here.
+pub(crate) fn zeroed<T: Element>(count: usize) -> Result<Vec<T>, GroupError> {
+    // `vec!` ends the process where there is no room.
+    let mut room = Vec::<T>::new();
+    room.try_reserve_exact(count).map_err(|_| GroupError::System {
+        what: "allocating memory for a message",
+        error: io::Error::from(io::ErrorKind::OutOfMemory),
+    })?;
+    drop(room);
+    Ok(vec![T::from_small(0); count])
 }
 
 mod sealed {

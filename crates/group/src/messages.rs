@@ -10,7 +10,7 @@ use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{Element, Place};
 use crate::memory::{Source, Target};
-use crate::mesh::{Envelope, OpId, Wait, Wanted, rest};
+use crate::mesh::{Envelope, Name, OpId, Space, Wait, Wanted, rest};
 pub use device::{DeviceSlice, DeviceStaging};
 
 /// Stands for any rank, or any tag.
@@ -79,7 +79,7 @@ impl Group {
         if data.is_empty() {
             return Ok(());
         }
-        let named = (self.scope, tag);
+        let named = Name::message(self.scope, tag);
         let op = self.shared.lock().mesh.send(peer, named, T::TYPE, Place::reading(data))?;
         self.wait(op, Some(peer)).map(drop)
     }
@@ -138,7 +138,7 @@ impl Group {
             let mut state = self.shared.lock();
             if let Some((envelope, _)) = state.mesh.probe(&wanted) {
                 state.mesh.ends(&mut wait)?;
-                let Envelope { source, tag, bytes } = envelope;
+                let Envelope { source, tag, bytes, .. } = envelope;
                 return Ok(Coming { source: self.rank_in_group(source), tag, bytes });
             }
             self.turn(state, wanted.source, &mut wait)?;
@@ -168,7 +168,12 @@ impl Group {
             None
         } else {
             // It fails only with the whole group, so the receive's memory is free then.
-            Some(state.mesh.send(peer, (self.scope, tag), T::TYPE, Place::reading(data))?)
+            Some(state.mesh.send(
+                peer,
+                Name::message(self.scope, tag),
+                T::TYPE,
+                Place::reading(data),
+            )?)
         };
         drop(state);
         let received = receive.map(|op| self.wait(op, wanted.source));
@@ -196,7 +201,12 @@ impl Group {
         let op = if place.is_empty() {
             None
         } else {
-            Some(self.shared.lock().mesh.send(peer, (self.scope, tag), T::TYPE, place)?)
+            Some(self.shared.lock().mesh.send(
+                peer,
+                Name::message(self.scope, tag),
+                T::TYPE,
+                place,
+            )?)
         };
         let request = Request { group: self.clone(), op, focus: Some(peer), data: Some(data) };
         Ok(Sending { request, elements: PhantomData })
@@ -244,7 +254,7 @@ impl Group {
         ended
     }
 
-    fn other(&self, rank: usize) -> Result<usize, GroupError> {
+    pub(crate) fn other(&self, rank: usize) -> Result<usize, GroupError> {
         let peer = self.rank_of(rank)?;
         if rank == self.rank() {
             let why =
@@ -261,11 +271,12 @@ impl Group {
         Tag(tag): Tag,
     ) -> Result<Wanted, GroupError> {
         let source = from.map(|rank| self.rank_of(rank)).transpose()?;
-        Ok(Wanted { scope: self.scope, source, tag, element: T::TYPE, place })
+        let (scope, space) = (self.scope, Space::MESSAGES);
+        Ok(Wanted { scope, space, source, tag, element: T::TYPE, place })
     }
 
     fn received<T: Element>(&self, envelope: Envelope) -> Received {
-        let Envelope { source, tag, bytes } = envelope;
+        let Envelope { source, tag, bytes, .. } = envelope;
         Received { source: self.rank_in_group(source), tag, count: bytes / size_of::<T>() }
     }
 
@@ -424,7 +435,12 @@ impl<'env> Block<'_, 'env> {
         }
         for Entry { what, op } in &mut self.entries {
             if let What::Send { to, tag, element, place } = *what {
-                *op = Some(state.mesh.send(to, (self.group.scope, tag), element, place)?);
+                *op = Some(state.mesh.send(
+                    to,
+                    Name::message(self.group.scope, tag),
+                    element,
+                    place,
+                )?);
             }
         }
         Ok(())

@@ -13,6 +13,40 @@ pub(super) enum Kind {
     Part,
 }
 
+/// What a message belongs to, besides its group and tag: a receive takes messages of its own space only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Space {
+    kind: u8,
+    number: u64,
+}
+
+impl Space {
+    /// Messages of typed elements.
+    pub(crate) const MESSAGES: Self = Self { kind: 0, number: 0 };
+
+    /// One exchange of one stream of exchanges.
+    pub(crate) fn exchange(stream: u32, number: u32) -> Self {
+        Self { kind: 2, number: u64::from(stream) << 32 | u64::from(number) }
+    }
+}
+
+/// What a message is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name {
+    pub(crate) scope: u32,
+    pub(crate) tag: u32,
+    pub(crate) space: Space,
+    /// Travels with the message; nothing is matched by it.
+    pub(crate) note: u64,
+}
+
+impl Name {
+    /// Of a message of typed elements.
+    pub(crate) fn message(scope: u32, tag: u32) -> Self {
+        Self { scope, tag, space: Space::MESSAGES, note: 0 }
+    }
+}
+
 /// Travels before the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -25,11 +59,13 @@ pub(super) struct Header {
     pub(super) tag: u32,
     /// Bytes that follow, or that come on the bulk lane.
     pub(super) len: u64,
+    pub(super) space: Space,
+    pub(super) note: u64,
 }
 
-/// On a cache line's half, so that elements behind it are aligned.
-pub(super) const HEADER_BYTES: usize = 32;
-const MAGIC: u32 = u32::from_le_bytes(*b"IRG\x01");
+/// A multiple of the largest element, so that elements behind it are aligned.
+pub(super) const HEADER_BYTES: usize = 48;
+const MAGIC: u32 = u32::from_le_bytes(*b"IRG\x02");
 
 impl Header {
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
@@ -42,9 +78,12 @@ impl Header {
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4] = kind;
         bytes[5] = self.element;
+        bytes[6] = self.space.kind;
         bytes[8..12].copy_from_slice(&self.scope.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.tag.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.space.number.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.note.to_le_bytes());
         bytes
     }
 
@@ -60,19 +99,21 @@ impl Header {
             3 => Kind::Part,
             _ => return None,
         };
-        let len = u64::from(word(16)?) | u64::from(word(20)?) << 32;
-        Some(Self { kind, element: *bytes.get(5)?, scope: word(8)?, tag: word(12)?, len })
+        let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
+        let space = Space { kind: *bytes.get(6)?, number: long(24)? };
+        let (element, scope, tag) = (*bytes.get(5)?, word(8)?, word(12)?);
+        Some(Self { kind, element, scope, tag, len: long(16)?, space, note: long(32)? })
     }
 }
 
 /// A type's number in a header.
-pub(super) fn number(kind: DataType) -> u8 {
+pub(crate) fn number(kind: DataType) -> u8 {
     let place = DataType::ALL.iter().position(|other| *other == kind).unwrap_or(0);
     u8::try_from(place).unwrap_or(0)
 }
 
 /// The name of a type's number.
-pub(super) fn name(number: u8) -> &'static str {
+pub(crate) fn name(number: u8) -> &'static str {
     DataType::ALL.get(usize::from(number)).map_or("an unknown type", |kind| kind.name())
 }
 
@@ -84,10 +125,11 @@ mod tests {
     fn a_header_is_read_as_it_was_written_and_nothing_else_is_one() {
         let (scope, tag, len) = (7, u32::MAX, u64::MAX - 5);
         for kind in [Kind::Short, Kind::Long, Kind::Part] {
-            let header = Header { kind, element: 12, scope, tag, len };
+            let (space, note) = (Space::exchange(u32::MAX, 3), 1 << 63);
+            let header = Header { kind, element: 12, scope, tag, len, space, note };
             let bytes = header.encode();
             assert_eq!(Header::decode(&bytes), Some(header));
-            assert_eq!(Header::decode(&bytes[..23]), None);
+            assert_eq!(Header::decode(&bytes[..39]), None);
         }
         assert_eq!(Header::decode(&[0xFF; HEADER_BYTES]), None);
     }

@@ -3,9 +3,9 @@
 //! One owner matches, so that nothing can come between looking and taking. Messages from one rank match in the order in which they
 //! were sent, receives in the order in which they were posted.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
-use super::header::{self, Header};
+use super::header::{self, Header, Space};
 use super::slots::SMALL;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
@@ -24,6 +24,7 @@ pub(crate) struct Envelope {
     pub(crate) source: usize,
     pub(crate) tag: u32,
     pub(crate) bytes: usize,
+    pub(crate) note: u64,
 }
 
 /// Why a receive did not take the message that matched it. The message is gone, the next one is not touched.
@@ -48,6 +49,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) scope: u32,
+    pub(crate) space: Space,
     /// Any, if none.
     pub(crate) source: Option<usize>,
     pub(crate) tag: Option<u32>,
@@ -58,13 +60,14 @@ pub(crate) struct Wanted {
 impl Wanted {
     fn takes(&self, source: usize, header: &Header) -> bool {
         self.scope == header.scope
+            && self.space == header.space
             && self.source.is_none_or(|wanted| wanted == source)
             && self.tag.is_none_or(|wanted| wanted == header.tag)
     }
 
     fn outcome(&self, source: usize, header: &Header) -> Outcome {
         let bytes = usize::try_from(header.len).unwrap_or(usize::MAX);
-        let envelope = Envelope { source, tag: header.tag, bytes };
+        let envelope = Envelope { source, tag: header.tag, bytes, note: header.note };
         let room = self.place.len();
         let wanted = header::number(self.element);
         let refusal = if header.element != wanted {
@@ -126,6 +129,8 @@ pub(super) struct Matching {
     unexpected: VecDeque<Unexpected>,
     /// Emptied bodies, to be filled again.
     spare: Vec<Vec<u8>>,
+    /// Exchanges whose messages nobody takes any more, with their group.
+    cancelled: HashSet<(u32, Space)>,
 }
 
 /// Operations and early messages that there may be before a list grows.
@@ -141,6 +146,7 @@ impl Default for Matching {
             posted: VecDeque::with_capacity(QUEUE),
             unexpected: VecDeque::with_capacity(QUEUE),
             spare: (0..SPARE).map(|_| Vec::with_capacity(SMALL)).collect(),
+            cancelled: HashSet::new(),
         }
     }
 }
@@ -163,7 +169,7 @@ impl Matching {
         *state = State::Free;
         *generation = generation.wrapping_add(1);
         self.free.push(op.index);
-        let Envelope { source, tag, bytes } = envelope;
+        let Envelope { source, tag, bytes, .. } = envelope;
         Some(match refusal {
             None => Ok(envelope),
             Some(Refusal::TooLong { room }) => {
@@ -180,7 +186,7 @@ impl Matching {
 
     /// A send's message is on its way, its memory free.
     pub(super) fn sent(&mut self, op: OpId) {
-        let envelope = Envelope { source: 0, tag: 0, bytes: 0 };
+        let envelope = Envelope { source: 0, tag: 0, bytes: 0, note: 0 };
         self.end(op, (envelope, None));
     }
 
@@ -292,9 +298,30 @@ impl Matching {
     }
 
     fn claim(&mut self, source: usize, header: &Header) -> Option<Claim> {
-        let index = self.posted.iter().position(|(_, wanted)| wanted.takes(source, header))?;
+        let Some(index) = self.posted.iter().position(|(_, wanted)| wanted.takes(source, header))
+        else {
+            return self.refuse(source, header);
+        };
         let (op, wanted) = self.posted.remove(index)?;
         Some(Claim { op, outcome: wanted.outcome(source, header), place: wanted.place })
+    }
+
+    /// Messages of this space, that came or will come, are thrown away.
+    pub(super) fn cancel(&mut self, scope: u32, space: Space) {
+        self.cancelled.insert((scope, space));
+    }
+
+    /// A claim that throws a cancelled exchange's message away, so that its sender need not wait.
+    fn refuse(&mut self, source: usize, header: &Header) -> Option<Claim> {
+        if self.cancelled.is_empty() || !self.cancelled.contains(&(header.scope, header.space)) {
+            return None;
+        }
+        let op = self.begin();
+        self.ops[op.index].0 = State::Abandoned;
+        let bytes = usize::try_from(header.len).unwrap_or(usize::MAX);
+        let envelope = Envelope { source, tag: header.tag, bytes, note: header.note };
+        let refusal = Some(Refusal::TooLong { room: 0 });
+        Some(Claim { op, outcome: (envelope, refusal), place: Place::empty() })
     }
 
     fn fill(&mut self, claim: Claim, body: Place) {
@@ -311,11 +338,20 @@ mod tests {
     use super::*;
 
     fn header(tag: u32, len: u64) -> Header {
-        Header { kind: Kind::Short, element: 1, scope: 0, tag, len }
+        Header {
+            kind: Kind::Short,
+            element: 1,
+            scope: 0,
+            tag,
+            len,
+            space: Space::MESSAGES,
+            note: 0,
+        }
     }
 
     fn wanted(tag: Option<u32>, place: Place) -> Wanted {
-        Wanted { scope: 0, source: None, tag, element: DataType::U8, place }
+        let (scope, space) = (0, Space::MESSAGES);
+        Wanted { scope, space, source: None, tag, element: DataType::U8, place }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 pub(crate) use connector::Connector;
 use failure::Failure;
 use header::{Header, Kind};
+pub(crate) use header::{Name, Space, name as type_name, number as type_number};
 pub(crate) use matching::{Envelope, OpId, Wanted};
 use matching::{Found, Matching};
 pub(crate) use pace::{Pace, Wait, rest};
@@ -386,7 +387,7 @@ impl Mesh {
     pub(crate) fn send(
         &mut self,
         to: usize,
-        (scope, tag): (u32, u32),
+        Name { scope, tag, space, note }: Name,
         element: DataType,
         place: Place,
     ) -> Result<OpId, GroupError> {
@@ -399,6 +400,8 @@ impl Mesh {
             scope,
             tag,
             len: place.len() as u64,
+            space,
+            note,
         };
         if to == self.rank {
             self.matching.own(op, to, header, place);
@@ -433,6 +436,11 @@ impl Mesh {
         self.matching.ended(op)
     }
 
+    /// Whether an operation that nobody has asked about may still touch its memory. One that has ended is forgotten.
+    pub(crate) fn is_open(&mut self, op: OpId) -> bool {
+        self.failure.is_none() && self.matching.ended(op).is_none()
+    }
+
     /// Nobody asks for this operation any more; whether its memory is free.
     pub(crate) fn abandon(&mut self, op: OpId) -> bool {
         self.matching.abandon(op) || self.failure.is_some()
@@ -441,6 +449,19 @@ impl Mesh {
     /// Takes a receive back that no message has come to. Whether nothing of it goes on.
     pub(crate) fn take_back(&mut self, op: OpId) -> bool {
         self.matching.take_back(op) || self.failure.is_some()
+    }
+
+    /// Nobody takes messages of this space any more: those that have come and those that will are thrown away.
+    pub(crate) fn cancel(&mut self, scope: u32, space: Space) {
+        self.matching.cancel(scope, space);
+        let (element, place) = (DataType::U8, Place::empty());
+        let all = Wanted { scope, space, source: None, tag: None, element, place };
+        while self.matching.probe(&all).is_some() {
+            match self.receive(all) {
+                Ok(op) => self.abandon(op),
+                Err(_) => return,
+            };
+        }
     }
 
     pub(crate) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
@@ -461,7 +482,8 @@ impl Mesh {
             return self.with(to, |peer, shared| peer.send_data(place, shared));
         }
         let len = place.len() as u64;
-        let header = Header { kind: Kind::Part, element: 0, scope, tag: number, len };
+        let (space, note) = (Space::MESSAGES, 0);
+        let header = Header { kind: Kind::Part, element: 0, scope, tag: number, len, space, note };
         self.with(to, |peer, shared| peer.send(Letter { header, body: place, op: None }, shared))?;
         Ok(0)
     }

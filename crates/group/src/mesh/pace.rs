@@ -36,9 +36,16 @@ pub(crate) struct Wait {
     since: Option<Instant>,
     /// Whether the hub was told.
     pub(super) stuck: bool,
+    /// It never spins: others say when to look again.
+    polled: bool,
 }
 
 impl Wait {
+    /// Of a future, which is polled now and then.
+    pub(crate) fn polled() -> Self {
+        Self { polled: true, ..Self::default() }
+    }
+
     #[inline]
     pub(super) fn moved(&mut self) {
         self.turns = 0;
@@ -48,8 +55,8 @@ impl Wait {
     /// Nothing moved. None: look again at once. Else for how long nothing has.
     #[inline]
     pub(super) fn idle(&mut self, pace: Pace) -> Option<Duration> {
-        self.turns += 1;
-        if self.turns < pace.spins {
+        self.turns = self.turns.saturating_add(1);
+        if self.turns < pace.spins && !self.polled {
             std::hint::spin_loop();
             return None;
         }

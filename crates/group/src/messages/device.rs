@@ -15,7 +15,7 @@ use super::{From, Tag};
 use crate::error::GroupError;
 use crate::group::Group;
 use crate::loader::{Buffer, Element, Op};
-use crate::mesh::OpId;
+use crate::mesh::{Name, OpId};
 
 /// Elements in memory of a GPU, and the stream whose work makes them.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +146,12 @@ impl DeviceStaging {
             data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(GroupError::Device)?;
             let place = buffer.memory().place().part(0, len);
             let mut state = self.group.shared.lock();
-            *op = Some(state.mesh.send(peer, (self.group.scope, tag), T::TYPE, place)?);
+            *op = Some(state.mesh.send(
+                peer,
+                Name::message(self.group.scope, tag),
+                T::TYPE,
+                place,
+            )?);
             Ok(())
         });
         self.end_all(peer, ended)

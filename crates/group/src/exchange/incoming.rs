@@ -1,0 +1,212 @@
+//! What comes from one rank. Messages have numbers, and none is taken to come after another.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Message;
+use super::note::Note;
+use crate::error::GroupError;
+use crate::group::State;
+use crate::loader::{DataType, Element, Place};
+use crate::memory::zeroed;
+use crate::mesh::{Envelope, Name, OpId, SMALL, Wanted, type_name, type_number};
+
+#[derive(Debug)]
+pub(super) struct Incoming<T> {
+    /// In the group.
+    pub(super) rank: usize,
+    /// In the mesh.
+    peer: usize,
+    /// How many messages, once that is known.
+    count: Option<u64>,
+    whole: BTreeMap<u64, Message<T>>,
+    /// Whose elements are to come.
+    metas: BTreeMap<u64, Vec<u8>>,
+    flights: VecDeque<(OpId, u64, Vec<T>)>,
+    pub(super) bytes: u64,
+}
+
+impl<T: Element> Incoming<T> {
+    pub(super) fn new(rank: usize, peer: usize) -> Self {
+        Self {
+            rank,
+            peer,
+            count: None,
+            whole: BTreeMap::new(),
+            metas: BTreeMap::new(),
+            flights: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.count.is_some_and(|count| self.whole.len() as u64 == count)
+    }
+
+    /// All messages, in the order in which they were inserted.
+    pub(super) fn take(&mut self) -> Vec<Message<T>> {
+        std::mem::take(&mut self.whole).into_values().collect()
+    }
+
+    /// Takes what has come. Whether anything has.
+    pub(super) fn advance(
+        &mut self,
+        state: &mut State,
+        name: Name,
+        limit: usize,
+        spare: &mut Vec<Vec<T>>,
+    ) -> Result<bool, GroupError> {
+        let mut moved = false;
+        while let Some((envelope, element)) = state.mesh.probe(&self.wanted(name, Place::empty())) {
+            moved = true;
+            if envelope.bytes > limit {
+                let what = format!("a message of {} bytes, more than {limit}", envelope.bytes);
+                return Err(self.mismatch(&what));
+            }
+            match Note::decode(envelope.note, self.rank)? {
+                Note::Whole(number) => self.data(state, name, number, (envelope, element), spare),
+                Note::Last(number) => {
+                    self.counted(number + 1)?;
+                    self.data(state, name, number, (envelope, element), spare)
+                }
+                Note::Meta(number) => self.meta(state, name, number, envelope),
+                Note::After(number) => {
+                    if !self.metas.contains_key(&number) {
+                        return Err(self.mismatch("elements without their metadata"));
+                    }
+                    self.data(state, name, number, (envelope, element), spare)
+                }
+                Note::Finish(count) => {
+                    self.counted(count)?;
+                    let op = state.mesh.receive(self.wanted(name, Place::empty()))?;
+                    // A word without bytes is over at once.
+                    state.mesh.abandon(op);
+                    Ok(())
+                }
+                Note::Cancel => return Err(GroupError::Cancelled { rank: self.rank }),
+            }?;
+        }
+        moved |= self.land(state)?;
+        if !self.is_over() {
+            state.mesh.reach(self.peer)?;
+        }
+        Ok(moved)
+    }
+
+    fn counted(&mut self, count: u64) -> Result<(), GroupError> {
+        match self.count.replace(count) {
+            None => Ok(()),
+            Some(_) => Err(self.mismatch("two ends")),
+        }
+    }
+
+    fn meta(
+        &mut self,
+        state: &mut State,
+        name: Name,
+        number: u64,
+        envelope: Envelope,
+    ) -> Result<(), GroupError> {
+        if !(1..=SMALL).contains(&envelope.bytes) {
+            return Err(self.mismatch("metadata of no length that there is"));
+        }
+        self.fresh(number)?;
+        let mut meta = vec![0; envelope.bytes];
+        let op = state.mesh.receive(self.wanted(name, Place::writing(&mut meta)))?;
+        match state.mesh.ended(op) {
+            Some(ended) => ended.map(drop)?,
+            None => {
+                state.keep(op, meta);
+                return Err(self.mismatch("metadata that is not short"));
+            }
+        }
+        self.bytes += meta.len() as u64;
+        self.metas.insert(number, meta);
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        state: &mut State,
+        name: Name,
+        number: u64,
+        (envelope, element): (Envelope, u8),
+        spare: &mut Vec<Vec<T>>,
+    ) -> Result<(), GroupError> {
+        let source = self.rank;
+        let Envelope { tag, bytes, .. } = envelope;
+        if element != type_number(T::TYPE) {
+            let (sent, wanted) = (type_name(element), T::TYPE.name());
+            return Err(GroupError::OtherType { source, tag, sent, wanted });
+        }
+        if !bytes.is_multiple_of(size_of::<T>()) {
+            return Err(self.mismatch("half an element"));
+        }
+        if self.whole.contains_key(&number)
+            || self.flights.iter().any(|(_, other, _)| *other == number)
+        {
+            return Err(self.mismatch("a message twice"));
+        }
+        let count = bytes / size_of::<T>();
+        let mut data = match spare.pop().filter(|spare| spare.capacity() >= count) {
+            Some(mut data) => {
+                data.resize(count, T::from_small(0));
+                data
+            }
+            None => zeroed(count)?,
+        };
+        let wanted = Wanted { element: T::TYPE, ..self.wanted(name, Place::writing(&mut data)) };
+        let op = state.mesh.receive(wanted)?;
+        self.bytes += bytes as u64;
+        self.flights.push_back((op, number, data));
+        Ok(())
+    }
+
+    fn fresh(&self, number: u64) -> Result<(), GroupError> {
+        if self.metas.contains_key(&number) || self.whole.contains_key(&number) {
+            return Err(self.mismatch("a message twice"));
+        }
+        Ok(())
+    }
+
+    /// Takes the messages whose elements are here, in whatever order they end.
+    fn land(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        let mut moved = false;
+        let mut index = 0;
+        while let Some((op, ..)) = self.flights.get(index) {
+            let Some(ended) = state.mesh.ended(*op) else {
+                index += 1;
+                continue;
+            };
+            moved = true;
+            if let Some((_, number, data)) = self.flights.remove(index) {
+                ended?;
+                let meta = self.metas.remove(&number).unwrap_or_default();
+                self.whole.insert(number, Message { meta, data });
+            }
+        }
+        if let Some(count) = self.count {
+            let last = self.whole.last_key_value().is_some_and(|(last, _)| *last >= count);
+            if last || self.whole.len() as u64 > count {
+                return Err(self.mismatch("more messages than it says"));
+            }
+        }
+        Ok(moved)
+    }
+
+    fn wanted(&self, Name { scope, space, .. }: Name, place: Place) -> Wanted {
+        let (source, tag, element) = (Some(self.peer), None, DataType::U8);
+        Wanted { scope, space, source, tag, element, place }
+    }
+
+    fn mismatch(&self, what: &str) -> GroupError {
+        let rank = self.rank;
+        GroupError::Mismatch { rank, why: format!("rank {rank} sent {what} in an exchange") }
+    }
+
+    /// Gives up; memory that is being written stays until that has ended.
+    pub(super) fn cancel(self, state: &mut State) {
+        for (op, _, memory) in self.flights {
+            state.keep(op, memory);
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! A sparse exchange: every rank sends some ranks as many messages as it likes, and nobody knows beforehand how many or how long.
+//!
+//! ```text
+//! sender     message 0 … message k-1, end(k)      numbers travel beside the bytes; a message with metadata is two
+//! receiver   counts, and is done with k of them   so nothing of the next exchange is taken
+//! ```
+//! No lock is held where a caller rests. Everything is in [`Exchange::wait`]'s turns; a future only says when to look again.
+
+mod incoming;
+mod note;
+mod outgoing;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::error::GroupError;
+use crate::group::{Group, State};
+use crate::loader::Element;
+use crate::mesh::{Name, SMALL, Space, Wait, rest};
+use incoming::Incoming;
+use outgoing::Outgoing;
+
+/// A message of an exchange.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Message<T> {
+    /// What the sender said of it, up to [`META_BYTES_MAX`] bytes.
+    pub meta: Vec<u8>,
+    pub data: Vec<T>,
+}
+
+/// The longest metadata of a message.
+pub const META_BYTES_MAX: usize = SMALL;
+
+/// The longest message that an exchange takes, in bytes, unless [`Exchange::message_bytes_max`] says otherwise.
+const LIMIT: usize = 1 << 36;
+
+type Callback = Box<dyn FnOnce() + Send>;
+
+/// One exchange between the ranks of a group: each rank names those that it sends to and those that send to it.
+///
+/// Any thread may insert, by reference. Exchanges of a group are numbered by themselves: all its ranks make them in the same order, those
+/// too that send and receive nothing, which need not wait. Several may be open at once.
+///
+/// Dropped before its end, it is cancelled: ranks that it owes messages are told ([`GroupError::Cancelled`]), and what still comes for it is
+/// thrown away.
+pub struct Exchange<T: Element = u8> {
+    group: Group,
+    space: Space,
+    limit: usize,
+    inner: Mutex<Inner<T>>,
+}
+
+struct Inner<T> {
+    incoming: Vec<Incoming<T>>,
+    outgoing: Vec<Outgoing<T>>,
+    callback: Option<Callback>,
+    /// Memory to receive into.
+    spare: Vec<Vec<T>>,
+    /// When something of it last moved.
+    moved: Instant,
+    over: bool,
+    failed: bool,
+}
+
+impl<T: Element> fmt::Debug for Exchange<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("space", &self.space).finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// Begins an exchange: `sources` may send to this rank, and this rank to `destinations`. All ranks of the group call it, in the same
+    /// order as other exchanges; a rank that is a source here names this one as a destination.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for a rank that is none, is this one, or is named twice, and a failure of the group.
+    pub fn exchange<T: Element>(
+        &self,
+        sources: &[usize],
+        destinations: &[usize],
+    ) -> Result<Exchange<T>, GroupError> {
+        let number = self.exchanges.fetch_add(1, Ordering::Relaxed);
+        Exchange::new(self, Space::exchange(0, number), sources, destinations)
+    }
+}
+
+impl<T: Element> Exchange<T> {
+    pub(crate) fn new(
+        group: &Group,
+        space: Space,
+        sources: &[usize],
+        destinations: &[usize],
+    ) -> Result<Self, GroupError> {
+        let peers = |ranks: &[usize]| {
+            let mut peers = Vec::with_capacity(ranks.len());
+            for (index, rank) in ranks.iter().enumerate() {
+                if ranks[..index].contains(rank) {
+                    return Err(GroupError::InvalidArgument(format!("rank {rank} is named twice")));
+                }
+                peers.push((*rank, group.other(*rank)?));
+            }
+            Ok(peers)
+        };
+        let (sources, destinations) = (peers(sources)?, peers(destinations)?);
+        group.shared.lock().mesh.check()?;
+        let inner = Inner {
+            incoming: sources.into_iter().map(|(rank, peer)| Incoming::new(rank, peer)).collect(),
+            outgoing: destinations
+                .into_iter()
+                .map(|(rank, peer)| Outgoing::new(rank, peer))
+                .collect(),
+            callback: None,
+            spare: Vec::new(),
+            moved: Instant::now(),
+            over: false,
+            failed: false,
+        };
+        Ok(Self { group: group.clone(), space, limit: LIMIT, inner: Mutex::new(inner) })
+    }
+
+    /// A message of more bytes is an error of the rank that sent it, and nothing is allocated for it. Default: 64 GiB.
+    #[must_use]
+    pub fn message_bytes_max(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs once, when the exchange is complete here, in the thread that finds it so; no lock is held.
+    #[must_use]
+    pub fn on_complete(self, callback: impl FnOnce() + Send + 'static) -> Self {
+        self.lock().callback = Some(Box::new(callback));
+        self
+    }
+
+    /// Sends a message. Messages to one rank arrive in the order of their inserts.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`]: metadata longer than [`META_BYTES_MAX`]. [`GroupError::Usage`]: a rank that is no destination here,
+    /// or an exchange that is finished. A failure of the group.
+    pub fn insert(
+        &self,
+        destination: usize,
+        meta: Vec<u8>,
+        data: Vec<T>,
+    ) -> Result<(), GroupError> {
+        fits(&meta)?;
+        let mut inner = self.lock();
+        let outgoing = inner.outgoing(destination)?;
+        let number = outgoing.reserve()?;
+        outgoing.send(&mut self.group.shared.lock(), self.name(), number, meta, data)
+    }
+
+    /// Keeps the next place among the messages to a rank, for data that is not ready yet: later ones may leave before it, and arrive
+    /// after it. The exchange cannot complete before it is filled.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exchange::insert`].
+    pub fn reserve(&self, destination: usize) -> Result<Reserved<'_, T>, GroupError> {
+        let number = self.lock().outgoing(destination)?.reserve()?;
+        Ok(Reserved { exchange: self, destination, number })
+    }
+
+    /// Says that this rank inserts no more.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Usage`] the second time, and a failure of the group.
+    pub fn finish(&self) -> Result<(), GroupError> {
+        let mut inner = self.lock();
+        let mut state = self.group.shared.lock();
+        let mut first = inner.outgoing.is_empty();
+        for outgoing in &mut inner.outgoing {
+            first |= outgoing.finish(&mut state, self.name())?;
+        }
+        if first {
+            Ok(())
+        } else {
+            Err(GroupError::Usage("an exchange is finished once".to_owned()))
+        }
+    }
+
+    /// The only message to a rank, which is over with that.
+    pub(crate) fn insert_only(&self, destination: usize, data: Vec<T>) -> Result<(), GroupError> {
+        let mut inner = self.lock();
+        let mut state = self.group.shared.lock();
+        inner.outgoing(destination)?.send_only(&mut state, self.name(), data)
+    }
+
+    /// Waits until all messages have come, and what was inserted may be forgotten. Some thread has to call [`Exchange::finish`].
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Timeout`] with the ranks that have not sent all, or not taken all, after three quarters of [`Group::timeout`] without
+    /// any news of this exchange: the group has not failed then; [`GroupError::Cancelled`]; [`GroupError::Mismatch`] and [`GroupError::OtherType`] for what does not belong in it; a
+    /// failure of the group. After a timeout of its own it may be waited for again; after another error it can only be dropped.
+    pub fn wait(&self) -> Result<(), GroupError> {
+        wait(&[self], patience(&self.group))
+    }
+
+    /// The same with another bound.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exchange::wait`].
+    pub fn wait_timeout(&self, limit: Duration) -> Result<(), GroupError> {
+        wait(&[self], limit)
+    }
+
+    /// The same as a future, for any executor. The group's own thread wakes it; [`crate::group::Builder::progress_thread`] makes that
+    /// thread no faster while a future waits.
+    pub fn completion(&self) -> Completion<'_, T> {
+        Completion { exchange: self, waiting: Waiting::new(patience(&self.group)) }
+    }
+
+    /// Whether it is complete; makes progress.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exchange::wait`], but no timeout.
+    pub fn test(&self) -> Result<bool, GroupError> {
+        self.group.shared.lock().mesh.turn(None)?;
+        advance(&[self])
+    }
+
+    /// The messages of one rank, in the order of its inserts.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Usage`] for a rank that is no source here, and before the exchange is complete.
+    pub fn take(&self, source: usize) -> Result<Vec<Message<T>>, GroupError> {
+        let mut inner = self.lock();
+        if !inner.over {
+            return Err(GroupError::Usage("the exchange is not complete yet".to_owned()));
+        }
+        let found = inner.incoming.iter_mut().find(|incoming| incoming.rank == source);
+        found.map(Incoming::take).ok_or_else(|| {
+            GroupError::Usage(format!("rank {source} is no source of this exchange"))
+        })
+    }
+
+    /// Bytes that were inserted and that came so far, metadata included.
+    pub fn bytes(&self) -> (u64, u64) {
+        let inner = self.lock();
+        let sent = inner.outgoing.iter().map(|outgoing| outgoing.bytes).sum();
+        (sent, inner.incoming.iter().map(|incoming| incoming.bytes).sum())
+    }
+
+    /// Gives memory to receive into, and takes what is left of it.
+    pub(crate) fn swap_spare(&self, spare: &mut Vec<Vec<T>>) {
+        std::mem::swap(&mut self.lock().spare, spare);
+    }
+
+    fn name(&self) -> Name {
+        Name { scope: self.group.scope, tag: 0, space: self.space, note: 0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One look at everything. Whether it is complete.
+    fn advance(&self) -> Result<bool, GroupError> {
+        let mut inner = self.lock();
+        if inner.failed {
+            return Err(GroupError::Usage("the exchange has failed before".to_owned()));
+        }
+        if inner.over {
+            return Ok(true);
+        }
+        let advanced = inner.advance(&mut self.group.shared.lock(), self.name(), self.limit);
+        inner.failed = advanced.is_err();
+        let callback = if advanced? { inner.callback.take() } else { None };
+        let over = inner.over;
+        drop(inner);
+        if let Some(callback) = callback {
+            callback();
+        }
+        Ok(over)
+    }
+
+    /// Ranks that keep it waiting.
+    fn silent(&self) -> Vec<usize> {
+        let inner = self.lock();
+        let incoming = inner.incoming.iter().filter(|one| !one.is_over()).map(|one| one.rank);
+        let outgoing = inner.outgoing.iter().filter(|one| one.waits()).map(|one| one.rank);
+        let mut ranks: Vec<_> = incoming.chain(outgoing).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+}
+
+impl<T: Element> Inner<T> {
+    fn outgoing(&mut self, rank: usize) -> Result<&mut Outgoing<T>, GroupError> {
+        self.outgoing.iter_mut().find(|outgoing| outgoing.rank == rank).ok_or_else(|| {
+            GroupError::Usage(format!("rank {rank} is no destination of this exchange"))
+        })
+    }
+
+    fn advance(&mut self, state: &mut State, name: Name, limit: usize) -> Result<bool, GroupError> {
+        let mut moved = false;
+        state.mesh.check()?;
+        for outgoing in &mut self.outgoing {
+            moved |= outgoing.advance(state, &mut self.spare)?;
+        }
+        for incoming in self.incoming.iter_mut().filter(|incoming| !incoming.is_over()) {
+            moved |= incoming.advance(state, name, limit, &mut self.spare)?;
+        }
+        if moved {
+            self.moved = Instant::now();
+        }
+        self.over = self.incoming.iter().all(Incoming::is_over)
+            && self.outgoing.iter().all(Outgoing::is_over);
+        Ok(self.over)
+    }
+}
+
+impl<T: Element> Drop for Exchange<T> {
+    fn drop(&mut self) {
+        let mut inner = self.lock();
+        if inner.over {
+            return;
+        }
+        let name = self.name();
+        let mut state = self.group.shared.lock();
+        for outgoing in std::mem::take(&mut inner.outgoing) {
+            outgoing.cancel(&mut state, name);
+        }
+        for incoming in std::mem::take(&mut inner.incoming) {
+            incoming.cancel(&mut state);
+        }
+        state.mesh.cancel(name.scope, name.space);
+    }
+}
+
+/// A place among the messages to one rank, to be filled.
+#[derive(Debug)]
+#[must_use = "an exchange with a place that is not filled does not complete"]
+pub struct Reserved<'a, T: Element> {
+    exchange: &'a Exchange<T>,
+    destination: usize,
+    number: u64,
+}
+
+impl<T: Element> Reserved<'_, T> {
+    /// Sends the message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exchange::insert`].
+    pub fn fill(self, meta: Vec<u8>, data: Vec<T>) -> Result<(), GroupError> {
+        fits(&meta)?;
+        let exchange = self.exchange;
+        let mut inner = exchange.lock();
+        let outgoing = inner.outgoing(self.destination)?;
+        let mut state = exchange.group.shared.lock();
+        outgoing.send(&mut state, exchange.name(), self.number, meta, data)
+    }
+}
+
+/// See [`Exchange::completion`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless polled"]
+pub struct Completion<'a, T: Element> {
+    exchange: &'a Exchange<T>,
+    waiting: Waiting,
+}
+
+impl<T: Element> Future for Completion<'_, T> {
+    type Output = Result<(), GroupError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let exchange = self.exchange;
+        self.waiting.poll(&[exchange], context)
+    }
+}
+
+/// What a future of exchanges keeps between polls.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    since: Option<Instant>,
+    limit: Duration,
+    wait: Wait,
+}
+
+impl Waiting {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { since: None, limit, wait: Wait::polled() }
+    }
+
+    pub(crate) fn poll<T: Element>(
+        &mut self,
+        exchanges: &[&Exchange<T>],
+        context: &Context<'_>,
+    ) -> Poll<Result<(), GroupError>> {
+        let Some(first) = exchanges.first() else { return Poll::Ready(Ok(())) };
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let shared = &first.group.shared;
+        // Before the look, so that nothing that comes after it goes unseen.
+        shared.wakers.add(context.waker());
+        let stepped = shared.lock().mesh.step(None, &mut self.wait).map(drop);
+        let ended = match stepped.and_then(|()| advance(exchanges)) {
+            Ok(false) => match late(exchanges, since, self.limit) {
+                None => return Poll::Pending,
+                Some(error) => Err(error),
+            },
+            Ok(true) => Ok(()),
+            Err(error) => Err(named(exchanges, error)),
+        };
+        let told = shared.lock().mesh.ends(&mut self.wait);
+        Poll::Ready(ended.and(told))
+    }
+}
+
+/// How long an exchange waits without news: its own timeout comes before the group's, which would end everything.
+pub(crate) fn patience(group: &Group) -> Duration {
+    group.timeout() / 4 * 3
+}
+
+fn advance<T: Element>(exchanges: &[&Exchange<T>]) -> Result<bool, GroupError> {
+    let mut over = true;
+    for exchange in exchanges {
+        over &= exchange.advance()?;
+    }
+    Ok(over)
+}
+
+/// Waits for all of them.
+pub(crate) fn wait<T: Element>(
+    exchanges: &[&Exchange<T>],
+    limit: Duration,
+) -> Result<(), GroupError> {
+    let Some(first) = exchanges.first() else { return Ok(()) };
+    let shared = &first.group.shared;
+    let (begun, mut waited) = (Instant::now(), Wait::default());
+    let ended = loop {
+        match advance(exchanges) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+        let mut state = shared.lock();
+        let stepped = state.mesh.step(None, &mut waited);
+        let pace = state.mesh.pace();
+        drop(state);
+        match stepped {
+            Ok(None) => {}
+            Ok(Some(idle)) => {
+                if let Some(error) = late(exchanges, begun, limit) {
+                    break Err(error);
+                }
+                rest(pace, idle);
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    let told = shared.lock().mesh.ends(&mut waited);
+    ended.map_err(|error| named(exchanges, error)).and(told)
+}
+
+/// The error of a wait that began at `begun`, if nothing came since for `limit`.
+fn late<T: Element>(
+    exchanges: &[&Exchange<T>],
+    begun: Instant,
+    limit: Duration,
+) -> Option<GroupError> {
+    let moved = exchanges.iter().map(|exchange| exchange.lock().moved).max()?;
+    if moved.max(begun).elapsed() < limit {
+        return None;
+    }
+    Some(GroupError::Timeout { peers: Vec::new(), whom: String::new(), limit })
+        .map(|error| named(exchanges, error))
+}
+
+/// A timeout that names nobody names those that keep the exchanges waiting.
+fn named<T: Element>(exchanges: &[&Exchange<T>], error: GroupError) -> GroupError {
+    match error {
+        GroupError::Timeout { peers, limit, .. } if peers.is_empty() => {
+            let peers: Vec<_> = exchanges.iter().flat_map(|exchange| exchange.silent()).collect();
+            let whom = match &*peers {
+                [] => "this rank to finish the exchange".to_owned(),
+                [rank] => format!("rank {rank} in an exchange"),
+                _ => format!("ranks {peers:?} in an exchange"),
+            };
+            GroupError::Timeout { peers, whom, limit }
+        }
+        other => other,
+    }
+}
+
+fn fits(meta: &[u8]) -> Result<(), GroupError> {
+    if meta.len() > META_BYTES_MAX {
+        let len = meta.len();
+        let why = format!("metadata of {len} bytes, more than {META_BYTES_MAX}");
+        return Err(GroupError::InvalidArgument(why));
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! What goes to one rank.
+
+use std::collections::VecDeque;
+
+use super::note::{NUMBER_MAX, Note};
+use crate::error::GroupError;
+use crate::group::State;
+use crate::loader::{DataType, Element, Place};
+use crate::mesh::{Name, OpId};
+
+/// Memory that a send reads.
+#[derive(Debug)]
+enum Sent<T> {
+    Meta { _bytes: Vec<u8> },
+    Data(Vec<T>),
+}
+
+#[derive(Debug)]
+pub(super) struct Outgoing<T> {
+    /// In the group.
+    pub(super) rank: usize,
+    /// In the mesh.
+    peer: usize,
+    numbers: u64,
+    /// Numbers that were given out and not sent yet.
+    open: u64,
+    finished: bool,
+    flights: VecDeque<(OpId, Sent<T>)>,
+    pub(super) bytes: u64,
+}
+
+impl<T: Element> Outgoing<T> {
+    pub(super) fn new(rank: usize, peer: usize) -> Self {
+        let flights = VecDeque::new();
+        Self { rank, peer, numbers: 0, open: 0, finished: false, flights, bytes: 0 }
+    }
+
+    /// A number for a message that will be sent.
+    pub(super) fn reserve(&mut self) -> Result<u64, GroupError> {
+        if self.finished || self.numbers >= NUMBER_MAX {
+            let why = format!("the exchange with rank {} is finished: no more fits", self.rank);
+            return Err(GroupError::Usage(why));
+        }
+        self.numbers += 1;
+        self.open += 1;
+        Ok(self.numbers - 1)
+    }
+
+    /// Sends a message by a number that was given out.
+    pub(super) fn send(
+        &mut self,
+        state: &mut State,
+        name: Name,
+        number: u64,
+        meta: Vec<u8>,
+        data: Vec<T>,
+    ) -> Result<(), GroupError> {
+        self.open -= 1;
+        let mut note = Note::Whole(number);
+        self.bytes += (meta.len() + size_of_val(&*data)) as u64;
+        if !meta.is_empty() {
+            note = Note::After(number);
+            let named = Name { note: Note::Meta(number).encode(), ..name };
+            let op = state.mesh.send(self.peer, named, DataType::U8, Place::reading(&meta))?;
+            self.flights.push_back((op, Sent::Meta { _bytes: meta }));
+        }
+        self.send_data(state, Name { note: note.encode(), ..name }, data)
+    }
+
+    /// Sends the only message, and that there are no more.
+    pub(super) fn send_only(
+        &mut self,
+        state: &mut State,
+        name: Name,
+        data: Vec<T>,
+    ) -> Result<(), GroupError> {
+        self.bytes += size_of_val(&*data) as u64;
+        self.finished = true;
+        self.send_data(state, Name { note: Note::Last(0).encode(), ..name }, data)
+    }
+
+    fn send_data(&mut self, state: &mut State, name: Name, data: Vec<T>) -> Result<(), GroupError> {
+        let op = state.mesh.send(self.peer, name, T::TYPE, Place::reading(&data))?;
+        self.flights.push_back((op, Sent::Data(data)));
+        Ok(())
+    }
+
+    /// Says how many messages there are in all. Whether it was not said before.
+    pub(super) fn finish(&mut self, state: &mut State, name: Name) -> Result<bool, GroupError> {
+        if std::mem::replace(&mut self.finished, true) {
+            return Ok(false);
+        }
+        self.tell(state, name, Note::Finish(self.numbers)).map(|()| true)
+    }
+
+    fn tell(&mut self, state: &mut State, name: Name, note: Note) -> Result<(), GroupError> {
+        let name = Name { note: note.encode(), ..name };
+        let op = state.mesh.send(self.peer, name, DataType::U8, Place::empty())?;
+        self.flights.push_back((op, Sent::Meta { _bytes: Vec::new() }));
+        Ok(())
+    }
+
+    /// Gives back memory that was read. Whether any was.
+    pub(super) fn advance(
+        &mut self,
+        state: &mut State,
+        spare: &mut Vec<Vec<T>>,
+    ) -> Result<bool, GroupError> {
+        let mut moved = false;
+        while let Some((op, _)) = self.flights.front() {
+            let Some(ended) = state.mesh.ended(*op) else { break };
+            moved = true;
+            if let Some((_, Sent::Data(data))) = self.flights.pop_front() {
+                spare.push(data);
+            }
+            ended?;
+        }
+        if !self.is_over() {
+            state.mesh.reach(self.peer)?;
+        }
+        Ok(moved)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.finished && self.open == 0 && self.flights.is_empty()
+    }
+
+    /// Whether the rank keeps this one waiting.
+    pub(super) fn waits(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
+    /// Gives up: the rank is told, unless it was told everything.
+    pub(super) fn cancel(mut self, state: &mut State, name: Name) {
+        if !self.finished || self.open > 0 {
+            // A peer that cannot be told has left, or the group has failed: both are known to it.
+            let _ = self.tell(state, name, Note::Cancel);
+        }
+        for (op, memory) in self.flights {
+            state.keep(op, memory);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Halos: ranks in a row, each of which swaps borders with its neighbours, round after round.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use crate::error::GroupError;
+use crate::exchange::{Exchange, Waiting, patience, wait};
+use crate::group::Group;
+use crate::loader::Element;
+use crate::mesh::Space;
+
+/// What came from the left and from the right.
+pub type Borders<T> = (Option<Vec<T>>, Option<Vec<T>>);
+
+/// This rank's place in a row, or in a ring, of all ranks of a group.
+///
+/// Rounds are numbered by themselves; a neighbour's next round is never taken for this one. Each round may have other lengths, and a rank
+/// may send nothing to a side. Memory that was sent is received into in a later round, so rounds of a steady length allocate
+/// no memory for borders.
+#[derive(Debug)]
+pub struct Halo1d<T: Element> {
+    group: Group,
+    stream: u32,
+    round: u32,
+    left: Option<usize>,
+    right: Option<usize>,
+    spare: Vec<Vec<T>>,
+}
+
+impl<T: Element> Halo1d<T> {
+    /// A row: rank 0 has nobody on its left, the last rank nobody on its right. All ranks of the group make their halos in the same order.
+    pub fn new(group: &Group) -> Self {
+        let (rank, size) = (group.rank(), group.size());
+        let right = (rank + 1 < size).then_some(rank + 1);
+        Self::between(group, rank.checked_sub(1), right)
+    }
+
+    /// A ring: the last rank is on the left of rank 0. A rank that is alone is its own neighbour.
+    pub fn ring(group: &Group) -> Self {
+        let (rank, size) = (group.rank(), group.size());
+        Self::between(group, Some((rank + size - 1) % size), Some((rank + 1) % size))
+    }
+
+    fn between(group: &Group, left: Option<usize>, right: Option<usize>) -> Self {
+        let stream = group.streams.fetch_add(1, Ordering::Relaxed);
+        Self { group: group.clone(), stream, round: 0, left, right, spare: Vec::new() }
+    }
+
+    /// The neighbours' ranks.
+    pub fn neighbours(&self) -> (Option<usize>, Option<usize>) {
+        (self.left, self.right)
+    }
+
+    /// Sends `left` to the left and `right` to the right, and returns what came from the left and from the right: none where a neighbour
+    /// sent nothing, or is not there. What is sent to where nobody is is ignored.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exchange::wait`]: the neighbour that stays silent is named. The next round can be tried.
+    pub fn round(
+        &mut self,
+        left: Option<Vec<T>>,
+        right: Option<Vec<T>>,
+    ) -> Result<Borders<T>, GroupError> {
+        let timeout = patience(&self.group);
+        let mut round = self.begin(left, right)?;
+        wait(&round.exchanges(), timeout)?;
+        round.end()
+    }
+
+    /// Begins a round; the future ends as [`Halo1d::round`]. Dropped before, the round is cancelled, and its neighbours are told.
+    ///
+    /// # Errors
+    ///
+    /// A failure of the group.
+    pub fn begin(
+        &mut self,
+        left: Option<Vec<T>>,
+        right: Option<Vec<T>>,
+    ) -> Result<Round<'_, T>, GroupError> {
+        let number = self.round.wrapping_mul(2);
+        self.round = self.round.wrapping_add(1);
+        if (self.left, self.right) == (Some(self.group.rank()), Some(self.group.rank())) {
+            let (waiting, own) = (Waiting::new(patience(&self.group)), Some((right, left)));
+            return Ok(Round { halo: self, leftwards: None, rightwards: None, own, waiting });
+        }
+        // One way each, so that borders of two ranks in a ring are not mixed up.
+        let leftwards = self.one_way(number, self.right, self.left, left)?;
+        let rightwards = self.one_way(number.wrapping_add(1), self.left, self.right, right)?;
+        let waiting = Waiting::new(patience(&self.group));
+        Ok(Round { halo: self, leftwards, rightwards, own: None, waiting })
+    }
+
+    fn one_way(
+        &mut self,
+        number: u32,
+        source: Option<usize>,
+        destination: Option<usize>,
+        data: Option<Vec<T>>,
+    ) -> Result<Option<Exchange<T>>, GroupError> {
+        if source.is_none() && destination.is_none() {
+            return Ok(None);
+        }
+        let space = Space::exchange(self.stream, number);
+        let exchange =
+            Exchange::new(&self.group, space, source.as_slice(), destination.as_slice())?;
+        if let Some(spare) = self.spare.pop() {
+            exchange.swap_spare(&mut vec![spare]);
+        }
+        match (destination, data) {
+            (Some(rank), Some(data)) => exchange.insert_only(rank, data)?,
+            _ => exchange.finish()?,
+        }
+        Ok(Some(exchange))
+    }
+}
+
+/// A round that goes on; see [`Halo1d::begin`].
+#[derive(Debug)]
+#[must_use = "a round that is dropped is cancelled"]
+pub struct Round<'a, T: Element> {
+    halo: &'a mut Halo1d<T>,
+    leftwards: Option<Exchange<T>>,
+    rightwards: Option<Exchange<T>>,
+    /// Of a rank that is its own neighbour.
+    own: Option<Borders<T>>,
+    waiting: Waiting,
+}
+
+impl<T: Element> Round<'_, T> {
+    /// Waits, as [`Halo1d::round`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait(mut self) -> Result<Borders<T>, GroupError> {
+        wait(&self.exchanges(), patience(&self.halo.group))?;
+        self.end()
+    }
+
+    fn exchanges(&self) -> Vec<&Exchange<T>> {
+        self.leftwards.iter().chain(&self.rightwards).collect()
+    }
+
+    /// What came. Memory that was sent is kept.
+    fn end(&mut self) -> Result<Borders<T>, GroupError> {
+        if let Some(own) = self.own.take() {
+            return Ok(own);
+        }
+        let (left, right) = (self.halo.left, self.halo.right);
+        let mut of = |exchange: &Option<Exchange<T>>, source: Option<usize>| {
+            let (Some(exchange), Some(source)) = (exchange, source) else { return Ok(None) };
+            let came = exchange.take(source)?.pop();
+            let mut spare = Vec::new();
+            exchange.swap_spare(&mut spare);
+            self.halo.spare.append(&mut spare);
+            Ok::<_, GroupError>(came.map(|message| message.data))
+        };
+        let borders = (of(&self.rightwards, left)?, of(&self.leftwards, right)?);
+        self.halo.spare.truncate(SPARE);
+        Ok(borders)
+    }
+}
+
+// Nothing of it is pinned.
+impl<T: Element> Unpin for Round<'_, T> {}
+
+impl<T: Element> Future for Round<'_, T> {
+    type Output = Result<Borders<T>, GroupError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let round = &mut *self;
+        let exchanges: Vec<_> = round.leftwards.iter().chain(&round.rightwards).collect();
+        match round.waiting.poll(&exchanges, context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(ended) => Poll::Ready(ended.and_then(|()| round.end())),
+        }
+    }
+}
+
+/// Borders that are kept to receive into.
+const SPARE: usize = 4;
