@@ -32,6 +32,8 @@ pub const QUERY_AFTER_MAX: Duration = Duration::from_secs(1);
 pub const ANSWERS_UNTIL_LOST: u8 = 2;
 /// Letters without effect on one control rail before the next one is tried.
 pub const LETTERS_PER_RAIL: u32 = 2;
+/// How long a control rail takes no letter until the next one is tried.
+pub const LETTER_REFUSED: Duration = Duration::from_millis(100);
 /// More time than this between two polls of an endpoint is no time that a peer was silent.
 pub const POLL_GAP_MAX: Duration = Duration::from_millis(50);
 

@@ -148,6 +148,11 @@ impl Channel {
             && self.recovery.silence(now) >= self.parameters.peer_timeout
     }
 
+    /// Its rail takes none for the moment.
+    pub fn letter_refused(&mut self, now: Moment) {
+        self.recovery.refused(now);
+    }
+
     /// It was posted.
     pub fn letter_posted(&mut self, due: &Due, now: Moment) {
         self.recovery.said(due.what, now);

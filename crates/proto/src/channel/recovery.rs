@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use super::super::bound::{
-    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTERS_PER_RAIL, POLL_GAP_MAX, QUERY_AFTER,
-    QUERY_AFTER_MAX,
+    ANSWERS_UNTIL_LOST, HELLO_AGAIN, HELLO_AGAIN_MAX, LETTER_REFUSED, LETTERS_PER_RAIL,
+    POLL_GAP_MAX, QUERY_AFTER, QUERY_AFTER_MAX,
 };
 use super::super::ids::{Moment, PacketNumber};
 
@@ -56,6 +56,8 @@ pub struct Recovery {
     answers: u8,
     /// Letters that were said since a packet or an acknowledgement has come.
     letters: u32,
+    /// Since when the rail of the letter that is due takes none.
+    refused: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +88,7 @@ impl Recovery {
             resent: 0,
             answers: 0,
             letters: 0,
+            refused: None,
         }
     }
 
@@ -213,8 +216,20 @@ impl Recovery {
         (waits && quiet).then_some(DueLetter::Query)
     }
 
+    /// Its rail takes none for the moment. Where a link is dead, a provider that connects first takes none for minutes: then the
+    /// next rail is tried.
+    pub fn refused(&mut self, now: Moment) {
+        let since = *self.refused.get_or_insert(now);
+        if now.since(since) >= LETTER_REFUSED {
+            self.refused = None;
+            let passed = self.rails_passed().saturating_add(1);
+            self.letters = passed.saturating_mul(LETTERS_PER_RAIL);
+        }
+    }
+
     /// It was posted.
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
+        self.refused = None;
         self.letters = self.letters.saturating_add(1);
         match letter {
             DueLetter::Hello => {
@@ -293,6 +308,22 @@ mod tests {
         recovery.content(ms(3000));
         assert_eq!(recovery.due(true, true, ms(3019)), None);
         assert_eq!(recovery.due(true, true, ms(3020)), Some(DueLetter::Query));
+    }
+
+    #[test]
+    fn a_rail_that_takes_no_letters_is_passed_over() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.echoed();
+        for (now, passed) in [(20, 0), (100, 0), (119, 0), (120, 1), (121, 1), (219, 1), (221, 2)] {
+            recovery.refused(ms(now));
+            assert_eq!(recovery.rails_passed(), passed, "after {now} ms");
+        }
+        recovery.refused(ms(300));
+        recovery.said(DueLetter::Query, ms(310));
+        recovery.refused(ms(400));
+        assert_eq!(recovery.rails_passed(), 2, "one was taken meanwhile");
+        recovery.progressed();
+        assert_eq!(recovery.rails_passed(), 0);
     }
 
     #[test]

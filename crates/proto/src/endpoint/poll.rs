@@ -285,10 +285,13 @@ impl<C: Connection> Endpoint<C> {
             return self.over(perform, index, now.0);
         }
         let waits = peer.owing.waiting > 0 || peer.awaits_fence();
-        if let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1)
-            && perform.send(peer.id, due.rail, &due.letter)
-        {
+        let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1) else {
+            return;
+        };
+        if perform.send(peer.id, due.rail, &due.letter) {
             peer.channel.letter_posted(&due, now.1);
+        } else {
+            peer.channel.letter_refused(now.1);
         }
     }
 
