@@ -40,6 +40,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "crates/vfabric",
     "crates/net-abi",
     "crates/group/src/loader",
+    "crates/python/src/memory",
     "tests/support",
     // An allocator that counts.
     "crates/group/tests/allocations.rs",
@@ -56,7 +57,7 @@ const ONE_HOME: &[(&str, &str)] = &[
 
 /// Packages that must not travel in the plugin.
 const NOT_IN_THE_PLUGIN: &[&str] =
-    &["clap", "serde", "serde_json", "env_logger", "indicatif", "ironrail-group", "nccl"];
+    &["clap", "serde", "serde_json", "env_logger", "indicatif", "ironrail-group", "nccl", "pyo3"];
 
 /// Roots of paths that exist on one machine only. In two pieces, so that this file does not name them.
 const MACHINE_PATHS: &[(&str, &str)] =
@@ -267,7 +268,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for path in entries.map(|entry| entry.expect("the entry is readable").path()) {
         let name = path.file_name().expect("an entry has a name");
-        if ["target", ".git", ".cache"].iter().any(|built| name == *built) {
+        if ["target", ".git", ".cache", "__pycache__"].iter().any(|built| name == *built) {
             continue;
         }
         if path.is_dir() {

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::error::GroupError;
-use crate::loader::{Buffer, Element};
+use crate::loader::{Buffer, Element, Foreign, ForeignMut};
 
 /// Elements in registered memory; a slice in every other respect. Made by [`crate::group::Group::buffer`].
 #[derive(Debug)]
@@ -81,7 +81,7 @@ macro_rules! owners {
     )*};
 }
 
-owners!(Vec<T>, Box<[T]>, Arc<[T]>, Registered<T>);
+owners!(Vec<T>, Box<[T]>, Arc<[T]>, Registered<T>, Foreign<T>, ForeignMut<T>);
 
 macro_rules! writable {
     ($($owner:ty),*) => {$(
@@ -93,4 +93,4 @@ macro_rules! writable {
     )*};
 }
 
-writable!(Vec<T>, Box<[T]>, Registered<T>);
+writable!(Vec<T>, Box<[T]>, Registered<T>, ForeignMut<T>);

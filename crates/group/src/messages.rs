@@ -587,6 +587,17 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
         self.note(ended)
     }
 
+    /// Takes the receive back if no message has come to it yet. Whether it has ended: then [`Receiving::wait`] gives the memory back at
+    /// once, with nothing received.
+    pub fn take_back(&mut self) -> bool {
+        let Some(op) = self.request.op else { return true };
+        let over = self.request.group.shared.lock().mesh.take_back(op);
+        if over {
+            self.request.op = None;
+        }
+        over
+    }
+
     fn note(&mut self, ended: Option<Option<Envelope>>) -> Result<bool, GroupError> {
         if let Some(Some(envelope)) = ended {
             self.none = self.request.group.received::<T>(envelope);

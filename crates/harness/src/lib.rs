@@ -35,13 +35,21 @@ pub struct Test {
     name: String,
     body: Box<dyn Fn() + Send>,
     lacks: Option<String>,
+    /// What it lacks may be lacking anywhere.
+    may_lack: bool,
     ignored: Option<&'static str>,
 }
 
 impl Test {
     /// A test that runs everywhere. `body` is a function by its name, which the test gets.
     pub fn new<F: Fn() + Send + 'static>(body: F) -> Self {
-        Self { name: name_of::<F>(), body: Box::new(body), lacks: None, ignored: None }
+        Self {
+            name: name_of::<F>(),
+            body: Box::new(body),
+            lacks: None,
+            may_lack: false,
+            ignored: None,
+        }
     }
 
     /// The test `of`, run by `body` under other conditions, which `name` adds to its name.
@@ -51,7 +59,7 @@ impl Test {
         body: impl Fn() + Send + 'static,
     ) -> Self {
         let name = format!("{}::{name}", name_of::<F>());
-        Self { name, body: Box::new(body), lacks: None, ignored: None }
+        Self { name, body: Box::new(body), lacks: None, may_lack: false, ignored: None }
     }
 
     /// It is ignored where `need` is not met.
@@ -59,6 +67,13 @@ impl Test {
     pub fn needs(mut self, need: Need) -> Self {
         self.lacks = self.lacks.or_else(|| need.err());
         self
+    }
+
+    /// The same even where IRONRAIL_TEST_WHOLE says that nothing is lacking: for what no script can bring to every machine, as a network.
+    #[must_use]
+    pub fn wants(mut self, need: Need) -> Self {
+        self.may_lack = self.lacks.is_none() && need.is_err();
+        self.needs(need)
     }
 
     /// It is ignored everywhere, as with `#[ignore]`: it shows a fault that is known, or is run by hand. docs/testing.md lists it.
@@ -69,13 +84,13 @@ impl Test {
     }
 
     fn into_trial(self, whole: bool) -> Trial {
-        let Self { name, body, lacks, ignored } = self;
+        let Self { name, body, lacks, may_lack, ignored } = self;
         if let Some(reason) = ignored {
             return trial(name, body).with_ignored_flag(true).with_kind(reason);
         }
         match lacks {
             None => trial(name, body),
-            Some(what) if whole => Trial::test(name, move || {
+            Some(what) if whole && !may_lack => Trial::test(name, move || {
                 Err(format!(
                     "it lacks {what}, and IRONRAIL_TEST_WHOLE says that nothing is lacking"
                 )

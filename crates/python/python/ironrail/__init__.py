@@ -1,0 +1,74 @@
+"""Ranks, messages and collectives on NumPy arrays, over network plugins for NCCL. docs/python.md is the guide.
+
+    import ironrail, numpy
+
+    with ironrail.init() as group:
+        data = numpy.full(4, group.rank, "float32")
+        group.all_reduce(data)
+"""
+
+import atexit
+import pathlib
+import weakref
+
+from . import _native
+from ._errors import Aborted, Error, InvalidArgument, Mismatch, OtherType, PeerLost, Timeout, TooLong
+from ._native import Group, Received, Request
+
+__all__ = [
+    "Aborted", "Error", "Group", "InvalidArgument", "Mismatch", "OtherType", "PeerLost", "Received", "Request", "Timeout", "TooLong",
+    "init", "path",
+]  # fmt: skip
+
+_groups = weakref.WeakSet()
+
+
+def path():
+    """The folder of the plugin for NCCL that this package carries, for LD_LIBRARY_PATH."""
+    return str(pathlib.Path(__file__).resolve().parent / "plugin")
+
+
+def init(
+    coordinator=None,
+    rank=None,
+    size=None,
+    *,
+    net=None,
+    device=None,
+    timeout=60.0,
+    token=None,
+    progress_thread=False,
+    allow_pickle=False,
+):
+    """Joins the group that meets at `coordinator`, "host:port" of rank 0, as rank `rank` of `size`. All its ranks call it.
+
+    Without these three, the variables of `ironrail run`, torchrun, MLX, OpenMPI, PMI or Slurm say them; docs/group.md has the list.
+
+    net: the plugin, a file or a word as in NCCL_NET_PLUGIN; the one of this package where none is named.
+    device: the plugin's device; the rank, modulo the number of devices, where none is.
+    timeout: seconds in which nothing moves until a call is given up, with Timeout.
+    token: a word that all ranks of a job share, which keeps other jobs out.
+    progress_thread: whether others' messages move on while this rank computes.
+    allow_pickle: whether send_obj and recv_obj work: whoever can send to a rank that receives objects can run code in it.
+    """
+    plugin = str(pathlib.Path(path()) / "libnccl-net-ironrail.so") if net is None else str(net)
+    group = _native.init(
+        plugin,
+        coordinator=coordinator,
+        rank=rank,
+        size=size,
+        device=device,
+        timeout=timeout,
+        token=token,
+        progress_thread=progress_thread,
+        allow_pickle=allow_pickle,
+    )
+    _groups.add(group)
+    return group
+
+
+@atexit.register
+def _close():
+    # A group that something still holds when the interpreter ends would never say farewell.
+    for group in list(_groups):
+        group.close()

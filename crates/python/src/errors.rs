@@ -1,0 +1,58 @@
+//! Errors of the group library as exceptions of `ironrail._errors`.
+
+use ironrail_group::error::GroupError;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+/// The exception for a failure. An exception that cannot be made is itself what is raised.
+pub(crate) fn raise(error: GroupError) -> PyErr {
+    Python::attach(|py| of(py, &error, &error.to_string()).unwrap_or_else(|failed| failed))
+}
+
+/// An argument that no call takes; nothing has moved.
+pub(crate) fn invalid(why: impl Into<String>) -> PyErr {
+    raise(GroupError::InvalidArgument(why.into()))
+}
+
+fn of(py: Python<'_>, error: &GroupError, text: &str) -> PyResult<PyErr> {
+    let make = |class: &str| {
+        let module = py.import("ironrail._errors")?;
+        module.getattr(class)?.call1((text,))
+    };
+    let made = match error {
+        GroupError::Rank { error, .. } => return of(py, error, text),
+        GroupError::PeerLost { rank, .. } => with(make("PeerLost")?, &[("rank", *rank)])?,
+        GroupError::Aborted { rank } => with(make("Aborted")?, &[("rank", *rank)])?,
+        GroupError::Mismatch { rank, .. } => with(make("Mismatch")?, &[("rank", *rank)])?,
+        GroupError::Timeout { peers, .. } => {
+            let made = make("Timeout")?;
+            made.setattr("peers", PyTuple::new(py, peers)?)?;
+            made
+        }
+        GroupError::TooLong { source, tag, bytes, room } => {
+            let tag = usize::try_from(*tag).unwrap_or(usize::MAX);
+            let fields = [("source", *source), ("tag", tag), ("bytes", *bytes), ("room", *room)];
+            with(make("TooLong")?, &fields)?
+        }
+        GroupError::OtherType { source, tag, .. } => {
+            let tag = usize::try_from(*tag).unwrap_or(usize::MAX);
+            with(make("OtherType")?, &[("source", *source), ("tag", tag)])?
+        }
+        other if other.is_usage() => make("InvalidArgument")?,
+        _ => make("Error")?,
+    };
+    Ok(PyErr::from_value(made))
+}
+
+fn with<'py>(made: Bound<'py, PyAny>, fields: &[(&str, usize)]) -> PyResult<Bound<'py, PyAny>> {
+    for (name, value) in fields {
+        made.setattr(*name, *value)?;
+    }
+    Ok(made)
+}
+
+/// A lock is held by nobody that panicked: pyo3 turns panics into exceptions.
+pub(crate) fn poisoned<T>(_: T) -> PyErr {
+    PyRuntimeError::new_err("another thread panicked in this object")
+}

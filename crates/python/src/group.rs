@@ -1,0 +1,427 @@
+//! A rank's membership in a group, as Python sees it: checks, then the call without the interpreter.
+
+use std::sync::{Arc, Mutex};
+
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group as Inner;
+use ironrail_group::loader::Op;
+use ironrail_group::messages::{Any, From as Source, Tag};
+use ironrail_group::with_element;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::{invalid, poisoned, raise};
+use crate::memory::Array;
+use crate::request::{Orphans, Received, Request};
+
+/// A rank's membership in a group: messages between two ranks, and collectives of all.
+///
+/// Arrays are NumPy's, or whatever has the buffer protocol or, on the CPU, DLPack; they are C-contiguous, and moved without a copy of
+/// Python's. Every rank calls the same collectives in the same order, with the same sizes, types and operations. Calls wait without
+/// the interpreter's lock; arrays must be left alone until they return.
+#[pyclass(frozen, weakref, module = "ironrail")]
+#[derive(Debug)]
+pub(crate) struct Group {
+    inner: Mutex<Option<Inner>>,
+    orphans: Arc<Orphans>,
+    rank: usize,
+    size: usize,
+    allow_pickle: bool,
+}
+
+impl Group {
+    pub(crate) fn new(inner: Inner, allow_pickle: bool) -> Self {
+        let (rank, size) = (inner.rank(), inner.size());
+        let orphans = Arc::default();
+        Self { inner: Mutex::new(Some(inner)), orphans, rank, size, allow_pickle }
+    }
+
+    /// Runs a call without the interpreter.
+    fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Inner) -> Result<R, GroupError> + Send,
+    ) -> PyResult<R> {
+        let inner = self.inner.lock().map_err(poisoned)?.clone();
+        let inner = inner.ok_or_else(|| invalid("this group is closed"))?;
+        py.detach(move || {
+            self.orphans.sweep();
+            let ended = call(&inner);
+            // The last handle of a group waits for others to leave.
+            drop(inner);
+            ended
+        })
+        .map_err(raise)
+    }
+
+    fn leave(&self, py: Python<'_>) {
+        let inner = self.inner.lock().ok().and_then(|mut inner| inner.take());
+        py.detach(|| {
+            self.orphans.wait();
+            drop(inner);
+        });
+    }
+
+    fn pickles(&self, py: Python<'_>) -> PyResult<Py<PyModule>> {
+        if !self.allow_pickle {
+            return Err(invalid(
+                "objects travel as pickles, which can run any code where they are received: init(allow_pickle=True) allows them",
+            ));
+        }
+        Ok(py.import("pickle")?.unbind())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        Python::try_attach(|py| self.leave(py));
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// This rank, from 0.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[getter]
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ironrail.Group rank {} of {}>", self.rank, self.size)
+    }
+
+    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, pyo3::types::PyTuple>) {
+        self.leave(py);
+    }
+
+    /// Leaves the group, when those split from it and all requests have gone too. What was sent still arrives. Rank 0 waits for the others
+    /// where it holds the rendezvous, no longer than the timeout.
+    fn close(&self, py: Python<'_>) {
+        self.leave(py);
+    }
+
+    /// Ends every rank's calls, of this and all groups that were split from one: from now on they raise Aborted. It does not wait for calls
+    /// of other threads.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.inner.lock().map_err(poisoned)?.clone();
+        py.detach(move || {
+            if let Some(inner) = inner {
+                inner.abort();
+            }
+        });
+        Ok(())
+    }
+
+    /// `data` of all ranks, reduced element by element by `op`: "sum", "prod", "min", "max" or "avg". In place, or into `out`.
+    #[pyo3(signature = (data, op="sum", out=None))]
+    fn all_reduce(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let op = operation(op)?;
+        let Some(out) = out else {
+            let mut data = Array::writing(data, "data")?;
+            data.reduces_by(op)?;
+            return with_element!(data.element(), T => {
+                self.run(py, |group| group.all_reduce(data.elements_mut::<T>(), op))
+            });
+        };
+        let (data, mut out) = pair(data, out)?;
+        data.reduces_by(op)?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.all_reduce_into(data.elements::<T>(), out.elements_mut(), op))
+        })
+    }
+
+    /// As all_reduce, to the root alone: in place, where others' `data` stays as it is, or into the root's `out`.
+    #[pyo3(signature = (data, op="sum", root=0, out=None))]
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        op: &str,
+        root: usize,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let op = operation(op)?;
+        if let Some(out) = out {
+            let (data, mut out) = pair(data, out)?;
+            data.reduces_by(op)?;
+            return with_element!(data.element(), T => {
+                self.run(py, |group| group.reduce(data.elements::<T>(), Some(out.elements_mut()), op, root))
+            });
+        }
+        if self.rank != root {
+            let data = Array::reading(data, "data")?;
+            data.reduces_by(op)?;
+            return with_element!(data.element(), T => {
+                self.run(py, |group| group.reduce(data.elements::<T>(), None, op, root))
+            });
+        }
+        let mut data = Array::writing(data, "data")?;
+        data.reduces_by(op)?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.reduce_in_place(data.elements_mut::<T>(), op, root))
+        })
+    }
+
+    /// The root's `data` becomes everybody's.
+    #[pyo3(signature = (data, root=0))]
+    fn broadcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
+        let mut data = Array::writing(data, "data")?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.broadcast(data.elements_mut::<T>(), root))
+        })
+    }
+
+    /// Block r of `out` becomes rank r's `data`: `out` has as many elements as all `data` together.
+    fn all_gather(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (data, mut out) = pair(data, out)?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.all_gather(data.elements::<T>(), out.elements_mut()))
+        })
+    }
+
+    /// As all_gather, to the root alone; others give no `out`.
+    #[pyo3(signature = (data, out=None, root=0))]
+    fn gather(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+        root: usize,
+    ) -> PyResult<()> {
+        if let Some(out) = out.filter(|_| self.rank == root) {
+            let (data, mut out) = pair(data, out)?;
+            return with_element!(data.element(), T => {
+                self.run(py, |group| group.gather(data.elements::<T>(), Some(out.elements_mut()), root))
+            });
+        }
+        let data = Array::reading(data, "data")?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.gather(data.elements::<T>(), None, root))
+        })
+    }
+
+    /// Every rank's `out` becomes its block of the root's `data`; others give None for `data`.
+    #[pyo3(signature = (data, out, root=0))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        data: Option<&Bound<'_, PyAny>>,
+        out: &Bound<'_, PyAny>,
+        root: usize,
+    ) -> PyResult<()> {
+        if let Some(data) = data.filter(|_| self.rank == root) {
+            let (data, mut out) = pair(data, out)?;
+            return with_element!(data.element(), T => {
+                self.run(py, |group| group.scatter(Some(data.elements::<T>()), out.elements_mut(), root))
+            });
+        }
+        let mut out = Array::writing(out, "out")?;
+        with_element!(out.element(), T => {
+            self.run(py, |group| group.scatter(None, out.elements_mut::<T>(), root))
+        })
+    }
+
+    /// Every rank's `out` becomes its block of the reduction of all `data`, which has as many elements as all `out` together.
+    #[pyo3(signature = (data, out, op="sum"))]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        op: &str,
+    ) -> PyResult<()> {
+        let op = operation(op)?;
+        let (data, mut out) = pair(data, out)?;
+        data.reduces_by(op)?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.reduce_scatter(data.elements::<T>(), out.elements_mut(), op))
+        })
+    }
+
+    /// Block s of rank r's `out` becomes block r of rank s's `data`. With lists of a length per rank, in elements, blocks are of those lengths:
+    /// `sends[r]` go to rank r, `receives[r]` come from it.
+    #[pyo3(signature = (data, out, sends=None, receives=None))]
+    fn all_to_all(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        sends: Option<Vec<usize>>,
+        receives: Option<Vec<usize>>,
+    ) -> PyResult<()> {
+        let (data, mut out) = pair(data, out)?;
+        match (sends, receives) {
+            (None, None) => with_element!(data.element(), T => {
+                self.run(py, |group| group.all_to_all(data.elements::<T>(), out.elements_mut()))
+            }),
+            (Some(sends), Some(receives)) => {
+                with_element!(data.element(), T => self.run(py, |group| {
+                    group.all_to_all_v(data.elements::<T>(), &sends, out.elements_mut(), &receives)
+                }))
+            }
+            _ => Err(invalid("sends and receives are given both, or neither")),
+        }
+    }
+
+    /// Returns when every rank has called it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, Inner::barrier)
+    }
+
+    /// Makes groups of the ranks that give the same color, ranked by key, then by rank here. A rank that gives None gets None. All ranks call it.
+    #[pyo3(signature = (color, key=0))]
+    fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
+        let split = self.run(py, |group| group.split(color, key))?;
+        Ok(split.map(|inner| Self::new(inner, self.allow_pickle)))
+    }
+
+    /// Sends `data` to rank `to`, and returns when it may be changed.
+    #[pyo3(signature = (data, to, tag=0))]
+    fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, to: usize, tag: u32) -> PyResult<()> {
+        let data = Array::reading(data, "data")?;
+        with_element!(data.element(), T => {
+            self.run(py, |group| group.send(data.elements::<T>(), to, tag))
+        })
+    }
+
+    /// Receives into `data`, which may be longer than the message. None for `source` or `tag` is any.
+    #[pyo3(signature = (data, source=None, tag=None))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        source: Option<usize>,
+        tag: Option<u32>,
+    ) -> PyResult<Received> {
+        let mut data = Array::writing(data, "data")?;
+        let (source, tag) = (any_source(source), any_tag(tag));
+        let received = with_element!(data.element(), T => {
+            self.run(py, |group| group.recv(data.elements_mut::<T>(), source, tag))
+        })?;
+        Ok(received.into())
+    }
+
+    /// Sends `data` to rank `to` and receives into `out` at once; both ranks may be this one.
+    #[pyo3(signature = (data, to, out, source=None, tag=0))]
+    fn sendrecv(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        to: usize,
+        out: &Bound<'_, PyAny>,
+        source: Option<usize>,
+        tag: u32,
+    ) -> PyResult<Received> {
+        let (data, mut out) = pair(data, out)?;
+        let source = any_source(source);
+        let received = with_element!(data.element(), T => self.run(py, |group| {
+            group.sendrecv(data.elements::<T>(), to, out.elements_mut(), source, tag)
+        }))?;
+        Ok(received.into())
+    }
+
+    /// Begins a send. `data` must be left alone until the request has ended.
+    #[pyo3(signature = (data, to, tag=0))]
+    fn isend(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        to: usize,
+        tag: u32,
+    ) -> PyResult<Request> {
+        let data = Array::reading(data, "data")?;
+        let pending = with_element!(data.element(), T => self.run(py, move |group| {
+            Ok(Box::new(group.isend(data.into_foreign::<T>(), to, tag)?) as Box<_>)
+        }))?;
+        Ok(Request::new(pending, &self.orphans))
+    }
+
+    /// Begins a receive. `data` must be left alone until the request has ended.
+    #[pyo3(signature = (data, source=None, tag=None))]
+    fn irecv(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        source: Option<usize>,
+        tag: Option<u32>,
+    ) -> PyResult<Request> {
+        let data = Array::writing(data, "data")?;
+        let (source, tag) = (any_source(source), any_tag(tag));
+        let pending = with_element!(data.element(), T => self.run(py, move |group| {
+            Ok(Box::new(group.irecv(data.into_foreign_mut::<T>(), source, tag)?) as Box<_>)
+        }))?;
+        Ok(Request::new(pending, &self.orphans))
+    }
+
+    /// Sends a picklable object. Only of groups with allow_pickle.
+    #[pyo3(signature = (object, to, tag=0))]
+    fn send_obj(
+        &self,
+        py: Python<'_>,
+        object: &Bound<'_, PyAny>,
+        to: usize,
+        tag: u32,
+    ) -> PyResult<()> {
+        let pickles = self.pickles(py)?;
+        let text = pickles.bind(py).call_method1("dumps", (object, PICKLE_PROTOCOL))?;
+        self.send(py, &text, to, tag)
+    }
+
+    /// Receives an object that send_obj has sent. Only of groups with allow_pickle: whoever can send to this rank can run code in it.
+    #[pyo3(signature = (source=None, tag=None))]
+    fn recv_obj<'py>(
+        &self,
+        py: Python<'py>,
+        source: Option<usize>,
+        tag: Option<u32>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pickles = self.pickles(py)?;
+        let (source, tag) = (any_source(source), any_tag(tag));
+        let (text, _) = self.run(py, |group| group.recv_vec::<u8>(source, tag))?;
+        pickles.bind(py).call_method1("loads", (PyBytes::new(py, &text),))
+    }
+}
+
+fn any_source(rank: Option<usize>) -> Source {
+    rank.map_or_else(|| Any.into(), Into::into)
+}
+
+fn any_tag(tag: Option<u32>) -> Tag {
+    tag.map_or_else(|| Any.into(), Into::into)
+}
+
+fn operation(name: &str) -> PyResult<Op> {
+    name.parse().map_err(|why: String| invalid(why))
+}
+
+/// What is read and what is written, of one type and apart.
+fn pair(data: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<(Array, Array)> {
+    let (data, out) = (Array::reading(data, "data")?, Array::writing(out, "out")?);
+    data.goes_with(&out)?;
+    Ok((data, out))
+}
+
+/// The first that moves large buffers; Python 3.8 and newer read it.
+const PICKLE_PROTOCOL: u8 = 5;

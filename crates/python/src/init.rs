@@ -1,0 +1,85 @@
+//! How a process of Python's joins its group.
+
+use std::time::Duration;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Builder;
+use ironrail_group::loader::Library;
+use ironrail_group::start::Start;
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+use crate::group::Group;
+use crate::request::seconds;
+
+/// Joins the group. All its ranks call it.
+#[pyfunction]
+#[pyo3(signature = (net, *, coordinator=None, rank=None, size=None, device=None, timeout=60.0, token=None, progress_thread=false, allow_pickle=false))]
+#[expect(clippy::too_many_arguments, reason = "Python's callers name them")]
+pub(crate) fn init(
+    py: Python<'_>,
+    net: String,
+    coordinator: Option<String>,
+    rank: Option<usize>,
+    size: Option<usize>,
+    device: Option<usize>,
+    timeout: f64,
+    token: Option<String>,
+    progress_thread: bool,
+    allow_pickle: bool,
+) -> PyResult<Group> {
+    // What the plugin and libfabric warn of, on standard error; RUST_LOG says otherwise.
+    let _ = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
+        .format_timestamp(None)
+        .try_init();
+    let timeout = seconds(timeout)?;
+    let given = Given { coordinator, rank, size, token };
+    let join = move || {
+        let start = given.start()?;
+        let library = Library::open(&net, None)?;
+        let (place, hub) = start.join(timeout.max(JOINING_MIN))?;
+        let builder = Builder::new(&library).device(device).timeout(timeout);
+        let matrix = start.matrix().cloned();
+        builder.progress_thread(progress_thread).matrix(matrix).join_with(place, hub)
+    };
+    let group = py.detach(join).map_err(raise)?;
+    Ok(Group::new(group, allow_pickle))
+}
+
+/// What the call says; the environment says the rest.
+struct Given {
+    coordinator: Option<String>,
+    rank: Option<usize>,
+    size: Option<usize>,
+    token: Option<String>,
+}
+
+impl Given {
+    fn start(self) -> Result<Start, GroupError> {
+        let Self { coordinator, rank, size, token } = self;
+        if coordinator.is_none() && rank.is_none() && size.is_none() {
+            return Start::from_variables(|name| match name {
+                "IRONRAIL_GROUP_TOKEN" if token.is_some() => token.clone(),
+                other => std::env::var(other).ok(),
+            });
+        }
+        let (Some(coordinator), Some(rank), Some(size)) = (coordinator, rank, size) else {
+            return Err(GroupError::Usage(
+                "coordinator, rank and size are given all three, or none, and then the environment says them".to_owned(),
+            ));
+        };
+        if rank >= size {
+            return Err(GroupError::Usage(format!("there is no rank {rank} among {size}")));
+        }
+        Start::from_variables(|name| match name {
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some(size.to_string()),
+            "IRONRAIL_GROUP_COORDINATOR" => Some(coordinator.clone()),
+            "IRONRAIL_GROUP_TOKEN" => token.clone().or_else(|| std::env::var(name).ok()),
+            _ => None,
+        })
+    }
+}
+
+/// A group whose calls time out soon still takes a moment to meet.
+const JOINING_MIN: Duration = Duration::from_secs(30);

@@ -1,0 +1,25 @@
+//! `ironrail-group` for Python: the module `ironrail._native`, which the package `ironrail` shows.
+//!
+//! A call checks its arguments with the interpreter attached, then lets go of the interpreter while it waits. It takes no lock of the
+//! group's while it is attached, since another thread that holds the lock may wait for the interpreter.
+//!
+//! `unsafe` lives in [`memory`] only.
+#![deny(unsafe_code)]
+
+mod errors;
+mod group;
+mod init;
+#[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
+mod memory;
+mod request;
+
+use pyo3::prelude::*;
+
+/// Ranks, messages and collectives over a network plugin for NCCL.
+#[pymodule(gil_used = true)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<group::Group>()?;
+    module.add_class::<request::Request>()?;
+    module.add_class::<request::Received>()?;
+    module.add_function(wrap_pyfunction!(init::init, module)?)
+}

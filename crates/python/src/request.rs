@@ -1,0 +1,247 @@
+//! Sends and receives that go on when their call has returned.
+//!
+//! A request holds its array's memory until it has ended. One that is dropped before is taken back, if it is a receive that no message
+//! has come to; else its group keeps it until it has ended.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::loader::{Element, Foreign, ForeignMut};
+use ironrail_group::messages;
+use pyo3::prelude::*;
+
+use crate::errors::{invalid, poisoned, raise};
+
+/// What a receive got: `source`, the rank that sent it; `tag`; and `count`, elements from the start of the array on. The rest of the array
+/// is as it was.
+#[pyclass(frozen, get_all, module = "ironrail")]
+#[derive(Debug)]
+pub(crate) struct Received {
+    source: usize,
+    tag: u32,
+    count: usize,
+}
+
+#[pymethods]
+impl Received {
+    fn __repr__(&self) -> String {
+        let Self { source, tag, count } = self;
+        format!("Received(source={source}, tag={tag}, count={count})")
+    }
+}
+
+impl From<messages::Received> for Received {
+    fn from(messages::Received { source, tag, count }: messages::Received) -> Self {
+        Self { source, tag, count }
+    }
+}
+
+/// An operation of whatever element type.
+pub(crate) trait Pending: Send {
+    fn test(&mut self) -> Result<bool, GroupError>;
+    fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError>;
+    fn wait(self: Box<Self>) -> Result<Option<messages::Received>, GroupError>;
+    /// Whether it was taken back, and has ended.
+    fn take_back(&mut self) -> bool;
+}
+
+impl<T: Element> Pending for messages::Sending<T, Foreign<T>> {
+    fn test(&mut self) -> Result<bool, GroupError> {
+        self.test()
+    }
+
+    fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError> {
+        self.wait_timeout(limit)
+    }
+
+    fn wait(self: Box<Self>) -> Result<Option<messages::Received>, GroupError> {
+        (*self).wait().map(|_| None)
+    }
+
+    fn take_back(&mut self) -> bool {
+        false
+    }
+}
+
+impl<T: Element> Pending for messages::Receiving<T, ForeignMut<T>> {
+    fn test(&mut self) -> Result<bool, GroupError> {
+        self.test()
+    }
+
+    fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError> {
+        self.wait_timeout(limit)
+    }
+
+    fn wait(self: Box<Self>) -> Result<Option<messages::Received>, GroupError> {
+        (*self).wait().map(|(_, received)| Some(received))
+    }
+
+    fn take_back(&mut self) -> bool {
+        self.take_back()
+    }
+}
+
+/// Operations whose requests were dropped before their end.
+#[derive(Default)]
+pub(crate) struct Orphans(Mutex<Vec<Box<dyn Pending>>>);
+
+impl fmt::Debug for Orphans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orphans").finish_non_exhaustive()
+    }
+}
+
+impl Orphans {
+    fn adopt(&self, pending: Box<dyn Pending>) {
+        if let Ok(mut list) = self.0.lock() {
+            list.push(pending);
+        }
+    }
+
+    /// Takes all out: dropping one attaches to the interpreter, which another thread may hold that waits for the list.
+    fn take(&self) -> Vec<Box<dyn Pending>> {
+        self.0.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default()
+    }
+
+    /// Lets go of those that have ended. Not to be called with the interpreter attached.
+    pub(crate) fn sweep(&self) {
+        for mut pending in self.take() {
+            // An error is the end of it, and said by the next call.
+            if pending.test().is_ok_and(|ended| !ended) {
+                self.adopt(pending);
+            }
+        }
+    }
+
+    /// Waits for all of them. Not to be called with the interpreter attached.
+    pub(crate) fn wait(&self) {
+        for pending in self.take() {
+            let _ = pending.wait();
+        }
+    }
+}
+
+/// A send or a receive that goes on. Its array's memory is exported until it has ended: leave it alone until then.
+///
+/// A receive that is dropped before a message has come to it is taken back. Any other goes on, and the group keeps its memory.
+#[pyclass(frozen, weakref, module = "ironrail")]
+pub(crate) struct Request {
+    state: Mutex<State>,
+    orphans: Arc<Orphans>,
+}
+
+enum State {
+    Running(Box<dyn Pending>),
+    /// A thread is in a call of it.
+    Busy,
+    Ended(Option<messages::Received>),
+    Failed(String),
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+impl Request {
+    pub(crate) fn new(pending: Box<dyn Pending>, orphans: &Arc<Orphans>) -> Self {
+        Self { state: Mutex::new(State::Running(pending)), orphans: Arc::clone(orphans) }
+    }
+
+    /// Runs a step of the operation without the interpreter. `Err` of the step gives what has become of it.
+    fn step(
+        &self,
+        py: Python<'_>,
+        step: impl FnOnce(Box<dyn Pending>) -> Result<State, GroupError> + Send,
+    ) -> PyResult<bool> {
+        let taken = std::mem::replace(&mut *self.state.lock().map_err(poisoned)?, State::Busy);
+        let (next, failed) = match taken {
+            State::Running(pending) => match py.detach(|| step(pending)) {
+                Ok(next) => (next, None),
+                Err(error) => (State::Failed(error.to_string()), Some(raise(error))),
+            },
+            State::Busy => return Err(invalid("another thread is in a call of this request")),
+            State::Failed(why) => {
+                let error = invalid(format!("this request has failed: {why}"));
+                (State::Failed(why), Some(error))
+            }
+            ended @ State::Ended(_) => (ended, None),
+        };
+        let ended = matches!(next, State::Ended(_));
+        *self.state.lock().map_err(poisoned)? = next;
+        failed.map_or(Ok(ended), Err)
+    }
+
+    fn received(&self) -> PyResult<Option<Received>> {
+        match &*self.state.lock().map_err(poisoned)? {
+            State::Ended(received) => Ok(received.map(Received::from)),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// Whether it has ended. Makes progress, and does not wait.
+    fn test(&self, py: Python<'_>) -> PyResult<bool> {
+        self.step(py, |mut pending| {
+            let ended = pending.test()?;
+            if ended { pending.wait().map(State::Ended) } else { Ok(State::Running(pending)) }
+        })
+    }
+
+    /// Waits for the end: of a send None, of a receive what was received. With a timeout in seconds it raises Timeout where that has passed,
+    /// and the operation goes on.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Received>> {
+        let limit = timeout.map(seconds).transpose()?;
+        let ended = self.step(py, |mut pending| match limit {
+            Some(limit) if !pending.wait_for(limit)? => Ok(State::Running(pending)),
+            _ => pending.wait().map(State::Ended),
+        })?;
+        if !ended {
+            let limit = limit.unwrap_or_default();
+            let whom = "a request, which goes on".to_owned();
+            return Err(raise(GroupError::Timeout { peers: Vec::new(), whom, limit }));
+        }
+        self.received()
+    }
+
+    /// Takes a receive back that no message has come to. Whether it was taken back; a send, or what has ended, is not.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        if !matches!(&*self.state.lock().map_err(poisoned)?, State::Running(_)) {
+            return Ok(false);
+        }
+        self.step(py, |mut pending| {
+            if pending.take_back() { Ok(State::Ended(None)) } else { Ok(State::Running(pending)) }
+        })
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let State::Running(mut pending) = std::mem::replace(
+            self.state.get_mut().unwrap_or_else(|error| error.into_inner()),
+            State::Busy,
+        ) else {
+            return;
+        };
+        let orphans = Arc::clone(&self.orphans);
+        let let_go = move || {
+            if !pending.take_back() && pending.test().is_ok_and(|ended| !ended) {
+                orphans.adopt(pending);
+            }
+        };
+        // Python drops it with the interpreter attached.
+        Python::try_attach(|py| py.detach(let_go));
+    }
+}
+
+/// A time as Python gives it.
+pub(crate) fn seconds(value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| invalid(format!("{value} is no number of seconds to wait")))
+}
