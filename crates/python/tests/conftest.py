@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(os.environ["IRONRAIL_TEST_ROOT"])
 # Only what would never end takes so long.
-HANGS = 60
+HANGS = 45
 
 
 def _has_libfabric():

@@ -551,6 +551,10 @@ impl Mesh {
     /// here.
     pub(crate) fn close(&mut self) -> Result<(), GroupError> {
         if self.failure.is_some() {
+            // The rendezvous in this process waits for all ranks to leave: for this one, too.
+            if self.hub == Some(self.rank) {
+                self.place.farewell();
+            }
             return self.check();
         }
         let over = |peer: &Option<Peer>| {
