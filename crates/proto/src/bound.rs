@@ -48,6 +48,8 @@ pub const KEEPER_IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// Parts of a rail whose writes completed do not arrive: after so long, with answers in between, the rail is lost.
 pub const RAIL_SILENT: Duration = Duration::from_millis(500);
+/// How long a side that waits for such parts hears nothing before it asks.
+pub const RAIL_ASK: Duration = Duration::from_millis(100);
 /// How long a rail takes no part of a channel's until it is lost, where another is open.
 pub const RAIL_REFUSES: Duration = Duration::from_millis(500);
 /// How often rails are looked at on which writes may hang.

@@ -59,9 +59,10 @@ impl<const MAX: usize> Bounded<MAX> {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    /// For people: what is not UTF-8 is replaced.
+    /// For people. All but printable ASCII is escaped: what a peer says of itself writes no lines into a log, and no commands to a
+    /// terminal.
     pub fn to_text(&self) -> String {
-        String::from_utf8_lossy(self.as_bytes()).into_owned()
+        self.as_bytes().escape_ascii().to_string()
     }
 }
 
@@ -300,3 +301,22 @@ impl fmt::Display for HandshakeError {
 }
 
 impl std::error::Error for HandshakeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_a_peers_writes_no_lines_and_no_commands() {
+        let said = |bytes: &[u8]| Name::new(bytes).unwrap().to_text();
+        assert_eq!(said(b"node-7.rack2"), "node-7.rack2");
+        assert_eq!(said(b"a\n[WARN] all is lost\r"), r"a\n[WARN] all is lost\r");
+        assert_eq!(said(b"\x1b]0;title\x07\x9b2J"), r"\x1b]0;title\x07\x9b2J");
+        // Text that turns its direction, in UTF-8.
+        assert_eq!(said("\u{202e}abc".as_bytes()), r"\xe2\x80\xaeabc");
+        for byte in 0..=u8::MAX {
+            let text = said(&[byte]);
+            assert!(text.bytes().all(|shown| (b' '..=b'~').contains(&shown)), "{byte}: {text:?}");
+        }
+    }
+}

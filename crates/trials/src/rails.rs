@@ -129,8 +129,8 @@ impl Rails {
             record.wrong,
             record.laps.len()
         ));
-        let pauses = phases[1..].iter().map(|phase| record.longest_pause_ms(&phase.time));
-        let pause = pauses.fold(0.0, f64::max);
+        let harmed = phases[1].time.start..phases[phases.len() - 1].time.end;
+        let pause = record.longest_pause_ms(&harmed);
         let sums = record.last();
         say(format_args!(
             "  longest time without progress {pause:.0} ms (bound {:.0}, a usual all-reduce {:.1}); {} parts failed, {} went by another rail",

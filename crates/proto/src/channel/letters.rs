@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::bound::RAIL_SILENT;
+use super::super::bound::{RAIL_ASK, RAIL_SILENT};
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
 use super::super::letter::{About, Body, Hello, Letter, Query, Status};
@@ -267,6 +267,11 @@ impl Channel {
         let half = self.parameters.peer_timeout / 2;
         let bound = if survives { half.min(RAIL_SILENT) } else { half };
         let lost = self.confirmed.answered(seen, now, bound);
+        self.recovery.answered();
+        if self.confirmed.stalled.is_some() {
+            // Else the answer that tells comes up to a second after the bound.
+            self.recovery.ask_within(RAIL_ASK);
+        }
         self.asking.heard(status, now);
         // Whichever inbox it came from: what was consumed stays so.
         self.acknowledged(status.consumed, now, left);
@@ -274,6 +279,10 @@ impl Channel {
         let unconsumed = is_after(status.asked, status.consumed);
         if current && unconsumed && status.consumed == self.shadow.acknowledged() {
             self.recovery.left_unconsumed();
+            if self.recovery.takes_for_lost() {
+                // The next question says so, and the peer lends a new inbox.
+                self.recovery.ask_now();
+            }
         }
         lost
     }

@@ -56,6 +56,8 @@ pub struct Recovery {
     answers: u8,
     /// Letters that were said since a packet or an acknowledgement has come.
     letters: u32,
+    /// How many rails the last question passed over.
+    asked_past: u32,
     /// Since when the rail of the letter that is due takes none.
     refused: Option<Moment>,
 }
@@ -88,6 +90,7 @@ impl Recovery {
             resent: 0,
             answers: 0,
             letters: 0,
+            asked_past: 0,
             refused: None,
         }
     }
@@ -96,6 +99,16 @@ impl Recovery {
     #[inline]
     pub fn progressed(&mut self) {
         self.letters = 0;
+    }
+
+    /// A question of ours was answered: its rail lets letters through, and the next go by it, too.
+    pub fn answered(&mut self) {
+        self.letters = self.asked_past.saturating_mul(LETTERS_PER_RAIL);
+    }
+
+    /// Something may be lost: the next question does not wait for longer than that.
+    pub fn ask_within(&mut self, wait: Duration) {
+        self.ask_after = self.ask_after.min(wait);
     }
 
     /// How many rails to pass over for the next letter: after two without effect the next rail is tried, for one may be lost
@@ -230,6 +243,7 @@ impl Recovery {
     /// It was posted.
     pub fn said(&mut self, letter: DueLetter, now: Moment) {
         self.refused = None;
+        let passed = self.rails_passed();
         self.letters = self.letters.saturating_add(1);
         match letter {
             DueLetter::Hello => {
@@ -244,6 +258,7 @@ impl Recovery {
             DueLetter::Status { .. } => self.status_owed = None,
             DueLetter::Query => {
                 self.asked = now;
+                self.asked_past = passed;
                 self.ask_after = (self.ask_after * 2).clamp(QUERY_AFTER, QUERY_AFTER_MAX);
             }
         }
@@ -308,6 +323,40 @@ mod tests {
         recovery.content(ms(3000));
         assert_eq!(recovery.due(true, true, ms(3019)), None);
         assert_eq!(recovery.due(true, true, ms(3020)), Some(DueLetter::Query));
+    }
+
+    #[test]
+    fn a_rail_by_which_questions_are_answered_is_kept() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.echoed();
+        let mut rails = Vec::new();
+        for question in 0..8 {
+            rails.push(recovery.rails_passed());
+            recovery.said(DueLetter::Query, ms(question));
+            // The first two are lost.
+            if question >= 2 {
+                recovery.answered();
+            }
+            recovery.said(DueLetter::Status { asked: PacketNumber::new(0) }, ms(question));
+        }
+        assert_eq!(
+            rails,
+            [0, 1, 2, 2, 2, 2, 2, 2],
+            "answers of ours count, too, but not against it"
+        );
+    }
+
+    #[test]
+    fn where_something_may_be_lost_the_next_question_comes_soon() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.echoed();
+        for _ in 0..6 {
+            recovery.said(DueLetter::Query, ms(0));
+        }
+        assert_eq!(recovery.due(true, true, ms(639)), None, "it is asked ever more rarely");
+        recovery.ask_within(Duration::from_millis(100));
+        assert_eq!(recovery.due(true, true, ms(99)), None);
+        assert_eq!(recovery.due(true, true, ms(100)), Some(DueLetter::Query));
     }
 
     #[test]
