@@ -56,8 +56,18 @@ const ONE_HOME: &[(&str, &str)] = &[
 ];
 
 /// Packages that must not travel in the plugin.
-const NOT_IN_THE_PLUGIN: &[&str] =
-    &["clap", "serde", "serde_json", "env_logger", "indicatif", "ironrail-group", "nccl", "pyo3"];
+const NOT_IN_THE_PLUGIN: &[&str] = &[
+    "clap",
+    "serde",
+    "serde_json",
+    "postcard",
+    "ndarray",
+    "env_logger",
+    "indicatif",
+    "ironrail-group",
+    "nccl",
+    "pyo3",
+];
 
 /// Roots of paths that exist on one machine only. In two pieces, so that this file does not name them.
 const MACHINE_PATHS: &[(&str, &str)] =

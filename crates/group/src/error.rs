@@ -31,6 +31,8 @@ pub enum GroupError {
     TooLong { source: usize, tag: u32, bytes: usize, room: usize },
     /// A message has elements of another type than the receive that matched it. It is gone, and the next one can be received.
     OtherType { source: usize, tag: u32, sent: &'static str, wanted: &'static str },
+    /// An object has another type than the receive that matched it. It is gone, and the next one can be received.
+    SchemaMismatch { rank: usize, expected: String, got: String },
     /// A rank calls another collective, or the same one with another size.
     Mismatch { rank: usize, why: String },
     /// The rendezvous failed: a rank left, or sent what is not ours.
@@ -79,6 +81,9 @@ impl fmt::Display for GroupError {
             Self::Device(error) => error.fmt(f),
             Self::PeerLost { rank, why } => write!(f, "rank {rank} is lost: {why}"),
             Self::Aborted { rank } => write!(f, "rank {rank} aborted the group"),
+            Self::SchemaMismatch { rank, expected, got } => {
+                write!(f, "rank {rank} sent an object of {got} to a receive of {expected}")
+            }
             Self::Cancelled { rank } => write!(f, "rank {rank} cancelled the exchange"),
             Self::InvalidArgument(why) | Self::Mismatch { why, .. } => f.write_str(why),
             Self::TooLong { source, tag, bytes, room } => write!(

@@ -16,6 +16,7 @@ use crate::loader::{Buffer, Element, Library, Net};
 use crate::memory::Registered;
 use crate::mesh::{Connector, Mesh, Moved, OpId, Parts};
 use crate::messages::Entry;
+use crate::objects::Schemas;
 use crate::tuning::Tuning;
 
 /// How a group is made.
@@ -124,6 +125,7 @@ impl Builder {
             work: Work::default(),
             blocks: Vec::new(),
             kept: Vec::new(),
+            schemas: Schemas::default(),
         };
         let wakers = Arc::<Wakers>::default();
         let state = Arc::new(Mutex::new(state));
@@ -377,6 +379,8 @@ pub struct Group {
     rank: usize,
     /// How many collectives there were.
     calls: Arc<AtomicU32>,
+    /// How many collectives of objects there were.
+    pub(crate) objects: Arc<AtomicU32>,
     /// How many exchanges there were.
     pub(crate) exchanges: Arc<AtomicU32>,
     /// The next stream of exchanges; 0 is that of [`Group::exchange`].
@@ -405,6 +409,7 @@ pub(crate) struct State {
     pub(crate) blocks: Vec<Vec<Entry>>,
     /// Memory of operations that nobody waits for any more. It goes after the mesh has closed.
     kept: Vec<(OpId, Box<dyn Any + Send>)>,
+    pub(crate) schemas: Schemas,
 }
 
 impl State {
@@ -448,9 +453,9 @@ impl Drop for Shared {
 
 impl Group {
     fn new(shared: Arc<Shared>, scope: u32, members: Arc<[usize]>, rank: usize) -> Self {
-        let (calls, exchanges) = (Arc::default(), Arc::default());
+        let (calls, objects, exchanges) = (Arc::default(), Arc::default(), Arc::default());
         let streams = Arc::new(AtomicU32::new(1));
-        Self { shared, scope, members, rank, calls, exchanges, streams }
+        Self { shared, scope, members, rank, calls, objects, exchanges, streams }
     }
 
     /// This rank, from 0.

@@ -3,7 +3,7 @@
 //! ```text
 //!   launch ─▶ bootstrap                who is there, and where to connect to: a rendezvous over TCP
 //!                 │
-//!   halo ─▶ exchange ─┐
+//!   halo ─▶ exchange, objects ─┐
 //!   messages, collective ─▶ group ─▶ mesh ─▶ loader ──C ABI──▶ the plugin
 //!                                      peers, lanes, slots, matching, waiting, failing
 //!   communicator ─▶ channel ───────────────▶ loader      a ring of bare connections, to measure the plugin itself
@@ -30,6 +30,7 @@ pub mod loader;
 pub mod memory;
 mod mesh;
 pub mod messages;
+pub mod objects;
 pub mod patience;
 pub mod start;
 pub mod tuning;

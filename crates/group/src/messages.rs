@@ -33,6 +33,12 @@ impl std::convert::From<Any> for From {
     }
 }
 
+impl From {
+    pub(crate) fn rank(self) -> Option<usize> {
+        self.0
+    }
+}
+
 /// Which message a receive takes: one with this tag, or with [`Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(Option<u32>);
@@ -46,6 +52,12 @@ impl std::convert::From<u32> for Tag {
 impl std::convert::From<Any> for Tag {
     fn from(_: Any) -> Self {
         Self(None)
+    }
+}
+
+impl Tag {
+    pub(crate) fn number(self) -> Option<u32> {
+        self.0
     }
 }
 
@@ -284,7 +296,7 @@ impl Group {
         Received { source: from.unwrap_or_else(|| self.rank()), tag: tag.unwrap_or(0), count: 0 }
     }
 
-    fn rank_in_group(&self, member: usize) -> usize {
+    pub(crate) fn rank_in_group(&self, member: usize) -> usize {
         self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX)
     }
 

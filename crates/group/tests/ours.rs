@@ -1,4 +1,4 @@
-//! The cases T-I, T-M and T-R over the plugin of this tree: with one rail and with two, by its newest table and by v8. Ignored where there is
+//! The cases T-I, T-M, T-C and T-R over the plugin of this tree: with one rail and with two, by its newest table and by v8. Ignored where there is
 //! no libfabric.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -43,7 +43,7 @@ fn by_v8_with_two_rails() {
 /// Runs the cases in processes of their own, which open the plugin with these rails by this version of its table.
 fn pass(version: u32, rails: &str) {
     let plugin = built(&["--package", "ironrail", "--lib"], "libnccl_net_ironrail.so");
-    for (target, cases) in [("infiniccl", 10), ("mlx", 12), ("rapidsmpf", 14)] {
+    for (target, cases) in [("infiniccl", 10), ("mlx", 12), ("rapidsmpf", 14), ("conduit", 9)] {
         let program = built(&["--package", "ironrail-group", "--test", target], "");
         let output = Command::new(program)
             .args(["t_", "--test-threads=2"])

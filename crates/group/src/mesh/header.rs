@@ -24,6 +24,19 @@ impl Space {
     /// Messages of typed elements.
     pub(crate) const MESSAGES: Self = Self { kind: 0, number: 0 };
 
+    /// Self-describing messages.
+    pub(crate) const OBJECTS: Self = Self { kind: 1, number: 0 };
+
+    /// Long leaves of one object, by a number that its sender gives to no other.
+    pub(crate) fn leaves(number: u64) -> Self {
+        Self { kind: 3, number }
+    }
+
+    /// One collective of objects.
+    pub(crate) fn object_collective(number: u32) -> Self {
+        Self { kind: 4, number: number.into() }
+    }
+
     /// One exchange of one stream of exchanges.
     pub(crate) fn exchange(stream: u32, number: u32) -> Self {
         Self { kind: 2, number: u64::from(stream) << 32 | u64::from(number) }

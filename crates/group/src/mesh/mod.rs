@@ -427,7 +427,7 @@ impl Mesh {
         if let Found::Long { source, ordinal, claim } = self.matching.receive(op, wanted)
             && let Some(Some(peer)) = self.peers.get_mut(source)
         {
-            peer.claim(ordinal, claim, &mut self.matching);
+            peer.claim(ordinal, claim, &mut self.matching)?;
         }
         Ok(op)
     }

@@ -12,6 +12,7 @@ use super::slots::{Arrival, SlotReceiver, SlotSender};
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
 use crate::loader::{Handle, ListenComm, Net, Place, ReceiveComm, SendComm};
+use crate::memory::zeroed;
 
 /// Long messages that may be on their way before the queues grow.
 const QUEUE: usize = 64;
@@ -297,37 +298,44 @@ impl Peer {
                 let incoming = Incoming { len, posted: None, spill: None, claim, over: false };
                 self.incoming.push_back(incoming);
                 self.open(Way::Bulk, shared)?;
-                self.post_long();
+                self.post_long()?;
             }
             self.receiver.release(arrival)?;
         }
     }
 
     /// A receive takes a long message whose header came before it.
-    pub(super) fn claim(&mut self, ordinal: u64, claim: Claim, matching: &mut Matching) {
+    pub(super) fn claim(
+        &mut self,
+        ordinal: u64,
+        claim: Claim,
+        matching: &mut Matching,
+    ) -> Result<(), GroupError> {
         let index = usize::try_from(ordinal - self.first).unwrap_or(usize::MAX);
         if let Some(incoming) = self.incoming.get_mut(index) {
             incoming.claim = Some(claim);
         }
-        self.post_long();
+        self.post_long()?;
         self.end_long(matching);
+        Ok(())
     }
 
     /// Posts receives for long messages, in their order. One that nobody has asked for, and that stands before one that is asked for,
     /// goes to memory of its own.
-    fn post_long(&mut self) {
+    fn post_long(&mut self) -> Result<(), GroupError> {
         let asked = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
-        let Some(asked) = asked else { return };
+        let Some(asked) = asked else { return Ok(()) };
         for incoming in self.incoming.iter_mut().take(asked + 1) {
             if incoming.posted.is_some() {
                 continue;
             }
             let place = match incoming.claim.as_ref().and_then(Claim::place) {
                 Some(place) => place,
-                None => Place::writing(incoming.spill.insert(vec![0; incoming.len])),
+                None => Place::writing(incoming.spill.insert(zeroed(incoming.len)?)),
             };
             incoming.posted = Some(self.bulk.1.push(place));
         }
+        Ok(())
     }
 
     /// Ends long messages that have come or gone.

@@ -1,0 +1,90 @@
+//! Arrays of `ndarray`: views go from where they are if their elements stand together, and are packed if not.
+
+use ndarray::{ArrayD, ArrayView, ArrayViewMut, Dimension, IxDyn};
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
+use super::Leaf;
+use crate::error::GroupError;
+use crate::group::Group;
+use crate::loader::Element;
+use crate::messages::{From, Received, Tag};
+
+/// An array of any shape within an object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Schema)]
+#[serde(bound = "T: Element")]
+pub struct Tensor<T: Element> {
+    shape: Vec<u64>,
+    elements: Leaf<T>,
+}
+
+impl<T: Element> Tensor<T> {
+    /// Copies a view, in the order of its last axis.
+    pub fn new<D: Dimension>(view: &ArrayView<'_, T, D>) -> Self {
+        let shape = view.shape().iter().map(|len| *len as u64).collect();
+        Self { shape, elements: view.iter().copied().collect::<Vec<_>>().into() }
+    }
+
+    /// The array; no element is copied if nobody shares them.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`]: a peer sent another number of elements than its shape has.
+    pub fn into_array(self) -> Result<ArrayD<T>, GroupError> {
+        let wrong =
+            || GroupError::InvalidArgument("an array that its shape does not fit".to_owned());
+        let shape: Result<Vec<_>, _> = self.shape.into_iter().map(usize::try_from).collect();
+        let shape = shape.map_err(|_| wrong())?;
+        ArrayD::from_shape_vec(IxDyn(&shape), self.elements.into_vec()).map_err(|_| wrong())
+    }
+}
+
+impl Group {
+    /// Sends a view's elements, in the order of its last axis, as [`Group::send`] would.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn send_array<T: Element, D: Dimension>(
+        &self,
+        view: &ArrayView<'_, T, D>,
+        to: usize,
+        tag: u32,
+    ) -> Result<(), GroupError> {
+        match view.as_slice() {
+            Some(elements) => self.send(elements, to, tag),
+            None => self.send(&view.iter().copied().collect::<Vec<_>>(), to, tag),
+        }
+    }
+
+    /// Receives as many elements as a view has into it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv`]; [`GroupError::Mismatch`] where fewer came: the view has them then, if its elements stand together.
+    pub fn recv_array<T: Element, D: Dimension>(
+        &self,
+        view: &mut ArrayViewMut<'_, T, D>,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<Received, GroupError> {
+        let room = view.len();
+        if let Some(elements) = view.as_slice_mut() {
+            let received = self.recv(elements, from, tag)?;
+            return whole(received, room);
+        }
+        let mut packed = vec![T::from_small(0); room];
+        let received = whole(self.recv(&mut packed, from, tag)?, room)?;
+        view.iter_mut().zip(packed).for_each(|(element, came)| *element = came);
+        Ok(received)
+    }
+}
+
+fn whole(received: Received, room: usize) -> Result<Received, GroupError> {
+    let Received { source: rank, count, .. } = received;
+    if count == room {
+        return Ok(received);
+    }
+    let why = format!("rank {rank} sent {count} elements to an array of {room}");
+    Err(GroupError::Mismatch { rank, why })
+}

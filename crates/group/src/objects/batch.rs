@@ -1,0 +1,114 @@
+//! Sends and receives of objects that run together.
+
+use std::fmt;
+
+use postcard_schema::Schema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::transfer::{Inbound, Origin, Outbound, Route};
+use crate::error::GroupError;
+use crate::group::{Group, State};
+use crate::mesh::Space;
+use crate::messages::{From, Tag};
+
+/// A queue of sends and receives, of any types, executed together: no order of them makes ranks wait for each other, and a rank may send to
+/// itself.
+#[derive(Default)]
+pub struct ObjectBatch<'env> {
+    sends: Vec<Begin<'env>>,
+    receives: Vec<Make<'env>>,
+}
+
+type Begin<'env> = Box<dyn FnOnce(&Group) -> Result<Outbound, GroupError> + 'env>;
+type Make<'env> = Box<dyn FnOnce(&Group) -> Result<Box<dyn Coming + 'env>, GroupError> + 'env>;
+
+/// A receive of some type.
+trait Coming {
+    fn advance(&mut self, state: &mut State) -> Result<bool, GroupError>;
+}
+
+struct Slot<'env, O> {
+    inbound: Inbound<O>,
+    into: &'env mut Option<(O, Origin)>,
+}
+
+impl<O: DeserializeOwned + Schema> Coming for Slot<'_, O> {
+    fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        let over = self.inbound.advance(state)?;
+        if over {
+            *self.into = self.inbound.take();
+        }
+        Ok(over)
+    }
+}
+
+impl fmt::Debug for ObjectBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sends, receives) = (self.sends.len(), self.receives.len());
+        f.debug_struct("ObjectBatch").field("sends", &sends).field("receives", &receives).finish()
+    }
+}
+
+impl<'env> ObjectBatch<'env> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a send.
+    pub fn send<O: Serialize + Schema>(&mut self, object: &'env O, to: usize, tag: u32) {
+        let route = Route { space: Space::OBJECTS, tag };
+        self.sends.push(Box::new(move |group| Outbound::begin(group, object, to, route)));
+    }
+
+    /// Adds a receive into a place.
+    pub fn recv<O: DeserializeOwned + Schema>(
+        &mut self,
+        into: &'env mut Option<(O, Origin)>,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) {
+        let (source, tag) = (from.into().rank(), tag.into().number());
+        self.receives.push(Box::new(move |group| {
+            let inbound = Inbound::new(group, Space::OBJECTS, source, tag)?;
+            Ok(Box::new(Slot { inbound, into }) as Box<dyn Coming + 'env>)
+        }));
+    }
+
+    /// Runs all of them. What was queued first takes the first of messages that fit several.
+    ///
+    /// # Errors
+    ///
+    /// The first error of an operation, after all have ended; a rank that is none, then some have not begun.
+    pub fn execute(self, group: &Group) -> Result<(), GroupError> {
+        let receives: Result<Vec<_>, _> =
+            self.receives.into_iter().map(|make| make(group)).collect();
+        let mut receives = receives?;
+        let sends: Result<Vec<_>, _> = self.sends.into_iter().map(|begin| begin(group)).collect();
+        let (mut sends, mut first) = (sends?, Ok(()));
+        let (mut received, mut sent) = (vec![false; receives.len()], vec![false; sends.len()]);
+        group.until(None, |state| {
+            let mut over = |ended: Result<bool, GroupError>| {
+                ended.unwrap_or_else(|error| {
+                    if first.is_ok() {
+                        first = Err(error);
+                    }
+                    true
+                })
+            };
+            // They stay where they are: what is dropped unfinished takes the lock that is held here.
+            let mut all = true;
+            for (receive, done) in receives.iter_mut().zip(&mut received) {
+                *done = *done || over(receive.advance(state));
+                all &= *done;
+            }
+            for (sending, done) in sends.iter_mut().zip(&mut sent) {
+                *done = *done || over(sending.advance(state));
+                all &= *done;
+            }
+            Ok(all)
+        })?;
+        first
+    }
+}

@@ -1,0 +1,320 @@
+//! Reductions of objects: every number in one is reduced with the same number in the others.
+//!
+//! A type's schema leads through its encoding. What is no number, such as lengths and variants, is the object's shape, and has to be the
+//! same everywhere.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use postcard_schema::Schema;
+use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::leaf::{Inbox, Landing, NAME, Outbox, collecting, dealing};
+use super::transfer::fingerprint;
+use crate::error::GroupError;
+use crate::group::Group;
+use crate::loader::{DataType, Element, Op, Place};
+use crate::with_element;
+
+/// Numbers of an object, by type, in the order of its encoding.
+#[derive(Debug, Default)]
+struct Columns {
+    bytes: [Vec<u8>; DataType::ALL.len()],
+    /// How far each was read back.
+    at: [usize; DataType::ALL.len()],
+}
+
+/// What becomes of the numbers that are met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// They go to the columns; the output has zeros.
+    Out,
+    /// They come from the columns.
+    Back,
+    /// They are no numbers to be reduced, but keys.
+    Keys,
+}
+
+#[derive(Debug)]
+struct Walk<'a> {
+    input: &'a [u8],
+    output: Vec<u8>,
+    columns: &'a mut Columns,
+}
+
+type Walked = Result<(), postcard::Error>;
+
+impl Walk<'_> {
+    fn take<V: DeserializeOwned>(&mut self) -> Result<V, postcard::Error> {
+        let (value, rest) = postcard::take_from_bytes(self.input)?;
+        self.input = rest;
+        Ok(value)
+    }
+
+    fn put<V: Serialize>(&mut self, value: &V) -> Walked {
+        self.output.extend(postcard::to_stdvec(value)?);
+        Ok(())
+    }
+
+    /// A part of the shape.
+    fn copy<V: Serialize + DeserializeOwned>(&mut self) -> Result<V, postcard::Error> {
+        let value = self.take::<V>()?;
+        self.put(&value)?;
+        Ok(value)
+    }
+
+    fn number<V, T>(&mut self, way: Way, to: impl Fn(V) -> T, from: impl Fn(T) -> V) -> Walked
+    where
+        V: Serialize + DeserializeOwned,
+        T: Element,
+    {
+        let value = self.take::<V>()?;
+        if way == Way::Keys {
+            return self.put(&value);
+        }
+        let index = usize::from(crate::mesh::type_number(T::TYPE));
+        let (column, at) = (&mut self.columns.bytes[index], &mut self.columns.at[index]);
+        let mut number = [to(value)];
+        if way == Way::Out {
+            let end = column.len();
+            column.resize(end + size_of::<T>(), 0);
+            Place::reading(&number).copy_to(&mut column[end..]);
+            number = [T::from_small(0)];
+        } else {
+            let bytes = column.get(*at..*at + size_of::<T>());
+            let bytes = bytes.ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+            Place::writing(&mut number).copy_from(Place::reading(bytes));
+            *at += size_of::<T>();
+        }
+        let [number] = number;
+        self.put(&from(number))
+    }
+
+    fn all(&mut self, types: &[&NamedType], way: Way) -> Walked {
+        types.iter().try_for_each(|one| self.walk(one, way))
+    }
+
+    fn walk(&mut self, named: &NamedType, way: Way) -> Walked {
+        use DataModelType as D;
+        match named.ty {
+            D::Bool => self.copy::<bool>().map(drop),
+            D::I8 => self.number(way, |v: i8| v, |v| v),
+            D::U8 => self.number(way, |v: u8| v, |v| v),
+            D::I16 => self.number(way, |v: i16| v, |v| v),
+            D::I32 => self.number(way, |v: i32| v, |v| v),
+            D::I64 | D::Isize => self.number(way, |v: i64| v, |v| v),
+            D::U16 => self.number(way, |v: u16| v, |v| v),
+            D::U32 => self.number(way, |v: u32| v, |v| v),
+            D::U64 | D::Usize => self.number(way, |v: u64| v, |v| v),
+            D::F32 => self.number(way, |v: f32| v, |v| v),
+            D::F64 => self.number(way, |v: f64| v, |v| v),
+            D::Char | D::String if way == Way::Keys => self.copy::<String>().map(drop),
+            D::Char | D::String | D::ByteArray | D::Schema | D::I128 | D::U128 => {
+                Err(postcard::Error::WontImplement)
+            }
+            D::Unit | D::UnitStruct => Ok(()),
+            D::Option(inner) => match self.copy::<u8>()? {
+                0 => Ok(()),
+                _ => self.walk(inner, way),
+            },
+            D::NewtypeStruct(inner) => self.walk(inner, way),
+            D::Seq(inner) => {
+                let count = self.copy::<u64>()?;
+                (0..count).try_for_each(|_| self.walk(inner, way))
+            }
+            D::Tuple(types) | D::TupleStruct(types) => self.all(types, way),
+            D::Map { key, val } => {
+                let count = self.copy::<u64>()?;
+                (0..count).try_for_each(|_| {
+                    self.walk(key, Way::Keys)?;
+                    self.walk(val, way)
+                })
+            }
+            // The number of its elements is shape; they are reduced apart.
+            D::Struct(_) if named.name == NAME => self.copy::<u64>().map(drop),
+            D::Struct(fields) => fields.iter().try_for_each(|field| self.walk(field.ty, way)),
+            D::Enum(variants) => {
+                let index = usize::try_from(self.copy::<u32>()?).unwrap_or(usize::MAX);
+                let variant = variants.get(index).ok_or(postcard::Error::DeserializeBadEnum)?;
+                match variant.ty {
+                    DataModelVariant::UnitVariant => Ok(()),
+                    DataModelVariant::NewtypeVariant(inner) => self.walk(inner, way),
+                    DataModelVariant::TupleVariant(types) => self.all(types, way),
+                    DataModelVariant::StructVariant(fields) => {
+                        fields.iter().try_for_each(|field| self.walk(field.ty, way))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A part of a type that cannot be reduced; by the type alone, so that all ranks say the same.
+fn obstacle(named: &NamedType) -> Option<&'static str> {
+    use DataModelType as D;
+    let all = |types: &[&NamedType]| types.iter().find_map(|one| obstacle(one));
+    match named.ty {
+        D::Char => Some("a char"),
+        D::String => Some("a string"),
+        D::ByteArray => Some("bytes"),
+        D::Schema => Some("a schema"),
+        D::I128 | D::U128 => Some("a number of 128 bits"),
+        D::Option(inner) | D::NewtypeStruct(inner) | D::Seq(inner) => obstacle(inner),
+        D::Tuple(types) | D::TupleStruct(types) => all(types),
+        D::Map { val, .. } => obstacle(val),
+        D::Struct(fields) => fields.iter().find_map(|field| obstacle(field.ty)),
+        D::Enum(variants) => variants.iter().find_map(|variant| match variant.ty {
+            DataModelVariant::UnitVariant => None,
+            DataModelVariant::NewtypeVariant(inner) => obstacle(inner),
+            DataModelVariant::TupleVariant(types) => all(types),
+            DataModelVariant::StructVariant(fields) => {
+                fields.iter().find_map(|field| obstacle(field.ty))
+            }
+        }),
+        _ => None,
+    }
+}
+
+impl Group {
+    /// Reduces every number of an object with the same numbers of all ranks'; every rank gets the result. Keys of maps, lengths, variants
+    /// and truth values are not reduced: they are the same on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for a type with strings, bytes or numbers of 128 bits, [`GroupError::Mismatch`] where shapes
+    /// differ, [`GroupError::SchemaMismatch`] where types do; on all ranks alike. A failure of the group.
+    pub fn all_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        op: Op,
+    ) -> Result<O, GroupError> {
+        self.reduced(object, op, None)
+    }
+
+    /// The same, for the root alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::all_reduce_obj`].
+    pub fn reduce_obj<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        op: Op,
+        root: usize,
+    ) -> Result<Option<O>, GroupError> {
+        self.rank_of(root)?;
+        let reduced = self.reduced(object, op, Some(root))?;
+        Ok((self.rank() == root).then_some(reduced))
+    }
+
+    fn reduced<O: Serialize + DeserializeOwned + Schema>(
+        &self,
+        object: &O,
+        op: Op,
+        root: Option<usize>,
+    ) -> Result<O, GroupError> {
+        let refused =
+            |why: String| GroupError::InvalidArgument(format!("{}: {why}", O::SCHEMA.name));
+        if let Some(part) = obstacle(O::SCHEMA) {
+            return Err(refused(format!("{part} cannot be reduced")));
+        }
+        let (encoded, outbox) = collecting(|| postcard::to_stdvec(object));
+        let encoded = encoded.map_err(|error| refused(error.to_string()))?;
+        let mut columns = Columns::default();
+        let failed = |error: postcard::Error| refused(error.to_string());
+        let shape = walked::<O>(&encoded, &mut columns, Way::Out).map_err(failed)?;
+        self.agree::<O>(&shape, &outbox)?;
+        for (element, column) in DataType::ALL.into_iter().zip(&mut columns.bytes) {
+            self.reduce_bytes(element, column, op, root)?;
+        }
+        let mut inline = outbox.inline;
+        let mut rest = &mut inline[..];
+        for (element, len) in outbox.short {
+            let (leaf, after) = rest.split_at_mut(len);
+            self.reduce_bytes(element, leaf, op, root)?;
+            rest = after;
+        }
+        let mut long = std::collections::VecDeque::new();
+        for leaf in outbox.long {
+            let mut landing = Landing::copy(leaf.element, leaf.place)?;
+            with_element!(leaf.element, T => {
+                if let Some(elements) = landing.elements::<T>() {
+                    self.reduce_here(elements, op, root)?;
+                }
+            });
+            long.push_back(landing);
+        }
+        let bytes = walked::<O>(&encoded, &mut columns, Way::Back).map_err(failed)?;
+        let inbox = Inbox { inline: inline.into(), long };
+        let (decoded, _) = dealing(inbox, || postcard::from_bytes(&bytes));
+        decoded.map_err(|error| refused(error.to_string()))
+    }
+
+    /// Whether all ranks reduce the same type in the same shape.
+    fn agree<O: Schema>(&self, shape: &[u8], outbox: &Outbox) -> Result<(), GroupError> {
+        let mut hasher = DefaultHasher::new();
+        shape.hash(&mut hasher);
+        for leaf in &outbox.long {
+            (crate::mesh::type_number(leaf.element), leaf.place.len()).hash(&mut hasher);
+        }
+        let own = [fingerprint::<O>(), hasher.finish()];
+        let mut all = vec![0_u64; 2 * self.size()];
+        self.all_gather(&own, &mut all)?;
+        let first = &all[..2];
+        for (rank, theirs) in all.chunks(2).enumerate() {
+            if theirs[0] != first[0] {
+                let name = |number: u64| format!("schema {number:016x}");
+                let (expected, got) = (name(first[0]), name(theirs[0]));
+                return Err(GroupError::SchemaMismatch { rank, expected, got });
+            }
+            if theirs[1] != first[1] {
+                let why = format!("rank {rank} reduces an object of another shape than rank 0");
+                return Err(GroupError::Mismatch { rank, why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Elements that are bytes, wherever they stand.
+    fn reduce_bytes(
+        &self,
+        element: DataType,
+        bytes: &mut [u8],
+        op: Op,
+        root: Option<usize>,
+    ) -> Result<(), GroupError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        with_element!(element, T => {
+            let mut elements = vec![T::from_small(0); bytes.len() / size_of::<T>()];
+            Place::writing(&mut elements).copy_from(Place::reading(bytes));
+            self.reduce_here(&mut elements, op, root)?;
+            Place::reading(&elements).copy_to(bytes);
+            Ok(())
+        })
+    }
+
+    fn reduce_here<T: Element>(
+        &self,
+        elements: &mut [T],
+        op: Op,
+        root: Option<usize>,
+    ) -> Result<(), GroupError> {
+        match root {
+            None => self.all_reduce(elements, op),
+            Some(root) => self.reduce_in_place(elements, op, root),
+        }
+    }
+}
+
+fn walked<O: Schema>(
+    input: &[u8],
+    columns: &mut Columns,
+    way: Way,
+) -> Result<Vec<u8>, postcard::Error> {
+    let mut walk = Walk { input, output: Vec::with_capacity(input.len()), columns };
+    walk.walk(O::SCHEMA, way)?;
+    Ok(walk.output)
+}

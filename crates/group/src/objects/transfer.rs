@@ -1,0 +1,407 @@
+//! How one object goes, and how one comes: a packet, then its long leaves, each a message of its own.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use postcard_schema::Schema;
+use postcard_schema::key::Key;
+use postcard_schema::schema::owned::OwnedNamedType;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::leaf::{Inbox, Landing, collecting, dealing};
+use super::packet;
+use crate::error::GroupError;
+use crate::group::{Group, State};
+use crate::loader::{DataType, Place};
+use crate::memory::zeroed;
+use crate::mesh::{Name, OpId, Space, Wanted};
+
+/// A type's fingerprint.
+pub(super) fn fingerprint<O: Schema>() -> u64 {
+    u64::from_le_bytes(const { Key::for_path::<O>("") }.to_bytes())
+}
+
+/// What ranks have told each other of their types.
+#[derive(Debug, Default)]
+pub(crate) struct Schemas {
+    /// Peers that know a type of this rank's.
+    told: HashSet<(usize, u64)>,
+    /// Types of peers, for people.
+    known: HashMap<(usize, u64), String>,
+    /// Of the next packet with long leaves.
+    serial: u64,
+}
+
+/// Schemas of one job that are remembered; of more types errors name the fingerprint alone.
+const KNOWN_MAX: usize = 4096;
+
+impl Schemas {
+    fn learn(&mut self, peer: usize, fingerprint: u64, schema: &[u8]) {
+        if !schema.is_empty() && self.known.len() < KNOWN_MAX {
+            let text = String::from_utf8_lossy(schema);
+            let text = text.chars().filter(|letter| !letter.is_control()).collect();
+            self.known.insert((peer, fingerprint), text);
+        }
+    }
+
+    fn name(&self, peer: usize, fingerprint: u64) -> String {
+        let known = self.known.get(&(peer, fingerprint));
+        known.cloned().unwrap_or_else(|| format!("schema {fingerprint:016x}"))
+    }
+}
+
+fn text<O: Schema>() -> String {
+    format!("{}: {}", O::SCHEMA.name, OwnedNamedType::from(O::SCHEMA).to_pseudocode())
+}
+
+/// Where an object goes in a mesh: a tag of the user's, or a number of a collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) space: Space,
+    pub(super) tag: u32,
+}
+
+/// An object on its way out. Its memory is kept until the plugin has read it.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    group: Group,
+    peer: usize,
+    flights: VecDeque<(OpId, Kept)>,
+}
+
+type Kept = Box<dyn std::any::Any + Send>;
+
+impl Outbound {
+    pub(super) fn begin<O: Serialize + Schema>(
+        group: &Group,
+        object: &O,
+        to: usize,
+        route: Route,
+    ) -> Result<Self, GroupError> {
+        let peer = group.rank_of(to)?;
+        let (encoded, outbox) = collecting(|| postcard::to_stdvec(object));
+        let mut bytes =
+            encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
+        let note = fingerprint::<O>();
+        let mut outbound = Self { group: group.clone(), peer, flights: VecDeque::new() };
+        // After it, so that it is unlocked when what has begun is given up.
+        let mut state = group.shared.lock();
+        state.schemas.serial += 1;
+        let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
+        let schema =
+            if state.schemas.told.insert((peer, note)) { text::<O>() } else { String::new() };
+        packet::seal(&mut bytes, &outbox, &schema, serial);
+        let name = Name { scope: group.scope, tag: route.tag, space: route.space, note };
+        let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&bytes))?;
+        outbound.flights.push_back((op, Box::new(bytes)));
+        let name = Name { space: Space::leaves(serial), note: 0, ..name };
+        for leaf in outbox.long {
+            let op = state.mesh.send(peer, name, leaf.element, leaf.place)?;
+            outbound.flights.push_back((op, Box::new(leaf)));
+        }
+        drop(state);
+        Ok(outbound)
+    }
+
+    /// Whether it has left.
+    pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        while let Some((op, _)) = self.flights.front() {
+            state.mesh.check()?;
+            let Some(ended) = state.mesh.ended(*op) else {
+                state.mesh.reach(self.peer)?;
+                return Ok(false);
+            };
+            self.flights.pop_front();
+            ended?;
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        if self.flights.is_empty() {
+            return;
+        }
+        let mut state = self.group.shared.lock();
+        for (op, memory) in std::mem::take(&mut self.flights) {
+            state.keep(op, memory);
+        }
+    }
+}
+
+fn peer_number(group: &Group, rank: usize) -> u64 {
+    group.members.get(rank).map_or(0, |rank| *rank as u64)
+}
+
+/// What an object came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The rank that sent it.
+    pub source: usize,
+    pub tag: u32,
+}
+
+/// An object that is to come.
+#[derive(Debug)]
+pub(super) struct Inbound<O> {
+    group: Group,
+    space: Space,
+    source: Option<usize>,
+    tag: Option<u32>,
+    limit: usize,
+    stage: Stage<O>,
+}
+
+#[derive(Debug)]
+enum Stage<O> {
+    /// No packet was found yet.
+    Looking,
+    /// Its bytes are coming.
+    Packet {
+        op: OpId,
+        bytes: Vec<u8>,
+        from: From,
+    },
+    /// Its long leaves are coming.
+    Leaves {
+        ops: VecDeque<(OpId, usize)>,
+        landings: VecDeque<Landing>,
+        bytes: Vec<u8>,
+        from: From,
+    },
+    Done(O, Origin),
+    /// It was taken, or an error was told.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct From {
+    peer: usize,
+    tag: u32,
+    fingerprint: u64,
+}
+
+impl<O: DeserializeOwned + Schema> Inbound<O> {
+    /// From a rank of the group, or any.
+    pub(super) fn new(
+        group: &Group,
+        space: Space,
+        source: Option<usize>,
+        tag: Option<u32>,
+    ) -> Result<Self, GroupError> {
+        let source = source.map(|rank| group.rank_of(rank)).transpose()?;
+        Ok(Self { group: group.clone(), space, source, tag, limit: LIMIT, stage: Stage::Looking })
+    }
+
+    /// The peer that is waited for, if it is one.
+    pub(super) fn focus(&self) -> Option<usize> {
+        match &self.stage {
+            Stage::Packet { from, .. } | Stage::Leaves { from, .. } => Some(from.peer),
+            _ => self
+                .source
+                .filter(|peer| *peer as u64 != peer_number(&self.group, self.group.rank())),
+        }
+    }
+
+    /// What came.
+    pub(super) fn take(&mut self) -> Option<(O, Origin)> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Done(object, origin) => Some((object, origin)),
+            other => {
+                self.stage = other;
+                None
+            }
+        }
+    }
+
+    /// Whether it is here. After an error nothing of it is left.
+    pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        loop {
+            state.mesh.check()?;
+            match &mut self.stage {
+                Stage::Done(..) => return Ok(true),
+                Stage::Over => {
+                    return Err(GroupError::Usage("this object was received before".to_owned()));
+                }
+                Stage::Looking => {
+                    if !self.look(state)? {
+                        return Ok(false);
+                    }
+                }
+                Stage::Packet { op, bytes, from } => {
+                    let Some(ended) = state.mesh.ended(*op) else { return Ok(false) };
+                    let (bytes, from) = (std::mem::take(bytes), *from);
+                    self.stage = Stage::Over;
+                    ended?;
+                    self.open(state, bytes, from)?;
+                }
+                Stage::Leaves { ops, landings, bytes, from } => {
+                    let from = *from;
+                    while let Some((op, len)) = ops.front().copied() {
+                        let Some(ended) = state.mesh.ended(op) else { return Ok(false) };
+                        ops.pop_front();
+                        if ended?.bytes != len {
+                            return Err(self.broken(from, "a shorter array than it said"));
+                        }
+                    }
+                    let (landings, bytes) = (std::mem::take(landings), std::mem::take(bytes));
+                    self.stage = Stage::Over;
+                    self.stage = self.build(&bytes, landings, from)?;
+                }
+            }
+        }
+    }
+
+    fn wanted(&self, place: Place) -> Wanted {
+        let Self { space, source, tag, group, .. } = self;
+        let (scope, element) = (group.scope, DataType::U8);
+        Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
+    }
+
+    fn look(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        let Some((envelope, _)) = state.mesh.probe(&self.wanted(Place::empty())) else {
+            if let Some(peer) = self.source {
+                state.mesh.reach(peer)?;
+            }
+            return Ok(false);
+        };
+        let room = if envelope.bytes > self.limit { 0 } else { envelope.bytes };
+        let mut bytes = zeroed(room)?;
+        // Too short a room is an error of the receive, and the message is gone.
+        let op = state.mesh.receive(Wanted {
+            source: Some(envelope.source),
+            tag: Some(envelope.tag),
+            ..self.wanted(Place::writing(&mut bytes))
+        })?;
+        let from = From { peer: envelope.source, tag: envelope.tag, fingerprint: envelope.note };
+        self.stage = Stage::Packet { op, bytes, from };
+        Ok(true)
+    }
+
+    fn open(&mut self, state: &mut State, bytes: Vec<u8>, from: From) -> Result<(), GroupError> {
+        let Some(packet) = packet::open(&bytes, self.limit) else {
+            return Err(self.broken(from, "no object"));
+        };
+        state.schemas.learn(from.peer, from.fingerprint, packet.schema);
+        let space = Space::leaves(packet.serial);
+        if from.fingerprint != fingerprint::<O>() {
+            if !packet.long.is_empty() {
+                state.mesh.cancel(self.group.scope, space);
+            }
+            return Err(GroupError::SchemaMismatch {
+                rank: self.group.rank_in_group(from.peer),
+                expected: text::<O>(),
+                got: state.schemas.name(from.peer, from.fingerprint),
+            });
+        }
+        let (mut ops, mut landings) = (VecDeque::new(), VecDeque::<Landing>::new());
+        for (element, count) in packet.long {
+            landings.push_back(Landing::new(element, count)?);
+        }
+        // Only a failure of the group stops this, and their memory is free then.
+        for landing in &landings {
+            let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
+            let wanted =
+                Wanted { scope, space, source: Some(from.peer), tag: None, element, place };
+            ops.push_back((state.mesh.receive(wanted)?, place.len()));
+        }
+        self.stage = Stage::Leaves { ops, landings, bytes, from };
+        Ok(())
+    }
+
+    fn build(
+        &self,
+        bytes: &[u8],
+        long: VecDeque<Landing>,
+        from: From,
+    ) -> Result<Stage<O>, GroupError> {
+        let broken = || self.broken(from, "an object that its type does not fit");
+        let packet = packet::open(bytes, self.limit).ok_or_else(broken)?;
+        let inbox = Inbox { inline: packet.inline.iter().copied().collect(), long };
+        let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(packet.body));
+        let (object, rest) = decoded.map_err(|_| broken())?;
+        if !whole || !rest.is_empty() {
+            return Err(broken());
+        }
+        let source = self.group.rank_in_group(from.peer);
+        Ok(Stage::Done(object, Origin { source, tag: from.tag }))
+    }
+
+    fn broken(&self, from: From, what: &str) -> GroupError {
+        let rank = self.group.rank_in_group(from.peer);
+        GroupError::Mismatch { rank, why: format!("rank {rank} sent {what}") }
+    }
+}
+
+impl<O> Drop for Inbound<O> {
+    fn drop(&mut self) {
+        let memory = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Packet { op, bytes, .. } => (VecDeque::from([op]), Box::new(bytes) as Kept),
+            Stage::Leaves { ops, landings, .. } => {
+                (ops.into_iter().map(|(op, _)| op).collect(), Box::new(landings) as Kept)
+            }
+            _ => return,
+        };
+        let (ops, memory) = memory;
+        let mut state = self.group.shared.lock();
+        let memory = Arc::new(std::sync::Mutex::new(memory));
+        for op in ops {
+            state.keep(op, Arc::clone(&memory));
+        }
+    }
+}
+
+/// The longest packet, and the most bytes of long leaves, that an object may have.
+const LIMIT: usize = 1 << 36;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::leaf::Leaf;
+    use super::*;
+
+    type Anything = (Vec<Leaf<i32>>, BTreeMap<String, Vec<(i64, Leaf<f64>)>>, Option<Box<[u8]>>);
+
+    #[test]
+    fn random_bytes_are_refused_or_decoded_and_never_more_than_there_is() {
+        let mut seed = 7_u64;
+        let mut random = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        let mut decoded = 0;
+        for _ in 0..100_000 {
+            let mut bytes = |most: u64| -> Vec<u8> {
+                let len = random() % most;
+                // Small numbers are lengths that may fit.
+                let mut byte =
+                    || random().to_le_bytes()[2] & if random() & 1 == 0 { 3 } else { 255 };
+                (0..len).map(|_| byte()).collect()
+            };
+            let (body, inline) = (bytes(40), bytes(30));
+            let long = VecDeque::from([Landing::new(DataType::F64, 600).unwrap()]);
+            let inbox = Inbox { inline: inline.into(), long };
+            let (ended, _) = dealing(inbox, || postcard::take_from_bytes::<Anything>(&body));
+            decoded += usize::from(ended.is_ok());
+        }
+        assert!(decoded > 100, "{decoded}: the bytes never get far");
+    }
+
+    #[test]
+    fn types_that_differ_have_fingerprints_that_differ() {
+        let all = [
+            fingerprint::<Leaf<f32>>(),
+            fingerprint::<Leaf<f64>>(),
+            fingerprint::<Vec<f64>>(),
+            fingerprint::<Vec<f32>>(),
+            fingerprint::<(f32, f64)>(),
+            fingerprint::<u64>(),
+        ];
+        assert_eq!(HashSet::from(all).len(), all.len());
+    }
+}

@@ -1,0 +1,363 @@
+//! What Conduit Relay does between ranks, and what its users asked for: cases T-C1 to T-C9 and promises C-1 to C-12 of docs/group.md.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+#![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
+use ironrail_group::loader::Op;
+use ironrail_group::messages::Any;
+use ironrail_group::objects::{Leaf, ObjectBatch, Origin, Schema};
+use serde::{Deserialize, Serialize};
+use support::{library, ranks};
+
+/// A tree of values and arrays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Schema)]
+struct Tree {
+    name: String,
+    values: BTreeMap<String, i64>,
+    inner: Option<Inner>,
+    field: Leaf<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Schema)]
+struct Inner {
+    pair: (u8, f32),
+    fields: Vec<Leaf<i32>>,
+}
+
+/// Another type of the same bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Schema)]
+struct Three<T>(T, T, T);
+
+fn tree(seed: usize, len: usize) -> Tree {
+    let number = i64::try_from(seed).unwrap();
+    Tree {
+        name: format!("tree {seed}"),
+        values: BTreeMap::from([("a".to_owned(), number), ("b".to_owned(), number + 1)]),
+        inner: seed.is_multiple_of(2).then(|| Inner {
+            pair: (7, 0.5),
+            fields: (0..3).map(|part| vec![part - 1; len * 2].into()).collect(),
+        }),
+        field: (0..len).map(|i| (i * 31 + seed) as f64).collect::<Vec<_>>().into(),
+    }
+}
+
+fn rank(group: &Group) -> i64 {
+    i64::try_from(group.rank()).unwrap()
+}
+
+fn size(group: &Group) -> i64 {
+    i64::try_from(group.size()).unwrap()
+}
+
+#[test]
+fn t_c1_reductions_of_objects_reduce_every_number() {
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Schema)]
+    enum Kind {
+        Point { at: (f64, f32) },
+        Other,
+    }
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Schema)]
+    struct All {
+        flag: bool,
+        small: (i8, u8, i16, u16),
+        large: Vec<(i32, u32, u64)>,
+        by_name: BTreeMap<String, i64>,
+        kind: Kind,
+        none: Option<u8>,
+        short: Leaf<i32>,
+        long: Leaf<f64>,
+    }
+    for n in 2..=4 {
+        ranks(&library(), n, |group| {
+            let (r, n) = (rank(&group), size(&group));
+            assert_eq!(group.all_reduce_obj(&(r * 10), Op::Max).unwrap(), 10 * (n - 1));
+            let of = |r: i64| All {
+                flag: true,
+                small: (-1, 1, i16::try_from(r).unwrap(), 3),
+                large: vec![(10, 20, u64::try_from(r).unwrap()), (-7, 0, 1 << 40)],
+                by_name: BTreeMap::from([("x".to_owned(), r), ("y".to_owned(), -r)]),
+                kind: Kind::Point { at: (r as f64 + 0.5, 2.0) },
+                none: None,
+                short: vec![10, 20].into(),
+                long: vec![r as f64; 3000].into(),
+            };
+            let (wide, r_sum) = (u64::try_from(n).unwrap(), n * (n - 1) / 2);
+            let small = i8::try_from(n).unwrap();
+            let expected = All {
+                flag: true,
+                small: (
+                    -small,
+                    u8::try_from(n).unwrap(),
+                    i16::try_from(r_sum).unwrap(),
+                    3 * u16::try_from(n).unwrap(),
+                ),
+                large: vec![
+                    (10 * i32::from(small), 20 * u32::try_from(n).unwrap(), r_sum as u64),
+                    (-7 * i32::from(small), 0, wide << 40),
+                ],
+                by_name: BTreeMap::from([("x".to_owned(), r_sum), ("y".to_owned(), -r_sum)]),
+                kind: Kind::Point { at: (r_sum as f64 + n as f64 / 2.0, 2.0 * n as f32) },
+                none: None,
+                short: vec![10 * i32::from(small), 20 * i32::from(small)].into(),
+                long: vec![r_sum as f64; 3000].into(),
+            };
+            assert_eq!(group.all_reduce_obj(&of(r), Op::Sum).unwrap(), expected);
+            let root = group.reduce_obj(&of(r), Op::Sum, 1).unwrap();
+            assert_eq!(root, (r == 1).then_some(expected));
+            // The same memory holds the result of a typed reduction.
+            let mut data = [r * 10; 2];
+            let before = data.as_ptr();
+            group.all_reduce(&mut data, Op::Max).unwrap();
+            assert_eq!((data, data.as_ptr()), ([10 * (n - 1); 2], before));
+            let refused = group.all_reduce_obj(&"text".to_owned(), Op::Sum);
+            assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+            let shape = vec![1_u32; 2 + group.rank() % 2];
+            let refused = group.all_reduce_obj(&shape, Op::Sum);
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 1, .. })), "{refused:?}");
+            let other = Kind::Other;
+            assert_eq!(group.all_reduce_obj(&other, Op::Sum).unwrap(), other);
+        });
+    }
+}
+
+#[test]
+fn t_c2_convenient_reductions_of_five_numbers() {
+    for n in 2..=4 {
+        ranks(&library(), n, |group| {
+            let (r, n) = (rank(&group), size(&group));
+            let five = |value: i64| vec![value; 5];
+            let sum = |value: i64, op| group.all_reduce_obj(&five(value), op).unwrap();
+            assert_eq!(sum(10, Op::Sum), five(10 * n));
+            assert_eq!(sum(2, Op::Prod), five(1 << n));
+            assert_eq!(sum(10 * r + 1, Op::Max), five(10 * (n - 1) + 1));
+            assert_eq!(sum(10 * r + 1, Op::Min), five(1));
+        });
+    }
+}
+
+#[test]
+fn t_c3_objects_go_to_a_rank_and_come_from_any() {
+    ranks(&library(), 2, |group| {
+        let first = vec![1.0, 0.0, 10.7];
+        let large = tree(4, 100_000);
+        if group.rank() == 0 {
+            group.send_obj(&first, 1, 1).unwrap();
+            group.send_obj(&tree(3, 10), 1, 2).unwrap();
+            group.send_obj(&large, 1, u32::MAX).unwrap();
+            group.send_obj(&large, 1, u32::MAX - 1).unwrap();
+        } else {
+            let (came, origin) = group.recv_obj::<Vec<f64>>(0, 1).unwrap();
+            assert_eq!((came, origin), (first, Origin { source: 0, tag: 1 }));
+            assert_eq!(group.recv_obj::<Tree>(Any, Any).unwrap().0, tree(3, 10));
+            // Large tags are apart.
+            assert_eq!(group.recv_obj::<Tree>(0, u32::MAX - 1).unwrap().0, large);
+            let (came, origin) = group.recv_obj::<Tree>(Any, Any).unwrap();
+            assert_eq!((came, origin.tag), (large, u32::MAX));
+        }
+    });
+}
+
+#[test]
+fn t_c4_known_types_are_received_in_place_and_requests_of_both_kinds_are_waited_for() {
+    ranks(&library(), 2, |group| {
+        let values = [1.5_f64, 2.5, 3.5];
+        if group.rank() == 0 {
+            group.send(&values, 1, 0).unwrap();
+            let first = group.isend(values.to_vec(), 1, 1).unwrap();
+            let second = group.isend_obj(&13_123_i32, 1, 2).unwrap();
+            second.wait().unwrap();
+            first.wait().unwrap();
+            // A list of arrays that stand apart.
+            let list: Vec<Leaf<f64>> = (0..3).map(|_| values.to_vec().into()).collect();
+            group.send_obj(&list, 1, 3).unwrap();
+        } else {
+            let mut known = [0.0; 3];
+            let before = known.as_ptr();
+            group.recv(&mut known, 0, 0).unwrap();
+            assert_eq!((known, known.as_ptr()), (values, before));
+            let first = group.irecv(vec![0.0_f64; 3], 0, 1).unwrap();
+            let mut second = group.irecv_obj::<i32>(0, 2).unwrap();
+            assert!(second.wait_timeout(support::WAIT).unwrap());
+            assert_eq!(second.wait().unwrap().0, 13_123);
+            assert_eq!(first.wait().unwrap().0, values);
+            let (list, _) = group.recv_obj::<Vec<Leaf<f64>>>(0, 3).unwrap();
+            assert!(list.len() == 3 && list.iter().all(|leaf| leaf[..] == values));
+        }
+    });
+}
+
+#[test]
+fn t_c5_every_rank_broadcasts_to_receivers_that_have_something_else() {
+    for n in 2..=4 {
+        ranks(&library(), n, |group| {
+            for root in 0..group.size() {
+                let is_root = group.rank() == root;
+                let mut known = if is_root { [11_i64, 22, 33] } else { [0; 3] };
+                group.broadcast(&mut known, root).unwrap();
+                assert_eq!(known, [11, 22, 33]);
+                for len in [0, 5, 50_000] {
+                    // What the others have is of another shape, and is not read.
+                    let own = if is_root { Some(tree(2, len)) } else { Some(tree(1, 3)) };
+                    let came = group.broadcast_obj(own.clone(), root).unwrap();
+                    assert_eq!(came, tree(2, len));
+                    assert_eq!(group.broadcast_obj(Some(came), root).unwrap(), tree(2, len));
+                }
+                let none = group.broadcast_obj(is_root.then(|| "g".to_owned()), root).unwrap();
+                assert_eq!(none, "g");
+            }
+        });
+    }
+}
+
+#[test]
+fn t_c6_a_ring_of_long_objects_does_not_wait_for_itself() {
+    ranks(&library(), 4, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        let (right, left) = ((rank + 1) % size, (rank + size - 1) % size);
+        for _ in 0..3 {
+            let (came, origin) =
+                group.sendrecv_obj::<_, Tree>(&tree(rank, 1 << 17), right, left, 5).unwrap();
+            assert!(came == tree(left, 1 << 17) && origin.source == left);
+        }
+    });
+}
+
+#[test]
+fn t_c7_objects_of_all_ranks_are_gathered_though_their_shapes_differ() {
+    ranks(&library(), 4, |group| {
+        let r = rank(&group);
+        let three = Three(r + 1, r + 2, r + 3);
+        let expected: Vec<_> = (0..4).map(|r| Three(r + 1, r + 2, r + 3)).collect();
+        assert_eq!(group.all_gather_obj(&three).unwrap(), expected);
+        // Even ranks have a part that odd ones lack, and all have arrays of their own length.
+        let ragged = |rank: usize| tree(rank, 1 + rank * 5000);
+        let came = group.gather_obj(&ragged(group.rank()), 2).unwrap();
+        let expected = (0..4).map(ragged).collect::<Vec<_>>();
+        assert!(came == (r == 2).then(|| expected.clone()));
+        assert!(group.all_gather_obj(&ragged(group.rank())).unwrap() == expected);
+    });
+}
+
+#[test]
+fn t_c8_another_type_is_an_error_that_names_both_and_the_next_object_is_fine() {
+    ranks(&library(), 2, |group| {
+        if group.rank() == 0 {
+            group.send_obj(&Three(1_i64, 2, 3), 1, 0).unwrap();
+            group.send_obj(&Three(1_i64, 2, 3), 1, 0).unwrap();
+            // Its long arrays are thrown away with it.
+            group.send_obj(&tree(2, 100_000), 1, 0).unwrap();
+            group.send_obj(&Three(1.5, 2.5, 3.5), 1, 0).unwrap();
+            group.send_obj(&Leaf::from(vec![1_i32; 10]), 1, 0).unwrap();
+        } else {
+            for name in ["i64", "i64", "Tree"] {
+                match group.recv_obj::<Three<f64>>(0, 0) {
+                    Err(GroupError::SchemaMismatch { rank: 0, expected, got }) => {
+                        assert!(expected.contains("f64"), "{expected}");
+                        assert!(got.contains(name), "the schema travelled once: {got}");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(group.recv_obj::<Three<f64>>(0, 0).unwrap().0, Three(1.5, 2.5, 3.5));
+            let wrong = group.recv_obj::<Leaf<f32>>(0, 0);
+            assert!(matches!(wrong, Err(GroupError::SchemaMismatch { .. })), "{wrong:?}");
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn t_c9_a_batch_matches_by_tag_whatever_the_order() {
+    ranks(&library(), 4, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        let value = |from: usize, to: usize, tag: u32| {
+            tree(from * 100 + to * 10, usize::try_from(tag).unwrap() * 3000)
+        };
+        let objects: Vec<_> = (0..8_u32)
+            .map(|tag| {
+                let to = (rank + usize::try_from(tag).unwrap()) % size;
+                (value(rank, to, tag), to, tag)
+            })
+            .collect();
+        let mut places: Vec<Option<(Tree, Origin)>> = vec![None; 8];
+        let mut batch = ObjectBatch::new();
+        for (object, to, tag) in &objects {
+            batch.send(object, *to, *tag);
+        }
+        // The last tag first.
+        for (place, tag) in places.iter_mut().zip((0..8_u32).rev()) {
+            let from = (rank + size * 8 - usize::try_from(tag).unwrap()) % size;
+            batch.recv(place, from, tag);
+        }
+        batch.execute(&group).unwrap();
+        for (place, tag) in places.into_iter().zip((0..8_u32).rev()) {
+            let (came, origin) = place.unwrap();
+            assert_eq!(origin.tag, tag);
+            assert!(came == value(origin.source, rank, tag));
+        }
+    });
+}
+
+#[test]
+fn c5_long_leaves_are_shared_with_a_send_and_may_be_changed_under_it() {
+    ranks(&library(), 2, |group| {
+        let mut leaf = Leaf::from(vec![1.0_f64; 200_000]);
+        if group.rank() == 0 {
+            let sending = group.isend_obj(&leaf, 1, 0).unwrap();
+            leaf[0] = 2.0;
+            group.meet(&[]).unwrap();
+            sending.wait().unwrap();
+            drop(group.isend_obj(&leaf, 1, 1).unwrap());
+            drop(leaf);
+        } else {
+            group.meet(&[]).unwrap();
+            assert!(group.recv_obj::<Leaf<f64>>(0, 0).unwrap().0 == leaf, "as it was when sent");
+            leaf[0] = 2.0;
+            assert!(group.recv_obj::<Leaf<f64>>(0, 1).unwrap().0 == leaf, "a dropped send goes on");
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_leaf_goes_by_a_group_alone() {
+    assert!(serde_json::to_string(&Leaf::from(vec![1_u8])).is_err());
+    assert!(serde_json::from_str::<Leaf<u8>>("1").is_err());
+}
+
+#[cfg(feature = "ndarray")]
+#[test]
+fn arrays_with_strides_go_packed_and_others_from_where_they_are() {
+    use ironrail_group::objects::Tensor;
+    use ndarray::{Array2, s};
+    ranks(&library(), 2, |group| {
+        let whole = Array2::from_shape_fn((40, 50), |(i, j)| i as f64 * 100.0 + j as f64);
+        let part = whole.slice(s![..;2, 1..;7]);
+        if group.rank() == 0 {
+            group.send_array(&whole.view(), 1, 0).unwrap();
+            group.send_array(&part, 1, 1).unwrap();
+            group.send_array(&part, 1, 2).unwrap();
+            group.send_obj(&Tensor::new(&part), 1, 3).unwrap();
+        } else {
+            let mut into = Array2::zeros((40, 50));
+            let before = into.as_ptr();
+            group.recv_array(&mut into.view_mut(), 0, 0).unwrap();
+            assert!(into == whole && into.as_ptr() == before);
+            into.fill(0.0);
+            group.recv_array(&mut into.slice_mut(s![..;2, 1..;7]), 0, 1).unwrap();
+            assert!(into.slice(s![..;2, 1..;7]) == part);
+            assert_eq!(into.sum(), part.sum(), "nothing between them is written");
+            let mut larger = Array2::<f64>::zeros((40, 50));
+            let refused = group.recv_array(&mut larger.view_mut(), 0, 2);
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 0, .. })));
+            let came = group.recv_obj::<Tensor<f64>>(0, 3).unwrap().0.into_array().unwrap();
+            assert!(came == part.into_dyn());
+        }
+        group.barrier().unwrap();
+    });
+}
