@@ -24,6 +24,7 @@ fn of(py: Python<'_>, error: &GroupError, text: &str) -> PyResult<PyErr> {
         GroupError::Rank { error, .. } => return of(py, error, text),
         GroupError::PeerLost { rank, .. } => with(make("PeerLost")?, &[("rank", *rank)])?,
         GroupError::Aborted { rank } => with(make("Aborted")?, &[("rank", *rank)])?,
+        GroupError::Cancelled { rank } => with(make("Cancelled")?, &[("rank", *rank)])?,
         GroupError::Mismatch { rank, .. } => with(make("Mismatch")?, &[("rank", *rank)])?,
         GroupError::Timeout { peers, .. } => {
             let made = make("Timeout")?;

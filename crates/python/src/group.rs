@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::{invalid, poisoned, raise};
+use crate::halo::{Exchange, Halo1d};
 use crate::memory::Array;
 use crate::request::{Orphans, Received, Request};
 
@@ -373,6 +374,25 @@ impl Group {
             Ok(Box::new(group.irecv(data.into_foreign_mut::<T>(), source, tag)?) as Box<_>)
         }))?;
         Ok(Request::new(pending, &self.orphans))
+    }
+
+    /// Begins a sparse exchange: `sources` may send to this rank, and this rank to `destinations`. All ranks call it, in the same order as
+    /// other exchanges; a rank that is a source here names this one as a destination.
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        sources: Vec<usize>,
+        destinations: Vec<usize>,
+    ) -> PyResult<Exchange> {
+        self.run(py, |group| Exchange::new(group, &sources, &destinations))
+    }
+
+    /// This rank's place in a row of all ranks, or in a ring, whose borders have elements of one type, by its name in NumPy. All ranks make
+    /// their halos in the same order.
+    #[pyo3(signature = (dtype="float64", ring=false))]
+    fn halo(&self, py: Python<'_>, dtype: &str, ring: bool) -> PyResult<Halo1d> {
+        let element = dtype.parse().map_err(|why: String| invalid(why))?;
+        self.run(py, |group| Ok(Halo1d::new(group, element, ring)))
     }
 
     /// Sends a picklable object. Only of groups with allow_pickle.

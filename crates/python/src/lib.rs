@@ -8,6 +8,7 @@
 
 mod errors;
 mod group;
+mod halo;
 mod init;
 #[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
 mod memory;
@@ -21,5 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<request::Received>()?;
+    module.add_class::<halo::Exchange>()?;
+    module.add_class::<halo::Halo1d>()?;
     module.add_function(wrap_pyfunction!(init::init, module)?)
 }

@@ -210,7 +210,8 @@ impl Request {
         self.received()
     }
 
-    /// Takes a receive back that no message has come to. Whether it was taken back; a send, or what has ended, is not.
+    /// Takes a receive back that no message has come to. Whether it was taken back, and wait then returns None; a send, or what has ended,
+    /// is not.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !matches!(&*self.state.lock().map_err(poisoned)?, State::Running(_)) {
             return Ok(false);

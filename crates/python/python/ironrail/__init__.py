@@ -12,12 +12,12 @@ import pathlib
 import weakref
 
 from . import _native
-from ._errors import Aborted, Error, InvalidArgument, Mismatch, OtherType, PeerLost, Timeout, TooLong
-from ._native import Group, Received, Request
+from ._errors import Aborted, Cancelled, Error, InvalidArgument, Mismatch, OtherType, PeerLost, Timeout, TooLong
+from ._native import Exchange, Group, Halo1d, Received, Request
 
 __all__ = [
-    "Aborted", "Error", "Group", "InvalidArgument", "Mismatch", "OtherType", "PeerLost", "Received", "Request", "Timeout", "TooLong",
-    "init", "path",
+    "Aborted", "Cancelled", "Error", "Exchange", "Group", "Halo1d", "InvalidArgument", "Mismatch", "OtherType", "PeerLost", "Received",
+    "Request", "Timeout", "TooLong", "init", "path",
 ]  # fmt: skip
 
 _groups = weakref.WeakSet()

@@ -27,6 +27,12 @@ class Aborted(Error):
     rank: int
 
 
+class Cancelled(Error):
+    """A rank dropped an exchange or a halo's round before its end. `rank` is its number."""
+
+    rank: int
+
+
 class Mismatch(Error):
     """A rank calls another collective, or the same one with another size. `rank` is its number."""
 
@@ -49,5 +55,5 @@ class OtherType(Error):
     tag: int
 
 
-for _class in (Error, InvalidArgument, PeerLost, Timeout, Aborted, Mismatch, TooLong, OtherType):
+for _class in (Error, InvalidArgument, PeerLost, Timeout, Aborted, Cancelled, Mismatch, TooLong, OtherType):
     _class.__module__ = "ironrail"

@@ -190,6 +190,12 @@ impl Array {
     }
 }
 
+/// Elements as the bytes that they are.
+pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: an element is plain numbers without padding.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
 /// NumPy knows bfloat16 only from other packages, and exports no buffer of it.
 fn is_bfloat16(object: &Bound<'_, PyAny>) -> bool {
     let name = object.getattr("dtype").and_then(|kind| kind.getattr("name"));

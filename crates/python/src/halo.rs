@@ -1,0 +1,190 @@
+//! Sparse exchanges and halos. Their messages are of unknown length, so the group library owns their memory: a copy each way.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use ironrail_group::error::GroupError;
+use ironrail_group::exchange;
+use ironrail_group::group::Group as Inner;
+use ironrail_group::halo;
+use ironrail_group::loader::{DataType, Element};
+use ironrail_group::with_element;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
+
+use crate::errors::{invalid, poisoned, raise};
+use crate::memory::{Array, bytes_of};
+use crate::request::seconds;
+
+/// One sparse exchange: this rank sends any number of messages of any length to some ranks, and receives what some ranks send. Any thread may
+/// insert. Dropped before its end it is cancelled, and the others are told.
+#[pyclass(frozen, weakref, module = "ironrail")]
+#[derive(Debug)]
+pub(crate) struct Exchange(Option<exchange::Exchange<u8>>);
+
+impl Exchange {
+    pub(crate) fn new(
+        group: &Inner,
+        sources: &[usize],
+        destinations: &[usize],
+    ) -> Result<Self, GroupError> {
+        Ok(Self(Some(group.exchange(sources, destinations)?)))
+    }
+
+    fn inner(&self) -> &exchange::Exchange<u8> {
+        self.0.as_ref().expect("it is taken out when this is dropped")
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // It takes the group's lock, and may be the last that holds the group.
+        let inner = self.0.take();
+        Python::try_attach(|py| py.detach(move || drop(inner)));
+    }
+}
+
+#[pymethods]
+impl Exchange {
+    /// Sends the bytes of `data`, and a few that say what it is, to one of the destinations. They are copied: `data` may be changed.
+    #[pyo3(signature = (destination, data, meta=None))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        destination: usize,
+        data: &Bound<'_, PyAny>,
+        meta: Option<Vec<u8>>,
+    ) -> PyResult<()> {
+        let data = Array::reading(data, "data")?;
+        let data = with_element!(data.element(), T => bytes_of(data.elements::<T>()).to_vec());
+        let meta = meta.unwrap_or_default();
+        py.detach(|| self.inner().insert(destination, meta, data)).map_err(raise)
+    }
+
+    /// Says that this rank inserts nothing more.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.inner().finish()).map_err(raise)
+    }
+
+    /// Waits until all messages have come, and all of this rank's have gone. Timeout names the sources that stayed silent, by default for the
+    /// group's timeout.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let limit = timeout.map(seconds).transpose()?;
+        py.detach(|| match limit {
+            Some(limit) => self.inner().wait_timeout(limit),
+            None => self.inner().wait(),
+        })
+        .map_err(raise)
+    }
+
+    /// Whether it is complete. Makes progress, and does not wait.
+    fn test(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.inner().test()).map_err(raise)
+    }
+
+    /// A source's messages in the order in which it inserted them, as pairs of meta and data; once, when the exchange is complete.
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        source: usize,
+    ) -> PyResult<Vec<(Bound<'py, PyBytes>, Bound<'py, PyByteArray>)>> {
+        let messages = py.detach(|| self.inner().take(source)).map_err(raise)?;
+        let pair = |message: &exchange::Message<u8>| {
+            (PyBytes::new(py, &message.meta), PyByteArray::new(py, &message.data))
+        };
+        Ok(messages.iter().map(pair).collect())
+    }
+}
+
+/// A border that came.
+type View<'py> = Bound<'py, PyMemoryView>;
+
+/// A halo of whatever element type.
+trait Row: Send {
+    /// Sends what is given to the left and to the right; the bytes that came from the left and from the right.
+    fn round(
+        &mut self,
+        left: Option<Array>,
+        right: Option<Array>,
+    ) -> Result<[Option<Vec<u8>>; 2], GroupError>;
+}
+
+impl<T: Element> Row for halo::Halo1d<T> {
+    fn round(
+        &mut self,
+        left: Option<Array>,
+        right: Option<Array>,
+    ) -> Result<[Option<Vec<u8>>; 2], GroupError> {
+        let own = |array: Option<Array>| array.map(|array| array.elements::<T>().to_vec());
+        let (from_left, from_right) = self.round(own(left), own(right))?;
+        let bytes = |border: Option<Vec<T>>| border.map(|border| bytes_of(&border).to_vec());
+        Ok([bytes(from_left), bytes(from_right)])
+    }
+}
+
+/// This rank's place in a row, or in a ring, of all ranks of a group: each round swaps borders with the neighbours.
+#[pyclass(frozen, weakref, module = "ironrail")]
+pub(crate) struct Halo1d {
+    row: Mutex<Option<Box<dyn Row>>>,
+    element: DataType,
+}
+
+impl fmt::Debug for Halo1d {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Halo1d").field("element", &self.element).finish_non_exhaustive()
+    }
+}
+
+impl Halo1d {
+    pub(crate) fn new(group: &Inner, element: DataType, ring: bool) -> Self {
+        let row: Box<dyn Row> = with_element!(element, T => Box::new(if ring {
+            halo::Halo1d::<T>::ring(group)
+        } else {
+            halo::Halo1d::<T>::new(group)
+        }));
+        Self { row: Mutex::new(Some(row)), element }
+    }
+
+    fn border(&self, array: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<Option<Array>> {
+        let Some(array) = array else { return Ok(None) };
+        let array = Array::reading(array, name)?;
+        if array.element() != self.element {
+            let (one, two) = (array.element(), self.element);
+            return Err(invalid(format!("{name} is of {one}, and this halo of {two}")));
+        }
+        Ok(Some(array))
+    }
+}
+
+impl Drop for Halo1d {
+    fn drop(&mut self) {
+        // As an exchange's.
+        let row = self.row.get_mut().ok().and_then(Option::take);
+        Python::try_attach(|py| py.detach(move || drop(row)));
+    }
+}
+
+#[pymethods]
+impl Halo1d {
+    /// Sends `left` to the left and `right` to the right, and returns what came from the left and from the right: writable memory, which
+    /// numpy.frombuffer(border, dtype) takes without a copy, or None where nothing came. What is sent to where nobody is is ignored.
+    #[pyo3(signature = (left=None, right=None))]
+    fn round<'py>(
+        &self,
+        py: Python<'py>,
+        left: Option<&Bound<'py, PyAny>>,
+        right: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Option<View<'py>>, Option<View<'py>>)> {
+        let (left, right) = (self.border(left, "left")?, self.border(right, "right")?);
+        let taken = self.row.lock().map_err(poisoned)?.take();
+        let mut row = taken.ok_or_else(|| invalid("another thread is in a round of this halo"))?;
+        let ended = py.detach(|| row.round(left, right));
+        *self.row.lock().map_err(poisoned)? = Some(row);
+        let [left, right] = ended.map_err(raise)?;
+        let view = |border: Option<Vec<u8>>| {
+            border.map(|bytes| PyMemoryView::from(&PyByteArray::new(py, &bytes))).transpose()
+        };
+        Ok((view(left)?, view(right)?))
+    }
+}

@@ -1,0 +1,131 @@
+"""What counts as an array, and what is refused before anything moves."""
+
+
+def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ranks):
+    ranks(2, """
+        def refused(why, call, *arguments):
+            try:
+                call(*arguments)
+            except ironrail.InvalidArgument as error:
+                assert why in str(error), error
+                assert isinstance(error, ValueError) and isinstance(error, ironrail.Error)
+            else:
+                raise AssertionError(why)
+
+        ones, four = np.ones(4, "float32"), np.zeros(4, "float32")
+        fixed = np.ones(4)
+        fixed.flags.writeable = False
+        refused("data is not C-contiguous (strides [8])", group.all_reduce, np.ones(8, "float32")[::2])
+        refused("data is not C-contiguous", group.all_reduce, np.ones((4, 4)).T)
+        refused("data is read-only", group.all_reduce, fixed)
+        refused("data is read-only", group.recv, b"four")
+        refused('elements of format "Zd"', group.all_reduce, np.ones(4, "complex128"))
+        refused('elements of format ">f"', group.all_reduce, np.ones(4, ">f4"))
+        refused("data is a list, which has neither", group.all_reduce, [1.0, 2.0])
+        refused("not aligned", group.all_reduce, np.zeros(33, "uint8")[1:].view("float32"))
+        refused("one array is of float, the other of double", group.all_reduce, ones, "sum", np.zeros(4))
+        refused("share memory", group.all_reduce, ones, "sum", ones)
+        refused("share memory", group.all_gather, ones[:2], ones)
+        refused("none of sum, prod, min, max, avg", group.all_reduce, ones, "xor")
+        refused("bool has no sum", group.all_reduce, np.ones(4, "bool"))
+        refused("complex64 have no max", group.all_reduce, np.ones(4, "complex64"), "max")
+        refused("2 blocks of 4 elements are not 4", group.all_gather, ones, four)
+        refused("there is no rank 2 among 2", group.send, ones, 2)
+        refused("cannot be dealt evenly", group.all_to_all, ones[:3], four[:3])
+        refused("given both, or neither", group.all_to_all, ones, four, [2, 2])
+        refused("which can run any code", group.send_obj, {}, 1 - rank)
+        refused("which can run any code", group.recv_obj)
+        assert (ones == 1).all() and (four == 0).all()
+        group.all_reduce(ones)
+        assert (ones == 2).all()
+    """)  # fmt: skip
+
+
+def test_whatever_has_the_buffer_protocol_is_moved_in_place(ranks):
+    ranks(2, """
+        import array
+        text = bytearray(b"abcd") if rank == 0 else bytearray(4)
+        group.broadcast(text)
+        assert text == b"abcd"
+        numbers = array.array("d", [1.5, 2.5])
+        group.all_reduce(numbers)
+        assert list(numbers) == [3.0, 5.0]
+        view = memoryview(bytearray(8)).cast("i")
+        group.all_gather(array.array("i", [rank + 5]), view)
+        assert list(view) == [5, 6]
+        if rank == 0:
+            group.send(b"bytes", 1)
+        else:
+            into = bytearray(9)
+            assert group.recv(into, 0).count == 5 and into == b"bytes" + bytes(4)
+        number, none, truth = np.array(3.0), np.zeros(0), np.array([rank == 0, True])
+        group.all_reduce(number)
+        group.all_reduce(none)
+        group.all_reduce(truth, "min")
+        assert number == 6 and list(truth) == [False, True]
+        rows = np.zeros((3, 4))
+        rows[1] = rank
+        group.all_reduce(rows[1])
+        assert rows.sum() == 4 and (rows[1] == 1).all()
+        sends, receives = [1, 2 + rank], [1, 1] if rank == 0 else [2, 3]
+        out = np.zeros(sum(receives), "int64")
+        group.all_to_all(np.arange(3 + rank) + 10 * rank, out, sends, receives)
+        assert list(out) == ([0, 10] if rank == 0 else [1, 2, 11, 12, 13])
+    """)  # fmt: skip
+
+
+def test_tensors_with_dlpack_alone_are_moved_in_place(ranks):
+    ranks(2, """
+        class Tensor:
+            def __init__(self, array, versions=True, device=1):
+                self.array, self.versions, self.device = array, versions, device
+
+            def __dlpack_device__(self):
+                return self.device, 0
+
+            def __dlpack__(self, **version):
+                if version and not self.versions:
+                    raise TypeError("no such argument")
+                return self.array.__dlpack__(**version)
+
+        for versions in True, False:
+            for kind in "int8", "uint16", "int64", "float16", "float32", "float64", "complex64":
+                data = np.full((2, 3), rank + 1, kind)
+                before = sys.getrefcount(data)
+                group.all_reduce(Tensor(data, versions))
+                assert (data == 3).all(), (kind, data)
+                assert sys.getrefcount(data) == before, "the tensor was let go of"
+        part = np.zeros(8)
+        group.all_gather(Tensor(np.full(2, rank + 1.0)), Tensor(part[2:6]))
+        assert list(part) == [0, 0, 1, 1, 2, 2, 0, 0], "an offset counts"
+        fixed = np.ones(2)
+        fixed.flags.writeable = False
+        for tensor, why in [
+            (Tensor(np.ones(4), device=2), "lies on a device"),
+            (Tensor(np.ones(4)[::2]), "not C-contiguous"),
+            (Tensor(fixed), "read-only"),
+            (Tensor(np.ones(4, "complex128")), "DLPack"),
+        ]:
+            try:
+                group.all_reduce(tensor)
+            except ironrail.InvalidArgument as error:
+                assert why in str(error), error
+            else:
+                raise AssertionError(why)
+        group.barrier()
+    """)  # fmt: skip
+
+
+def test_bfloat16_of_other_packages_is_added_as_such(ranks):
+    ranks(2, """
+        class Bfloat16:
+            def __init__(self, words):
+                self.words, self.dtype = words, type("dtype", (), {"name": "bfloat16"})
+
+            def view(self, kind):
+                return self.words.view(kind)
+
+        words = np.array([0x3F80, 0x4040], "uint16")  # 1.0 and 3.0
+        group.all_reduce(Bfloat16(words))
+        assert list(words) == [0x4000, 0x40C0], "2.0 and 6.0"
+    """)  # fmt: skip

@@ -1,0 +1,105 @@
+"""Ranks that die, stay away, abort or send what nobody asked for."""
+
+
+def test_a_rank_that_dies_is_named(ranks):
+    ranks(4, """
+        import os
+        try:
+            group.barrier()
+            if rank == 2:
+                os._exit(3)
+            while True:
+                group.all_reduce(np.ones(1 << 16))
+        except ironrail.PeerLost as error:
+            assert error.rank == 2 and "rank 2 is lost" in str(error), error
+        try:
+            group.barrier()
+        except ironrail.PeerLost as error:
+            assert error.rank == 2, "the first cause is said again"
+    """, codes=[0, 0, 3, 0])  # fmt: skip
+
+
+def test_a_rank_that_does_not_come_is_named(ranks):
+    ranks(2, """
+        import pathlib
+        done = pathlib.Path("done")
+        group.barrier()
+        if rank == 0:
+            try:
+                group.all_reduce(np.ones(4))
+            except ironrail.Timeout as error:
+                assert error.peers == (1,), error
+                assert isinstance(error, TimeoutError)
+            else:
+                raise AssertionError("nobody was there")
+            done.touch()
+        else:
+            end = time.monotonic() + 50
+            while not done.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            assert done.exists()
+    """, options="timeout=1.0")  # fmt: skip
+
+
+def test_an_abort_ends_every_call(ranks):
+    ranks(2, """
+        group.barrier()
+        if rank == 0:
+            group.abort()
+        try:
+            group.recv(np.zeros(4), 1 - rank)
+        except ironrail.Aborted as error:
+            assert error.rank == 0
+        else:
+            raise AssertionError
+    """)  # fmt: skip
+
+
+def test_a_message_that_does_not_fit_is_an_error_of_its_own(ranks):
+    ranks(2, """
+        if rank == 0:
+            group.send(np.arange(9, dtype="int32"), 1, 3)
+            group.send(np.arange(2, dtype="int32"), 1, 4)
+            group.send(np.arange(2, dtype="int32"), 1, 5)
+        else:
+            out = np.zeros(2, "int32")
+            try:
+                group.recv(out, 0, 3)
+            except ironrail.TooLong as error:
+                assert (error.source, error.tag, error.bytes, error.room) == (0, 3, 36, 8)
+            request = group.irecv(np.zeros(2, "float32"), 0, 4)
+            for why in "int32", "has failed":
+                try:
+                    request.wait()
+                except ironrail.OtherType as error:
+                    assert (error.source, error.tag) == (0, 4) and why in str(error)
+                except ironrail.InvalidArgument as error:
+                    assert why in str(error)
+            assert (out == 0).all()
+            group.recv(out, 0, 5)
+            assert list(out) == [0, 1]
+        group.barrier()
+    """)  # fmt: skip
+
+
+def test_objects_travel_where_that_is_allowed(ranks):
+    ranks(2, """
+        sent = {"name": ["a", 1, None], "array": np.arange(100_000)}
+        if rank == 0:
+            group.send_obj(sent, 1, 9)
+        else:
+            got = group.recv_obj(0, 9)
+            assert got["name"] == sent["name"] and (got["array"] == sent["array"]).all()
+    """, options="allow_pickle=True")  # fmt: skip
+
+
+def test_groups_split_by_color_and_key(ranks):
+    ranks(4, """
+        half = group.split(rank % 2, key=-rank)
+        assert half.size == 2 and half.rank == (1 if rank < 2 else 0)
+        data = np.full(3, rank)
+        half.all_reduce(data)
+        assert (data == (2 if rank % 2 == 0 else 4)).all()
+        assert (group.split(0 if rank == 3 else None) is None) == (rank != 3)
+        group.barrier()
+    """)  # fmt: skip

@@ -1,0 +1,105 @@
+"""What the wheel carries, how ranks find each other, and the examples."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import ironrail
+import pytest
+from conftest import HANGS, ROOT, free_port
+
+EXAMPLES = ROOT / "crates/python/examples"
+
+
+def run_all(commands, variables, folder):
+    """Runs processes at once: their outputs, all of which end well."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    clean["IRONRAIL_RAILS"] = "127.0.0.1"
+    started = [
+        subprocess.Popen(command, env=clean | own, cwd=folder, **pipes) for command, own in zip(commands, variables)
+    ]
+    try:
+        outputs = [process.communicate(timeout=HANGS) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * len(started), outputs
+    return [out for out, _ in outputs]
+
+
+def by_torchrun(size, command, folder):
+    at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    return run_all([command] * size, [at | {"RANK": str(rank)} for rank in range(size)], folder)
+
+
+def test_the_package_carries_the_plugin_and_says_where():
+    said = subprocess.run([sys.executable, "-m", "ironrail", "--path"], check=True, capture_output=True, text=True)
+    folder = pathlib.Path(said.stdout.strip())
+    assert str(folder) == ironrail.path()
+    content = (folder / "libnccl-net-ironrail.so").read_bytes()
+    assert content.startswith(b"\x7fELF") and b"ncclNetPlugin_v8" in content
+    assert [file.name for file in folder.iterdir()] == ["libnccl-net-ironrail.so"], "a loader finds nothing else there"
+
+
+def test_the_stubs_have_what_the_package_has_and_all_of_it_is_documented():
+    folder = pathlib.Path(ironrail.__file__).parent
+    assert (folder / "py.typed").exists()
+    stubs = {}
+    for node in ast.parse((folder / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            stubs[node.name] = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+        elif isinstance(node, ast.FunctionDef):
+            stubs[node.name] = set()
+    assert set(ironrail.__all__) == {name for name in stubs if not name.startswith("_")}
+    for name in ironrail.__all__:
+        assert getattr(ironrail, name).__doc__, name
+    for name in "Group", "Request", "Received", "Exchange", "Halo1d":
+        owner = getattr(ironrail, name)
+        members = {member for member in vars(owner) if not member.startswith("_")}
+        assert members == {member for member in stubs[name] if not member.startswith("_")}, name
+        if name != "Received":
+            assert all(getattr(owner, member).__doc__ for member in members), name
+
+
+def test_init_says_what_is_missing(tmp_path):
+    for arguments, why in [
+        ("", "no variable says which rank this is"),
+        ("'127.0.0.1:1', rank=0", "are given all three, or none"),
+        ("'127.0.0.1:1', 2, 2", "there is no rank 2 among 2"),
+        ("'nowhere', 0, 2", "no address with a port"),
+        ("'127.0.0.1:1', 0, 2, timeout=-1.0", "no number of seconds"),
+        (f"'127.0.0.1:{free_port()}', 0, 1, net='/no/such/plugin'", "cannot be opened"),
+    ]:
+        program = f"import ironrail\ntry: ironrail.init({arguments})\nexcept ironrail.Error as error: print(error)"
+        (said,) = run_all([[sys.executable, "-c", program]], [{}], tmp_path)
+        assert why in said, said
+
+
+def test_ranks_of_torchruns_variables_average_a_model(net, tmp_path):
+    for said in by_torchrun(2, [sys.executable, EXAMPLES / "averaging.py", *([net] if net else [])], tmp_path):
+        assert "y = 3.000 x + 1.000" in said, said
+
+
+def test_the_heat_of_four_ranks_is_that_of_one_and_a_picture(net, tmp_path):
+    pictures = []
+    for size in 1, 4:
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        by_torchrun(size, [sys.executable, EXAMPLES / "heat.py", "heat.ppm", *([net] if net else [])], folder)
+        pictures.append((folder / "heat.ppm").read_bytes())
+    assert pictures[0] == pictures[1] and pictures[0].startswith(b"P6\n256 256\n255\n")
+    assert len(set(pictures[0])) > 50, "it shows a gradient"
+
+
+COMMAND = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/ironrail"
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built: cargo build -p ironrail-cli")
+def test_ironrail_run_starts_ranks_of_python(net, tmp_path):
+    program = f"import ironrail\nwith ironrail.init(net={net and str(net)!r}) as group: group.barrier(); print(group)"
+    (said,) = run_all([[COMMAND, "run", "-n", "2", "--", sys.executable, "-c", program]], [{}], tmp_path)
+    lines = sorted(said.splitlines())
+    assert lines == [f"[{rank}] <ironrail.Group rank {rank} of 2>" for rank in range(2)]

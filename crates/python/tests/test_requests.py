@@ -1,0 +1,101 @@
+"""Requests: when they end, what they hold, and what becomes of those that are dropped."""
+
+
+def test_a_pending_receive_exports_its_memory_until_it_has_ended_or_is_taken_back(ranks):
+    ranks(2, """
+        def exported(memory):
+            try:
+                memory.append(0)
+            except BufferError:
+                return True
+            memory.pop()
+            return False
+
+        for end in "cancel", "drop", "wait":
+            memory = bytearray(8)
+            request = group.irecv(memory, 1 - rank, 5)
+            assert not request.test() and exported(memory)
+            if end == "cancel":
+                assert request.cancel() and not request.cancel() and request.wait() is None
+            elif end == "drop":
+                del request
+            else:
+                try:
+                    request.wait(0.01)
+                except ironrail.Timeout as error:
+                    assert isinstance(error, TimeoutError) and error.peers == ()
+                group.send(b"eightbyt", 1 - rank, 5)
+                assert request.wait(30).count == 8 and memory == b"eightbyt" and request.test()
+            assert not exported(memory), end
+        group.barrier()
+    """)  # fmt: skip
+
+
+def test_a_long_send_whose_request_and_array_are_dropped_still_arrives_whole(ranks):
+    ranks(2, """
+        length = 1 << 20
+        if rank == 0:
+            group.isend(np.arange(length), 1, 1)
+            gc.collect()
+            noise = [np.full(length, 7) for _ in range(8)]
+            group.send(b"now", 1, 2)
+        else:
+            group.recv(bytearray(3), 0, 2)
+            out = np.zeros(length, "int64")
+            group.recv(out, 0, 1)
+            assert (out == np.arange(length)).all()
+        group.barrier()
+    """)  # fmt: skip
+
+
+def test_closing_waits_for_sends_that_were_dropped(ranks):
+    ranks(2, """
+        length = 1 << 20
+        if rank == 0:
+            group.isend(np.arange(length), 1)
+            group.close()
+            try:
+                group.barrier()
+            except ironrail.InvalidArgument as error:
+                assert "closed" in str(error)
+        else:
+            out = np.zeros(length, "int64")
+            assert group.recv(out).source == 0 and (out == np.arange(length)).all()
+    """)  # fmt: skip
+
+
+def test_other_threads_run_while_a_call_waits(ranks):
+    ranks(2, """
+        if rank == 0:
+            out = np.zeros(1)
+            group.recv(out, 1, 1)
+            group.send(out, 1, 2)
+        else:
+            # The main thread waits for an answer to what only the other one sends.
+            entered = threading.Event()
+
+            def ask():
+                entered.wait()
+                group.send(np.full(1, 4.0), 0, 1)
+
+            thread = threading.Thread(target=ask)
+            thread.start()
+            out = np.zeros(1)
+            entered.set()
+            group.recv(out, 0, 2)
+            thread.join()
+            assert out == 4
+    """)  # fmt: skip
+
+
+def test_a_message_to_oneself_needs_a_request(ranks):
+    ranks(2, """
+        out = np.zeros(3)
+        receive = group.irecv(out, rank)
+        group.isend(np.arange(3.0), rank).wait()
+        assert receive.wait().count == 3 and list(out) == [0, 1, 2]
+        try:
+            group.send(out, rank)
+        except ironrail.InvalidArgument as error:
+            assert "needs a group or a request" in str(error)
+    """)  # fmt: skip
