@@ -7,18 +7,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use clap::Args;
+
 use crate::Outcome;
 use crate::network::Network;
 use crate::pages;
-use crate::rank::{Lap, now_micros};
+use crate::rank::{COORDINATOR, Lap, now_micros};
 use crate::record::{Record, Sample};
 
 /// A provider of one libfabric.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Fabric {
+    /// libfabric's provider
+    #[arg(long, default_value = "net")]
     pub(crate) provider: String,
-    /// Its file; none: the system's.
+    /// libfabric's file [default: the system's]
+    #[arg(long, value_name = "FILE")]
     pub(crate) libfabric: Option<PathBuf>,
+}
+
+/// What the ranks do besides all-reduces of one length in one group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// Where random lengths start; 0: all have the same.
+    pub(crate) chance: u64,
+    /// After so many the group is closed and made anew; 0: never.
+    pub(crate) laps_per_group: usize,
 }
 
 /// Both ranks, killed when this is dropped.
@@ -44,13 +58,16 @@ impl Job {
         rails: usize,
         fabric: &Fabric,
         plugin: &str,
+        plan: &Plan,
     ) -> Outcome<Self> {
         let program = std::env::current_exe()?;
         let spawn = |rank: usize| {
             let mut command = network.command(rank, &program);
             command.args(["rank", plugin]);
+            command.args(["--chance", &plan.chance.to_string()]);
+            command.args(["--laps-per-group", &plan.laps_per_group.to_string()]);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
-            command.env("IRONRAIL_GROUP_COORDINATOR", network.meeting());
+            command.env(COORDINATOR, network.meeting());
             command.env("IRONRAIL_RAILS", network.rails());
             command.env("IRONRAIL_PROVIDER", &fabric.provider);
             if let Some(file) = &fabric.libfabric {
@@ -113,13 +130,40 @@ impl Job {
             .ranks
             .iter_mut()
             .all(|rank| matches!(rank.try_wait(), Ok(Some(status)) if status.success()));
+        self.abandon(record);
+        well
+    }
+
+    /// Kills what still runs, and moves what was heard into `record`.
+    pub(crate) fn abandon(mut self, record: &mut Record) {
         self.kill();
         self.readers.drain(..).for_each(|reader| drop(reader.join()));
         let heard = std::mem::take(&mut *self.heard());
         record.wrong = heard.laps.iter().flatten().map(|lap| lap.wrong).sum();
         record.laps = heard.laps[0].iter().map(|lap| lap.at_micros).collect();
+        record.groups = heard.laps[0].last().map_or(0, |lap| lap.groups);
         record.log = heard.log;
-        well
+    }
+
+    /// Kills a rank. How long the other one lives on, half a minute at most.
+    pub(crate) fn kill_one(&mut self, rank: usize) -> Duration {
+        let start = Instant::now();
+        let _ = self.ranks[rank].kill();
+        let _ = self.ranks[rank].wait();
+        while start.elapsed() < END && is_running(&mut self.ranks[1 - rank]) {
+            thread::sleep(SAMPLE);
+        }
+        start.elapsed()
+    }
+
+    /// What each rank's memory takes now, in KiB: VmRSS of proc(5).
+    pub(crate) fn memory_kib(&self) -> [i64; 2] {
+        [0, 1].map(|rank: usize| {
+            let path = format!("/proc/{}/status", self.ranks[rank].id());
+            let status = std::fs::read_to_string(path).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+        })
     }
 
     fn lives(&mut self) -> bool {

@@ -9,6 +9,7 @@
 //! | `record` | laps, bytes and moments of one trial, and what follows from them: pure |
 //! | `chart` | a record as a table and a picture: pure |
 //! | `rails` | the trials of scripts/rails |
+//! | `soak` | the rounds of scripts/soak |
 #![forbid(unsafe_code)]
 
 mod chart;
@@ -18,6 +19,7 @@ mod pages;
 mod rails;
 mod rank;
 mod record;
+mod soak;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -39,6 +41,7 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Action {
     Rails(rails::Rails),
+    Soak(soak::Soak),
     #[command(hide = true)]
     Rank(rank::Rank),
 }
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(filter).format_timestamp(None).init();
     let ended = match Command::parse().action {
         Action::Rails(rails) => rails.run(),
+        Action::Soak(soak) => soak.run(),
         Action::Rank(rank) => rank.run().map(|()| true),
     };
     match ended {

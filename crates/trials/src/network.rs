@@ -128,8 +128,8 @@ impl Network {
         Ok(())
     }
 
-    /// The kernel tells of carriers at most once a second, and libfabric passes interfaces by that are not told to run.
-    fn wait_until_up(&self) -> Outcome<()> {
+    /// Waits for all links. The kernel tells of carriers at most once a second, and libfabric passes interfaces by that are not told to run.
+    pub(crate) fn wait_until_up(&self) -> Outcome<()> {
         let is_up = |side: &String| {
             let shown = Command::new("ip").args(["-n", side, "-o", "link", "show"]).output()?;
             let text = String::from_utf8_lossy(&shown.stdout).into_owned();

@@ -1,12 +1,11 @@
 //! The trials of scripts/rails: a job for each, something is done to one rail's link, and undone; what happened is told.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::chart::{self, Phase};
-use crate::job::{Fabric, Job};
+use crate::job::{Fabric, Job, Plan};
 use crate::network::{Deed, Network};
 use crate::rank::now_micros;
 use crate::record::Record;
@@ -17,12 +16,8 @@ use crate::{Outcome, say};
 pub(crate) struct Rails {
     /// The plugin's file
     plugin: String,
-    /// libfabric's provider
-    #[arg(long, default_value = "net")]
-    provider: String,
-    /// libfabric's file [default: the system's]
-    #[arg(long, value_name = "FILE")]
-    libfabric: Option<PathBuf>,
+    #[command(flatten)]
+    fabric: Fabric,
     /// Links
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
     rails: u8,
@@ -67,21 +62,20 @@ impl Rails {
             return Err(format!("there is no rail {} among {}", self.rail, self.rails).into());
         }
         let network = Network::new(self.rails.into(), self.mbit)?;
-        let provider = self.provider.clone();
-        let fabric = Fabric { provider, libfabric: self.libfabric.clone() };
         let mut well = true;
         for trial in self.trials() {
             if self.only.is_empty() || self.only.iter().any(|name| name == trial.name) {
-                well &= self.one(&network, &fabric, &trial)?;
+                well &= self.one(&network, &trial)?;
             }
         }
         Ok(well)
     }
 
-    fn one(&self, network: &Network, fabric: &Fabric, trial: &Trial) -> Outcome<bool> {
+    fn one(&self, network: &Network, trial: &Trial) -> Outcome<bool> {
         let (rails, rail) = (usize::from(self.rails), usize::from(self.rail));
-        say(format_args!("== {}, rail {rail}: {} ==", trial.name, fabric.provider));
-        let mut job = Job::start(network, rails, fabric, &self.plugin)?;
+        say(format_args!("== {}, rail {rail}: {} ==", trial.name, self.fabric.provider));
+        network.wait_until_up()?;
+        let mut job = Job::start(network, rails, &self.fabric, &self.plugin, &Plan::default())?;
         job.wait_for_laps()?;
         let mut record = Record::default();
         let mut phases = Vec::new();

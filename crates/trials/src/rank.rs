@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use ironrail_group::group::Builder;
+use ironrail_group::group::{Builder, Group};
 use ironrail_group::loader::{Library, Op};
 use ironrail_group::start::Start;
 
+use crate::soak::Chance;
 use crate::{Outcome, say};
 
 /// One of two ranks. It finds the other by the variables of crates/group/src/start.rs.
@@ -21,33 +22,76 @@ pub(crate) struct Rank {
     /// Bytes of each all-reduce
     #[arg(long, default_value_t = 2 << 20)]
     bytes: usize,
+    /// Where random lengths start; 0: all have that length
+    #[arg(long, default_value_t = 0)]
+    chance: u64,
+    /// After so many the group is closed, and made anew; 0: never
+    #[arg(long, default_value_t = 0)]
+    laps_per_group: usize,
 }
 
 impl Rank {
     /// Runs until rank 0's standard input ends. Both leave after the same all-reduce.
     pub(crate) fn run(&self) -> Outcome<()> {
         let library = Library::open(&self.plugin, None)?;
-        let (place, hub) = Start::from_environment()?.join(PATIENCE)?;
-        let group = Builder::new(&library).timeout(PATIENCE).join_with(place, hub)?;
-        let ended = input_ends();
-        let mut data = group.buffer::<i32>(self.bytes / size_of::<i32>())?;
-        for lap in 0_u32.. {
-            for (at, value) in (0_u32..).zip(data.iter_mut()) {
-                *value = pattern(at, lap);
-            }
-            let is_over = group.rank() == 0 && ended.load(Ordering::Relaxed);
-            data[0] = i32::from(is_over);
-            group.all_reduce(&mut data, Op::Sum)?;
-            let sum = |at| pattern(at, lap) * i32::try_from(group.size()).unwrap_or(i32::MAX);
-            let others = (1_u32..).zip(&data[1..]);
-            let wrong = others.filter(|&(at, &value)| value != sum(at)).count();
-            say(Lap { at_micros: now_micros(), wrong }.line());
-            if data[0] != 0 {
-                break;
+        let (ended, mut lap, mut groups) = (input_ends(), 0_u32, 0);
+        loop {
+            groups += 1;
+            let (place, hub) = start(groups)?.join(PATIENCE)?;
+            let group = Builder::new(&library).timeout(PATIENCE).join_with(place, hub)?;
+            let mut data = group.buffer::<i32>(self.bytes / size_of::<i32>())?;
+            for _ in 0..self.laps_of_a_group() {
+                lap = lap.wrapping_add(1);
+                let wants_end = group.rank() == 0 && ended.load(Ordering::Relaxed);
+                let len = self.length(lap, data.len());
+                let (wrong, over) = one(&group, &mut data[..len], lap, wants_end)?;
+                say(Lap { at_micros: now_micros(), wrong, groups }.line());
+                if over {
+                    return Ok(());
+                }
             }
         }
-        Ok(())
     }
+
+    fn laps_of_a_group(&self) -> usize {
+        if self.laps_per_group == 0 { usize::MAX } else { self.laps_per_group }
+    }
+
+    /// How many elements of so many are moved: both ranks know it, from the number of the lap. Short ones are as frequent as long ones.
+    fn length(&self, lap: u32, all: usize) -> usize {
+        if self.chance == 0 {
+            return all;
+        }
+        let mut chance = Chance(self.chance ^ u64::from(lap));
+        let most = all >> chance.below(all.ilog2() as usize);
+        1 + chance.below(most)
+    }
+}
+
+/// Each group meets at a port of its own: the hub of the one before may still listen at the last.
+fn start(group: usize) -> Outcome<Start> {
+    let port = |text: String| {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(format!("{host}:{}", port.parse::<usize>().ok()? + group % PORTS))
+    };
+    let variable = |name: &str| {
+        let value = std::env::var(name).ok()?;
+        if name == COORDINATOR { port(value) } else { Some(value) }
+    };
+    Ok(Start::from_variables(variable)?)
+}
+
+/// One all-reduce: how many elements are wrong, and whether it was the last one, as the first element says.
+fn one(group: &Group, data: &mut [i32], lap: u32, wants_end: bool) -> Outcome<(usize, bool)> {
+    for (at, value) in (0_u32..).zip(data.iter_mut()) {
+        *value = pattern(at, lap);
+    }
+    data[0] = i32::from(wants_end);
+    group.all_reduce(data, Op::Sum)?;
+    let sum = |at| pattern(at, lap) * i32::try_from(group.size()).unwrap_or(i32::MAX);
+    let others = (1_u32..).zip(&data[1..]);
+    let wrong = others.filter(|&(at, &value)| value != sum(at)).count();
+    Ok((wrong, data[0] != 0))
 }
 
 /// The end of one all-reduce.
@@ -57,18 +101,21 @@ pub(crate) struct Lap {
     pub(crate) at_micros: u64,
     /// Elements that are not the sum.
     pub(crate) wrong: usize,
+    /// How many groups there were so far.
+    pub(crate) groups: usize,
 }
 
 impl Lap {
     fn line(self) -> String {
-        format!("lap {} {}", self.at_micros, self.wrong)
+        format!("lap {} {} {}", self.at_micros, self.wrong, self.groups)
     }
 
     /// Out of such a line.
     pub(crate) fn of(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("lap ")?.split(' ');
-        let mut next = || words.next();
-        Some(Self { at_micros: next()?.parse().ok()?, wrong: next()?.parse().ok()? })
+        let at_micros = words.next()?.parse().ok()?;
+        let mut number = || words.next()?.parse().ok();
+        Some(Self { at_micros, wrong: number()?, groups: number()? })
     }
 }
 
@@ -96,6 +143,9 @@ fn input_ends() -> Arc<AtomicBool> {
     ended
 }
 
+/// Where rank 0 listens for its first group.
+pub(crate) const COORDINATOR: &str = "IRONRAIL_GROUP_COORDINATOR";
+const PORTS: usize = 1000;
 /// How long a rank waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -105,9 +155,19 @@ mod tests {
 
     #[test]
     fn a_lap_is_read_as_it_was_said() {
-        let lap = Lap { at_micros: 12, wrong: 3 };
+        let lap = Lap { at_micros: 12, wrong: 3, groups: 2 };
         assert_eq!(Lap::of(&lap.line()), Some(lap));
         assert_eq!(Lap::of("lap x 3"), None);
+    }
+
+    #[test]
+    fn random_lengths_are_the_same_on_both_ranks_and_of_all_magnitudes() {
+        let rank = Rank { plugin: String::new(), bytes: 0, chance: 7, laps_per_group: 0 };
+        let lengths: Vec<_> = (0..1000).map(|lap| rank.length(lap, 1 << 19)).collect();
+        assert!(lengths.iter().all(|len| (1..=1 << 19).contains(len)));
+        for magnitude in 0..19 {
+            assert!(lengths.iter().any(|len| len.ilog2() == magnitude), "{magnitude}");
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub(crate) struct Record {
     pub(crate) samples: Vec<Sample>,
     /// When rank 0's all-reduces ended.
     pub(crate) laps: Vec<u64>,
+    /// How many groups were made, one after another.
+    pub(crate) groups: usize,
     /// Elements that were wrong, on both ranks.
     pub(crate) wrong: usize,
     /// What ranks wrote: when, which rank, the line.
