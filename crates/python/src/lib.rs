@@ -3,7 +3,7 @@
 //! A call checks its arguments with the interpreter attached, then lets go of the interpreter while it waits. It takes no lock of the
 //! group's while it is attached, since another thread that holds the lock may wait for the interpreter.
 //!
-//! `unsafe` lives in [`memory`] only.
+//! `unsafe` lives in `memory` only.
 #![deny(unsafe_code)]
 
 mod errors;
