@@ -136,6 +136,18 @@ fn odd_rings_and_refused_requests_change_nothing() {
 }
 
 #[test]
+fn halo_rounds_among_one_two_and_three_ranks_are_right() {
+    for ranks in [1, 2, 3] {
+        let (code, table, errors) =
+            ended(perf(&format!("halo -r {ranks} -b 4 -e 100K -f 25 -n 3 -w 1 -c 2")));
+        assert_eq!(code, 0, "{ranks}: {table}{errors}");
+        let rows = rows(&table);
+        assert_eq!(rows.len(), 4, "{table}");
+        assert!(rows.iter().all(|row| row[WRONG] == "0"), "{table}");
+    }
+}
+
+#[test]
 fn a_plugin_that_flips_a_bit_is_found_out() {
     for benchmark in ["all_reduce", "all_gather", "reduce_scatter", "sendrecv", "pingpong"] {
         let mut command = perf(&format!("{benchmark} -r 2 -b 64K -e 64K -n 2 -w 1 -c 4"));

@@ -95,3 +95,33 @@ fn the_example_of_a_ping_pong_gets_every_ball_back() {
     });
     assert_eq!(lines_of("ping_pong", 3), answers.collect::<Vec<_>>());
 }
+
+#[test]
+fn the_example_of_heat_writes_the_same_picture_in_one_band_and_in_three() {
+    let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("heat.ppm");
+    let draw = |ranks: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.args(["run", "-n", ranks, "--"]).arg(example("heat"));
+        command.arg(support::loopback(env!("CARGO_TARGET_TMPDIR"))).arg(&picture);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read(&picture).unwrap()
+    };
+    let (one, three) = (draw("1"), draw("3"));
+    assert!(one.starts_with(b"P6 128 128 255\n"));
+    assert_eq!(one.len(), 15 + 3 * 128 * 128);
+    assert!(one == three);
+}
+
+#[test]
+fn the_example_of_a_ragged_gather_brings_everything() {
+    let lines = lines_of("ragged", 3);
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines[0], "[0] 3003 places in all, 0.833 on average");
+    for (rank, line) in lines[1..].iter().enumerate() {
+        let places = rank * 1000 + 1;
+        assert!(line.starts_with(&format!("[0] rank {rank}: {places} places")), "{line}");
+        assert!(line.contains(&format!("only {rank}'s")), "{line}");
+        assert_eq!(line.contains("something to say"), rank == 1, "{line}");
+    }
+}

@@ -45,6 +45,8 @@ enum Command {
     AllToAll(Options),
     /// Every rank waits for all others. Sizes say nothing here.
     Barrier(Options),
+    /// Every rank swaps borders with both neighbours in a ring. The size is that of one border.
+    Halo(Options),
     /// Messages to the next rank and from the previous one, a window of them outstanding: bandwidth of one connection.
     #[command(name = "sendrecv")]
     SendReceive {
@@ -112,6 +114,7 @@ pub(super) enum Collective {
     ReduceScatter,
     AllToAll,
     Barrier,
+    Halo,
 }
 
 impl Collective {
@@ -126,6 +129,7 @@ impl Collective {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllToAll => "alltoall",
             Self::Barrier => "barrier",
+            Self::Halo => "halo",
         }
     }
 
@@ -542,7 +546,8 @@ impl Options {
         if self.writes && matches!(benchmark, Benchmark::Collective(_)) {
             return usage("--writes counts what pingpong, sendrecv and raw move".to_owned());
         }
-        let apart = [Collective::Gather, Collective::Scatter, Collective::AllToAll];
+        let apart =
+            [Collective::Gather, Collective::Scatter, Collective::AllToAll, Collective::Halo];
         if self.in_place && apart.iter().any(|what| *benchmark == Benchmark::Collective(*what)) {
             return usage(format!("{} is out of place only", benchmark.name()));
         }
@@ -625,6 +630,7 @@ impl Perf {
             Command::ReduceScatter(_) => Benchmark::Collective(Collective::ReduceScatter),
             Command::AllToAll(_) => Benchmark::Collective(Collective::AllToAll),
             Command::Barrier(_) => Benchmark::Collective(Collective::Barrier),
+            Command::Halo(_) => Benchmark::Collective(Collective::Halo),
             Command::SendReceive { stream, .. } => Benchmark::SendReceive(*stream),
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
@@ -662,6 +668,7 @@ impl Perf {
             | Command::ReduceScatter(options)
             | Command::AllToAll(options)
             | Command::Barrier(options)
+            | Command::Halo(options)
             | Command::SendReceive { options, .. }
             | Command::PingPong { options, .. }
             | Command::Raw { options, .. }

@@ -116,7 +116,9 @@ impl fmt::Debug for Leaving {
 /// Leaves of an object that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    pub(super) inline: VecDeque<u8>,
+    pub(super) inline: Vec<u8>,
+    /// How much of it was taken.
+    pub(super) at: usize,
     pub(super) long: VecDeque<Landing>,
 }
 
@@ -137,7 +139,7 @@ pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) 
     IN.set(Some(inbox));
     let done = decode();
     let left = IN.take().unwrap_or_default();
-    (done, left.inline.is_empty() && left.long.is_empty())
+    (done, left.inline.len() == left.at && left.long.is_empty())
 }
 
 impl<T: Element> Serialize for Leaf<T> {
@@ -176,12 +178,10 @@ impl<'de, T: Element> Deserialize<'de> for Leaf<T> {
                     Err(missing())
                 };
             }
-            if bytes > inbox.inline.len() {
-                return Err(missing());
-            }
-            let taken: Vec<u8> = inbox.inline.drain(..bytes).collect();
+            let taken = inbox.inline.get(inbox.at..inbox.at + bytes).ok_or_else(missing)?;
             let mut elements = vec![T::from_small(0); count];
-            Place::writing(&mut elements).copy_from(Place::reading(&taken));
+            Place::writing(&mut elements).copy_from(Place::reading(taken));
+            inbox.at += bytes;
             Ok(Self::from(elements))
         })
     }

@@ -246,7 +246,7 @@ impl Group {
             long.push_back(landing);
         }
         let bytes = walked::<O>(&encoded, &mut columns, Way::Back).map_err(failed)?;
-        let inbox = Inbox { inline: inline.into(), long };
+        let inbox = Inbox { inline, at: 0, long };
         let (decoded, _) = dealing(inbox, || postcard::from_bytes(&bytes));
         decoded.map_err(|error| refused(error.to_string()))
     }

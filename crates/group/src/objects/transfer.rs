@@ -319,7 +319,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     ) -> Result<Stage<O>, GroupError> {
         let broken = || self.broken(from, "an object that its type does not fit");
         let packet = packet::open(bytes, self.limit).ok_or_else(broken)?;
-        let inbox = Inbox { inline: packet.inline.iter().copied().collect(), long };
+        let inbox = Inbox { inline: packet.inline.to_vec(), at: 0, long };
         let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(packet.body));
         let (object, rest) = decoded.map_err(|_| broken())?;
         if !whole || !rest.is_empty() {
@@ -385,7 +385,7 @@ mod tests {
             };
             let (body, inline) = (bytes(40), bytes(30));
             let long = VecDeque::from([Landing::new(DataType::F64, 600).unwrap()]);
-            let inbox = Inbox { inline: inline.into(), long };
+            let inbox = Inbox { inline, at: 0, long };
             let (ended, _) = dealing(inbox, || postcard::take_from_bytes::<Anything>(&body));
             decoded += usize::from(ended.is_ok());
         }

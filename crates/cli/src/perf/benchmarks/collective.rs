@@ -61,7 +61,10 @@ impl Collectives {
                 Collective::AllGather => group.all_gather_in_place(data),
                 Collective::ReduceScatter => group.reduce_scatter_in_place(data, op),
                 Collective::Barrier => group.barrier(),
-                Collective::Gather | Collective::Scatter | Collective::AllToAll => {
+                Collective::Gather
+                | Collective::Scatter
+                | Collective::AllToAll
+                | Collective::Halo => {
                     Err(GroupError::Usage(format!("{} is out of place only", self.what.name())))
                 }
             };
@@ -81,6 +84,7 @@ impl Collectives {
             Collective::ReduceScatter => group.reduce_scatter(input, output, op),
             Collective::AllToAll => group.all_to_all(input, output),
             Collective::Barrier => group.barrier(),
+            Collective::Halo => Err(GroupError::Usage("a halo is no collective".to_owned())),
         }
     }
 
@@ -103,7 +107,7 @@ impl Collectives {
             Collective::AllGather | Collective::Gather => {
                 Expected::Inputs { ranks, each: self.give }
             }
-            Collective::Broadcast | Collective::Barrier => {
+            Collective::Broadcast | Collective::Barrier | Collective::Halo => {
                 Expected::Input { rank: self.options.root }
             }
             Collective::Scatter => {

@@ -1,6 +1,7 @@
 //! What is measured: each benchmark owns its buffers and one loop, and checks its own results.
 
 mod collective;
+mod halo;
 mod ping_pong;
 mod stream;
 
@@ -48,6 +49,9 @@ pub(super) fn of_group(
     options: &Options,
     group: &Group,
 ) -> Result<Box<dyn Workload>, GroupError> {
+    if what == Collective::Halo {
+        return Ok(Box::new(halo::Rounds::new(options, group)));
+    }
     Ok(Box::new(collective::Collectives::new(what, options, group)?))
 }
 

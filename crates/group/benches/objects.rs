@@ -1,0 +1,70 @@
+//! What an object costs beside the same bytes sent typed: half a round trip between two ranks of this process, both kinds in turns.
+//! IRONRAIL_GROUP_TEST_NET names the plugin; else it is the C one of the tests.
+#![allow(clippy::unwrap_used, reason = "a bench may stop")]
+#![allow(clippy::print_stdout, reason = "a bench prints what it measures")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ironrail_group::group::Group;
+use ironrail_group::objects::{Leaf, Schema};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+fn main() {
+    support::ranks(&support::library(), 2, |group| {
+        if group.rank() == 0 {
+            println!("{:>24} {:>10} {:>10} {:>6}", "median, µs", "typed", "object", "ratio");
+        }
+        for bytes in [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 1 << 20, 64 << 20] {
+            let leaf = Leaf::from(vec![1.0_f64; bytes / 8]);
+            compare(&group, &format!("one leaf of {} KiB", bytes >> 10), &leaf, bytes / 8);
+        }
+        let tree: Vec<Leaf<f64>> = (0..1000).map(|_| vec![1.0].into()).collect();
+        compare(&group, "1000 leaves of 8 B", &tree, 1000);
+        compare(&group, "1000 encoded numbers", &vec![1.0; 1000], 1000);
+    });
+}
+
+fn compare<O: Serialize + DeserializeOwned + Schema>(
+    group: &Group,
+    name: &str,
+    object: &O,
+    count: usize,
+) {
+    let rounds = (4_000_000 / (count + 1000)).clamp(9, 1000);
+    let other = 1 - group.rank();
+    let data = vec![1.0_f64; count];
+    // As an object does, the receiver makes the memory.
+    let typed = || group.send(&data, other, 0).unwrap();
+    let receive = || drop(group.recv_vec::<f64>(other, 0).unwrap());
+    let send = || group.send_obj(object, other, 0).unwrap();
+    let take = || drop(group.recv_obj::<O>(other, 0).unwrap());
+    let (mut plain, mut described) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        plain.push(half_a_round_trip(group, &typed, &receive));
+        described.push(half_a_round_trip(group, &send, &take));
+    }
+    plain.sort_unstable();
+    described.sort_unstable();
+    let (plain, described) = (plain[rounds / 2], described[rounds / 2]);
+    if group.rank() == 0 {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let ratio = micros(described) / micros(plain);
+        println!("{name:>24} {:>10.1} {:>10.1} {ratio:>6.2}", micros(plain), micros(described));
+    }
+}
+
+fn half_a_round_trip(group: &Group, send: &dyn Fn(), take: &dyn Fn()) -> Duration {
+    let begun = Instant::now();
+    if group.rank() == 0 {
+        send();
+        take();
+    } else {
+        take();
+        send();
+    }
+    begun.elapsed() / 2
+}
