@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 
 use crate::errors::{invalid, poisoned, raise};
 use crate::halo::{Exchange, Halo1d};
-use crate::memory::Array;
+use crate::memory::{Array, Memory};
 use crate::request::{Orphans, Received, Request};
 
 /// A rank's membership in a group: messages between two ranks, and collectives of all.
@@ -374,6 +374,12 @@ impl Group {
             Ok(Box::new(group.irecv(data.into_foreign_mut::<T>(), source, tag)?) as Box<_>)
         }))?;
         Ok(Request::new(pending, &self.orphans))
+    }
+
+    /// Zeroed memory of so many bytes that goes on the wire from where it is: numpy.frombuffer(group.memory(4 * n), "float32") is an array of n
+    /// numbers in it. Worth it for long arrays that are used again.
+    fn memory(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
+        self.run(py, |group| Memory::new(group, bytes))
     }
 
     /// Begins a sparse exchange: `sources` may send to this rank, and this rank to `destinations`. All ranks call it, in the same order as

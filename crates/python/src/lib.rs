@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
+    module.add_class::<memory::Memory>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<request::Received>()?;
     module.add_class::<halo::Exchange>()?;

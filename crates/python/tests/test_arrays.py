@@ -129,3 +129,26 @@ def test_bfloat16_of_other_packages_is_added_as_such(ranks):
         group.all_reduce(Bfloat16(words))
         assert list(words) == [0x4000, 0x40C0], "2.0 and 6.0"
     """)  # fmt: skip
+
+
+def test_arrays_in_registered_memory_are_moved_and_outlive_what_they_were_made_of(ranks):
+    ranks(2, """
+        memory = group.memory(4 << 20)
+        assert len(memory) == 4 << 20
+        data = np.frombuffer(memory, "float32")
+        out = np.frombuffer(group.memory(4 << 20), "float32")
+        assert (data == 0).all()
+        data[:] = rank + 1
+        del memory
+        gc.collect()
+        group.all_reduce(data, "sum", out)
+        assert (out == 3).all() and (data == rank + 1).all()
+        request = group.isend(data, 1 - rank)
+        del data
+        group.recv(out)
+        request.wait()
+        assert (out == 2 - rank).all()
+        group.close()
+        out += 1
+        assert (out == 3 - rank).all()
+    """)  # fmt: skip

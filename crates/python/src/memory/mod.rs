@@ -6,6 +6,7 @@
 
 mod dlpack;
 mod format;
+mod registered;
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,6 +18,7 @@ use pyo3::prelude::*;
 use crate::errors::invalid;
 use dlpack::Tensor;
 use format::Kind;
+pub(crate) use registered::Memory;
 
 /// Contiguous elements of one type.
 pub(crate) struct Array {
