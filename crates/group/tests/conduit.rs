@@ -84,7 +84,7 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
                 kind: Kind::Point { at: (r as f64 + 0.5, 2.0) },
                 none: None,
                 short: vec![10, 20].into(),
-                long: vec![r as f64; 3000].into(),
+                long: vec![r as f64; 30_000].into(),
             };
             let (wide, r_sum) = (u64::try_from(n).unwrap(), n * (n - 1) / 2);
             let small = i8::try_from(n).unwrap();
@@ -104,7 +104,7 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
                 kind: Kind::Point { at: (r_sum as f64 + n as f64 / 2.0, 2.0 * n as f32) },
                 none: None,
                 short: vec![10 * i32::from(small), 20 * i32::from(small)].into(),
-                long: vec![r_sum as f64; 3000].into(),
+                long: vec![r_sum as f64; 30_000].into(),
             };
             assert_eq!(group.all_reduce_obj(&of(r), Op::Sum).unwrap(), expected);
             let root = group.reduce_obj(&of(r), Op::Sum, 1).unwrap();
@@ -148,8 +148,10 @@ fn t_c3_objects_go_to_a_rank_and_come_from_any() {
         if group.rank() == 0 {
             group.send_obj(&first, 1, 1).unwrap();
             group.send_obj(&tree(3, 10), 1, 2).unwrap();
-            group.send_obj(&large, 1, u32::MAX).unwrap();
+            // Taken in the other order: one that blocked would wait for a receive of its own.
+            let first = group.isend_obj(&large, 1, u32::MAX).unwrap();
             group.send_obj(&large, 1, u32::MAX - 1).unwrap();
+            first.wait().unwrap();
         } else {
             let (came, origin) = group.recv_obj::<Vec<f64>>(0, 1).unwrap();
             assert_eq!((came, origin), (first, Origin { source: 0, tag: 1 }));

@@ -19,7 +19,7 @@ use crate::loader::{DataType, Element, Place};
 use crate::memory::zeroed;
 use crate::with_element;
 
-/// An array of an object that a group sends. Longer ones than 4 KiB are neither copied nor encoded; a group's calls alone can send it.
+/// An array of an object that a group sends. Beyond 24 KiB it is neither copied nor encoded; a group's calls alone can send it.
 ///
 /// Clones share the elements until one of them is changed, and so does a send that goes on.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,8 +32,14 @@ impl<T: Clone> Leaf<T> {
     }
 }
 
-/// Shorter arrays than this are copied into the message: each message costs more than such a copy.
-const INLINE: usize = 4 << 10;
+/// Whether an array is copied into the packet, behind so many bytes of others: a message of its own costs more than such a copy, as long as
+/// the packet stays short.
+fn is_short(before: usize, bytes: usize) -> bool {
+    bytes <= SHORT || before.saturating_add(bytes) <= TOGETHER
+}
+
+const SHORT: usize = 4 << 10;
+const TOGETHER: usize = 24 << 10;
 
 impl<T> Deref for Leaf<T> {
     type Target = Vec<T>;
@@ -147,7 +153,7 @@ impl<T: Element> Serialize for Leaf<T> {
         let kept = OUT.with_borrow_mut(|outbox| {
             let outbox = outbox.as_mut()?;
             let place = Place::reading(self.0.as_slice());
-            if place.len() > INLINE {
+            if !is_short(outbox.inline.len(), place.len()) {
                 outbox.long.push(Leaving::new(&self.0));
             } else {
                 outbox.short.push((T::TYPE, place.len()));
@@ -169,7 +175,7 @@ impl<'de, T: Element> Deserialize<'de> for Leaf<T> {
         let bytes = count.checked_mul(size_of::<T>()).ok_or_else(missing)?;
         IN.with_borrow_mut(|inbox| {
             let inbox = inbox.as_mut().ok_or_else(missing)?;
-            if bytes > INLINE {
+            if !is_short(inbox.at, bytes) {
                 let landing = inbox.long.pop_front().ok_or_else(missing)?;
                 let elements = landing.elements.downcast::<Vec<T>>().map_err(|_| missing())?;
                 return if elements.len() == count {

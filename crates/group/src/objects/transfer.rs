@@ -375,7 +375,7 @@ mod tests {
             seed
         };
         let mut decoded = 0;
-        for _ in 0..100_000 {
+        for _ in 0..30_000 {
             let mut bytes = |most: u64| -> Vec<u8> {
                 let len = random() % most;
                 // Small numbers are lengths that may fit.
@@ -384,12 +384,12 @@ mod tests {
                 (0..len).map(|_| byte()).collect()
             };
             let (body, inline) = (bytes(40), bytes(30));
-            let long = VecDeque::from([Landing::new(DataType::F64, 600).unwrap()]);
+            let long = VecDeque::from([Landing::new(DataType::F64, 4000).unwrap()]);
             let inbox = Inbox { inline, at: 0, long };
             let (ended, _) = dealing(inbox, || postcard::take_from_bytes::<Anything>(&body));
             decoded += usize::from(ended.is_ok());
         }
-        assert!(decoded > 100, "{decoded}: the bytes never get far");
+        assert!(decoded > 30, "{decoded}: the bytes never get far");
     }
 
     #[test]
