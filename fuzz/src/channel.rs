@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use proto::channel::{Inbox, Parameters, Post, WriteId};
+use proto::codec::Address;
 use proto::connection::{Connection, Owes, Submit, Which};
-use proto::endpoint::LentInbox;
-use proto::frame::{FRAME_WORDS_MAX, Open, Refusal, Refused};
+use proto::endpoint::{Entrance, LentInbox};
+use proto::frame::{FRAME_WORDS_MAX, Offer, Open, Refusal, Refused};
 use proto::letter::{LETTER_WORDS, Letter};
 use proto::memory::{InboxMemory, Lease, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::{Header, Ring, check};
@@ -325,10 +326,42 @@ impl Perform<Listener> for Hands {
         local > 0
     }
 
+    fn open_rail(&mut self, local: u8) -> Option<bool> {
+        assert!(local < DATA_RAILS);
+        (local != 1).then_some(local > 1)
+    }
+
+    fn entrance(&mut self, local: u8) -> Option<Entrance> {
+        let address = Address::new(&[local; 28])?;
+        Some(Entrance { address, target: 0, key: 0 })
+    }
+
+    fn key_of(&mut self, _: u8, _: u32) -> u64 {
+        0
+    }
+
+    fn reach(&mut self, _: ChannelId, rail: u8, _: &Address) -> bool {
+        assert!(rail < DATA_RAILS);
+        true
+    }
+
+    fn try_rail(&mut self, _: ChannelId, offer: &Offer) -> bool {
+        assert!(offer.rail < DATA_RAILS);
+        true
+    }
+
+    fn rail_returned(&mut self, _: ChannelId, rail: u8) {
+        assert!(rail < DATA_RAILS);
+    }
+
     fn ended(&mut self, _: ChannelId, _: Outcome) {
         self.ended += 1;
         assert_eq!(self.ended, 1, "a channel ends once");
     }
+}
+
+fn small8(script: &mut Script<'_>, below: u32) -> u8 {
+    u8::try_from(script.small(below)).unwrap_or(0)
 }
 
 const KEY: u64 = 77;
@@ -345,6 +378,7 @@ pub(super) fn channel(input: &[u8]) {
         data_rails: DATA_RAILS,
         locals: std::array::from_fn(|at| at as u8),
         failover: true,
+        tries: true,
         rail: 0,
         key: KEY,
         peer_timeout: Duration::from_millis(100),
@@ -402,6 +436,16 @@ pub(super) fn channel(input: &[u8]) {
             6 => match script.small(6) {
                 0 => hands.events.push_back(Event::RailClosed { channel: ChannelId(0), rail: 0 }),
                 1 => endpoint.end(id),
+                2 => {
+                    let (channel, rail, round) =
+                        (id, 1 + small8(&mut script, 2), small8(&mut script, 3));
+                    hands.events.push_back(Event::TrialArrived { channel, rail, round });
+                }
+                3 => {
+                    let (channel, rail, well) =
+                        (id, 1 + small8(&mut script, 2), script.small(2) == 0);
+                    hands.events.push_back(Event::TrialEnded { channel, rail, well });
+                }
                 _ => {
                     endpoint.keep(&mut hands, moment);
                 }

@@ -17,6 +17,8 @@ pub(crate) struct Counters {
     pub(super) early_receives: u64,
     /// Data rails to peers that were lost while others went on.
     pub(super) rails_lost: u64,
+    /// Of these, those that were taken back.
+    pub(super) rails_returned: u64,
     receives: Dropped,
 }
 
@@ -28,6 +30,7 @@ impl Counters {
         stale_frames: 0,
         early_receives: 0,
         rails_lost: 0,
+        rails_returned: 0,
         receives: Dropped { late: 0, duplicates: 0, violations: 0 },
     };
 
@@ -38,6 +41,7 @@ impl Counters {
         self.stale_frames += other.stale_frames;
         self.early_receives += other.early_receives;
         self.rails_lost += other.rails_lost;
+        self.rails_returned += other.rails_returned;
         self.add_receives(&other.receives);
     }
 
@@ -49,7 +53,7 @@ impl Counters {
     }
 
     /// Every counter by name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 9] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 10] {
         [
             ("garbage_messages", self.garbage),
             ("late_messages", self.late_messages),
@@ -57,6 +61,7 @@ impl Counters {
             ("stale_frames", self.stale_frames),
             ("early_receives", self.early_receives),
             ("rails_lost", self.rails_lost),
+            ("rails_returned", self.rails_returned),
             ("late_parts", self.receives.late),
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),

@@ -126,6 +126,10 @@ impl Hands {
                     let event = flow::Event::Received { line, len: len as u64 };
                     Some(Event::Connection { slot, generation, event })
                 }
+                Purpose::Trial { channel, rail } => {
+                    let channel = ChannelId(channel.into());
+                    Some(Event::TrialEnded { channel, rail, well: true })
+                }
                 other => {
                     self.ended(other, true);
                     None
@@ -165,6 +169,11 @@ impl Hands {
     #[inline]
     fn arrived(&mut self, nic: usize, bits: u64, len: u64) -> Option<Happened> {
         let immediate = Immediate::from_bits(bits);
+        if let Some((channel, round)) = immediate.as_trial() {
+            let channel = ChannelId(channel.into());
+            let rail = self.peer(channel)?.data_rail(nic)?;
+            return Some(Event::TrialArrived { channel, rail, round });
+        }
         let connection = immediate.connection();
         let slot = usize::from(connection) & (Slot::COUNT - 1);
         if let Some((channel, _)) = self.seats.get(slot)
@@ -242,6 +251,11 @@ impl Hands {
             Purpose::Part { slot, generation, message, part } => (slot, generation, message, part),
             Purpose::Receive { slot, generation, line } => {
                 return Some(self.receive_failed(nic, (slot, generation, line), failed));
+            }
+            Purpose::Trial { channel, rail } => {
+                log::debug!("a trial of {} failed: {}", self.nics[nic].label, failed.error);
+                let channel = ChannelId(channel.into());
+                return Some(Event::TrialEnded { channel, rail, well: false });
             }
             _ => {
                 self.ended(purpose, false);

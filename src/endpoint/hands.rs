@@ -16,9 +16,10 @@ use fabric::{
 };
 use proto::Capabilities;
 use proto::channel::{Post, WriteId, Written};
-use proto::endpoint::LentInbox;
+use proto::codec::Address;
+use proto::endpoint::{Entrance, LentInbox};
 use proto::flow::{Action, Flow};
-use proto::frame::{Open, Refused};
+use proto::frame::{Offer, Open, Refused};
 use proto::letter::Letter;
 use proto::memory::{MemoryId, Payload, Shadows};
 use proto::receive::{Copy, Place};
@@ -66,6 +67,8 @@ pub(super) struct News {
     pub(super) strays: Vec<(u64, u64)>,
     /// Data rails to peers that were lost.
     pub(super) rails_lost: u64,
+    /// Of these, those that were taken back.
+    pub(super) rails_returned: u64,
     /// A queue is unusable.
     pub(super) broken: Option<Cause>,
     /// Packets that came as messages for no inbox of ours.
@@ -83,6 +86,7 @@ impl News {
             && self.failed_probes.is_empty()
             && self.strays.is_empty()
             && self.rails_lost == 0
+            && self.rails_returned == 0
             && self.broken.is_none()
             && self.misplaced == 0
     }
@@ -524,6 +528,7 @@ impl Perform<Flow> for Hands {
                 for token in tokens {
                     self.cut_off(token);
                 }
+                self.rekey(nic);
                 true
             }
             Err(error) => {
@@ -531,6 +536,80 @@ impl Perform<Flow> for Hands {
                 false
             }
         }
+    }
+
+    fn open_rail(&mut self, local: u8) -> Option<bool> {
+        let nic = usize::from(local);
+        let port = self.nics.get_mut(nic)?;
+        if let Err(error) = port.renew() {
+            log::debug!("data rail {} does not open again: {error}", port.label);
+            return None;
+        }
+        log::info!("data rail {} is open again, with another endpoint", port.label);
+        let new_keys = port.binds_regions();
+        if let Some(address) = Address::new(port.nic.data_name()) {
+            self.peers.rename(nic, address);
+        }
+        self.rekey(nic);
+        Some(new_keys)
+    }
+
+    fn entrance(&mut self, local: u8) -> Option<Entrance> {
+        let nic = usize::from(local);
+        let port = self.nics.get(nic).filter(|port| !port.is_closed)?;
+        let address = Address::new(port.nic.data_name())?;
+        let target = self.landing.target(self.landing.address());
+        Some(Entrance { address, target, key: self.landing.key(nic) })
+    }
+
+    fn key_of(&mut self, local: u8, region: u32) -> u64 {
+        self.region(region).map_or(0, |region| region.key(local.into()))
+    }
+
+    fn reach(&mut self, channel: ChannelId, rail: u8, address: &Address) -> bool {
+        let Some(peer) = self.channels.get_mut(channel.0 as usize) else { return false };
+        let Some(lane) = peer.data.get_mut(usize::from(rail)) else { return false };
+        let Port { nic, label, .. } = &mut self.nics[lane.nic];
+        match nic.join(address.as_bytes()) {
+            Ok(joined) => {
+                nic.leave(std::mem::replace(&mut lane.peer, joined));
+                true
+            }
+            Err(error) => {
+                log::debug!("data rail {label}: the address of a peer is refused: {error}");
+                false
+            }
+        }
+    }
+
+    fn try_rail(&mut self, channel: ChannelId, offer: &Offer) -> bool {
+        let lane = self.peer(channel).and_then(|peer| peer.data.get(usize::from(offer.rail)));
+        let Some(lane) = lane.copied() else { return false };
+        let local = self.landing.local(lane.nic, self.landing.address(), TRIAL_BYTES);
+        let Some(local) = local else { return false };
+        let key = RemoteKey::from_wire(offer.key);
+        let remote = RemoteBytes { address: offer.target, key };
+        let write = Write { local, remote, peer: lane.peer, delivery: Delivery::Default };
+        let immediate = proto::Immediate::trial(offer.channel, offer.round).bits();
+        let token = Purpose::Trial { channel: low_half(channel.0), rail: offer.rail }.token();
+        match self.nics[lane.nic].nic.write(&write, Some(immediate), token) {
+            Ok(Posted::Accepted) => true,
+            Ok(Posted::Again | Posted::Full) => false,
+            Err(error) => {
+                log::debug!("a trial of {} is refused: {error}", self.nics[lane.nic].label);
+                let (rail, well) = (offer.rail, false);
+                self.queued.push_back(Event::TrialEnded { channel, rail, well });
+                true
+            }
+        }
+    }
+
+    fn rail_returned(&mut self, channel: ChannelId, rail: u8) {
+        self.news.rails_returned += 1;
+        let Some(peer) = self.peer(channel) else { return };
+        let lane = peer.data.get(usize::from(rail));
+        let name = lane.map_or("", |lane| self.nics[lane.nic].label.as_str());
+        log::warn!("data rail {rail} ({name}) to {} is back", peer.label());
     }
 
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {
@@ -561,6 +640,14 @@ impl Hands {
         self.queued.push_back(event);
     }
 
+    /// A data rail was closed, or is open again: keys of memory may be others there, or none.
+    #[cold]
+    fn rekey(&mut self, nic: usize) {
+        let card = &self.nics[nic].nic;
+        self.landing.rekey(nic, card);
+        self.regions.iter().for_each(|region| region.rekey(nic, card));
+    }
+
     /// An operation was under way on a data rail that is closed now.
     fn cut_off(&mut self, token: u64) {
         match Purpose::of(token) {
@@ -570,6 +657,10 @@ impl Hands {
             }
             Some(Purpose::Flush { flush }) => self.news.cut_off.push(flush),
             Some(Purpose::Probe { attempt }) => self.news.failed_probes.push(attempt),
+            Some(Purpose::Trial { channel, rail }) => {
+                let channel = ChannelId(channel.into());
+                self.queued.push_back(Event::TrialEnded { channel, rail, well: false });
+            }
             _ => {}
         }
     }
@@ -594,6 +685,9 @@ impl Hands {
         }
     }
 }
+
+/// What a trial of a rail writes onto the peer's landing page.
+const TRIAL_BYTES: usize = 8;
 
 /// Batches of completions that are taken at most before a rail closes.
 const LAST_BATCHES: u32 = 1024;

@@ -67,7 +67,7 @@ use identity::Acquaintances;
 use in_flight::InFlight;
 use memory::ControlMemory;
 use nics::Port;
-pub(crate) use nics::{OPERATIONS, Opened, RECEIVES};
+pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Renew};
 use probe::Probe;
 use prove::Mac;
 use region::UserRegion;
@@ -254,10 +254,12 @@ impl Endpoint {
             strays,
             misplaced,
             rails_lost,
+            rails_returned,
             broken,
         } = std::mem::take(&mut self.hands.news);
         self.counters.garbage += misplaced;
         self.counters.rails_lost += rails_lost;
+        self.counters.rails_returned += rails_returned;
         if let Some(cause) = broken {
             self.fail_all(cause.into());
         }

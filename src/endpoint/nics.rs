@@ -1,6 +1,8 @@
 //! The NICs of one endpoint: for each a data rail, and up to the fourth a control rail, each with a completion queue
 //! (docs/decisions/0007-a-queue-for-control.md).
 
+use std::fmt;
+
 use fabric::{FabricError, PeerAddress};
 
 use super::letters::Letters;
@@ -19,6 +21,18 @@ pub(crate) struct Opened {
     pub(crate) fabric_name: String,
     /// For the log: provider and interface.
     pub(crate) label: String,
+    pub(crate) renew: Renew,
+}
+
+/// Opens the data rail of a NIC again that was closed.
+pub(crate) struct Renew(pub(crate) RenewNic);
+
+type RenewNic = Box<dyn Fn(&mut fabric::Nic) -> Result<(), FabricError> + Send>;
+
+impl fmt::Debug for Renew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Renew")
+    }
 }
 
 /// One NIC, and what the endpoint keeps beside it.
@@ -34,13 +48,24 @@ pub(super) struct Port {
     pub(super) label: String,
     /// Its data rail is closed, since a peer's late writes could only be kept out so.
     pub(super) is_closed: bool,
+    renew: Renew,
 }
 
 impl Port {
     pub(super) fn new(opened: Opened) -> Result<Self, FabricError> {
-        let Opened { mut nic, fabric_name, label } = opened;
+        let Opened { mut nic, fabric_name, label, renew } = opened;
         let letters = if nic.has_control() { Some(Letters::new(&mut nic)?) } else { None };
-        Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false })
+        Ok(Self { nic, letters, myself: None, fabric_name, label, is_closed: false, renew })
+    }
+
+    /// Opens the data rail again: another endpoint.
+    pub(super) fn renew(&mut self) -> Result<(), FabricError> {
+        (self.renew.0)(&mut self.nic)?;
+        self.is_closed = false;
+        if let Some(myself) = self.myself.take() {
+            self.nic.leave(myself);
+        }
+        Ok(())
     }
 
     /// Our own data endpoint as a peer.

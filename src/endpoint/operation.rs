@@ -23,6 +23,8 @@ pub(super) enum Purpose {
     Flush { flush: u16 },
     /// An attempt of the device's probe.
     Probe { attempt: Attempt },
+    /// A trial of a data rail of a channel.
+    Trial { channel: u16, rail: u8 },
 }
 
 /// One operation of an endpoint on memory of its own, which shows what its provider can do.
@@ -58,6 +60,7 @@ impl Purpose {
             }
             Self::Flush { flush } => pack(FLUSH, 0, flush, 0),
             Self::Probe { attempt } => pack(PROBE, 0, attempt as u16, 0),
+            Self::Trial { channel, rail } => pack(TRIAL, rail, channel, 0),
         }
     }
 
@@ -87,6 +90,7 @@ impl Purpose {
                 line: Line::new(number),
             },
             FLUSH => Self::Flush { flush: slot },
+            TRIAL => Self::Trial { channel: slot, rail: small },
             PROBE => Self::Probe { attempt: *Attempt::ALL.get(usize::from(slot))? },
             _ => return None,
         })
@@ -102,6 +106,7 @@ const FLUSH: u64 = 6;
 const PROBE: u64 = 7;
 const ROOM: u64 = 8;
 const RECEIVE: u64 = 9;
+const TRIAL: u64 = 10;
 
 #[inline]
 const fn pack(kind: u64, small: u8, slot: u16, number: u32) -> u64 {
@@ -135,6 +140,7 @@ mod tests {
                         line: Line::new(u32::MAX - u32::from(number)),
                     },
                     Purpose::Flush { flush: slot },
+                    Purpose::Trial { channel: slot, rail: number },
                 ] {
                     assert_eq!(Purpose::of(purpose.token()), Some(purpose));
                 }
@@ -144,6 +150,6 @@ mod tests {
             let purpose = Purpose::Probe { attempt };
             assert_eq!(Purpose::of(purpose.token()), Some(purpose));
         }
-        assert_eq!((Purpose::of(0), Purpose::of(10)), (None, None));
+        assert_eq!((Purpose::of(0), Purpose::of(11)), (None, None));
     }
 }

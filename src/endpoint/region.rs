@@ -1,20 +1,21 @@
 //! A buffer of NCCL's, registered once on each data rail that may use it.
 
+use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, Pages, Region};
+use fabric::{Data, FabricError, HostBytes, Kept, LocalBytes, Memory, Nic, Pages, Region};
 
 use super::nics::Port;
 
 /// One registration as NCCL sees it: a `Region<Data>` per data rail, in the rails' order.
 #[derive(Debug)]
 pub(crate) struct UserRegion {
-    /// None for a rail that was closed before.
-    rails: Box<[Option<Region<Data>>]>,
-    /// The first that there is.
-    first: usize,
-    /// The rails' keys, as they travel; 0 for a rail without a region.
-    keys: Box<[u64]>,
+    first: Region<Data>,
+    /// Those of the rails behind the first.
+    others: Box<[Region<Data>]>,
+    /// The rails' keys, as they travel; 0 for a rail that is closed. Written under the lock of the endpoint alone.
+    keys: Box<[AtomicU64]>,
     /// What is added to an address of ours to name it to a peer.
     to_target: u64,
     address: u64,
@@ -23,13 +24,10 @@ pub(crate) struct UserRegion {
 }
 
 impl UserRegion {
-    /// Registers `memory` on every open data rail; a rail that refuses undoes the ones before it.
+    /// Registers `memory` on every data rail; a rail that refuses undoes the ones before it.
     pub(super) fn register(nics: &mut [Port], memory: &Memory) -> Result<Self, FabricError> {
-        let all = nics.iter_mut().map(|port| match port.is_closed {
-            true => Ok(None),
-            false => port.nic.register(memory.clone()).map(Some),
-        });
-        let all: Result<Box<[_]>, _> = all.collect();
+        let all = nics.iter_mut().map(|port| port.nic.register(memory.clone()));
+        let all: Result<Vec<_>, _> = all.collect();
         // What was registered before one was refused.
         let all = all.inspect_err(|_| nics.iter_mut().for_each(|port| port.nic.close_dropped()))?;
         Self::of(all)
@@ -43,24 +41,29 @@ impl UserRegion {
         Self::register(nics, &pages.into())
     }
 
-    fn of(rails: Box<[Option<Region<Data>>]>) -> Result<Self, FabricError> {
-        let mut present = rails.iter().enumerate();
-        let found = present.find_map(|(at, region)| Some((at, region.as_ref()?)));
-        let (first, region) = found.ok_or(FabricError::NO_RAIL)?;
-        let (address, len) = (region.memory().address(), region.memory().len());
-        let to_target = region.remote_base().wrapping_sub(address);
-        let key =
-            |region: &Option<Region<Data>>| region.as_ref().map_or(0, |one| one.key().to_wire());
-        let keys: Box<[_]> = rails.iter().map(key).collect();
+    fn of(all: Vec<Region<Data>>) -> Result<Self, FabricError> {
+        let mut all = all.into_iter();
+        let first = all.next().ok_or(FabricError::NO_RAIL)?;
+        let others: Box<[_]> = all.collect();
+        let (address, len) = (first.memory().address(), first.memory().len());
+        let to_target = first.remote_base().wrapping_sub(address);
+        let all = iter::once(&first).chain(&others);
+        let keys: Box<[_]> = all.map(|region| AtomicU64::new(region.key().to_wire())).collect();
         let end = address.saturating_add(len as u64);
-        Ok(Self { rails, first, keys, to_target, address, end })
+        Ok(Self { first, others, keys, to_target, address, end })
+    }
+
+    /// A data rail was closed, or is open again: the keys there are others now.
+    pub(super) fn rekey(&self, rail: usize, nic: &Nic) {
+        if let (Some(region), Some(key)) = (self.rail(rail), self.keys.get(rail)) {
+            key.store(nic.key_of(region).to_wire(), Ordering::Relaxed);
+        }
     }
 
     /// Closes it. In an error it is closed where that is possible, and stays registered elsewhere.
     pub(super) fn deregister(self, nics: &mut [Port]) -> Result<(), FabricError> {
         let mut outcome = Ok(());
-        for (region, port) in self.rails.into_iter().zip(nics) {
-            let Some(region) = region else { continue };
+        for (region, port) in iter::once(self.first).chain(self.others).zip(nics) {
             match port.nic.deregister(region) {
                 Ok(()) => {}
                 // Dropped, and closed when that has ended: no caller comes here before.
@@ -79,14 +82,8 @@ impl UserRegion {
 
     /// Whether an operation of ours touches it.
     pub(super) fn is_used(&self, nics: &[Port]) -> bool {
-        let mut rails = self.rails.iter().zip(nics);
-        rails.any(|(region, port)| region.as_ref().is_some_and(|one| port.nic.uses_of(one) > 0))
-    }
-
-    /// One of its regions.
-    #[inline(always)]
-    fn any(&self) -> &Region<Data> {
-        self.rails[self.first].as_ref().expect("a region that has one is made so")
+        let mut rails = iter::once(&self.first).chain(&self.others).zip(nics);
+        rails.any(|(region, port)| port.nic.uses_of(region) > 0)
     }
 
     /// Whether `len` bytes from `address` lie inside.
@@ -117,12 +114,12 @@ impl UserRegion {
     /// Bytes of the buffer for a post that copies them; `None` out of bounds.
     #[inline(always)]
     pub(crate) fn host_bytes(&self, address: u64, len: usize) -> Option<HostBytes<'_>> {
-        self.any().host_bytes(address, len)
+        self.first.host_bytes(address, len)
     }
 
     #[inline]
     fn rail(&self, rail: usize) -> Option<&Region<Data>> {
-        self.rails.get(rail)?.as_ref()
+        if rail == 0 { Some(&self.first) } else { self.others.get(rail - 1) }
     }
 
     /// Where the peer's writes to `address` go: an address or an offset, as the domain negotiated.
@@ -133,12 +130,12 @@ impl UserRegion {
 
     /// The key that lets the peer write through data rail `rail`.
     pub(crate) fn key(&self, rail: usize) -> u64 {
-        self.keys.get(rail).copied().unwrap_or(0)
+        self.keys.get(rail).map_or(0, |key| key.load(Ordering::Relaxed))
     }
 
     /// The buffer.
     pub(crate) fn memory(&self) -> &Memory {
-        self.any().memory()
+        self.first.memory()
     }
 
     /// Where the buffer begins.

@@ -80,6 +80,11 @@ impl Device {
         self.probed.leave_probe(number);
     }
 
+    /// A share of the library.
+    pub(super) fn shared_library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
     pub(super) fn library(&self) -> &Library {
         &self.library
     }

@@ -1,5 +1,6 @@
 //! Opening the NICs of a device for one endpoint.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::{Data, FabricError, Info, Nic, NicOptions, OptionName};
@@ -11,7 +12,7 @@ use super::device::Device;
 use super::options::{self, Rails};
 use super::plan::RailPlan;
 use super::provider::family;
-use crate::endpoint::{OPERATIONS, Opened, RECEIVES};
+use crate::endpoint::{OPERATIONS, Opened, RECEIVES, Renew};
 use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
@@ -45,7 +46,8 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
         let refused = |fault| refused(device, plan, fault);
         let nic = open_one(device, info, with_control).map_err(refused)?;
         let label = format!("{} {}", info.provider(), plan.interface);
-        nics.push(Opened { nic, fabric_name: plan.fabric_name.clone(), label });
+        let fabric_name = plan.fabric_name.clone();
+        nics.push(Opened { nic, fabric_name, label, renew: renew(device, info) });
     }
     let (Some(first), Some(info)) = (nics.first(), infos.first()) else {
         return Err(Cause::Bug(Bug::DeviceWithoutRails).into());
@@ -59,6 +61,27 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
     Ok((nics, known))
 }
 
+/// Opens the data rail of such a NIC again, as it was.
+fn renew(device: &Device, info: &Info) -> Renew {
+    let (library, info) = (Arc::clone(device.shared_library()), info.clone());
+    let data = options::of(&info, device.libfabric_version(), Rails::Data);
+    let (entries, operations) = sizes(device);
+    Renew(Box::new(move |nic| {
+        let data = Some(data.as_slice());
+        let opened = NicOptions { data, control: None, one_queue: false, entries, operations };
+        nic.renew(&library, &info, &opened)
+    }))
+}
+
+/// Entries of a completion queue, and operations in flight.
+fn sizes(device: &Device) -> (usize, u16) {
+    let operations = match device.plan.protocol {
+        Protocol::Rdma => OPERATIONS,
+        Protocol::Sendrecv => OPERATIONS + RECEIVES,
+    };
+    (device.settings.cq_entries_or_default(), operations)
+}
+
 fn open_one(
     device: &Device,
     info: &Info,
@@ -67,15 +90,13 @@ fn open_one(
     let version = device.libfabric_version();
     let data = options::of(info, version, Rails::Data);
     let control = options::of(info, version, Rails::Both);
+    let (entries, operations) = sizes(device);
     let opened = NicOptions {
         data: Some(&data),
         control: with_control.then_some(control.as_slice()),
-        entries: device.settings.cq_entries_or_default(),
+        entries,
         one_queue: false,
-        operations: match device.plan.protocol {
-            Protocol::Rdma => OPERATIONS,
-            Protocol::Sendrecv => OPERATIONS + RECEIVES,
-        },
+        operations,
     };
     let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;
     if let Some(error) = nic.refused_class() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::link::Link;
-use crate::support::calls::{Failure, Object};
+use crate::support::calls::{Failure, Object, lines};
 use crate::support::stage::{Part, play_each};
 use crate::support::virtual_fabric::set;
 use crate::together::close_together;
@@ -37,7 +37,9 @@ fn world_with(part: &Part, profile: &str, rails: usize, more: &str) -> World {
     set("IRONRAIL_STRIPE_MIN", "128");
     set("IRONRAIL_INLINE_MAX_SIZE", "64");
     set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
-    let world = World::open_and_say(part, profile, [rails, rails], "error");
+    let level = std::env::var("IRONRAIL_TEST_LOG_LEVEL").ok();
+    let world =
+        World::open_and_say(part, profile, [rails, rails], level.as_deref().unwrap_or("error"));
     world.fabric.configure(&format!("profile={profile} nics=16 {more}"));
     world
 }
@@ -241,6 +243,54 @@ fn the_first_failure_is_an_error_where_failover_is_off() {
         assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
         let failure = within(&link, "an error", || net.test(received).err());
         assert!(failure.said[0].contains("receiving from"), "{profile}: {failure:?}");
+        close(&link);
+    });
+}
+
+/// How often the log has said both.
+fn logged(one: &str, other: &str) -> usize {
+    let says = |line: &&String| line.contains(one) && line.contains(other);
+    lines().iter().filter(says).count()
+}
+
+/// A message of one part, whose write fails.
+fn message_whose_part_fails(link: &Link, case: &str) {
+    let (net, len) = (link.net, 100);
+    let (into, out) = (link.into.address(), link.out.address());
+    link.into.write(0, &vec![0xee; len]);
+    let received =
+        within(link, "irecv", || net.irecv(link.receive, into, len, 0, link.to).expect("irecv"));
+    (0..8).for_each(|_| link.turn());
+    link.fabric.fault_next("fail");
+    let sent = net.isend(link.send, out, len, 0, link.from).expect("isend");
+    let sent = sent.unwrap_or_else(|| panic!("{case}: its receive is advertised"));
+    within(link, "the send", || net.test(sent).expect("the send"));
+    let size = within(link, "the receive", || net.test(received).expect("the receive"));
+    assert!(size == len && link.has(0, 0, len), "{case}");
+}
+
+/// The two rails fail in turn. Each carries all while the other one is gone, so that it must have come back before.
+#[test]
+fn a_rail_that_was_lost_comes_back_and_carries_all_when_the_other_one_goes() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_TEST_LOG_LEVEL", "info");
+        let link = open(world_with(part, profile, 2, "immediates=1"));
+        for turn in 0.. {
+            let case = format!("{profile}, turn {turn}");
+            message_whose_part_fails(&link, &case);
+            messages(&link, &case);
+            within(&link, "both ends take it back", || {
+                (logged("data rail", " is back") >= 2 * (turn + 1)).then_some(())
+            });
+            messages(&link, &case);
+            let lost = [0, 1].map(|rail| logged(&format!("data rail {rail} "), " is lost"));
+            if lost.iter().all(|count| *count >= 4) {
+                break;
+            }
+            assert!(turn < 12, "{profile}: lost {lost:?}");
+        }
+        let again = logged("data rail", " is open again");
+        assert!(again >= 4, "{profile}: what came late was kept out by a close each time: {again}");
         close(&link);
     });
 }

@@ -64,6 +64,19 @@ pub const RAIL_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// After so long a rail that cannot be closed fails the channels that need that.
 pub const RAIL_CLOSE_MAX: Duration = Duration::from_secs(2);
 
+/// How long a lost rail is left alone before it is tried, and between two rounds.
+pub const RAIL_REST: Duration = Duration::from_millis(300);
+/// So many rounds may fail before a pause is twice as long as the one before, and how long it is at most.
+pub const RAIL_ROUNDS: u32 = 40;
+pub const RAIL_REST_MAX: Duration = Duration::from_secs(60);
+/// A rail that is lost again so soon after its return flaps; how often it may before its pauses double.
+pub const RAIL_FLAP: Duration = Duration::from_secs(60);
+pub const RAIL_FLAPS: u32 = 3;
+/// How long a trial of a rail is waited for; and how long its endpoint is kept, if nobody else uses it, until another one is opened.
+pub const RAIL_TRIAL: Duration = Duration::from_secs(1);
+/// How long after a trial that has failed the next one is posted.
+pub const RAIL_TRY_AGAIN: Duration = Duration::from_millis(50);
+
 const _: () = {
     assert!(
         TOLD_AFTER_PACKETS as usize + 2 <= PACKETS_MAX,

@@ -55,6 +55,8 @@ pub struct Parameters {
     pub locals: [u8; MAX_DATA_RAILS],
     /// The loss of a data rail is survived where another one is left.
     pub failover: bool,
+    /// Immediates arrive, by which a lost rail can be tried.
+    pub tries: bool,
     /// How long a peer that is waited for may be silent.
     pub peer_timeout: Duration,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.
@@ -477,6 +479,11 @@ impl Channel {
     /// A data rail is lost: its counts say nothing any more.
     pub(crate) fn ignore_counts_of(&mut self, rail: u8) {
         self.confirmed.ignore(rail);
+    }
+
+    /// A data rail is back: its counts say something again. The peer has seen so many parts there.
+    pub(crate) fn heed_counts_of(&mut self, rail: u8, parts: u32) {
+        self.confirmed.heed(rail, parts);
     }
 
     /// How many parts of ours the peer is known to have seen on a data rail.

@@ -93,6 +93,15 @@ impl DataRails {
         self.ended.get(rail)
     }
 
+    /// A rail that was lost is back: what failed there was seen to.
+    #[cold]
+    pub(crate) fn returned(&mut self, rail: u8) {
+        let at = usize::from(rail) % MAX_DATA_RAILS;
+        self.plain[at] = 0;
+        self.failed &= !(1 << at);
+        self.refused &= !(1 << at);
+    }
+
     /// Writes under way on a rail.
     pub fn flying_on(&self, rail: u8) -> u32 {
         self.flying[usize::from(rail) % MAX_DATA_RAILS]

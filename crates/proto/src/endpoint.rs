@@ -19,7 +19,7 @@ mod send;
 mod table;
 
 pub use keeper::Keeper;
-pub use perform::{ChannelId, Event, LentInbox, Outcome, Perform};
+pub use perform::{ChannelId, Entrance, Event, LentInbox, Outcome, Perform};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use super::channel::{Cause, Channel, Parameters, Patience, Told};
 use super::connection::Connection;
 use super::frame::Refused;
 use super::ids::{Moment, Name, Slot};
-use outage::{Hanging, Local, Outage, Refusing};
+use outage::{Hanging, Histories, Local, Outage, Refusing};
 use table::{Owing, Table};
 
 /// One channel, and what its connections share.
@@ -53,6 +53,7 @@ struct Peer {
     end_told: bool,
     /// Data rails that are lost.
     outages: Vec<Outage>,
+    histories: Histories,
     refusing: Refusing,
     hanging: Hanging,
 }
@@ -155,6 +156,7 @@ impl<C: Connection> Endpoint<C> {
             reported: false,
             end_told: false,
             outages: Vec::new(),
+            histories: Histories::new(parameters.tries),
             refusing: Refusing::default(),
             hanging: Hanging::new(parameters.data_rails),
         });
@@ -302,7 +304,7 @@ impl<C: Connection> Endpoint<C> {
             let left = self.send(perform, peer, now);
             if settles {
                 self.settle(perform, peer, left, (now, patience));
-                self.troubled |= self.peers[peer].has_troubled_rails(patience);
+                self.troubled |= self.peers[peer].has_troubled_rails((now, patience));
             }
         }
         if self.troubled {

@@ -276,9 +276,38 @@ impl Connection for Flow {
         }
     }
 
+    fn rail_left(&mut self, rail: u8, open: u16) -> bool {
+        match self {
+            Self::Send(flow) => flow.rail_left(rail, open),
+            Self::Connecting(_) | Self::Receive(_) => true,
+        }
+    }
+
     fn rail_fenced(&mut self, rail: u8) {
         if let Self::Receive(flow) = self {
             flow.rail_fenced(rail);
+        }
+    }
+
+    fn owes_rails(&self) -> bool {
+        matches!(self, Self::Receive(flow) if flow.owes_rails())
+    }
+
+    fn rail_counts(&mut self, rail: u8) {
+        if let Self::Receive(flow) = self {
+            flow.rail_counts(rail);
+        }
+    }
+
+    fn rail_rekeyed(&mut self, rail: u8) {
+        if let Self::Send(flow) = self {
+            flow.rail_rekeyed(rail);
+        }
+    }
+
+    fn rekey(&mut self, rail: u8, key: &mut dyn FnMut(u32) -> u64) {
+        if let Self::Receive(flow) = self {
+            flow.rekey(rail, key);
         }
     }
 

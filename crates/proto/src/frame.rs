@@ -9,7 +9,8 @@
 //! A frame has one form: bits without a meaning are zero, and what decodes encodes to the same words again.
 
 use crate::bits::{low8, low16, low32};
-use crate::limits::MAX_DATA_RAILS;
+use crate::codec::Address;
+use crate::limits::{MAX_ADDRESS_BYTES, MAX_DATA_RAILS};
 use crate::line::Line;
 
 use super::ids::{Generation, ListenerId, Name, Slot};
@@ -41,6 +42,7 @@ pub enum Frame {
     Withdrawn(Lines),
     Close(Close),
     Rail(RailNote),
+    Offer(Offer),
     /// The last frame of a channel.
     End,
 }
@@ -209,6 +211,24 @@ pub enum RailState {
     Listed = 2,
     /// Of the channel: nothing lands at the sender of this by the rail any more.
     Fenced = 3,
+    /// Of the channel: a trial of the rail has come, of the round in `parts`.
+    Seen = 4,
+}
+
+/// A data rail that was lost is to be used again: where it is reached now, and where a trial of it goes. Of the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub rail: u8,
+    pub round: u8,
+    /// Keys that were told before are no keys any more.
+    pub new_keys: bool,
+    /// What its sender calls the channel: a trial names it.
+    pub channel: u16,
+    /// A few bytes that nobody reads, for the trial: address and key.
+    pub target: u64,
+    pub key: u64,
+    /// Of the endpoint.
+    pub address: Address,
 }
 
 /// What makes words no frame.
@@ -225,7 +245,7 @@ pub enum Malformed {
 }
 
 impl Frame {
-    /// The connection that it is for, as the recipient names it. An OPEN is for a listener, RAIL and END are for the channel.
+    /// The connection that it is for, as the recipient names it. An OPEN is for a listener; RAIL, OFFER and END are for the channel.
     #[inline]
     pub fn to(&self) -> Option<Name> {
         match self {
@@ -241,7 +261,7 @@ impl Frame {
             | Self::Rail(RailNote { to, state: RailState::Held | RailState::Listed, .. }) => {
                 Some(*to)
             }
-            Self::Open(_) | Self::Rail(_) | Self::End => None,
+            Self::Open(_) | Self::Rail(_) | Self::Offer(_) | Self::End => None,
         }
     }
 
@@ -259,6 +279,7 @@ impl Frame {
             Self::Withdraw(_) | Self::Withdrawn(_) => LINES_WORDS,
             Self::Close(close) => 1 + close.parts.as_slice().len(),
             Self::Rail(_) => RAIL_WORDS,
+            Self::Offer(offer) => OFFER_WORDS + offer.address.as_bytes().len().div_ceil(8),
         }
     }
 
@@ -286,6 +307,7 @@ impl Frame {
                 put(head(RAIL, note.to, note.line.number()) | rail | state);
                 put(note.parts);
             }
+            Self::Offer(offer) => offer.encode(put),
             Self::Open(open) => {
                 put(head(OPEN, open.from, open.listener.0));
                 put(u64::from(open.features));
@@ -318,6 +340,7 @@ impl Frame {
             WITHDRAW | WITHDRAWN => LINES_WORDS,
             CLOSE => 1 + rails,
             RAIL => RAIL_WORDS,
+            OFFER => OFFER_WORDS + usize::from(low8(first >> OFFER_BYTES_SHIFT)).div_ceil(8),
             OPEN => OPEN_WORDS,
             OPENED => OPENED_WORDS,
             REFUSED => REFUSED_WORDS,
@@ -373,11 +396,13 @@ impl Frame {
                     1 => RailState::Held,
                     2 => RailState::Listed,
                     3 => RailState::Fenced,
+                    4 => RailState::Seen,
                     _ => return Err(Malformed::Value),
                 };
                 let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);
                 Ok(Self::Rail(RailNote { to, line, rail, state, parts: word(1) }))
             }
+            OFFER => Offer::read(first, word).map(Self::Offer),
             OPEN => {
                 unused(first, RAILS_BITS | FLAGS_BITS)?;
                 let features = word(1);
@@ -421,6 +446,50 @@ impl Frame {
             }
             _ => Err(Malformed::Kind),
         }
+    }
+}
+
+impl Offer {
+    #[cold]
+    fn encode(&self, mut put: impl FnMut(u64)) {
+        let address = self.address.as_bytes();
+        put(u64::from(OFFER)
+            | u64::from(self.rail) << RAILS_SHIFT
+            | u64::from(self.new_keys) << FLAGS_SHIFT
+            | u64::from(self.round) << OFFER_ROUND_SHIFT
+            | (address.len() as u64) << OFFER_BYTES_SHIFT
+            | u64::from(self.channel) << OFFER_CHANNEL_SHIFT);
+        put(self.target);
+        put(self.key);
+        for chunk in address.chunks(8) {
+            put(chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        }
+    }
+
+    #[cold]
+    fn read(first: u64, word: impl Fn(usize) -> u64) -> Result<Self, Malformed> {
+        unused(first, (FLAGS_BITS & !(1 << FLAGS_SHIFT)) | SLOT_AND_GENERATION_BITS)?;
+        let len = usize::from(low8(first >> OFFER_BYTES_SHIFT));
+        let mut bytes = [0; MAX_ADDRESS_BYTES];
+        let address = bytes.get_mut(..len).ok_or(Malformed::Value)?;
+        for (index, chunk) in address.chunks_mut(8).enumerate() {
+            let word = word(OFFER_WORDS + index).to_le_bytes();
+            let (ours, padding) = word.split_at(chunk.len());
+            if padding.iter().any(|byte| *byte != 0) {
+                return Err(Malformed::Reserved);
+            }
+            chunk.copy_from_slice(ours);
+        }
+        let address = Address::new(address).ok_or(Malformed::Value)?;
+        Ok(Self {
+            rail: low8(first >> RAILS_SHIFT) & 15,
+            round: low8(first >> OFFER_ROUND_SHIFT),
+            new_keys: flags(first) != 0,
+            channel: low16(first >> OFFER_CHANNEL_SHIFT),
+            target: word(1),
+            key: word(2),
+            address,
+        })
     }
 }
 
@@ -587,6 +656,7 @@ const WITHDRAWN: u8 = 9;
 const CLOSE: u8 = 10;
 const RAIL: u8 = 11;
 const END: u8 = 12;
+const OFFER: u8 = 13;
 
 const KIND_BITS: u64 = 15;
 const RAILS_SHIFT: u32 = 4;
@@ -604,10 +674,17 @@ const ADVERT_WORDS: usize = 4;
 const FIN_WORDS: usize = 3;
 const LINES_WORDS: usize = 3;
 const RAIL_WORDS: usize = 2;
+/// Without the address.
+const OFFER_WORDS: usize = 3;
+const OFFER_ROUND_SHIFT: u32 = 32;
+const OFFER_BYTES_SHIFT: u32 = 40;
+const OFFER_CHANNEL_SHIFT: u32 = 48;
+const SLOT_AND_GENERATION_BITS: u64 = ((1 << NUMBER_SHIFT) - 1) & !((1 << GENERATION_SHIFT) - 1);
 
 const _: () = {
     assert!(MAX_DATA_RAILS == 16, "a head has four bits for the rails");
     assert!(MAX_DATA_RAILS < FRAME_WORDS_MAX, "a CLOSE is no longer than an advert");
+    assert!(OFFER_WORDS + MAX_ADDRESS_BYTES / 8 <= FRAME_WORDS_MAX, "nor is an OFFER");
 };
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! 0..14 slot of the receiver | 14..16 its generation | 16..24 line modulo 256 | 24..30 part | 30 last | 31 whole
 //! 32..64 length of a message that does not fill its receive, where eight bytes travel
 //! ```
+//!
+//! A trial of a rail says part 63 and not the last, which no message has: 0..16 the channel, 16..24 the round.
 
 use super::window::{RESIDUES, WINDOW};
 use crate::bits::{low8, low16, low32};
@@ -40,6 +42,20 @@ impl Immediate {
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
+    }
+
+    /// A trial of a rail: what its recipient calls the channel, and the round that it offered.
+    pub const fn trial(channel: u16, round: u8) -> Self {
+        Self(TRIAL | channel as u64 | (round as u64) << LINE_SHIFT)
+    }
+
+    /// Channel and round, if it is a trial.
+    #[inline]
+    pub const fn as_trial(self) -> Option<(u16, u8)> {
+        if self.0 & TRIAL_BITS != TRIAL {
+            return None;
+        }
+        Some((low16(self.0), low8(self.0 >> LINE_SHIFT)))
     }
 
     /// The receiver's slot and generation.
@@ -84,6 +100,8 @@ const PART_MASK: u32 = 63;
 const LAST_SHIFT: u32 = 30;
 const WHOLE_SHIFT: u32 = 31;
 const LENGTH_SHIFT: u32 = 32;
+const TRIAL: u64 = (PART_MASK as u64) << PART_SHIFT;
+const TRIAL_BITS: u64 = TRIAL | 1 << LAST_SHIFT;
 
 #[cfg(test)]
 mod tests {
@@ -106,6 +124,21 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_trial_is_no_part_that_a_message_has() {
+        for (channel, round) in [(0, 0), (0xffff, 255), (77, 3)] {
+            let trial = Immediate::trial(channel, round);
+            assert_eq!(Immediate::from_bits(trial.bits()).as_trial(), Some((channel, round)));
+            assert!(trial.bits() <= u64::from(u32::MAX), "four bytes carry it");
+        }
+        for part in 0..64 {
+            let last = Immediate::new(0xffff, Line::new(255), part, true, true, u32::MAX);
+            assert_eq!(last.as_trial(), None);
+            let other = Immediate::new(0xffff, Line::new(255), part % 63, false, true, 0);
+            assert_eq!(other.as_trial(), None);
         }
     }
 

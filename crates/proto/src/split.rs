@@ -120,6 +120,18 @@ impl Loads {
         self.open &= !(1 << (rail % 16));
     }
 
+    /// A rail that was lost is back. The time that it needs is found out anew.
+    pub fn open(&mut self, rail: u8) {
+        if rail < self.rails {
+            self.open |= 1 << (rail % 16);
+        }
+    }
+
+    /// A bit per rail that parts may be given to.
+    pub const fn open_set(&self) -> u16 {
+        self.open
+    }
+
     /// Whether parts may be given to a rail.
     #[inline]
     pub const fn is_open(&self, rail: u8) -> bool {

@@ -79,7 +79,7 @@ use crate::error::{Call, FabricError, What};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
-use crate::kind::RailKind;
+use crate::kind::{Data, RailKind};
 use crate::library::Library;
 use crate::memory::Memory;
 use crate::options::{EndpointOption, OptionName};
@@ -93,6 +93,7 @@ use peers::Peers;
 pub use post::{Delivery, Post, Write};
 pub use rail::{CompletionError, Polled};
 use rail::{Rail, Trouble};
+use region::Names;
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
 use regions::{Regions, Registered};
 pub use tagged::Tags;
@@ -130,6 +131,8 @@ pub struct Nic {
     /// Pages whose regions have closed, for data rails or not: what peers began before may still touch them (fi_mr(3)), until the
     /// endpoint has closed.
     quarantine: Vec<(bool, Arc<Pages>)>,
+    /// The data rail was closed, and may be opened again.
+    is_fenced: bool,
     shares_queue: bool,
     is_shut: bool,
     refused_class: Option<FabricError>,
@@ -261,6 +264,7 @@ impl Nic {
             number,
             carried: Carried::default(),
             quarantine: Vec::new(),
+            is_fenced: false,
             shares_queue,
             is_shut: false,
             refused_class,
@@ -277,33 +281,46 @@ impl Nic {
         self.rail::<K>().flag(library, name)
     }
 
-    /// Registers memory for the rail of its kind.
+    /// Registers memory for the rail of its kind. While a data rail is fenced and regions are bound to endpoints, it is registered when
+    /// the rail opens again, and has no key until then.
     ///
     /// # Errors
     ///
     /// What the first failing call of fi_mr(3) returned; -FI_ENOKEY when all keys are taken; -FI_EINVAL for no bytes, or bytes
     /// beyond the address space; -FI_ESHUTDOWN where the rail is closed.
     pub fn register<K: RailKind>(&mut self, memory: Memory) -> Result<Region<K>, FabricError> {
+        let full = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM);
         self.close_dropped();
         let rail = self.rail::<K>();
-        if !rail.is_open() {
+        let is_fenced = K::IS_DATA && self.is_fenced;
+        if !rail.is_open() && !is_fenced {
             let no_rail = What::NoRail;
             return Err(FabricError::unasked(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
         }
-        let endpoint = rail.endpoint_ptr();
         let share = memory.clone();
-        let (registered, names) =
-            Registered::new::<K>(&self.domain, &mut self.keys, endpoint, share)?;
-        match self.regions.insert(registered, names.descriptor) {
-            Ok(slot) => {
-                let bin = Arc::clone(&self.regions.bin);
-                Ok(Region::new(&names, memory, self.number, slot, bin))
+        let (slot, names) = if is_fenced && self.domain.mode().bind_to_endpoint {
+            let slot = self.regions.insert_waiting(share, K::IS_DATA).ok_or(full)?;
+            (slot, Names::waiting(&self.domain, &memory))
+        } else {
+            let endpoint = rail.endpoint_ptr();
+            let (registered, names) =
+                Registered::new::<K>(&self.domain, &mut self.keys, endpoint, share)?;
+            match self.regions.insert(registered, (names.descriptor, names.key)) {
+                Ok(slot) => (slot, names),
+                Err(registered) => {
+                    registered.close(&mut self.keys)?;
+                    return Err(full);
+                }
             }
-            Err(registered) => {
-                registered.close(&mut self.keys)?;
-                Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM))
-            }
-        }
+        };
+        let bin = Arc::clone(&self.regions.bin);
+        Ok(Region::new(&names, memory, self.number, slot, bin))
+    }
+
+    /// The key that peers name a region by now; 0 while its rail is fenced and the region is bound to it, or of another NIC's.
+    pub fn key_of<K: RailKind>(&self, region: &Region<K>) -> RemoteKey<K> {
+        let its = region.nic() == self.number;
+        RemoteKey::from_wire(if its { self.regions.key(region.slot()) } else { 0 })
     }
 
     /// Closes a region. Nothing that begins later can touch the memory through it. The share of that is gone, but of pages of ours:
@@ -478,7 +495,7 @@ impl Nic {
             if self.operations.iter().any(|(_, entry)| on_rail(entry)) {
                 return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
             }
-            for registered in self.regions.take_all(K::IS_DATA) {
+            for registered in self.regions.take_until_open(K::IS_DATA) {
                 self.close_region(registered)?;
             }
         }
@@ -486,6 +503,7 @@ impl Nic {
         rail.close_endpoint()?;
         rail.close_queue()?;
         self.quarantine.retain(|(of_data, _)| *of_data != K::IS_DATA);
+        self.is_fenced |= K::IS_DATA;
         let ended = self.operations.iter().filter(|(_, entry)| on_rail(entry));
         let ended: Vec<usize> = ended.map(|(index, _)| index).collect();
         let ended = ended.into_iter().filter_map(|index| self.operations.end_at(index));
@@ -493,6 +511,48 @@ impl Nic {
             .inspect(|entry| self.regions.release(entry.region))
             .map(|entry| entry.token)
             .collect())
+    }
+
+    /// Opens the data rail again that was fenced: another endpoint, under another name. Regions that are bound to it are registered
+    /// again, under other keys.
+    ///
+    /// # Errors
+    ///
+    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY where it was not fenced. -FI_ENODATA where memory
+    /// would have to be registered again by a dmabuf, whose descriptor may be another file's by now.
+    pub fn renew(
+        &mut self,
+        library: &Library,
+        info: &Info,
+        options: &NicOptions<'_>,
+    ) -> Result<(), FabricError> {
+        let Some(wanted) = options.data.filter(|_| self.is_fenced && !self.data.is_open()) else {
+            return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
+        };
+        let by_dmabuf = |(_, memory): &(u32, Memory)| memory.dmabuf().is_some();
+        let waiting = self.regions.waiting(true);
+        if self.domain.takes_dmabuf() && waiting.iter().any(by_dmabuf) {
+            return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
+        }
+        let addresses = self.peers.handle().as_ptr();
+        let (domain, entries) = (&self.domain, options.entries);
+        let rail = Rail::open(library, domain, info, addresses, entries, None, wanted)?;
+        let posts = std::mem::replace(&mut self.data, rail).posts;
+        self.data.posts = posts;
+        let endpoint = self.data.endpoint_ptr();
+        for (slot, memory) in waiting {
+            match Registered::new::<Data>(&self.domain, &mut self.keys, endpoint, memory) {
+                Ok((registered, names)) => {
+                    self.regions.fill(slot, registered, (names.descriptor, names.key));
+                }
+                Err(error) => {
+                    let closed = self.fence::<Data>();
+                    return Err(closed.err().unwrap_or(error));
+                }
+            }
+        }
+        self.is_fenced = false;
+        Ok(())
     }
 
     /// The peer of this name, which its NIC's `data_name` or `control_name` said: inserted when it is new. Each call is one user

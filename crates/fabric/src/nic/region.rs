@@ -51,8 +51,21 @@ pub struct Region<K: RailKind> {
 /// What a complete registration is named by.
 pub(super) struct Names {
     pub(super) descriptor: *mut c_void,
-    key: u64,
+    pub(super) key: u64,
     wire_base: u64,
+}
+
+impl Names {
+    /// Of memory that is not registered yet.
+    pub(super) fn waiting(domain: &Domain, memory: &Memory) -> Self {
+        let wire_base = wire_base(domain, memory);
+        Self { descriptor: ptr::null_mut(), key: 0, wire_base }
+    }
+}
+
+/// The address that peers name the first byte by.
+fn wire_base(domain: &Domain, memory: &Memory) -> u64 {
+    if domain.mode().virtual_addresses { memory.address() } else { 0 }
 }
 
 impl Registered {
@@ -73,7 +86,7 @@ impl Registered {
         } else {
             Some(keys.take().ok_or(FabricError::new(Call::fi_mr_regattr, sys::FI_ENOKEY))?)
         };
-        let wire_base = if mode.virtual_addresses { memory.address() } else { 0 };
+        let wire_base = wire_base(domain, &memory);
         let handle = register(domain, &memory, K::ACCESS, requested_key.unwrap_or(0));
         let handle = handle.inspect_err(|_| {
             if let Some(key) = requested_key {
@@ -115,7 +128,8 @@ impl<K: RailKind> Region<K> {
         }
     }
 
-    /// The key that a peer names this region by.
+    /// The key that a peer names this region by, as it was when this was registered; 0 if its rail was closed then. Where regions are
+    /// bound to endpoints, it is another one after [`Nic::renew`](crate::Nic::renew): see [`Nic::key_of`](crate::Nic::key_of).
     #[inline]
     pub fn key(&self) -> RemoteKey<K> {
         self.key

@@ -30,9 +30,13 @@ pub(super) struct Regions {
 struct Slot {
     /// What local operations name it by: a pointer of the provider's, which we never follow.
     descriptor: *mut c_void,
+    /// What peers name it by; 0 while it is not registered.
+    key: u64,
     /// Operations in flight that touch it.
     in_flight: u32,
     registered: Option<Registered>,
+    /// It is to be registered when its rail opens again: its memory, and whether that is the data rail.
+    waits: Option<(Memory, bool)>,
 }
 
 /// One registration, with a share of its memory.
@@ -51,13 +55,24 @@ impl Regions {
         Self { slots: Vec::new(), free: Vec::new(), bin: Arc::new(Bin::new(Vec::new())) }
     }
 
-    /// The slot of a new registration; none when there are 2³² of them.
+    /// The slot of a new registration, with its descriptor and key; none when there are 2³² of them.
     pub(super) fn insert(
         &mut self,
         registered: Registered,
-        descriptor: *mut c_void,
+        (descriptor, key): (*mut c_void, u64),
     ) -> Result<u32, Registered> {
-        let slot = Slot { descriptor, in_flight: 0, registered: Some(registered) };
+        let registered = Some(registered);
+        self.put(Slot { descriptor, key, in_flight: 0, registered, waits: None })
+            .map_err(|slot| slot.registered.expect("it was just put there"))
+    }
+
+    /// The slot of memory that is registered when its rail opens again; none when there are 2³² of them.
+    pub(super) fn insert_waiting(&mut self, memory: Memory, of_data: bool) -> Option<u32> {
+        let (descriptor, waits) = (std::ptr::null_mut(), Some((memory, of_data)));
+        self.put(Slot { descriptor, key: 0, in_flight: 0, registered: None, waits }).ok()
+    }
+
+    fn put(&mut self, slot: Slot) -> Result<u32, Slot> {
         if let Some(free) = self.free.pop() {
             self.slots[free as usize] = slot;
             return Ok(free);
@@ -67,7 +82,7 @@ impl Regions {
                 self.slots.push(slot);
                 Ok(number)
             }
-            Err(_) => Err(slot.registered.expect("it was just put there")),
+            Err(_) => Err(slot),
         }
     }
 
@@ -109,6 +124,7 @@ impl Regions {
                 return true;
             }
             taken.extend(slot.registered.take());
+            slot.waits = None;
             self.free.push(*number);
             false
         });
@@ -119,7 +135,49 @@ impl Regions {
     pub(super) fn remove(&mut self, number: u32) -> Option<Registered> {
         let slot = self.slots.get_mut(number as usize).filter(|slot| slot.in_flight == 0)?;
         self.free.push(number);
+        slot.waits = None;
         slot.registered.take()
+    }
+
+    /// What peers name it by; 0 while it is not registered.
+    pub(super) fn key(&self, slot: u32) -> u64 {
+        self.slots.get(slot as usize).map_or(0, |slot| slot.key)
+    }
+
+    /// Takes out all registrations of one rail, which are made anew when that opens again.
+    pub(super) fn take_until_open(&mut self, of_data: bool) -> Vec<Registered> {
+        let mut taken = Vec::new();
+        for slot in &mut self.slots {
+            let its = slot.registered.take_if(|registered| registered.of_data == of_data);
+            if let Some(registered) = its {
+                slot.waits = Some((registered.memory.clone(), of_data));
+                slot.key = 0;
+                taken.push(registered);
+            }
+        }
+        taken
+    }
+
+    /// The memory that waits for a rail, with its slots.
+    pub(super) fn waiting(&self, of_data: bool) -> Vec<(u32, Memory)> {
+        let waits = (0..).zip(&self.slots).filter_map(|(number, slot)| {
+            let (memory, its) = slot.waits.as_ref()?;
+            (*its == of_data).then(|| (number, memory.clone()))
+        });
+        waits.collect()
+    }
+
+    /// What waited in this slot is registered now.
+    pub(super) fn fill(
+        &mut self,
+        slot: u32,
+        registered: Registered,
+        (descriptor, key): (*mut c_void, u64),
+    ) {
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            (slot.registered, slot.waits) = (Some(registered), None);
+            (slot.descriptor, slot.key) = (descriptor, key);
+        }
     }
 
     /// Takes out all registrations of one rail. Their slots stay taken: their owners have not given them back.

@@ -35,6 +35,13 @@ impl Confirmed {
         self.ignored |= 1 << (rail % 16);
     }
 
+    /// The peer has seen so many parts by a rail, and they count again.
+    pub(super) fn heed(&mut self, rail: u8, parts: u32) {
+        self.ignored &= !(1 << (rail % 16));
+        self.seen.set(rail, parts);
+        self.asked.set(rail, parts);
+    }
+
     pub(super) fn seen_on(&self, rail: u8) -> u32 {
         self.seen.get(rail)
     }

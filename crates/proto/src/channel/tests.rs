@@ -373,6 +373,7 @@ fn channel(rails: u8) -> Channel {
         data_rails: 1,
         locals: [0; 16],
         failover: false,
+        tries: false,
         rail: 0,
         key: 5,
         peer_timeout: Duration::from_secs(5),

@@ -11,6 +11,8 @@
 //! A rail is *fenced* when nothing of the peer's can land by it any more. Only then the receiver says what it lacks: so no line is
 //! ever complete while an older write may still reach its memory.
 
+mod regain;
+
 use std::time::Duration;
 
 use super::super::account::Account;
@@ -27,6 +29,8 @@ use super::super::memory::MemoryId;
 use super::poll::Now;
 use super::{Endpoint, Peer, Perform};
 use crate::bits::{low8, low32};
+pub(super) use regain::Histories;
+use regain::Regain;
 
 /// A lost data rail of one channel.
 #[derive(Debug)]
@@ -47,6 +51,7 @@ pub(super) struct Outage {
     /// Parts that were seen, and writes under way, when that changed last.
     moved: (u32, u32),
     still_since: Moment,
+    regain: Regain,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +70,11 @@ pub(super) enum Local {
         since: Moment,
         still_since: Moment,
         moved: u32,
+    },
+    /// It was opened again, at this moment of the caller's clock. `new_keys`: all keys are others than before.
+    Reopened {
+        since: Moment,
+        new_keys: bool,
     },
     /// It is closed. What has happened on it before is taken with the next poll.
     Closing,
@@ -115,7 +125,7 @@ impl Hanging {
 }
 
 impl Outage {
-    fn new(rail: u8, now: Moment) -> Self {
+    fn new(rail: u8, now: Moment, regain: Regain) -> Self {
         Self {
             rail,
             told: false,
@@ -126,6 +136,7 @@ impl Outage {
             wants_close: false,
             moved: (0, 0),
             still_since: now,
+            regain,
         }
     }
 
@@ -143,16 +154,16 @@ impl Outage {
 impl Peer {
     /// Whether the loop has to look after data rails.
     #[inline]
-    pub(super) fn has_troubled_rails(&mut self, now: Moment) -> bool {
+    pub(super) fn has_troubled_rails(&mut self, (real, now): Now) -> bool {
         if now >= self.hanging.look_at {
             let stopped = self.channel.silence(now) >= QUERY_AFTER_MAX;
             self.hanging.look(&self.account, stopped, now, self.channel.peer_timeout() / 2);
         }
-        self.account.rails.has_news() || self.hanging.rails != 0
+        self.account.rails.has_news() || self.hanging.rails != 0 || self.has_rested(real)
     }
 
     pub(super) fn has_rails_to_tell(&self) -> bool {
-        self.outages.iter().any(Outage::is_to_be_told)
+        self.outages.iter().any(|outage| outage.is_to_be_told() || outage.regain.is_to_be_told())
     }
 
     /// Whether the peer is to say something of a lost rail.
@@ -170,7 +181,10 @@ impl Peer {
     pub(super) fn has_outage(&self) -> bool {
         let flies = |outage: &Outage| self.account.rails.flying_on(outage.rail) > 0;
         self.channel.is_alive()
-            && self.outages.iter().any(|outage| !outage.is_settled() || flies(outage))
+            && self
+                .outages
+                .iter()
+                .any(|outage| !outage.is_settled() || flies(outage) || outage.regain.is_trying())
     }
 
     /// No part is posted on a lost rail any more, and its counts say nothing.
@@ -191,9 +205,10 @@ impl Peer {
         perform: &mut P,
         memory: MemoryId,
     ) {
-        let Self { outages, account, channel, .. } = self;
+        let Self { id, outages, account, channel, .. } = self;
         for outage in outages {
             let rail = outage.rail;
+            outage.regain.say((*id, rail), perform, channel, memory);
             if !outage.told {
                 let plain = if account.rails.lacks_plain(rail) { RailNote::PLAIN_LOST } else { 0 };
                 let parts = u64::from(account.rails.posted_on(rail)) | plain;
@@ -229,9 +244,18 @@ impl<C: Connection> Endpoint<C> {
         if rail >= peer.account.loads.rails() || !peer.account.survives(rail) {
             return peer.channel.fail(cause);
         }
-        peer.leave_rail(Outage::new(rail, now.1));
+        let regain = peer.histories.lost(rail, now.0);
+        peer.leave_rail(Outage::new(rail, now.1, regain));
         self.troubled = true;
-        perform.rail_lost(peer.id, rail, cause);
+        let (id, open) = (peer.id, peer.account.loads.open_set());
+        let mut goes_on = true;
+        self.each_connection(index, now.0, |connection| {
+            goes_on &= connection.rail_left(rail, open);
+        });
+        if !goes_on {
+            return self.peers[index].channel.fail(cause);
+        }
+        perform.rail_lost(id, rail, cause);
     }
 
     /// A channel is new: rails of ours that are closed are lost from the start.
@@ -241,7 +265,8 @@ impl<C: Connection> Endpoint<C> {
             let closed = matches!(self.locals.get(local), Some(Local::Closing | Local::Closed));
             let peer = &mut self.peers[index];
             if closed && peer.account.survives(rail) {
-                peer.leave_rail(Outage { fenced: true, ..Outage::new(rail, now) });
+                let regain = peer.histories.lost(rail, Moment::default());
+                peer.leave_rail(Outage { fenced: true, ..Outage::new(rail, now, regain) });
                 self.troubled = true;
             }
         }
@@ -263,6 +288,15 @@ impl<C: Connection> Endpoint<C> {
         peer.stirred = true;
         self.troubled = true;
         if !peer.channel.is_alive() {
+            return;
+        }
+        if note.state == RailState::Seen {
+            peer.heard(note.rail, note.parts);
+            let at = peer.outages.iter().position(|outage| outage.rail == note.rail);
+            // The peer may be posting from now on, and lose the rail again.
+            if let Some(at) = at.filter(|at| peer.is_regained(*at)) {
+                self.return_rail(perform, (index, at), now);
+            }
             return;
         }
         let heard = peer.outage(note.rail).is_some_and(|outage| match note.state {
@@ -301,9 +335,13 @@ impl<C: Connection> Endpoint<C> {
             }
         }
         for index in 0..self.peers.len() {
-            for at in 0..self.peers[index].outages.len() {
+            let mut at = 0;
+            while at < self.peers[index].outages.len() {
                 self.tend_outage(perform, (index, at), now);
+                let returned = self.tend_return(perform, (index, at), now);
+                at += usize::from(!returned);
             }
+            self.peers[index].count_rests();
             self.tell_of_end(index, now.0);
         }
         for local in 0..self.locals.len() {
@@ -373,19 +411,11 @@ impl<C: Connection> Endpoint<C> {
 
     /// Nothing lands by this rail any more: the connections say what has.
     fn fenced(&mut self, index: usize, at: usize, now: Moment) {
-        let Self { peers, table, .. } = self;
-        let peer = &mut peers[index];
+        let peer = &mut self.peers[index];
         let rail = peer.outages[at].rail;
         peer.settle_counts(rail);
         peer.stirred = true;
-        let mut from = 0;
-        while let Some(slot) = table.next_of(peer.id, from) {
-            from = slot.index() + 1;
-            if let Some(tenant) = table.tenant(slot) {
-                tenant.connection.rail_fenced(rail);
-                table.touch(slot, &mut peer.owing, &peer.account, now);
-            }
-        }
+        self.each_connection(index, now, |connection| connection.rail_fenced(rail));
     }
 
     /// A rail of ours has to be closed for one channel. The others leave it first: what is under way there is to arrive.

@@ -3,10 +3,11 @@
 use super::super::account::Account;
 use super::super::channel::{Cause, Post, WriteId};
 use super::super::connection::Connection;
-use super::super::frame::{Open, Refused};
+use super::super::frame::{Offer, Open, Refused};
 use super::super::ids::{Generation, Nonce, Slot};
 use super::super::letter::Letter;
 use super::super::memory::{InboxMemory, MemoryId, Payload, Shadows};
+use crate::codec::Address;
 
 /// Names a channel of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,8 +37,21 @@ pub enum Event<E> {
     RailClosed { channel: ChannelId, rail: u8 },
     /// Something has arrived for a connection, named as an immediate does: slot, and the low two bits of the generation.
     Arrived { connection: u16, event: E },
+    /// The trial of a data rail to the peer of a channel has ended.
+    TrialEnded { channel: ChannelId, rail: u8, well: bool },
+    /// A trial of the peer's has come by this rail of a channel, and names this round.
+    TrialArrived { channel: ChannelId, rail: u8, round: u8 },
     /// Of a connection's own actions.
     Connection { slot: Slot, generation: Generation, event: E },
+}
+
+/// How a data rail of ours is reached, and where a trial of it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrance {
+    pub address: Address,
+    /// A few bytes that nobody reads: their address, as peers name it, and their key.
+    pub target: u64,
+    pub key: u64,
 }
 
 /// How a channel ended.
@@ -103,6 +117,25 @@ pub trait Perform<C: Connection>: Shadows {
     /// all that was under way among it, is said by [`next_event`](Self::next_event) in the next poll, and nothing of the rail after
     /// that. False: not now, or not at all.
     fn close_rail(&mut self, local: u8) -> bool;
+
+    /// Opens a data rail of ours again that was closed, by our own number: another endpoint. Whether all keys on it are others now.
+    /// None: not now.
+    fn open_rail(&mut self, local: u8) -> Option<bool>;
+
+    /// How a data rail of ours is reached now.
+    fn entrance(&mut self, local: u8) -> Option<Entrance>;
+
+    /// The key of a region on a data rail of ours, after [`open_rail`](Self::open_rail). A region without one has 0.
+    fn key_of(&mut self, local: u8, region: u32) -> u64;
+
+    /// By this data rail of a channel the peer is reached at another address from now on. False: it cannot be.
+    fn reach(&mut self, channel: ChannelId, rail: u8, address: &Address) -> bool;
+
+    /// Posts a trial: a write of few bytes, or none, with an immediate. Its end is said by [`Event::TrialEnded`]. False: not now.
+    fn try_rail(&mut self, channel: ChannelId, offer: &Offer) -> bool;
+
+    /// A data rail of a channel is back: for the log.
+    fn rail_returned(&mut self, channel: ChannelId, rail: u8);
 
     /// The channel is over. Its connections know.
     fn ended(&mut self, channel: ChannelId, outcome: Outcome);

@@ -47,6 +47,14 @@ impl<C: Connection> Endpoint<C> {
                     peer.channel.rail_closed(rail, |memory| perform.release_shadow(memory));
                 }
             }
+            Event::TrialEnded { channel, rail, well } => {
+                if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
+                    peer.trial_ended(rail, well, now.1);
+                }
+            }
+            Event::TrialArrived { channel, rail, round } => {
+                self.trial_arrived(channel, rail, round, now.0);
+            }
             Event::Arrived { connection, event } => match self.table.name_of(connection) {
                 Some(name) => self.connection_happened(perform, name, event, now.0),
                 None => self.stale += 1,
@@ -241,6 +249,7 @@ impl<C: Connection> Endpoint<C> {
                 }
             }
             Frame::Rail(note) => self.rail_note(perform, index, note, now),
+            Frame::Offer(offer) => self.offered(index, offer, now),
             Frame::End => {
                 peer.channel.ending_mut().peer_said();
                 // Nothing can be done here any more that the peer would hear of.

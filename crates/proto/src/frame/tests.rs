@@ -54,8 +54,25 @@ fn examples() -> Vec<Frame> {
         let set = u128::from(word) << 64 | u128::from(number);
         frames.push(Frame::Withdraw(Lines { to, first: line, set }));
         frames.push(Frame::Withdrawn(Lines { to, first: line, set }));
-        for state in [RailState::Down, RailState::Held, RailState::Listed, RailState::Fenced] {
+        for state in [
+            RailState::Down,
+            RailState::Held,
+            RailState::Listed,
+            RailState::Fenced,
+            RailState::Seen,
+        ] {
             frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts: word }));
+        }
+        for bytes in [0, 1, 8, 28, 64] {
+            frames.push(Frame::Offer(Offer {
+                rail: low8(word) & 15,
+                round: low8(word),
+                new_keys: bit,
+                channel: low16(word),
+                target: word,
+                key: !word,
+                address: Address::new(&[0xa5; 64][..bytes]).unwrap(),
+            }));
         }
         let listener = ListenerId(number);
         frames.push(Frame::Open(Open {
@@ -126,7 +143,7 @@ fn every_bit_of_a_frame_has_a_meaning_or_makes_it_invalid() {
 
 #[test]
 fn kinds_that_do_not_exist_are_no_frames() {
-    for kind in [0, 13, 14, 15] {
+    for kind in [0, 14, 15] {
         assert_eq!(Frame::decode(&[kind, 0, 0, 0]), Err(Malformed::Kind));
         assert_eq!(Frame::words_of(kind), Err(Malformed::Kind));
     }
@@ -144,7 +161,9 @@ fn numbers_beyond_their_bounds_are_no_frames() {
         let words = [u64::from(FIN) | status << FLAGS_SHIFT, 0, 0];
         assert_eq!(Frame::decode(&words), Err(Malformed::Value));
     }
-    for state in 4..16 {
+    let beyond = [u64::from(OFFER) | 65 << OFFER_BYTES_SHIFT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(Frame::decode(&beyond), Err(Malformed::Value));
+    for state in 5..16 {
         let words = [u64::from(RAIL) | state << FLAGS_SHIFT, 0];
         assert_eq!(Frame::decode(&words), Err(Malformed::Value));
     }

@@ -6,6 +6,7 @@ use super::ending::Ending;
 use super::slot::State;
 use crate::frame::{Frame, RailNote, RailState};
 use crate::line::Line;
+use crate::window::place;
 
 /// Rails that are lost, one bit each, and how much of that is said.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,9 +32,29 @@ impl ReceiveFlow {
         }
     }
 
+    /// What comes by this rail from now on is what its sender counts at its end. Of a sender that has ended nothing comes.
+    #[cold]
+    pub fn rail_counts(&mut self, rail: u8) {
+        if self.sent.is_none() {
+            self.lost.fenced &= !(1 << (rail % 16));
+            self.seen.set(rail, 0);
+        }
+    }
+
+    /// The keys on a rail are others now: adverts that have not left say those.
+    #[cold]
+    pub fn rekey(&mut self, rail: u8, key: &mut dyn FnMut(u32) -> u64) {
+        let rails = usize::from(self.terms.cutting.rails);
+        for ahead in 0..self.next.distance(self.advertised) {
+            let line = self.advertised.plus(ahead);
+            let region = self.slot(line).target.region;
+            self.keys[place(line) * rails + usize::from(rail) % rails] = key(region);
+        }
+    }
+
     /// Whether the sender is to be told of a lost rail.
     #[inline]
-    pub(super) fn owes_rails(&self) -> bool {
+    pub fn owes_rails(&self) -> bool {
         self.lost.owed != 0 && self.ending != Ending::Closed && !self.unreachable
     }
 

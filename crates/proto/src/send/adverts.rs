@@ -63,6 +63,11 @@ impl Adverts {
         Ok(())
     }
 
+    /// A bit per place whose line was not taken.
+    pub(super) const fn present(&self) -> u64 {
+        self.present
+    }
+
     #[inline]
     pub(super) const fn has(&self, line: Line) -> bool {
         self.present & bit(line) != 0

@@ -12,7 +12,7 @@ use super::opening::Features;
 use super::peers::Presence;
 use super::rails::{Rails, pair};
 use crate::bits::{count32, low8, low16};
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, ImmediateWidth};
 
 /// What an endpoint would like a channel to be like. Both ends use the smaller of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,7 @@ impl Agreement {
             data_rails: low8(self.rails.data.len() as u64),
             locals: std::array::from_fn(|at| self.rails.data.get(at).map_or(0, |pair| pair.ours)),
             failover: true,
+            tries: self.capabilities.immediate != ImmediateWidth::None,
             rail: low8((nth % u32::from(rails).max(1)).into()),
             key,
             peer_timeout,

@@ -24,6 +24,7 @@ use super::proof::{EndpointId, Prove, Secret};
 use super::version::{OldRequest, Versions, speaks_old};
 use crate::bits::count32;
 use crate::capabilities::Capabilities;
+use crate::codec::Address;
 use crate::codec::{Bounded, HandshakeError};
 use crate::rails::Rail;
 
@@ -107,6 +108,13 @@ impl<P: Prove> Peers<P> {
     /// What the endpoint was found to be able to do. No HELLO is sent or heard before that is known.
     pub fn settle(&mut self, found: Capabilities) {
         self.us.capabilities = found;
+    }
+
+    /// A data rail of ours, by its place in our list, is reached at another address from now on.
+    pub fn rename(&mut self, rail: usize, address: Address) {
+        if let Some(rail) = self.us.rails.get_mut(rail) {
+            rail.data = address;
+        }
     }
 
     pub fn us(&self) -> &Presence {

@@ -286,7 +286,7 @@ impl Conversation {
         &mut self,
         flow: &mut Flow,
         account: &mut Account,
-        (links, now): (&[u8], Moment),
+        (places, now): (&[u64], Moment),
         budget: &mut Budget,
         faults: &mut Faults,
     ) {
@@ -300,7 +300,7 @@ impl Conversation {
         }
         let keys: Vec<Vec<u64>> = group
             .clone()
-            .map(|at| links.iter().map(|link| key(self.first + at, *link)).collect())
+            .map(|at| places.iter().map(|place| key(self.first + at, *place)).collect())
             .collect();
         let receives: Vec<Receive<'_>> = group
             .clone()

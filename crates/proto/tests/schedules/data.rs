@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use proto::codec::Address;
-use proto::frame::{Open, Refused};
+use proto::endpoint::Entrance;
+use proto::frame::{Offer, Open, Refused};
 use proto::letter::Letter;
 use proto::packet::Ring;
 use proto::receive::Place;
@@ -15,6 +16,7 @@ use proto::{
 use crate::faults::Fault;
 use crate::hands::Data;
 use crate::talk::mix;
+use crate::trials::{self, Returns};
 use crate::wire::{Content, Wire};
 
 /// Where a buffer begins, as its peer names it: the buffer's number, shifted.
@@ -117,6 +119,8 @@ pub(crate) struct Flows {
     pub(crate) disturbed: u16,
     /// By node: data rails that are closed.
     pub(crate) closed: Vec<u16>,
+    /// Which endpoints are open there, the keys of which may be their own; who knows of which; and writes that try them.
+    pub(crate) returns: Returns,
     /// Where parts were written to.
     pub(crate) posted: BTreeSet<u64>,
     /// Channels on which a part was lost, and conversations in which a write failed.
@@ -129,9 +133,9 @@ pub(crate) fn byte(message: u32, at: u64) -> u8 {
     (mix((u64::from(message) << 20) ^ (at / 8)) >> (8 * (at % 8))) as u8
 }
 
-/// The key of a buffer on a data rail.
-pub(crate) fn key(buffer: usize, link: u8) -> u64 {
-    mix((buffer as u64) << 8 | u64::from(link))
+/// The key of a buffer on a data rail, at a place that [`Flows::place`] names.
+pub(crate) fn key(buffer: usize, place: u64) -> u64 {
+    mix((buffer as u64) << 24 | place)
 }
 
 /// A rail's address: its node, its number, data or control.
@@ -184,6 +188,13 @@ impl Flows {
         let pair = (node.min(far), node.max(far), link);
         let dead = self.dead.iter().find(|(one, other, link, _)| (*one, *other, *link) == pair);
         dead.map(|(_, _, _, death)| *death)
+    }
+
+    /// A data rail of a node, as far as keys tell one from the other.
+    pub(crate) fn place(&self, node: usize, link: u8) -> u64 {
+        let incarnation = self.returns.incarnation(node, link);
+        let told = if self.returns.new_keys { incarnation } else { 0 };
+        u64::from(told) << 8 | u64::from(link)
     }
 
     pub(crate) fn is_closed(&self, node: usize, link: u8) -> bool {
@@ -316,6 +327,9 @@ impl Data for Flows {
         let late = wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0;
         wire.law(touched || follows || late, "a rail was given up that nothing ailed");
         wire.data.disturbed |= 1 << link;
+        if wire.data.returns.returned >> link & 1 == 1 {
+            wire.faults.fire(Fault::RailFlapped);
+        }
         wire.faults.fire(match cause {
             Cause::RailClosing { .. } => Fault::RailLostElsewhere,
             _ => Fault::RailLost,
@@ -331,6 +345,7 @@ impl Data for Flows {
         let again = wire.data.is_closed(node, link);
         wire.law(!again, "a data rail is closed twice");
         wire.data.closed[node] |= 1 << link;
+        trials::close(wire, node, link);
         wire.faults.fire(Fault::DataRailClosed);
         let mut index = 0;
         while index < wire.data.flights.len() {
@@ -360,7 +375,35 @@ impl Data for Flows {
         true
     }
 
+    fn open_data(wire: &mut Wire<Self>, node: usize, local: u8) -> Option<bool> {
+        trials::open(wire, node, local)
+    }
+
+    fn entrance(wire: &mut Wire<Self>, node: usize, local: u8) -> Option<Entrance> {
+        Some(trials::entrance(wire, node, local))
+    }
+
+    fn key_of(wire: &mut Wire<Self>, node: usize, local: u8, region: u32) -> u64 {
+        let link = wire.data.order[node][usize::from(local)];
+        key(region as usize, wire.data.place(node, link))
+    }
+
+    fn reach(wire: &mut Wire<Self>, who: (usize, ChannelId, u8), address: &Address) -> bool {
+        trials::reach(wire, who, address)
+    }
+
+    fn try_rail(wire: &mut Wire<Self>, who: (usize, ChannelId), offer: &Offer) -> bool {
+        trials::post(wire, who, offer)
+    }
+
+    fn rail_returned(wire: &mut Wire<Self>, (node, channel): (usize, ChannelId), rail: u8) {
+        let link = wire.data.data_link(node, channel, rail);
+        wire.data.returns.returned |= 1 << link;
+        wire.faults.fire(Fault::RailReturned);
+    }
+
     fn advance(wire: &mut Wire<Self>, most: usize) {
+        trials::advance(wire, most);
         for _ in 0..wire.data.flights.len().min(most) {
             let index = wire.random.below(wire.data.flights.len());
             if index < wire.data.flights.len() {
@@ -371,7 +414,7 @@ impl Data for Flows {
 
     /// A write that hangs ends when its endpoint closes.
     fn is_quiet(&self) -> bool {
-        self.flights.iter().all(|flight| flight.fate == Fate::Hangs)
+        self.flights.iter().all(|flight| flight.fate == Fate::Hangs) && self.returns.is_quiet()
     }
 }
 
@@ -400,13 +443,19 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     let far = wire.data.channels[node][channel.0 as usize].far;
     let right = wire.data.buffers.get(buffer).is_some_and(|buffer| buffer.node == far);
     wire.law(right, "a part goes to a node that has not advertised it");
-    wire.law(write.key == key(buffer, link), "a part has the key of another rail or buffer");
+    let known = wire.data.returns.known(node, channel, write.rail);
+    let gone = known != wire.data.returns.incarnation(far, link);
+    let fits = write.key == key(buffer, wire.data.place(far, link));
+    wire.law(fits || gone, "a part has the key of another rail, endpoint or buffer");
     let death = wire.data.death(node, far, link);
     if death == Some(Death::Refusing) {
         wire.faults.fire(Fault::RefusedForGood);
         return false;
     }
     wire.faults.fire(Fault::PartWritten);
+    if wire.data.returns.returned >> link & 1 == 1 {
+        wire.faults.fire(Fault::PartByReturnedRail);
+    }
     if write.len > 0 && !wire.data.posted.insert(write.target) {
         wire.law(wire.data.disturbed != 0, "a part is posted twice though no rail was lost");
         wire.faults.fire(Fault::PartAgain);
@@ -420,7 +469,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     let mut fate = Fate::Lands;
     if let Some(death) = death {
         fate = doomed(wire, death, proves);
-    } else if wire.data.is_closed(far, link) {
+    } else if wire.data.is_closed(far, link) || gone {
         fate = Fate::Fails;
     } else if wire.data.to_lose > 0 && !proves && wire.random.percent(5) {
         wire.data.to_lose -= 1;

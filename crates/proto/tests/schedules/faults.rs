@@ -70,6 +70,14 @@ pub(crate) enum Fault {
     RailLost,
     RailLostElsewhere,
     DataRailClosed,
+    DataRailOpened,
+    DataRailRevived,
+    TrialPosted,
+    TrialFailed,
+    TrialLost,
+    RailReturned,
+    RailFlapped,
+    PartByReturnedRail,
     PartAgain,
     SurvivedOnLess,
 }
@@ -113,7 +121,7 @@ pub(crate) const TALKS: [Fault; 34] = [
 ];
 
 /// Those of real ones.
-pub(crate) const FLOWS: [Fault; 62] = [
+pub(crate) const FLOWS: [Fault; 70] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
@@ -174,6 +182,14 @@ pub(crate) const FLOWS: [Fault; 62] = [
     Fault::RailLost,
     Fault::RailLostElsewhere,
     Fault::DataRailClosed,
+    Fault::DataRailOpened,
+    Fault::DataRailRevived,
+    Fault::TrialPosted,
+    Fault::TrialFailed,
+    Fault::TrialLost,
+    Fault::RailReturned,
+    Fault::RailFlapped,
+    Fault::PartByReturnedRail,
     Fault::PartAgain,
     Fault::SurvivedOnLess,
 ];

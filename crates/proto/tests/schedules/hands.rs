@@ -3,8 +3,9 @@
 use std::fmt;
 
 use proto::channel::{Post, Written};
-use proto::endpoint::LentInbox;
-use proto::frame::{Open, Refused};
+use proto::codec::Address;
+use proto::endpoint::{Entrance, LentInbox};
+use proto::frame::{Offer, Open, Refused};
 use proto::letter::{Body, Letter};
 use proto::memory::{InboxMemory, MemoryId, Payload, ShadowMemory, Shadows};
 use proto::packet::Ring;
@@ -66,6 +67,31 @@ pub(crate) trait Data: fmt::Debug + Sized {
 
     /// A node closes a data rail of its own.
     fn close_data(wire: &mut Wire<Self>, node: usize, local: u8) -> bool;
+
+    /// Opens it again: whether its keys are others now.
+    fn open_data(_: &mut Wire<Self>, _node: usize, _local: u8) -> Option<bool> {
+        None
+    }
+
+    /// How a node's data rail is reached.
+    fn entrance(_: &mut Wire<Self>, _node: usize, _local: u8) -> Option<Entrance> {
+        None
+    }
+
+    fn key_of(_: &mut Wire<Self>, _node: usize, _local: u8, _region: u32) -> u64 {
+        0
+    }
+
+    fn reach(_: &mut Wire<Self>, _: (usize, ChannelId, u8), _: &Address) -> bool {
+        false
+    }
+
+    fn try_rail(_: &mut Wire<Self>, _: (usize, ChannelId), _: &Offer) -> bool {
+        false
+    }
+
+    /// A lost data rail is back.
+    fn rail_returned(_: &mut Wire<Self>, _: (usize, ChannelId), _rail: u8) {}
 
     /// Some steps of what is under way, at most so many.
     fn advance(wire: &mut Wire<Self>, most: usize);
@@ -311,6 +337,30 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
 
     fn close_rail(&mut self, local: u8) -> bool {
         D::close_data(self.wire, self.node, local)
+    }
+
+    fn open_rail(&mut self, local: u8) -> Option<bool> {
+        D::open_data(self.wire, self.node, local)
+    }
+
+    fn entrance(&mut self, local: u8) -> Option<Entrance> {
+        D::entrance(self.wire, self.node, local)
+    }
+
+    fn key_of(&mut self, local: u8, region: u32) -> u64 {
+        D::key_of(self.wire, self.node, local, region)
+    }
+
+    fn reach(&mut self, channel: ChannelId, rail: u8, address: &Address) -> bool {
+        D::reach(self.wire, (self.node, channel, rail), address)
+    }
+
+    fn try_rail(&mut self, channel: ChannelId, offer: &Offer) -> bool {
+        D::try_rail(self.wire, (self.node, channel), offer)
+    }
+
+    fn rail_returned(&mut self, channel: ChannelId, rail: u8) {
+        D::rail_returned(self.wire, (self.node, channel), rail);
     }
 
     fn ended(&mut self, channel: ChannelId, outcome: Outcome) {

@@ -18,6 +18,7 @@ mod ranks;
 mod setup;
 mod talk;
 mod talks;
+mod trials;
 mod turns;
 mod wire;
 mod world;

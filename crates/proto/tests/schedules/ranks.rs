@@ -20,6 +20,7 @@ use crate::faults::{Fault, Faults};
 use crate::hands::{Data, Hands};
 use crate::random::Random;
 use crate::setup::Setup;
+use crate::trials::{Returns, revive};
 use crate::wire::{Content, Mail, Wire};
 
 const FAIR_ROUNDS: usize = 6000;
@@ -142,6 +143,7 @@ impl World {
             dead: Vec::new(),
             disturbed: 0,
             closed: vec![0; setup.nodes],
+            returns: Returns::new(random.percent(50)),
             posted: BTreeSet::new(),
             lost: Vec::new(),
             failed: Vec::new(),
@@ -239,6 +241,9 @@ impl World {
         for step in 0..steps {
             self.wire.now += if self.wire.random.percent(5) {
                 self.wire.random.between(100_000, 3_000_000)
+            } else if !data_deaths.is_empty() && self.wire.random.percent(3) {
+                // Lost rails rest for so long.
+                self.wire.random.between(10_000_000, 400_000_000)
             } else {
                 self.wire.random.between(100, 50_000)
             };
@@ -250,6 +255,9 @@ impl World {
             for (at, pair, link, death) in &data_deaths {
                 if *at == step {
                     kill(&mut self.wire, *pair, *link, *death);
+                }
+                if self.wire.random.percent(1) {
+                    revive(&mut self.wire, *pair, *link);
                 }
             }
             if step == silent_at && self.wire.setup.silent.is_some() {
@@ -383,6 +391,10 @@ impl World {
             proves_arrival: agreement.capabilities.proves_arrival,
             true_lengths: agreement.capabilities.true_lengths,
         });
+        for rail in 0..agreement.rails.data.len() as u8 {
+            let link = data.data_link(node, channel, rail);
+            data.returns.meet((node, channel, rail), (far, link));
+        }
         nodes[node].outcomes.push(None);
         let closed = nodes[node].closed;
         for link in (0..setup.rails).filter(|link| closed[usize::from(*link)]) {

@@ -231,15 +231,15 @@ impl World {
         let Rank { endpoint, budget, .. } = &mut ranks[node];
         let (channel, _) = wire.data.slots[node][name.slot.index()].unwrap();
         let rails = wire.data.channels[node][channel.0 as usize].rails.data.len() as u8;
-        let links: Vec<u8> =
-            (0..rails).map(|rail| wire.data.data_link(node, channel, rail)).collect();
+        let place = |rail| wire.data.place(node, wire.data.data_link(node, channel, rail));
+        let places: Vec<u64> = (0..rails).map(place).collect();
         if wire.random.percent(20) {
             endpoint.send_urgent(&mut Hands { node, wire }, name.slot, now);
         }
         if wire.random.percent(50) {
             let mut faults = crate::faults::Faults::default();
             endpoint.with(&mut Hands { node, wire }, name.slot, now, |flow, account| {
-                one.post(flow, account, (&links, now), budget, &mut faults);
+                one.post(flow, account, (&places, now), budget, &mut faults);
             });
             wire.faults.add(&faults);
         }

@@ -81,6 +81,7 @@ impl World {
                 data_rails: setup.data_rails,
                 locals: [0; 16],
                 failover: false,
+                tries: false,
                 rail: (self.nodes[node].channels.len() % usize::from(setup.rails)) as u8,
                 key: self.wire.random.next() | 1,
                 peer_timeout: setup.peer_timeout,

@@ -1,0 +1,519 @@
+//! A lost data rail comes back. Both ends say how it is reached now, and try it with a write that belongs to no connection: it is used
+//! again when a trial has arrived at either end.
+//!
+//! ```text
+//!  Resting ── it is time, or the peer's OFFER of a newer round ──▶ Trying
+//!     OFFER (round, address) ──▶          ◀── OFFER (round, address)
+//!     trial ═══ by the rail ═══▶          ◀══ trial ═══
+//!     RAIL seen (round) ───────▶          ◀── RAIL seen (round)
+//!  Trying ── ours is seen, and theirs was said to be ──▶ open
+//!         └─ no trial within a second ─▶ Resting; the next round opens another endpoint, if nobody else uses this one
+//! ```
+//!
+//! A round is one number on both ends: the newer one counts, and begins anew on the end that hears of it. An end that has said
+//! *seen* begins no other by itself, since the peer may be posting already; a peer that is not says so by a newer OFFER.
+
+use super::{Endpoint, Local, Now, Peer};
+use crate::account::Account;
+use crate::bound::{
+    RAIL_FLAP, RAIL_FLAPS, RAIL_REST, RAIL_REST_MAX, RAIL_ROUNDS, RAIL_TRIAL, RAIL_TRY_AGAIN,
+};
+use crate::channel::{Cause, Channel};
+use crate::connection::Connection;
+use crate::endpoint::perform::{ChannelId, Entrance, Perform};
+use crate::frame::{Frame, Offer, RailNote, RailState};
+use crate::ids::{Moment, Name};
+use crate::line::Line;
+use crate::memory::MemoryId;
+use std::time::Duration;
+
+/// How far a lost rail is on its way back.
+#[derive(Debug)]
+pub(super) struct Regain {
+    stage: Stage,
+    round: u8,
+    /// The peer's newest OFFER.
+    peer: Option<Offer>,
+    /// A trial of ours is under way.
+    flies: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Until then, by the caller's clock.
+    Resting {
+        until: Moment,
+    },
+    Trying(Trying),
+}
+
+#[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what both ends have said and done, in any order"
+)]
+struct Trying {
+    /// By the clock that stands still between polls.
+    since: Moment,
+    new_keys: bool,
+    /// Our OFFER has left.
+    offered: bool,
+    /// The peer's address is ours to write to; and our trial is posted. One that has failed is posted again, not before this moment.
+    reached: bool,
+    posted: bool,
+    again_at: Moment,
+    /// The peer's trial has come; and it was told.
+    seen: bool,
+    seen_told: bool,
+    /// Ours has.
+    heard: bool,
+}
+
+/// What is remembered of the rails of one channel that were lost before.
+#[derive(Debug)]
+pub(in crate::endpoint) struct Histories {
+    /// Rails can be tried.
+    tries: bool,
+    rails: Vec<History>,
+    /// When the first of them has rested, by the caller's clock.
+    rested_at: Option<Moment>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct History {
+    rail: u8,
+    round: u8,
+    /// Rounds that have failed since it was lost.
+    failed: u32,
+    /// How often it was lost again soon after its return.
+    flaps: u32,
+    returned_at: Option<Moment>,
+}
+
+impl History {
+    /// How long it is left alone before the next round.
+    fn rest(&self) -> Duration {
+        let doublings = [(self.failed, RAIL_ROUNDS), (self.flaps, RAIL_FLAPS)];
+        let doublings = doublings.map(|(count, free)| count.checked_sub(free).unwrap_or(0));
+        let [failed, flaps] = doublings;
+        RAIL_REST.saturating_mul(1 << failed.max(flaps).min(16)).min(RAIL_REST_MAX)
+    }
+
+    fn lost(&mut self, now: Moment) {
+        let soon = self.returned_at.is_some_and(|at| now.since(at) < RAIL_FLAP);
+        self.flaps = if soon { self.flaps.saturating_add(1) } else { 0 };
+        self.failed = 0;
+    }
+}
+
+impl Histories {
+    pub(in crate::endpoint) fn new(tries: bool) -> Self {
+        Self { tries, rails: Vec::new(), rested_at: None }
+    }
+
+    fn of(&mut self, rail: u8) -> &mut History {
+        let at = self.rails.iter().position(|history| history.rail == rail);
+        let at = at.unwrap_or_else(|| {
+            let (round, failed, flaps) = (0, 0, 0);
+            self.rails.push(History { rail, round, failed, flaps, returned_at: None });
+            self.rails.len() - 1
+        });
+        &mut self.rails[at]
+    }
+
+    /// A rail is lost.
+    pub(super) fn lost(&mut self, rail: u8, now: Moment) -> Regain {
+        let history = self.of(rail);
+        history.lost(now);
+        Regain::resting(history.round, now.plus(history.rest()))
+    }
+}
+
+impl Regain {
+    fn resting(round: u8, until: Moment) -> Self {
+        Self { stage: Stage::Resting { until }, round, peer: None, flies: false }
+    }
+
+    pub(super) fn is_trying(&self) -> bool {
+        matches!(self.stage, Stage::Trying(_))
+    }
+
+    /// The peer may have begun to post.
+    fn is_committed(&self) -> bool {
+        matches!(&self.stage, Stage::Trying(trying) if trying.seen)
+    }
+
+    pub(super) fn is_to_be_told(&self) -> bool {
+        let told = |trying: &Trying| trying.offered && trying.seen == trying.seen_told;
+        matches!(&self.stage, Stage::Trying(trying) if !told(trying))
+    }
+
+    /// What the peer offers that this end has not taken up.
+    fn newer_offer(&self) -> Option<Offer> {
+        self.peer.filter(|offer| is_newer(offer.round, self.round))
+    }
+
+    /// A new round: the peer's, if it has offered one.
+    fn begin(&mut self, new_keys: bool, now: Moment) {
+        self.peer = self.newer_offer();
+        self.round = self.peer.map_or(self.round.wrapping_add(1), |offer| offer.round);
+        self.stage = Stage::Trying(Trying { since: now, new_keys, ..Trying::default() });
+    }
+
+    /// OFFER and *seen*, as far as they have not left and there is room.
+    pub(super) fn say<C: Connection, P: Perform<C>>(
+        &mut self,
+        (id, rail): (ChannelId, u8),
+        perform: &mut P,
+        channel: &mut Channel,
+        memory: MemoryId,
+    ) {
+        let Stage::Trying(trying) = &mut self.stage else { return };
+        if !trying.offered
+            && let Some(entrance) = perform.entrance(channel.local_rail(rail))
+        {
+            let Entrance { address, target, key } = entrance;
+            let (round, new_keys) = (self.round, trying.new_keys);
+            let channel_number = crate::bits::low16(id.0.into());
+            let frame = Frame::Offer(Offer {
+                rail,
+                round,
+                new_keys,
+                channel: channel_number,
+                target,
+                key,
+                address,
+            });
+            trying.offered = channel.shadow_mut().append(perform.shadow(memory), &frame);
+        }
+        if trying.offered && trying.seen && !trying.seen_told {
+            let (to, line, state) = (Name::default(), Line::FIRST, RailState::Seen);
+            let frame = Frame::Rail(RailNote { to, line, rail, state, parts: self.round.into() });
+            trying.seen_told = channel.shadow_mut().append(perform.shadow(memory), &frame);
+        }
+    }
+}
+
+/// Rounds wrap.
+const fn is_newer(round: u8, than: u8) -> bool {
+    round.wrapping_sub(than).cast_signed() > 0
+}
+
+impl Peer {
+    /// Whether a lost rail has rested for long enough.
+    pub(super) fn has_rested(&self, now: Moment) -> bool {
+        self.histories.rested_at.is_some_and(|at| now >= at)
+    }
+
+    fn tries(&self) -> bool {
+        let ending = self.channel.ending();
+        let ends = ending.is_begun() || ending.has_peer_said();
+        self.histories.tries && self.channel.is_alive() && !ends
+    }
+
+    /// A round has failed.
+    fn rest(&mut self, at: usize, now: Moment) {
+        let outage = &mut self.outages[at];
+        let history = self.histories.of(outage.rail);
+        (history.failed, history.round) = (history.failed.saturating_add(1), outage.regain.round);
+        outage.regain.stage = Stage::Resting { until: now.plus(history.rest()) };
+    }
+
+    /// RAIL seen: our trial of this round has come. Whether the rail is open now.
+    pub(super) fn heard(&mut self, rail: u8, round: u64) {
+        if let Some(outage) = self.outage(rail)
+            && u64::from(outage.regain.round) == round
+            && let Stage::Trying(trying) = &mut outage.regain.stage
+        {
+            trying.heard = true;
+        }
+    }
+
+    /// The trial of a rail has ended.
+    pub(in crate::endpoint) fn trial_ended(&mut self, rail: u8, well: bool, now: Moment) {
+        self.stirred = true;
+        let Some(outage) = self.outage(rail) else { return };
+        outage.regain.flies = false;
+        if let Stage::Trying(trying) = &mut outage.regain.stage
+            && !well
+        {
+            // While the round lasts: the provider may have to connect first.
+            (trying.posted, trying.again_at) = (false, now.plus(RAIL_TRY_AGAIN));
+        }
+    }
+
+    /// Whether both ends have seen a trial and said so.
+    pub(super) fn is_regained(&self, at: usize) -> bool {
+        let trying = match &self.outages[at].regain.stage {
+            Stage::Trying(trying) => trying,
+            Stage::Resting { .. } => return false,
+        };
+        trying.seen_told && trying.heard
+    }
+
+    /// When the next rail has rested.
+    pub(super) fn count_rests(&mut self) {
+        let tries = self.tries();
+        let resting = self.outages.iter().filter_map(|outage| match outage.regain.stage {
+            Stage::Resting { until } if tries && outage.is_settled() => Some(until),
+            _ => None,
+        });
+        self.histories.rested_at = resting.min();
+    }
+}
+
+impl<C: Connection> Endpoint<C> {
+    /// OFFER: the peer wants a lost rail back.
+    #[cold]
+    pub(in crate::endpoint) fn offered(&mut self, index: usize, offer: &Offer, now: Now) {
+        let peer = &mut self.peers[index];
+        (peer.stirred, self.troubled) = (true, true);
+        if !peer.channel.is_alive() {
+            return;
+        }
+        let Some(outage) = peer.outage(offer.rail) else {
+            return peer.channel.fail(Cause::Connection);
+        };
+        let regain = &mut outage.regain;
+        if is_newer(offer.round, regain.round) {
+            regain.peer = Some(*offer);
+            if let Stage::Trying(trying) = &regain.stage {
+                regain.begin(trying.new_keys, now.1);
+            }
+        } else if offer.round == regain.round && regain.is_trying() && regain.peer.is_none() {
+            regain.peer = Some(*offer);
+        }
+        if offer.new_keys {
+            self.each_connection(index, now.0, |connection| connection.rail_rekeyed(offer.rail));
+        }
+    }
+
+    /// A trial of the peer's has come.
+    #[cold]
+    pub(in crate::endpoint) fn trial_arrived(
+        &mut self,
+        channel: ChannelId,
+        rail: u8,
+        round: u8,
+        now: Moment,
+    ) {
+        let index = channel.0 as usize;
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        peer.stirred = true;
+        let Some(outage) = peer.outage(rail).filter(|outage| outage.regain.round == round) else {
+            return;
+        };
+        let Stage::Trying(trying) = &mut outage.regain.stage else { return };
+        if !std::mem::replace(&mut trying.seen, true) {
+            self.troubled = true;
+            self.each_connection(index, now, |connection| connection.rail_counts(rail));
+        }
+    }
+
+    /// What follows for a lost rail that both ends have left. True: it is open again, and its outage is over.
+    pub(super) fn tend_return<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        (index, at): (usize, usize),
+        now: Now,
+    ) -> bool {
+        let peer = &mut self.peers[index];
+        let outage = &peer.outages[at];
+        let (id, rail) = (peer.id, outage.rail);
+        if !outage.is_settled() || peer.account.rails.flying_on(rail) > 0 || !peer.tries() {
+            return false;
+        }
+        if peer.is_regained(at) {
+            self.return_rail(perform, (index, at), now);
+            return true;
+        }
+        let regain = &mut peer.outages[at].regain;
+        match &mut regain.stage {
+            Stage::Resting { until } => {
+                if now.0 >= *until || regain.newer_offer().is_some() {
+                    self.begin_round(perform, (index, at), now);
+                }
+            }
+            Stage::Trying(trying) => {
+                if let Some(offer) = regain.peer {
+                    trying.reached = trying.reached || perform.reach(id, rail, &offer.address);
+                    let ready = trying.reached && !trying.posted && !regain.flies;
+                    if ready && now.1 >= trying.again_at {
+                        trying.posted = perform.try_rail(id, &offer);
+                        regain.flies = trying.posted;
+                    }
+                }
+                if !trying.seen && now.1.since(trying.since) >= RAIL_TRIAL {
+                    peer.rest(at, now.0);
+                }
+            }
+        }
+        false
+    }
+
+    /// The rail has rested, or the peer wants it.
+    fn begin_round<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        (index, at): (usize, usize),
+        now: Now,
+    ) {
+        // What it brought before is said first: what is posted again must not be new parts.
+        if self.any_connection(index, |connection| connection.owes_rails()) {
+            return;
+        }
+        let peer = &mut self.peers[index];
+        let rail = peer.outages[at].rail;
+        let failed = peer.histories.of(rail).failed;
+        let local = self.local_of(index, rail);
+        if self.locals.len() <= local {
+            self.locals.resize(local + 1, Local::Open);
+        }
+        match self.locals[local] {
+            Local::Draining { .. } | Local::Closing => return,
+            Local::Stuck => return self.peers[index].rest(at, now.0),
+            Local::Closed => match perform.open_rail(crate::bits::low8(local as u64)) {
+                Some(new_keys) => self.reopened(perform, local, new_keys, now),
+                None => return self.peers[index].rest(at, now.0),
+            },
+            // It has failed with this endpoint.
+            Local::Open | Local::Reopened { .. } if failed > 0 && self.may_renew(local, now) => {
+                if perform.close_rail(crate::bits::low8(local as u64)) {
+                    self.locals[local] = Local::Closing;
+                    return;
+                }
+            }
+            Local::Open | Local::Reopened { .. } => {}
+        }
+        let new_keys = matches!(self.locals[local], Local::Reopened { new_keys: true, .. });
+        let peer = &mut self.peers[index];
+        peer.outages[at].regain.begin(new_keys, now.1);
+        peer.stirred = true;
+    }
+
+    /// Whether nobody uses a rail of ours, so that another endpoint may take its place.
+    fn may_renew(&self, local: usize, now: Now) -> bool {
+        if let Local::Reopened { since, .. } = self.locals[local]
+            && now.0.since(since) < RAIL_TRIAL
+        {
+            return false;
+        }
+        self.users_of(local).all(|(index, rail)| {
+            let peer = &self.peers[index];
+            let outage = peer.outages.iter().find(|outage| outage.rail == rail);
+            let idle = peer.account.rails.flying_on(rail) == 0;
+            outage.is_some_and(|one| one.is_settled() && !one.regain.is_committed()) && idle
+        })
+    }
+
+    /// A rail of ours has another endpoint: whoever tries it begins anew.
+    fn reopened<P: Perform<C>>(&mut self, perform: &mut P, local: usize, new_keys: bool, now: Now) {
+        let before = matches!(self.locals[local], Local::Reopened { new_keys: true, .. });
+        let new_keys = new_keys || before;
+        self.locals[local] = Local::Reopened { since: now.0, new_keys };
+        let users: Vec<(usize, u8)> = self.users_of(local).collect();
+        for (index, rail) in users {
+            if new_keys {
+                let mut key = |region| perform.key_of(crate::bits::low8(local as u64), region);
+                self.each_connection(index, now.0, |connection| connection.rekey(rail, &mut key));
+            }
+            let peer = &mut self.peers[index];
+            peer.stirred = true;
+            if let Some(outage) = peer.outage(rail)
+                && outage.regain.is_trying()
+            {
+                outage.regain.begin(new_keys, now.1);
+            }
+        }
+    }
+
+    /// A trial has arrived at either end: parts go by the rail again.
+    pub(super) fn return_rail<P: Perform<C>>(
+        &mut self,
+        perform: &mut P,
+        (index, at): (usize, usize),
+        now: Now,
+    ) {
+        let peer = &mut self.peers[index];
+        let outage = peer.outages.swap_remove(at);
+        let rail = outage.rail;
+        let history = peer.histories.of(rail);
+        (history.round, history.returned_at) = (outage.regain.round, Some(now.0));
+        let Peer { account, channel, .. } = peer;
+        let Account { rails, counts, loads, .. } = account;
+        rails.returned(rail);
+        counts.completed.set(rail, rails.posted_on(rail));
+        channel.heed_counts_of(rail, rails.posted_on(rail));
+        loads.open(rail);
+        peer.stirred = true;
+        perform.rail_returned(peer.id, rail);
+    }
+
+    /// Calls each connection of a channel.
+    pub(super) fn each_connection(
+        &mut self,
+        index: usize,
+        now: Moment,
+        mut call: impl FnMut(&mut C),
+    ) {
+        let Self { peers, table, .. } = self;
+        let peer = &mut peers[index];
+        let mut from = 0;
+        while let Some(slot) = table.next_of(peer.id, from) {
+            from = slot.index() + 1;
+            if let Some(tenant) = table.tenant(slot) {
+                call(&mut tenant.connection);
+                table.touch(slot, &mut peer.owing, &peer.account, now);
+            }
+        }
+    }
+
+    fn any_connection(&mut self, index: usize, mut has: impl FnMut(&C) -> bool) -> bool {
+        let (id, mut from) = (self.peers[index].id, 0);
+        while let Some(slot) = self.table.next_of(id, from) {
+            from = slot.index() + 1;
+            if self.table.get(slot).is_some_and(&mut has) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_rail_rests_longer_the_more_often_it_fails_or_flaps() {
+        let mut histories = Histories::new(true);
+        let mut rests = Vec::new();
+        for loss in 0..16 {
+            let lost_at = at(loss * 2000);
+            histories.lost(3, lost_at);
+            let history = histories.of(3);
+            rests.push(history.rest().as_millis());
+            history.returned_at = Some(at(loss * 2000 + 1000));
+        }
+        assert_eq!(rests[..7], [300, 300, 300, 300, 600, 1200, 2400]);
+        assert_eq!(rests[15], 60_000);
+        histories.lost(3, at(15 * 2000 + 1000 + 60_000));
+        assert_eq!(histories.of(3).rest().as_millis(), 300, "a minute without a loss is forgotten");
+        for round in 0..60 {
+            histories.of(3).failed = round;
+            let rest = histories.of(3).rest();
+            assert!(round > 40 || rest == RAIL_REST);
+            assert!(round < 50 || rest == RAIL_REST_MAX);
+        }
+    }
+
+    #[test]
+    fn the_newer_round_counts_across_the_wrap() {
+        assert!(is_newer(1, 0) && is_newer(0, 255) && is_newer(127, 0));
+        assert!(!is_newer(0, 0) && !is_newer(0, 1) && !is_newer(255, 0));
+    }
+}
