@@ -205,6 +205,7 @@ mod tests {
             data_rails: 1,
             locals: [0; 16],
             failover: false,
+            tries: false,
             rail: 0,
             key: 1,
             peer_timeout: Duration::from_secs(15),

@@ -122,16 +122,13 @@ pub trait Connection: fmt::Debug {
     /// Whether nothing of it is to be written outside of the channel, or under way there: END waits for that.
     fn is_quiet(&self) -> bool;
 
-    /// No part is posted on this data rail any more. False: there is a line that no rail is left for. `open` has a bit per
-    /// open rail.
-    fn rail_left(&mut self, _rail: u8, _open: u16) -> bool {
-        true
-    }
+    /// No part is posted on this data rail any more.
+    fn rail_left(&mut self, _rail: u8) {}
 
     /// Nothing of the peer's lands by this data rail any more, and all that has landed is counted.
     fn rail_fenced(&mut self, _rail: u8) {}
 
-    /// Whether the peer is still to be told what a fenced rail has brought.
+    /// Whether the peer is still to be told what a fenced rail has brought, or keys.
     fn owes_rails(&self) -> bool {
         false
     }
@@ -139,10 +136,7 @@ pub trait Connection: fmt::Debug {
     /// What the peer posts on this rail, which was fenced, counts from now on.
     fn rail_counts(&mut self, _rail: u8) {}
 
-    /// The keys of all adverts that have come are no keys on this rail any more.
-    fn rail_rekeyed(&mut self, _rail: u8) {}
-
-    /// Our own keys on this rail are others now: asks for that of each region.
+    /// Our own keys on this rail are others now: asks for that of each region. The peer is told.
     fn rekey(&mut self, _rail: u8, _key: &mut dyn FnMut(u32) -> u64) {}
 
     /// The channel has failed, or the peer has said END: what is not complete never will be.

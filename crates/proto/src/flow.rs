@@ -276,10 +276,9 @@ impl Connection for Flow {
         }
     }
 
-    fn rail_left(&mut self, rail: u8, open: u16) -> bool {
-        match self {
-            Self::Send(flow) => flow.rail_left(rail, open),
-            Self::Connecting(_) | Self::Receive(_) => true,
+    fn rail_left(&mut self, rail: u8) {
+        if let Self::Send(flow) = self {
+            flow.rail_left(rail);
         }
     }
 
@@ -296,12 +295,6 @@ impl Connection for Flow {
     fn rail_counts(&mut self, rail: u8) {
         if let Self::Receive(flow) = self {
             flow.rail_counts(rail);
-        }
-    }
-
-    fn rail_rekeyed(&mut self, rail: u8) {
-        if let Self::Send(flow) = self {
-            flow.rail_rekeyed(rail);
         }
     }
 

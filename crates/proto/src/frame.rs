@@ -213,6 +213,8 @@ pub enum RailState {
     Fenced = 3,
     /// Of the channel: a trial of the rail has come, of the round in `parts`.
     Seen = 4,
+    /// Of a connection: the key of an advertised line on this rail is `parts` now.
+    Key = 5,
 }
 
 /// A data rail that was lost is to be used again: where it is reached now, and where a trial of it goes. Of the channel.
@@ -220,8 +222,6 @@ pub enum RailState {
 pub struct Offer {
     pub rail: u8,
     pub round: u8,
-    /// Keys that were told before are no keys any more.
-    pub new_keys: bool,
     /// What its sender calls the channel: a trial names it.
     pub channel: u16,
     /// A few bytes that nobody reads, for the trial: address and key.
@@ -258,9 +258,11 @@ impl Frame {
             | Self::Close(Close { to, .. })
             | Self::Opened(Opened { to, .. })
             | Self::Refused(Refused { to, .. })
-            | Self::Rail(RailNote { to, state: RailState::Held | RailState::Listed, .. }) => {
-                Some(*to)
-            }
+            | Self::Rail(RailNote {
+                to,
+                state: RailState::Held | RailState::Listed | RailState::Key,
+                ..
+            }) => Some(*to),
             Self::Open(_) | Self::Rail(_) | Self::Offer(_) | Self::End => None,
         }
     }
@@ -397,6 +399,7 @@ impl Frame {
                     2 => RailState::Listed,
                     3 => RailState::Fenced,
                     4 => RailState::Seen,
+                    5 => RailState::Key,
                     _ => return Err(Malformed::Value),
                 };
                 let (to, line, rail) = (name(first), line(first), low8(first >> RAILS_SHIFT) & 15);
@@ -455,7 +458,6 @@ impl Offer {
         let address = self.address.as_bytes();
         put(u64::from(OFFER)
             | u64::from(self.rail) << RAILS_SHIFT
-            | u64::from(self.new_keys) << FLAGS_SHIFT
             | u64::from(self.round) << OFFER_ROUND_SHIFT
             | (address.len() as u64) << OFFER_BYTES_SHIFT
             | u64::from(self.channel) << OFFER_CHANNEL_SHIFT);
@@ -468,7 +470,7 @@ impl Offer {
 
     #[cold]
     fn read(first: u64, word: impl Fn(usize) -> u64) -> Result<Self, Malformed> {
-        unused(first, (FLAGS_BITS & !(1 << FLAGS_SHIFT)) | SLOT_AND_GENERATION_BITS)?;
+        unused(first, FLAGS_BITS | SLOT_AND_GENERATION_BITS)?;
         let len = usize::from(low8(first >> OFFER_BYTES_SHIFT));
         let mut bytes = [0; MAX_ADDRESS_BYTES];
         let address = bytes.get_mut(..len).ok_or(Malformed::Value)?;
@@ -484,7 +486,6 @@ impl Offer {
         Ok(Self {
             rail: low8(first >> RAILS_SHIFT) & 15,
             round: low8(first >> OFFER_ROUND_SHIFT),
-            new_keys: flags(first) != 0,
             channel: low16(first >> OFFER_CHANNEL_SHIFT),
             target: word(1),
             key: word(2),

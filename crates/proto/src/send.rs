@@ -88,7 +88,7 @@ pub struct SendFlow {
     refused_caller: bool,
     /// What it waits for.
     refused_for: Want,
-    /// The channel has failed.
+    /// Nobody waits for what was posted any more, or nothing says how it ends: this side has closed, or the channel has failed.
     cut_off: bool,
     cut: Option<Cut>,
     ending: Ending,
@@ -270,6 +270,7 @@ impl SendFlow {
         }
         match note.state {
             RailState::Held => self.held(note),
+            RailState::Key => self.rekeyed(note),
             _ => self.listed(note),
         }
         Ok(())
@@ -372,9 +373,10 @@ impl SendFlow {
         self.in_flight
     }
 
-    /// Whether no part is to be posted and none is in flight.
+    /// Whether no part is to be posted and none is in flight. A receiver that has closed asks for none again.
     pub fn is_quiet(&self) -> bool {
-        self.posting == 0 && self.in_flight == 0 && !(self.may_post() && self.lacks_parts())
+        let lacks = self.ending == Ending::Open && self.lacks_parts();
+        self.posting == 0 && self.in_flight == 0 && !lacks
     }
 
     /// Whether the receiver is to do something: an advert or credit that a caller of `isend` waits for, a DONE, or CLOSE.

@@ -127,11 +127,6 @@ impl Loads {
         }
     }
 
-    /// A bit per rail that parts may be given to.
-    pub const fn open_set(&self) -> u16 {
-        self.open
-    }
-
     /// Whether parts may be given to a rail.
     #[inline]
     pub const fn is_open(&self, rail: u8) -> bool {

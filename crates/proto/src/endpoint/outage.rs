@@ -71,10 +71,9 @@ pub(super) enum Local {
         still_since: Moment,
         moved: u32,
     },
-    /// It was opened again, at this moment of the caller's clock. `new_keys`: all keys are others than before.
+    /// It was opened again, at this moment of the caller's clock.
     Reopened {
         since: Moment,
-        new_keys: bool,
     },
     /// It is closed. What has happened on it before is taken with the next poll.
     Closing,
@@ -247,15 +246,8 @@ impl<C: Connection> Endpoint<C> {
         let regain = peer.histories.lost(rail, now.0);
         peer.leave_rail(Outage::new(rail, now.1, regain));
         self.troubled = true;
-        let (id, open) = (peer.id, peer.account.loads.open_set());
-        let mut goes_on = true;
-        self.each_connection(index, now.0, |connection| {
-            goes_on &= connection.rail_left(rail, open);
-        });
-        if !goes_on {
-            return self.peers[index].channel.fail(cause);
-        }
-        perform.rail_lost(id, rail, cause);
+        perform.rail_lost(peer.id, rail, cause);
+        self.each_connection(index, now.0, |connection| connection.rail_left(rail));
     }
 
     /// A channel is new: rails of ours that are closed are lost from the start.
@@ -404,7 +396,8 @@ impl<C: Connection> Endpoint<C> {
         let still = now.1.since(outage.still_since);
         let lacks = !outage.fenced && outage.expects.is_some() && still >= RAIL_STILL;
         let stuck = flying > 0 && still >= RAIL_STUCK;
-        if (lacks || stuck) && !std::mem::replace(&mut outage.wants_close, true) {
+        outage.wants_close |= lacks || stuck;
+        if outage.wants_close && !(outage.fenced && flying == 0) {
             self.close_local(perform, (index, at), local, now);
         }
     }
@@ -434,6 +427,10 @@ impl<C: Connection> Endpoint<C> {
         }
         let others: Vec<(usize, u8)> =
             self.users_of(local).filter(|(other, _)| *other != index).collect();
+        // One that is on its way back, and whose peer may be posting already, is back first.
+        if others.iter().any(|(other, rail)| self.peers[*other].is_committed(*rail)) {
+            return;
+        }
         let all_survive =
             others.iter().all(|(other, rail)| self.peers[*other].account.survives(*rail));
         // Where it is the only rail of another channel, that one goes on.
@@ -444,6 +441,7 @@ impl<C: Connection> Endpoint<C> {
         }
         let (since, still_since) = (now.1, now.1);
         self.locals[local] = Local::Draining { since, still_since, moved: 0 };
+        self.stop_trials(local, now.0);
         for (other, rail) in others {
             self.rail_lost(perform, (other, rail), Cause::RailClosing { rail }, now);
             self.peers[other].channel.ask();

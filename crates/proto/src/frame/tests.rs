@@ -60,6 +60,7 @@ fn examples() -> Vec<Frame> {
             RailState::Listed,
             RailState::Fenced,
             RailState::Seen,
+            RailState::Key,
         ] {
             frames.push(Frame::Rail(RailNote { to, line, rail: 15, state, parts: word }));
         }
@@ -67,7 +68,6 @@ fn examples() -> Vec<Frame> {
             frames.push(Frame::Offer(Offer {
                 rail: low8(word) & 15,
                 round: low8(word),
-                new_keys: bit,
                 channel: low16(word),
                 target: word,
                 key: !word,
@@ -163,7 +163,7 @@ fn numbers_beyond_their_bounds_are_no_frames() {
     }
     let beyond = [u64::from(OFFER) | 65 << OFFER_BYTES_SHIFT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(Frame::decode(&beyond), Err(Malformed::Value));
-    for state in 5..16 {
+    for state in 6..16 {
         let words = [u64::from(RAIL) | state << FLAGS_SHIFT, 0];
         assert_eq!(Frame::decode(&words), Err(Malformed::Value));
     }

@@ -17,6 +17,9 @@ pub(super) struct Lost {
     owed: u16,
     /// Of the first of them: lines before this one are said.
     said: Option<Line>,
+    /// Rails on which adverts that have left have other keys, and the next line of the first of them whose key is to be said.
+    rekeyed: u16,
+    next_key: Option<Line>,
 }
 
 impl ReceiveFlow {
@@ -41,25 +44,57 @@ impl ReceiveFlow {
         }
     }
 
-    /// The keys on a rail are others now: adverts that have not left say those.
+    /// The keys on a rail are others now. Adverts that have not left say those; of the others the sender is told.
     #[cold]
     pub fn rekey(&mut self, rail: u8, key: &mut dyn FnMut(u32) -> u64) {
         let rails = usize::from(self.terms.cutting.rails);
-        for ahead in 0..self.next.distance(self.advertised) {
-            let line = self.advertised.plus(ahead);
+        for ahead in 0..self.next.distance(self.done) {
+            let line = self.done.plus(ahead);
             let region = self.slot(line).target.region;
             self.keys[place(line) * rails + usize::from(rail) % rails] = key(region);
         }
+        if self.sent.is_none() {
+            self.lost.rekeyed |= 1 << (rail % 16);
+            self.lost.next_key = None;
+        }
+    }
+
+    /// The next line of which the sender is told another key.
+    fn next_rekeyed(&mut self) -> Option<RailNote> {
+        while self.lost.rekeyed != 0 {
+            let rail = crate::bits::low8(self.lost.rekeyed.trailing_zeros().into());
+            let line = self.lost.next_key.unwrap_or(self.done);
+            let line = if self.done.is_after(line) { self.done } else { line };
+            if self.advertised.is_after(line) {
+                let rails = usize::from(self.terms.cutting.rails);
+                let parts = self.keys[place(line) * rails + usize::from(rail) % rails];
+                let (to, state) = (self.terms.peer, RailState::Key);
+                return Some(RailNote { to, line, rail, state, parts });
+            }
+            self.lost.next_key = None;
+            self.lost.rekeyed &= self.lost.rekeyed - 1;
+        }
+        None
     }
 
     /// Whether the sender is to be told of a lost rail.
     #[inline]
     pub fn owes_rails(&self) -> bool {
-        self.lost.owed != 0 && self.ending != Ending::Closed && !self.unreachable
+        let owed = self.lost.owed | self.lost.rekeyed;
+        owed != 0 && self.ending != Ending::Closed && !self.unreachable
     }
 
     #[cold]
     pub(super) fn next_rail_note(&mut self, words: usize) -> Option<Frame> {
+        if self.lost.owed == 0 {
+            let note = self.next_rekeyed()?;
+            let frame = Frame::Rail(note);
+            if frame.words() > words {
+                return None;
+            }
+            self.lost.next_key = Some(note.line.plus(1));
+            return Some(frame);
+        }
         let rail = crate::bits::low8(self.lost.owed.trailing_zeros().into());
         let (to, first) = (self.terms.peer, self.lost.said.unwrap_or(self.done));
         let first = if self.done.is_after(first) { self.done } else { first };

@@ -63,9 +63,10 @@ impl Adverts {
         Ok(())
     }
 
-    /// A bit per place whose line was not taken.
-    pub(super) const fn present(&self) -> u64 {
-        self.present
+    /// The key of a line on a rail is another one now.
+    #[cold]
+    pub(super) fn rekey(&mut self, line: Line, rail: u8, key: u64) {
+        self.keys[place(line) * self.rails + usize::from(rail) % self.rails] = key;
     }
 
     #[inline]

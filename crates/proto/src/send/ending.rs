@@ -97,7 +97,7 @@ impl SendFlow {
     #[cold]
     pub fn close(&mut self) {
         self.stick(Fault::Misuse("the connection is closed"));
-        self.posting = 0;
+        (self.posting, self.cut_off) = (0, true);
         self.ending = match self.ending {
             Ending::Open => Ending::Closing { peer: false },
             Ending::PeerClosed => Ending::Closing { peer: true },

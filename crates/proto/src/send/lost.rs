@@ -12,10 +12,10 @@ use super::{SendFlow, bit_of};
 use crate::account::Account;
 use crate::bits::low8;
 use crate::frame::RailNote;
-use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
+use crate::limits::MAX_PARTS;
 use crate::line::Line;
 use crate::message::MessageId;
-use crate::window::{RECORDS, WINDOW, bit, place};
+use crate::window::{RECORDS, WINDOW, place};
 
 /// Made when the first rail is lost.
 #[derive(Debug)]
@@ -26,8 +26,6 @@ pub(super) struct Lost {
     complete: Line,
     /// By place of a line: the line, and the parts of it that the receiver has.
     held: [(Line, u64); WINDOW as usize],
-    /// By rail a bit per place of a line: the key that its advert has for that rail is one no more.
-    stale: [u64; MAX_DATA_RAILS],
     /// Of each record: parts whose write has failed, and parts that are to be posted again.
     failed: [u64; RECORDS],
     again: [u64; RECORDS],
@@ -39,7 +37,6 @@ impl Lost {
             fenced: 0,
             complete,
             held: [(Line::FIRST, 0); WINDOW as usize],
-            stale: [0; MAX_DATA_RAILS],
             failed: [0; RECORDS],
             again: [0; RECORDS],
         })
@@ -154,49 +151,23 @@ impl SendFlow {
         self.lost_parts(at) != 0
     }
 
-    /// A rail is lost: what is posted there later counts anew, since the receiver looks at what came before. False: there is
-    /// a line for which no open rail has a key.
+    /// A rail is lost: what is posted there later counts anew, since the receiver looks at what came before.
     #[cold]
-    pub fn rail_left(&mut self, rail: u8, open: u16) -> bool {
+    pub fn rail_left(&mut self, rail: u8) {
         self.parts.set(rail, 0);
-        let Some(lost) = &self.lost else { return true };
-        let rails = (0..).zip(&lost.stale).filter(|(rail, _)| open >> rail & 1 == 1);
-        let nowhere = rails.fold(u64::MAX, |places, (_, stale)| places & stale);
-        let begun = |record: &Record| {
-            matches!(record.state, State::Writing(_) | State::Landed { fin: false })
-                && nowhere & bit(record.line) != 0
-        };
-        nowhere & self.adverts.present() == 0 && !self.records.iter().any(begun)
     }
 
-    /// The adverts that are here have keys that are none any more on this rail.
+    /// A rail of the receiver's has another endpoint, and a line another key there.
     #[cold]
-    pub fn rail_rekeyed(&mut self, rail: u8) {
-        self.lost_mut().stale[usize::from(rail) % MAX_DATA_RAILS] = u64::MAX;
-    }
-
-    /// An advert has come: its keys are right.
-    #[cold]
-    pub(super) fn advert_is_fresh(&mut self, line: Line) {
-        if let Some(lost) = &mut self.lost {
-            lost.stale.iter_mut().for_each(|places| *places &= !bit(line));
-        }
-    }
-
-    /// Whether the key that a line's advert has for a rail is one no more.
-    #[cold]
-    pub(super) fn is_stale(&self, line: Line, rail: u8) -> bool {
-        let stale = |lost: &Lost| lost.stale[usize::from(rail) % MAX_DATA_RAILS] & bit(line) != 0;
-        self.lost.as_deref().is_some_and(stale)
+    pub(super) fn rekeyed(&mut self, note: &RailNote) {
+        self.adverts.rekey(note.line, note.rail, note.parts);
     }
 
     /// Gives a part whose rail is lost to another one, the one that is expected to finish it first.
     #[cold]
     pub(super) fn other_rail(&mut self, at: usize, part: u8, len: u64, account: &Account) -> u8 {
         self.lost_mut();
-        let line = self.records[at].line;
-        let fresh = |rail| !self.is_stale(line, low8(rail as u64));
-        let rail = account.loads.soonest(len, fresh);
+        let rail = account.loads.soonest(len, |_| true);
         let words = self.rail_words();
         let part = usize::from(part) % (words * super::parts::PARTS_PER_WORD);
         let word = &mut self.rails[at * words + part / super::parts::PARTS_PER_WORD];

@@ -83,9 +83,6 @@ impl SendFlow {
             return Err(Violation::AdvertLine);
         }
         self.adverts.store(advert)?;
-        if self.lost.is_some() {
-            self.advert_is_fresh(advert.line);
-        }
         if self.terms.grouped { self.settle(account) } else { Ok(()) }
     }
 

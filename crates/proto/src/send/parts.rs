@@ -99,7 +99,7 @@ impl SendFlow {
         let (offset, len) = writing.part(part, record.len);
         let (line, mut rail) = (record.line, self.rail(at, part));
         let closed = !account.loads.is_open(rail);
-        if closed || self.lost.is_some() && self.is_stale(line, rail) {
+        if closed {
             rail = self.other_rail(at, part, len, account);
         }
         let advert = self.adverts.get(line);

@@ -50,8 +50,9 @@ pub(crate) struct Buffer {
 pub(crate) struct Flight {
     pub(crate) from: (usize, Name),
     pub(crate) to: usize,
-    /// The data rail, as the wire counts them.
+    /// The data rail, as the wire counts them, and the endpoint there that it goes to.
     link: u8,
+    incarnation: u8,
     pub(crate) write: PartWrite,
     /// Pieces that have not landed: start and end.
     left: Vec<(u64, u64)>,
@@ -507,6 +508,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         from: (node, own),
         to: far,
         link,
+        incarnation: known,
         write: *write,
         left,
         arrived: false,
@@ -557,16 +559,19 @@ pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u
 /// A piece lands, the arrival is told, or the write completes.
 fn advance(wire: &mut Wire<Flows>, index: usize) {
     let (now, coin, pick) = (wire.now, wire.random.percent(50), wire.random.next() as usize);
+    let flight = &mut wire.data.flights[index];
+    let current = wire.data.returns.incarnation(flight.to, flight.link);
+    let gone = flight.incarnation != current || wire.data.closed[flight.to] >> flight.link & 1 == 1;
+    if gone && flight.fate == Fate::FailsLate {
+        flight.fate = Fate::Fails;
+    }
     let flight = &wire.data.flights[index];
     let comes = match flight.fate {
         Fate::Lands | Fate::FailsLate => true,
         Fate::Fails => !flight.completed,
         Fate::Lost | Fate::Hangs => false,
     };
-    let may_land = comes
-        && !wire.data.is_closed(flight.to, flight.link)
-        && !flight.has_landed()
-        && flight.held_until <= now;
+    let may_land = comes && !gone && !flight.has_landed() && flight.held_until <= now;
     let may_end = !flight.completed
         && flight.fate != Fate::Hangs
         && (flight.fate != Fate::Lands || !flight.delivered || flight.has_landed());

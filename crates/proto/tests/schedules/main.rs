@@ -117,7 +117,7 @@ fn every_message_of_real_flows_arrives_once_or_both_ends_fail() {
 }
 
 /// Seeds that broke a law once, and what was wrong.
-const MENDED: [(Schedule, u64, &str); 8] = [
+const MENDED: [(Schedule, u64, &str); 9] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer's time hardly passed"),
     (ranks::run, 17, "END overtook parts that were under way"),
     (ranks::run, 112, "a receiver did not hear of a failed write"),
@@ -126,6 +126,7 @@ const MENDED: [(Schedule, u64, &str); 8] = [
     (ranks::run, 263, "END was not answered"),
     (ranks::run, 1_356, "a caller waited for an advert of a peer that had fallen silent"),
     (ranks::run, 128_536, "a write failed while its sender closed"),
+    (ranks::run, 7_005_719, "END waited for what a receiver lacks that had closed"),
 ];
 
 #[test]

@@ -55,7 +55,6 @@ enum Stage {
 struct Trying {
     /// By the clock that stands still between polls.
     since: Moment,
-    new_keys: bool,
     /// Our OFFER has left.
     offered: bool,
     /// The peer's address is ours to write to; and our trial is posted. One that has failed is posted again, not before this moment.
@@ -94,7 +93,7 @@ impl History {
     /// How long it is left alone before the next round.
     fn rest(&self) -> Duration {
         let doublings = [(self.failed, RAIL_ROUNDS), (self.flaps, RAIL_FLAPS)];
-        let doublings = doublings.map(|(count, free)| count.checked_sub(free).unwrap_or(0));
+        let doublings = doublings.map(|(count, free)| count.saturating_sub(free));
         let [failed, flaps] = doublings;
         RAIL_REST.saturating_mul(1 << failed.max(flaps).min(16)).min(RAIL_REST_MAX)
     }
@@ -154,10 +153,11 @@ impl Regain {
     }
 
     /// A new round: the peer's, if it has offered one.
-    fn begin(&mut self, new_keys: bool, now: Moment) {
+    fn begin(&mut self, now: Moment) {
         self.peer = self.newer_offer();
-        self.round = self.peer.map_or(self.round.wrapping_add(1), |offer| offer.round);
-        self.stage = Stage::Trying(Trying { since: now, new_keys, ..Trying::default() });
+        let next = self.round.wrapping_add(1);
+        self.round = self.peer.map_or(next, |offer| offer.round);
+        self.stage = Stage::Trying(Trying { since: now, ..Trying::default() });
     }
 
     /// OFFER and *seen*, as far as they have not left and there is room.
@@ -173,17 +173,10 @@ impl Regain {
             && let Some(entrance) = perform.entrance(channel.local_rail(rail))
         {
             let Entrance { address, target, key } = entrance;
-            let (round, new_keys) = (self.round, trying.new_keys);
+            let round = self.round;
             let channel_number = crate::bits::low16(id.0.into());
-            let frame = Frame::Offer(Offer {
-                rail,
-                round,
-                new_keys,
-                channel: channel_number,
-                target,
-                key,
-                address,
-            });
+            let frame =
+                Frame::Offer(Offer { rail, round, channel: channel_number, target, key, address });
             trying.offered = channel.shadow_mut().append(perform.shadow(memory), &frame);
         }
         if trying.offered && trying.seen && !trying.seen_told {
@@ -251,6 +244,11 @@ impl Peer {
         trying.seen_told && trying.heard
     }
 
+    /// Whether a lost rail is on its way back, and the peer may be posting there already.
+    pub(super) fn is_committed(&self, rail: u8) -> bool {
+        self.outages.iter().any(|outage| outage.rail == rail && outage.regain.is_committed())
+    }
+
     /// When the next rail has rested.
     pub(super) fn count_rests(&mut self) {
         let tries = self.tries();
@@ -277,14 +275,11 @@ impl<C: Connection> Endpoint<C> {
         let regain = &mut outage.regain;
         if is_newer(offer.round, regain.round) {
             regain.peer = Some(*offer);
-            if let Stage::Trying(trying) = &regain.stage {
-                regain.begin(trying.new_keys, now.1);
+            if regain.is_trying() {
+                regain.begin(now.1);
             }
         } else if offer.round == regain.round && regain.is_trying() && regain.peer.is_none() {
             regain.peer = Some(*offer);
-        }
-        if offer.new_keys {
-            self.each_connection(index, now.0, |connection| connection.rail_rekeyed(offer.rail));
         }
     }
 
@@ -373,27 +368,39 @@ impl<C: Connection> Endpoint<C> {
             Local::Draining { .. } | Local::Closing => return,
             Local::Stuck => return self.peers[index].rest(at, now.0),
             Local::Closed => match perform.open_rail(crate::bits::low8(local as u64)) {
-                Some(new_keys) => self.reopened(perform, local, new_keys, now),
+                Some(new_keys) => return self.reopened(perform, local, new_keys, now),
                 None => return self.peers[index].rest(at, now.0),
             },
             // It has failed with this endpoint.
             Local::Open | Local::Reopened { .. } if failed > 0 && self.may_renew(local, now) => {
                 if perform.close_rail(crate::bits::low8(local as u64)) {
                     self.locals[local] = Local::Closing;
+                    self.stop_trials(local, now.0);
                     return;
                 }
             }
             Local::Open | Local::Reopened { .. } => {}
         }
-        let new_keys = matches!(self.locals[local], Local::Reopened { new_keys: true, .. });
         let peer = &mut self.peers[index];
-        peer.outages[at].regain.begin(new_keys, now.1);
+        peer.outages[at].regain.begin(now.1);
         peer.stirred = true;
+    }
+
+    /// A rail of ours closes: trials of it mean nothing, and begin anew when it is open again.
+    pub(super) fn stop_trials(&mut self, local: usize, now: Moment) {
+        let users: Vec<(usize, u8)> = self.users_of(local).collect();
+        for (index, rail) in users {
+            if let Some(outage) = self.peers[index].outage(rail)
+                && outage.regain.is_trying()
+            {
+                outage.regain.stage = Stage::Resting { until: now };
+            }
+        }
     }
 
     /// Whether nobody uses a rail of ours, so that another endpoint may take its place.
     fn may_renew(&self, local: usize, now: Now) -> bool {
-        if let Local::Reopened { since, .. } = self.locals[local]
+        if let Local::Reopened { since } = self.locals[local]
             && now.0.since(since) < RAIL_TRIAL
         {
             return false;
@@ -406,24 +413,17 @@ impl<C: Connection> Endpoint<C> {
         })
     }
 
-    /// A rail of ours has another endpoint: whoever tries it begins anew.
+    /// A rail of ours has another endpoint. Where keys are its own, peers are told the new ones before they are offered the rail.
     fn reopened<P: Perform<C>>(&mut self, perform: &mut P, local: usize, new_keys: bool, now: Now) {
-        let before = matches!(self.locals[local], Local::Reopened { new_keys: true, .. });
-        let new_keys = new_keys || before;
-        self.locals[local] = Local::Reopened { since: now.0, new_keys };
+        self.locals[local] = Local::Reopened { since: now.0 };
+        if !new_keys {
+            return;
+        }
         let users: Vec<(usize, u8)> = self.users_of(local).collect();
         for (index, rail) in users {
-            if new_keys {
-                let mut key = |region| perform.key_of(crate::bits::low8(local as u64), region);
-                self.each_connection(index, now.0, |connection| connection.rekey(rail, &mut key));
-            }
-            let peer = &mut self.peers[index];
-            peer.stirred = true;
-            if let Some(outage) = peer.outage(rail)
-                && outage.regain.is_trying()
-            {
-                outage.regain.begin(new_keys, now.1);
-            }
+            let mut key = |region| perform.key_of(crate::bits::low8(local as u64), region);
+            self.each_connection(index, now.0, |connection| connection.rekey(rail, &mut key));
+            self.peers[index].stirred = true;
         }
     }
 
