@@ -311,34 +311,37 @@ fn page() -> String {
 const PAGE_HEAD: &str = "\
 # Settings
 
-Made from the table in `src/plugin/config.rs`; a test compares. To make it anew: `UPDATE_DOCS=1 scripts/test the_page_about`.
+Generated from the table in `src/plugin/config.rs`; a test compares. To regenerate: `UPDATE_DOCS=1 scripts/test the_page_about`.
 
-Settings are environment variables, read once per process when NCCL initialises the plugin. NCCL puts what
-`/etc/nccl.conf` and the file named by `NCCL_CONF_FILE` say into the environment before, so they may stand there too. An
-empty value is an unset one. A wrong value fails the start with one sentence that names the value and what is accepted; an
-unknown name is one warning that names the nearest known one. Bytes may end in K, M or G, powers of 1024.
+Settings are environment variables, read once per process when NCCL initialises the plugin. They may also stand in `/etc/nccl.conf` and in
+the file named by `NCCL_CONF_FILE`: NCCL puts these into the environment before.
+
+- An empty value is the same as an unset one.
+- A wrong value fails the start, with one error that names the value and what is accepted.
+- An unknown name is one warning that names the nearest known one.
+- Bytes may end in K, M or G, powers of 1024.
 ";
 
 const PAGE_ALIASES: &str = "
-¹ Peers should agree in these. They compare them when they connect, and a difference is one warning that names it.
+¹ Peers should have the same value. They compare when they connect, and a difference is one warning that names the setting.
 
 ## Names of aws-ofi-nccl
 
-Taken, with a note in the log, where the meaning is the same and our own name is not set:
+These are accepted, with a note in the log, where the meaning is the same and our own name is not set:
 
 | name | taken as |
 |---|---|
 ";
 
 const PAGE_PROVIDERS: &str = "
-A value of these that ours does not accept is ignored, with a note, and so is every other `OFI_NCCL_` name.
-`OFI_NCCL_FORCE_NUM_RAILS` only caps here: it does not open a NIC twice.
+A value that our setting does not accept is ignored, with a note, and so is every other `OFI_NCCL_` name. `OFI_NCCL_FORCE_NUM_RAILS` is
+only an upper limit here: it does not open a NIC twice.
 
 ## Variables of libfabric
 
-Some providers can be told things only by variables, which they read when libfabric loads. These are set then, where
-nobody gave them a value and the provider is not excluded by `IRONRAIL_PROVIDER`; those of `tcp;ofi_rxm` only where `IRONRAIL_PROVIDER`,
-or else `FI_PROVIDER`, names tcp or net:
+Some options of providers are variables, which the providers read when libfabric loads. The plugin sets these before, where they have no value
+and the provider is not excluded by `IRONRAIL_PROVIDER`. Those of `tcp;ofi_rxm` are set only where `IRONRAIL_PROVIDER`, or else `FI_PROVIDER`,
+names tcp or net:
 
 | name | value | provider | why |
 |---|---|---|---|
@@ -347,40 +350,42 @@ or else `FI_PROVIDER`, names tcp or net:
 const PAGE_TAIL: &str = "
 ## GPU memory
 
-A device takes GPU memory (GPUDirect RDMA) if there is a CUDA driver with a GPU, and each of its rails has FI_HMEM and does without calls of CUDA in
-NCCL's threads, where they could hang the job. A line at the start says how GPU memory goes, and if it goes through the host's, why. What
-providers ask for, by libfabric's sources; none of it was run on hardware yet:
+A device takes GPU memory (GPUDirect RDMA) if there is a CUDA driver with a GPU, and if each of its rails has FI_HMEM and makes no CUDA calls in
+NCCL's threads, where they could hang the job. A log line at the start says which path GPU memory takes, and, if it is copied through host
+memory, why.
+
+What providers require, by libfabric's sources; none of it was run on hardware yet:
 
 | provider | direct if | else |
 |---|---|---|
 | efa | the kernel lets the NIC reach the GPU's memory | through the host |
 | cxi | libfabric was built with CUDA and GDRCopy, and `gdrdrv` is loaded | through the host |
-| verbs;ofi_rxm | never: rxm does not promise to do without calls of CUDA where regions are local too, as those of verbs are | through the host |
+| verbs;ofi_rxm | never: rxm does not promise to make no CUDA calls where FI_MR_LOCAL is required, as over verbs | through the host |
 | tcp, net, sockets | never: they have no FI_HMEM | through the host |
-| shm | never: it copies by calls of CUDA | through the host |
+| shm | never: it copies by CUDA calls | through the host |
 
-By DMA-BUF it needs libfabric 1.20 or newer, and a driver and kernel that have them; by address, nvidia-peermem. NCCL chooses, and
-`NCCL_DMABUF_ENABLE` and `NCCL_NET_GDR_LEVEL` say how.
+Registration by DMA-BUF needs libfabric 1.20 or newer, and a driver and kernel that support it; registration by address needs nvidia-peermem. NCCL
+chooses; `NCCL_DMABUF_ENABLE` and `NCCL_NET_GDR_LEVEL` control that.
 
 ## NCCL_PROTO
 
-NCCL's kernels look at flags inside the receive buffer before the message is complete. LL needs words of 8 bytes that appear
-whole or front to back, LL128 lines of 128 bytes that do. Where a provider does not promise that, and nobody has set
-`NCCL_PROTO`, the plugin sets it when NCCL initialises it, once per process, with a line in the log:
+NCCL's kernels poll flags inside the receive buffer before the message is complete. LL needs words of 8 bytes that appear whole or front to
+back, LL128 needs the same of lines of 128 bytes. Where a provider does not promise that, and `NCCL_PROTO` is not set, the plugin sets it when
+NCCL initialises it, once per process, with a line in the log:
 
 | the provider | `NCCL_PROTO` |
 |---|---|
 | says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it (efa) | left alone |
-| writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPUs' memory is registered; else left alone, since NCCL sends LL128 over the network into GPUs' memory only |
+| writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPU memory is registered; else left alone, since NCCL sends LL128 over the network into GPU memory only |
 | promises nothing: efa without the option, and every provider not named here | `Simple` |
 
-All ranks must have the same value. What you set stays, right or wrong.
+All ranks must have the same value. A value that you set is kept, right or wrong.
 
 ## What is left alone
 
-`FI_MR_CACHE_MONITOR` is left alone. It decides how libfabric notices that memory it has cached a registration of was
-unmapped; tcp, sockets and shm pin nothing, so it says nothing there. On cxi and EFA sites choose differently
-(`userfaultfd` or `kdreg2`), `memhooks` has been seen to deadlock, and none of this could be tried here: what you set stays.
+`FI_MR_CACHE_MONITOR` is left alone. It decides how libfabric notices that memory with a cached registration was unmapped. tcp, sockets and shm
+pin nothing, so it has no effect there. On cxi and EFA sites choose differently (`userfaultfd` or `kdreg2`), `memhooks` has been seen to
+deadlock, and none of this could be tried here: a value that you set is kept.
 
-`FI_PROVIDER` and `FI_TCP_IFACE` filter what libfabric shows us, before any setting above applies.
+`FI_PROVIDER` and `FI_TCP_IFACE` filter what libfabric lists, before any setting above applies.
 ";

@@ -173,7 +173,7 @@ const HEAD: &str = "\
 
 <!-- Made by `ironrail conform --markdown`; a test compares. -->
 
-Holds any NCCL net plugin to the behaviours that NCCL relies on, without a GPU and without NCCL:
+Tests any NCCL net plugin for the behaviours that NCCL relies on, without a GPU and without NCCL:
 
 ```
 ironrail conform --net ./libnccl-net-mine.so            # its newest table
@@ -182,14 +182,22 @@ ironrail conform --net mine --only request-null-when-not-now,group-tags-above-16
 ironrail conform --list                                 # what there is
 ```
 
-Each behaviour is held in processes of its own, so a plugin that crashes, hangs or leaks fails the one behaviour and the
-rest goes on; each has a limit of time. One line comes per behaviour: `pass`, `FAIL` with what was seen, what NCCL expects
-and where NCCL's source says so, or `skip` with what was lacking; then the counts. `--json` says the same to programs. The
-exit code is 0 when nothing failed, 1 when something did, 2 when the command line is wrong. `--no-skip` makes what is
-skipped a failure, for runs that are meant to exercise everything. One behaviour is about a peer that is idle for `--idle` seconds, 60 if
-not said otherwise; it is held beside the others, and its line says for how long. `--large` adds what needs gigabytes of memory.
-`--threads` holds both sides in two threads of one process, for fabrics that reach no other process, and leaves out what
-stops or kills one.
+Each behaviour is tested in processes of its own, within a time limit: a plugin that crashes, hangs or leaks fails that behaviour, and the
+others still run. The output is one line per behaviour, then the counts:
 
-Memory is host memory, but in the chapter about GPUs. Sources are of NCCL 2.30.7. An id keeps its meaning for ever.
+- `pass`;
+- `FAIL`, with what was seen, what NCCL expects, and where NCCL's source says so;
+- `skip`, with what was lacking.
+
+The exit code is 0 when nothing failed, 1 when something did, 2 when the command line is wrong.
+
+| option | effect |
+|---|---|
+| `--json` | the same output for programs |
+| `--no-skip` | a skipped behaviour is a failure, for runs that are meant to exercise everything |
+| `--idle N` | how many seconds the idle peer of one behaviour is idle: 60 by default. It runs beside the others, and its line says for how long |
+| `--large` | adds behaviours that need gigabytes of memory |
+| `--threads` | runs both sides in two threads of one process, for fabrics that reach no other process; leaves out what stops or kills one |
+
+Memory is host memory, except in the chapter about GPUs. Sources are of NCCL 2.30.7. An id never changes its meaning.
 ";

@@ -131,9 +131,9 @@ pub(super) fn page() -> String {
 const HEAD: &str = "
 ## What finds what out
 
-Each behaviour is proved by a plugin that breaks it. `crates/cli/tests/plugins/reference.c` keeps the whole contract, and
-breaks it in one place where REFERENCE_FAULT says so; for each of these words the test `conform` holds it to the behaviours of the third column, all
-of which must fail, and to another one, which must pass. No behaviour is without such a fault.
+For each behaviour there is a plugin that breaks it and must be found out. `crates/cli/tests/plugins/reference.c` keeps the whole contract, and breaks
+it in the one place that REFERENCE_FAULT names. For each of these words the test `conform` runs the behaviours of the third column, all of which must
+fail, and another one, which must pass. No behaviour is without such a fault.
 
 | REFERENCE_FAULT | what is broken | found out by |
 |---|---|---|
