@@ -18,6 +18,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// An endpoint that another thread has is asked again after this.
 const BUSY: Duration = Duration::from_millis(50);
+/// Endpoints that a process has at most, as a rule.
+const ROOM: usize = 64;
 /// A keeper that wakes later than this is woken for an endpoint that owes something.
 const SOON: Duration = Duration::from_millis(15);
 
@@ -92,8 +94,8 @@ fn ring() {
 }
 
 fn run(generation: u64) {
-    // Kept from one time to the next: this runs between NCCL's calls, which allocate nothing.
-    let mut endpoints = Vec::new();
+    // Kept from one time to the next, with room for as many as a process has: this runs between NCCL's calls, which allocate nothing.
+    let mut endpoints = Vec::with_capacity(ROOM);
     let mut keeper = lock();
     while keeper.generation == generation {
         endpoints.clone_from(&keeper.endpoints);
