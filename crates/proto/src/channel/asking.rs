@@ -47,8 +47,10 @@ impl Asking {
         self.wanted = None;
     }
 
+    /// An answer is owed. A question that names no connection, behind one that does, takes nothing from the answer to that: a keeper
+    /// reads many at a time.
     pub(super) fn owe(&mut self, about: Option<About>, idle: Duration) {
-        (self.owed, self.idle) = (about, idle);
+        (self.owed, self.idle) = (about.or(self.owed), idle);
     }
 
     pub(super) fn answer_owed(&self) -> Option<About> {
@@ -73,5 +75,25 @@ impl Asking {
 
     pub(super) fn told(&self) -> Option<&Told> {
         self.told.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stall::Sight;
+
+    #[test]
+    fn a_question_about_a_connection_is_answered_though_others_follow_it() {
+        let mut asking = Asking::default();
+        let name = Name::default();
+        let about = About { name, sight: Sight::default() };
+        asking.owe(Some(about), Duration::ZERO);
+        asking.owe(None, Duration::from_millis(7));
+        assert_eq!(asking.answer_owed().map(|about| about.name), Some(name));
+        assert_eq!(asking.idle_ms(), 7);
+        asking.answered();
+        asking.owe(None, Duration::ZERO);
+        assert!(asking.answer_owed().is_none(), "it is answered once");
     }
 }
