@@ -72,7 +72,7 @@ pub const RAIL_REST_MAX: Duration = Duration::from_secs(60);
 /// A rail that is lost again so soon after its return flaps; how often it may before its pauses double.
 pub const RAIL_FLAP: Duration = Duration::from_secs(60);
 pub const RAIL_FLAPS: u32 = 3;
-/// How long a trial of a rail is waited for; and how long its endpoint is kept, if nobody else uses it, until another one is opened.
+/// How long a trial of a rail is waited for; and how long its endpoint is kept, if no channel uses it, until another one is opened.
 pub const RAIL_TRIAL: Duration = Duration::from_secs(1);
 /// How long after a trial that has failed the next one is posted.
 pub const RAIL_TRY_AGAIN: Duration = Duration::from_millis(50);

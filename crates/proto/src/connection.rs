@@ -128,7 +128,7 @@ pub trait Connection: fmt::Debug {
     /// Nothing of the peer's lands by this data rail any more, and all that has landed is counted.
     fn rail_fenced(&mut self, _rail: u8) {}
 
-    /// Whether the peer is still to be told what a fenced rail has brought, or keys.
+    /// Whether notes about rails are owed: what a fenced one has brought, or new keys.
     fn owes_rails(&self) -> bool {
         false
     }
@@ -136,7 +136,7 @@ pub trait Connection: fmt::Debug {
     /// What the peer posts on this rail, which was fenced, counts from now on.
     fn rail_counts(&mut self, _rail: u8) {}
 
-    /// Our own keys on this rail are others now: asks for that of each region. The peer is told.
+    /// Our own keys on this rail are others now: asks for that of each region. Notes about them are owed to the peer.
     fn rekey(&mut self, _rail: u8, _key: &mut dyn FnMut(u32) -> u64) {}
 
     /// The channel has failed, or the peer has said END: what is not complete never will be.

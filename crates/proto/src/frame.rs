@@ -224,7 +224,7 @@ pub struct Offer {
     pub round: u8,
     /// What its sender calls the channel: a trial names it.
     pub channel: u16,
-    /// A few bytes that nobody reads, for the trial: address and key.
+    /// A few bytes that are never read, for the trial: address and key.
     pub target: u64,
     pub key: u64,
     /// Of the endpoint.

@@ -49,7 +49,7 @@ pub enum Event<E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entrance {
     pub address: Address,
-    /// A few bytes that nobody reads: their address, as peers name it, and their key.
+    /// A few bytes that are never read: their address, as peers name it, and their key.
     pub target: u64,
     pub key: u64,
 }

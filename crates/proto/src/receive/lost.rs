@@ -17,7 +17,7 @@ pub(super) struct Lost {
     owed: u16,
     /// Of the first of them: lines before this one are said.
     said: Option<Line>,
-    /// Rails on which adverts that have left have other keys, and the next line of the first of them whose key is to be said.
+    /// Rails on which adverts that have left carry old keys, and the next line of the first of them whose key is to be sent.
     rekeyed: u16,
     next_key: Option<Line>,
 }
@@ -44,14 +44,13 @@ impl ReceiveFlow {
         }
     }
 
-    /// The keys on a rail are others now. Adverts that have not left say those; of the others the sender is told.
+    /// The keys on a rail are others now. Adverts that have not left carry the new ones; for the others a *key* note is sent.
     #[cold]
     pub fn rekey(&mut self, rail: u8, key: &mut dyn FnMut(u32) -> u64) {
-        let rails = usize::from(self.terms.cutting.rails);
         for ahead in 0..self.next.distance(self.done) {
             let line = self.done.plus(ahead);
             let region = self.slot(line).target.region;
-            self.keys[place(line) * rails + usize::from(rail) % rails] = key(region);
+            *self.key_mut(line, rail) = key(region);
         }
         if self.sent.is_none() {
             self.lost.rekeyed |= 1 << (rail % 16);
@@ -59,15 +58,19 @@ impl ReceiveFlow {
         }
     }
 
-    /// The next line of which the sender is told another key.
+    fn key_mut(&mut self, line: Line, rail: u8) -> &mut u64 {
+        let rails = usize::from(self.terms.cutting.rails);
+        &mut self.keys[place(line) * rails + usize::from(rail) % rails]
+    }
+
+    /// The next line whose new key the sender does not know.
     fn next_rekeyed(&mut self) -> Option<RailNote> {
         while self.lost.rekeyed != 0 {
             let rail = crate::bits::low8(self.lost.rekeyed.trailing_zeros().into());
             let line = self.lost.next_key.unwrap_or(self.done);
             let line = if self.done.is_after(line) { self.done } else { line };
             if self.advertised.is_after(line) {
-                let rails = usize::from(self.terms.cutting.rails);
-                let parts = self.keys[place(line) * rails + usize::from(rail) % rails];
+                let parts = *self.key_mut(line, rail);
                 let (to, state) = (self.terms.peer, RailState::Key);
                 return Some(RailNote { to, line, rail, state, parts });
             }

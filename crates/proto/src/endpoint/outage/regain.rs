@@ -7,11 +7,13 @@
 //!     trial ═══ by the rail ═══▶          ◀══ trial ═══
 //!     RAIL seen (round) ───────▶          ◀── RAIL seen (round)
 //!  Trying ── ours is seen, and theirs was said to be ──▶ open
-//!         └─ no trial within a second ─▶ Resting; the next round opens another endpoint, if nobody else uses this one
+//!         └─ no trial within a second ─▶ Resting; the next round opens another endpoint, if no channel uses this one
 //! ```
 //!
 //! A round is one number on both ends: the newer one counts, and begins anew on the end that hears of it. An end that has said
 //! *seen* begins no other by itself, since the peer may be posting already; a peer that is not says so by a newer OFFER.
+
+use std::time::Duration;
 
 use super::{Endpoint, Local, Now, Peer};
 use crate::account::Account;
@@ -25,7 +27,6 @@ use crate::frame::{Frame, Offer, RailNote, RailState};
 use crate::ids::{Moment, Name};
 use crate::line::Line;
 use crate::memory::MemoryId;
-use std::time::Duration;
 
 /// How far a lost rail is on its way back.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ struct Trying {
     reached: bool,
     posted: bool,
     again_at: Moment,
-    /// The peer's trial has come; and it was told.
+    /// The peer's trial has come; and *seen* has left.
     seen: bool,
     seen_told: bool,
     /// Ours has.
@@ -92,9 +93,8 @@ struct History {
 impl History {
     /// How long it is left alone before the next round.
     fn rest(&self) -> Duration {
-        let doublings = [(self.failed, RAIL_ROUNDS), (self.flaps, RAIL_FLAPS)];
-        let doublings = doublings.map(|(count, free)| count.saturating_sub(free));
-        let [failed, flaps] = doublings;
+        let failed = self.failed.saturating_sub(RAIL_ROUNDS);
+        let flaps = self.flaps.saturating_sub(RAIL_FLAPS);
         RAIL_REST.saturating_mul(1 << failed.max(flaps).min(16)).min(RAIL_REST_MAX)
     }
 
@@ -143,8 +143,8 @@ impl Regain {
     }
 
     pub(super) fn is_to_be_told(&self) -> bool {
-        let told = |trying: &Trying| trying.offered && trying.seen == trying.seen_told;
-        matches!(&self.stage, Stage::Trying(trying) if !told(trying))
+        let said = |trying: &Trying| trying.offered && trying.seen == trying.seen_told;
+        matches!(&self.stage, Stage::Trying(trying) if !said(trying))
     }
 
     /// What the peer offers that this end has not taken up.
@@ -212,7 +212,7 @@ impl Peer {
         outage.regain.stage = Stage::Resting { until: now.plus(history.rest()) };
     }
 
-    /// RAIL seen: our trial of this round has come. Whether the rail is open now.
+    /// RAIL seen: our trial of this round has come.
     pub(super) fn heard(&mut self, rail: u8, round: u64) {
         if let Some(outage) = self.outage(rail)
             && u64::from(outage.regain.round) == round
@@ -398,7 +398,7 @@ impl<C: Connection> Endpoint<C> {
         }
     }
 
-    /// Whether nobody uses a rail of ours, so that another endpoint may take its place.
+    /// Whether no channel uses a rail of ours, so that another endpoint may take its place.
     fn may_renew(&self, local: usize, now: Now) -> bool {
         if let Local::Reopened { since } = self.locals[local]
             && now.0.since(since) < RAIL_TRIAL
@@ -413,7 +413,7 @@ impl<C: Connection> Endpoint<C> {
         })
     }
 
-    /// A rail of ours has another endpoint. Where keys are its own, peers are told the new ones before they are offered the rail.
+    /// A rail of ours has another endpoint. Where keys are its own, peers get the new ones before they are offered the rail.
     fn reopened<P: Perform<C>>(&mut self, perform: &mut P, local: usize, new_keys: bool, now: Now) {
         self.locals[local] = Local::Reopened { since: now.0 };
         if !new_keys {
