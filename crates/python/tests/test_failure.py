@@ -43,10 +43,10 @@ def test_a_rank_that_does_not_come_is_named(ranks):
 
 def test_an_abort_ends_every_call(ranks):
     ranks(2, """
-        group.barrier()
-        if rank == 0:
-            group.abort()
         try:
+            group.barrier()
+            if rank == 0:
+                group.abort()
             group.recv(np.zeros(4), 1 - rank)
         except ironrail.Aborted as error:
             assert error.rank == 0
