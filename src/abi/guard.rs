@@ -171,7 +171,7 @@ mod tests {
         for (cause, code, sentence) in [
             (Cause::NoFrontDoorName, 2, "the provider's address does not fit into NCCL's handle"),
             (Cause::Misuse("a bug"), 3, "a bug"),
-            (Cause::NoHandle, 4, "NCCL gave no handle"),
+            (Cause::NoHandle, 4, "NCCL passed a null handle"),
             (Cause::NotInitialised, 5, "NCCL has not called init, or it failed"),
             (Cause::Ended, 6, "the process has ended"),
         ] {

@@ -28,16 +28,16 @@ impl Display for Error {
 impl Display for Cause {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NoPlace(what) => write!(f, "NCCL gave no place for the {what}"),
-            Self::NoHandle => f.write_str("NCCL gave no handle"),
-            Self::NoList(list) => write!(f, "NCCL gave no list of {list}"),
+            Self::NoPlace(what) => write!(f, "NCCL passed a null pointer for the {what}"),
+            Self::NoHandle => f.write_str("NCCL passed a null handle"),
+            Self::NoList(list) => write!(f, "NCCL passed a null list of {list}"),
             Self::NotOurs { expected, found: 0 } => {
                 write!(f, "expected a {expected} of this plugin's, got null")
             }
             Self::NotOurs { expected, found } => {
                 write!(f, "expected a {expected} of this plugin's, got {found:#x}")
             }
-            Self::Stale(what) => write!(f, "the {what} given is not open (any more)"),
+            Self::Stale(what) => write!(f, "the {what} given is not open, or was closed"),
             Self::NoDevice(index) => write!(f, "there is no device {index}"),
             Self::NegativeSize(size) => write!(f, "a size of {size} bytes is negative"),
             Self::NullAddress { len } => write!(f, "{len} bytes at a null address"),
@@ -186,7 +186,7 @@ impl Display for Cause {
             ),
             Self::AcceptTimeout { device, seconds } => write!(
                 f,
-                "accept on device {device}: nobody connected in {seconds} s; is the peer alive? \
+                "accept on device {device}: no peer connected in {seconds} s; is the peer alive? \
                  IRONRAIL_CONNECT_TIMEOUT_MS sets the bound"
             ),
             Self::Unreachable(fault) => write!(
@@ -248,7 +248,7 @@ impl Display for Cause {
                     "the peer refused the connection: the handle is not of an open listener of this job; give all ranks the same IRONRAIL_JOB, and handles of this run"
                 }
                 Refusal::Feature => {
-                    "the peer refused the connection: its provider can neither tell of immediates nor of delivery"
+                    "the peer refused the connection: its provider has neither immediates nor delivery completion"
                 }
                 Refusal::Closed => "the peer refused the connection: it has closed the listener",
                 Refusal::Busy => "the peer refused the connection: too many wait for its listener",
@@ -257,7 +257,7 @@ impl Display for Cause {
                 "no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
             ),
             Self::CannotTell => f.write_str(
-                "the provider takes no immediates and does not tell of delivery: no message could be announced",
+                "the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",
             ),
             Self::NoRandom => {
                 f.write_str("the operating system gave no random bytes, which secrets are made of")
@@ -288,7 +288,7 @@ fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
 fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
     match cause {
         ChannelCause::NoRail => f.write_str("no control rail to it is left"),
-        ChannelCause::Silent => f.write_str("nothing was heard of it"),
+        ChannelCause::Silent => f.write_str("it does not answer"),
         ChannelCause::DataLost { rail } => write!(
             f,
             "parts that were written to it on data rail {rail} have not arrived: a connection below was lost without an error"
@@ -404,7 +404,7 @@ impl Display for StartError {
             ),
             Self::NoSuchProvider { wanted, version, offered, basic_regions } => write!(
                 f,
-                "IRONRAIL_PROVIDER={wanted} is not to be had: libfabric {version} offers {}{}; name one of these, or unset it",
+                "IRONRAIL_PROVIDER={wanted} is not available: libfabric {version} offers {}{}; name one of these, or unset it",
                 offers(offered),
                 with_basic(*basic_regions)
             ),

@@ -312,7 +312,7 @@ impl Endpoint {
 pub(super) fn give_back(budget: &mut Budget, cost: u32) {
     if budget.give_back(cost).is_err() {
         log::error!(
-            "{cost} entries of completion queues are given back that nobody has taken, a bug in Ironrail; please report it"
+            "{cost} completion queue entries were returned that no receive had taken, a bug in Ironrail; please report it"
         );
     }
 }

@@ -427,7 +427,7 @@ mod tests {
     fn a_provider_that_is_not_there_is_told_which_are() {
         let sentence = sentence(&[("IRONRAIL_PROVIDER", "cxi")]);
         assert!(
-            sentence.starts_with("IRONRAIL_PROVIDER=cxi is not to be had: libfabric"),
+            sentence.starts_with("IRONRAIL_PROVIDER=cxi is not available: libfabric"),
             "{sentence}"
         );
         assert!(sentence.contains("tcp;ofi_rxm"), "{sentence}");

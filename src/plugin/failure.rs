@@ -98,7 +98,7 @@ mod tests {
                     basic_regions: false,
                 },
                 Kind::System,
-                "IRONRAIL_PROVIDER=cxi is not to be had: libfabric 1.17 offers tcp;ofi_rxm, shm; name one of these, or unset it",
+                "IRONRAIL_PROVIDER=cxi is not available: libfabric 1.17 offers tcp;ofi_rxm, shm; name one of these, or unset it",
             ),
             (
                 StartError::NoProvider { version, offered: Vec::new(), basic_regions: true },

@@ -48,7 +48,7 @@ pub(super) fn watch(number: u16) {
         match fabric::background::spawn("ironrail-keeper", move || run(generation)) {
             Ok(thread) => keeper.thread = Some(thread),
             Err(error) => log::warn!(
-                "no thread for what is to be done while NCCL does not call ({error}): peers may take an idle rank for dead"
+                "the keeper thread cannot be started ({error}): while NCCL makes no calls, peers may take this rank for dead"
             ),
         }
     }

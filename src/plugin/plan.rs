@@ -102,7 +102,7 @@ impl Obstacle {
                 format!("{provider} offers no FI_HMEM on {interface}")
             }
             Self::CallsCuda { interface, provider, answer } => {
-                format!("{provider} does not do without calls of CUDA on {interface} ({answer})")
+                format!("{provider} cannot be kept from calling CUDA on {interface} ({answer})")
             }
             Self::NoWrites => "rails that send messages have no read to flush it by".to_owned(),
             Self::CannotBeTold { interface, provider, version } => format!(
@@ -238,7 +238,7 @@ mod tests {
                     provider: provider.clone(),
                     answer: "no".to_owned(),
                 },
-                "tcp does not do without calls of CUDA on eth0 (no)",
+                "tcp cannot be kept from calling CUDA on eth0 (no)",
             ),
             (Obstacle::CannotBeTold { interface, provider, version }, "libfabric 1.17"),
             (Obstacle::NoWrites, "no read to flush it by"),

@@ -172,7 +172,7 @@ fn is_refused(end: &End) {
         refused.is_some()
     });
     let refused = refused.expect("just seen");
-    let says = |line: &String| line.contains("no immediates and does not tell of delivery");
+    let says = |line: &String| line.contains("neither immediates nor delivery completion");
     assert!(refused.said.iter().any(says), "{refused:?}");
     end.net.close_listen(listener).expect("closeListen");
 }

@@ -58,7 +58,7 @@ impl Flow {
         match self {
             Self::Connecting(connecting) => connecting.answer(),
             Self::Send(_) => Answer::Opened,
-            Self::Receive(_) => Answer::Failed(Fault::Misuse("nobody connects a receiver")),
+            Self::Receive(_) => Answer::Failed(Fault::Misuse("a receiver cannot connect")),
         }
     }
 

@@ -16,7 +16,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     let receiving = |cause: Cause, kind, sentence| (cause.receiving(peers), kind, sentence);
     let settling = |cause: Cause, kind, sentence| (cause.settling(), kind, sentence);
     let mut all = vec![
-        called(Cause::NoHandle, Kind::InvalidArgument, "NCCL gave no handle"),
+        called(Cause::NoHandle, Kind::InvalidArgument, "NCCL passed a null handle"),
         called(
             Cause::NotOurs { expected: Noun::SendComm, found: 0 },
             Kind::InvalidArgument,
@@ -211,7 +211,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::AcceptTimeout { device, seconds: 600 },
             Kind::Remote,
-            "accept on device eth0: nobody connected in 600 s; is the peer alive? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
+            "accept on device eth0: no peer connected in 600 s; is the peer alive? IRONRAIL_CONNECT_TIMEOUT_MS sets the bound",
         ),
         called(
             Cause::Unreachable(fault),
@@ -327,7 +327,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         settling(
             Cause::CannotTell,
             Kind::InvalidUsage,
-            "no protocol serves both ends: the provider takes no immediates and does not tell of delivery: no message could be announced",
+            "no protocol serves both ends: the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",
         ),
     ];
     for kind in [Kind::System, Kind::InvalidUsage] {
@@ -350,17 +350,17 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (Noun::Request, "request"),
         (Noun::SendComm, "send comm"),
     ] {
-        let place = format!("NCCL gave no place for the {name}").leak();
+        let place = format!("NCCL passed a null pointer for the {name}").leak();
         all.push(called(Cause::NoPlace(noun), Kind::InvalidArgument, place));
-        let stale = format!("the {name} given is not open (any more)").leak();
+        let stale = format!("the {name} given is not open, or was closed").leak();
         all.push(called(Cause::Stale(noun), Kind::InvalidArgument, stale));
     }
     for (list, sentence) in [
-        (List::Addresses, "NCCL gave no list of addresses"),
-        (List::Devices, "NCCL gave no list of devices"),
-        (List::MemoryHandles, "NCCL gave no list of memory handles"),
-        (List::Sizes, "NCCL gave no list of sizes"),
-        (List::Tags, "NCCL gave no list of tags"),
+        (List::Addresses, "NCCL passed a null list of addresses"),
+        (List::Devices, "NCCL passed a null list of devices"),
+        (List::MemoryHandles, "NCCL passed a null list of memory handles"),
+        (List::Sizes, "NCCL passed a null list of sizes"),
+        (List::Tags, "NCCL passed a null list of tags"),
     ] {
         all.push(called(Cause::NoList(list), Kind::InvalidArgument, sentence));
     }
@@ -399,7 +399,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (
             Refusal::Feature,
             Kind::InvalidUsage,
-            "the peer refused the connection: its provider can neither tell of immediates nor of delivery",
+            "the peer refused the connection: its provider has neither immediates nor delivery completion",
         ),
         (
             Refusal::Closed,
@@ -416,7 +416,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     }
     for (cause, words) in [
         (ChannelCause::NoRail, "no control rail to it is left"),
-        (ChannelCause::Silent, "nothing was heard of it"),
+        (ChannelCause::Silent, "it does not answer"),
         (
             ChannelCause::DataLost { rail: 1 },
             "parts that were written to it on data rail 1 have not arrived: a connection below was lost without an error",

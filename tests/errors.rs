@@ -1,0 +1,239 @@
+//! docs/errors.md has every sentence that the sources can put into an error or a warning, with its cause and the next step.
+//!
+//! A sentence is a string literal of two words and more, wherever it stands: nobody has to mark it. Left out are tests, messages of
+//! panics, log lines below a warning, and the constants in [`ELSEWHERE`].
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use litrs::StringLit;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// What makes sentences: all of the plugin. `topology` explains devices, in lines of the level info and in docs/topology.md.
+const ROOTS: &[&str] = &[
+    "src",
+    "crates/counters/src",
+    "crates/fabric/src",
+    "crates/gpu/src",
+    "crates/libfabric-sys/src",
+    "crates/proto/src",
+];
+
+/// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from, and the message of a
+/// panic.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("src/plugin/environment.rs", "WANTED"),
+    ("src/plugin/options.rs", "WISHES"),
+    ("src/plugin/config/takes.rs", "MISMATCH"),
+];
+
+/// Calls and macros whose text no user sees, or not as a warning. A panic's message is part of "a bug in Ironrail".
+const UNSEEN: &[&str] = &[
+    "assert",
+    "assert_eq",
+    "assert_ne",
+    "debug",
+    "debug_assert",
+    "debug_assert_eq",
+    "debug_assert_ne",
+    "expect",
+    "info",
+    "panic",
+    "point", // fault::point, a place where tests can ask for a panic
+    "trace",
+    "unreachable",
+];
+
+/// Macros whose text is listed if it has one word.
+const LOUD: &[&str] = &["error", "warn"];
+
+/// The last part of the page: phrases that need no cause.
+const PARTS: &str = "\n## Parts of sentences\n";
+
+#[test]
+fn the_page_has_every_sentence_and_no_other() {
+    let in_sources: BTreeSet<String> = ROOTS
+        .iter()
+        .flat_map(|root| files(Path::new(root)))
+        .flat_map(|path| of_file(&path))
+        .collect();
+    let page = page();
+    let on_page: BTreeSet<String> = page.lines().filter_map(listed).map(str::to_owned).collect();
+    let missing: Vec<_> = in_sources.difference(&on_page).collect();
+    assert!(missing.is_empty(), "docs/errors.md lacks {missing:#?}");
+    let gone: Vec<_> = on_page.difference(&in_sources).collect();
+    assert!(gone.is_empty(), "docs/errors.md has what no source says: {gone:#?}");
+}
+
+#[test]
+fn every_sentence_is_once_on_the_page_and_has_a_cause_and_a_next_step() {
+    let page = page();
+    let mut seen = BTreeSet::new();
+    for sentence in page.lines().filter_map(listed) {
+        assert!(seen.insert(sentence), "twice: {sentence}");
+    }
+    let (explained, _) = page.split_once(PARTS).expect("the page ends with the parts");
+    for block in explained.split("\n\n").filter(|block| block.starts_with("- `")) {
+        let value = |name: &str| {
+            let found = block.lines().find_map(|line| line.trim_start().strip_prefix(name));
+            assert!(found.is_some_and(|text| text.len() > 4), "no {name} for\n{block}");
+        };
+        value("Cause: ");
+        value("Next: ");
+        let unknown = block.lines().find(|line| {
+            listed(line).is_none()
+                && !["  Cause: ", "  Next: "].iter().any(|name| line.starts_with(name))
+        });
+        assert_eq!(unknown, None, "in\n{block}");
+    }
+}
+
+#[test]
+fn a_sentence_is_found_wherever_it_stands() {
+    let source = r##"
+        //! No sentence.
+        #![doc = "No sentence."]
+        /// No sentence.
+        #[allow(dead_code, reason = "no sentence")]
+        const WANTED: &str = "a reason";
+        const OTHER: &str = "a constant";
+        fn f(x: u32) -> Option<&'static str> {
+            log::warn!("one: {}", x);
+            log::error!(r#"raw "text" {x}"#);
+            log::info!("no sentence");
+            assert!(x > 1, "no sentence");
+            maybe().expect("no sentence");
+            let named = ["word", "{x} word", "{x}: {x}"];
+            g(|| match x { 1 => format!("in a \
+                macro"), _ => "in a match".into() });
+            None
+        }
+        #[cfg(test)]
+        mod tests { const NONE: &str = "no sentence"; }
+        fn behind() -> &'static str { "behind tests" }
+    "##;
+    let found = sentences(source, &["WANTED"]);
+    let expected =
+        ["a constant", "one: {}", "raw \"text\" {x}", "in a macro", "in a match", "behind tests"];
+    assert_eq!(found, expected);
+}
+
+/// The sentence of a line of the page.
+fn listed(line: &str) -> Option<&str> {
+    line.strip_prefix("- `")?.strip_suffix('`').map(|text| text.trim_matches('`').trim())
+}
+
+fn of_file(path: &Path) -> Vec<String> {
+    let tables: Vec<_> = ELSEWHERE
+        .iter()
+        .filter(|(file, _)| path.ends_with(file))
+        .map(|(_, table)| *table)
+        .collect();
+    let text = fs::read_to_string(path).expect("a source is text");
+    sentences(&text, &tables)
+}
+
+/// The sentences of a source, without those of some constants.
+fn sentences(text: &str, tables: &[&str]) -> Vec<String> {
+    let tokens: TokenStream = text.parse().expect("a source is Rust");
+    let mut found = Vec::new();
+    read(tokens, tables, 2, &mut found);
+    found
+}
+
+/// Adds the literals of `words` words and more.
+fn read(tokens: TokenStream, tables: &[&str], words: usize, found: &mut Vec<String>) {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    let mut rest = &tokens[..];
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        match first {
+            TokenTree::Punct(punct) if punct.as_char() == '#' => rest = past_attribute(behind),
+            TokenTree::Ident(name) => {
+                let name = name.to_string();
+                let arguments = match behind {
+                    [TokenTree::Punct(bang), TokenTree::Group(group), ..]
+                        if bang.as_char() == '!' =>
+                    {
+                        Some((2, group))
+                    }
+                    [TokenTree::Group(group), ..] => Some((1, group)),
+                    _ => None,
+                };
+                if let Some((len, group)) = arguments {
+                    if UNSEEN.contains(&name.as_str()) {
+                        rest = &behind[len..];
+                    } else if LOUD.contains(&name.as_str()) {
+                        read(group.stream(), tables, 1, found);
+                        rest = &behind[len..];
+                    }
+                } else if tables.contains(&name.as_str()) && is(behind.first(), ':') {
+                    let end = behind.iter().position(|token| is(Some(token), ';'));
+                    rest = &behind[end.expect("a constant ends")..];
+                }
+            }
+            TokenTree::Group(group) => read(group.stream(), tables, words, found),
+            TokenTree::Literal(literal) => {
+                if let Ok(text) = StringLit::try_from(literal)
+                    && words_of(text.value()) >= words
+                {
+                    found.push(text.value().trim().to_owned());
+                }
+            }
+            TokenTree::Punct(_) => {}
+        }
+    }
+}
+
+/// What comes behind an attribute; behind its item, if only tests have that.
+fn past_attribute(tokens: &[TokenTree]) -> &[TokenTree] {
+    let tokens = if is(tokens.first(), '!') { &tokens[1..] } else { tokens };
+    let [TokenTree::Group(attribute), behind @ ..] = tokens else { return tokens };
+    let text = attribute.stream().to_string().replace(' ', "");
+    if text != "cfg(test)" && text != "test" {
+        return behind;
+    }
+    let ends = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        other => is(Some(other), ';'),
+    };
+    let end = behind.iter().position(ends).expect("an item ends");
+    &behind[end + 1..]
+}
+
+fn is(token: Option<&TokenTree>, sign: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
+}
+
+/// The words of a text, without what is written between braces.
+fn words_of(text: &str) -> usize {
+    let outside =
+        text.split('{').map(|piece| piece.split_once('}').map_or(piece, |(_, rest)| rest));
+    let outside = outside.collect::<Vec<_>>().join("-");
+    outside.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count()
+}
+
+/// The sources below a folder that are not tests'.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for entry in fs::read_dir(root.join(folder)).expect("the folder is there") {
+        let path = entry.expect("the entry is readable").path();
+        if path.file_stem().is_some_and(|name| name == "tests") {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.md");
+    fs::read_to_string(path).expect("the page is there")
+}
