@@ -18,7 +18,17 @@ fn main() {
         if group.rank() == 0 {
             println!("{:>24} {:>10} {:>10} {:>6}", "median, µs", "typed", "object", "ratio");
         }
-        for bytes in [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 1 << 20, 64 << 20] {
+        for bytes in [
+            4 << 10,
+            8 << 10,
+            16 << 10,
+            32 << 10,
+            64 << 10,
+            128 << 10,
+            256 << 10,
+            1 << 20,
+            64 << 20,
+        ] {
             let leaf = Leaf::from(vec![1.0_f64; bytes / 8]);
             compare(&group, &format!("one leaf of {} KiB", bytes >> 10), &leaf, bytes / 8);
         }

@@ -10,7 +10,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::loader::Op;
 use ironrail_group::messages::Any;
-use ironrail_group::objects::{Leaf, ObjectBatch, Origin, Schema};
+use ironrail_group::objects::{Blob, Leaf, ObjectBatch, Origin, Schema};
 use serde::{Deserialize, Serialize};
 use support::{library, ranks};
 
@@ -321,6 +321,78 @@ fn c5_long_leaves_are_shared_with_a_send_and_may_be_changed_under_it() {
             assert!(group.recv_obj::<Leaf<f64>>(0, 0).unwrap().0 == leaf, "as it was when sent");
             leaf[0] = 2.0;
             assert!(group.recv_obj::<Leaf<f64>>(0, 1).unwrap().0 == leaf, "a dropped send goes on");
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn c10_an_object_is_received_into_the_memory_of_another() {
+    ranks(&library(), 2, |group| {
+        let long = |seed: usize| vec![seed as f64; 100_000 - seed * 1000];
+        let tree = |seed: usize| Tree { field: long(seed).into(), ..tree(seed, 5) };
+        if group.rank() == 0 {
+            (1..=4).for_each(|seed| group.send_obj(&tree(seed), 1, 0).unwrap());
+        } else {
+            let mut object = tree(0);
+            let before = object.field.as_ptr();
+            assert_eq!(group.recv_obj_into(&mut object, 0, 0).unwrap().source, 0);
+            assert!(object == tree(1) && object.field.as_ptr() == before, "the memory is the same");
+            let mut wrong = vec![1_u8, 2];
+            let refused = group.recv_obj_into(&mut wrong, 0, 0);
+            assert!(matches!(refused, Err(GroupError::SchemaMismatch { .. })), "{refused:?}");
+            assert_eq!(wrong, [1, 2], "what is refused changes nothing");
+            // Others may read what is shared.
+            let shared = object.clone();
+            group.recv_obj_into(&mut object, 0, 0).unwrap();
+            assert!(object == tree(3) && shared == tree(1));
+            // Memory with too little room is left.
+            let mut small = Tree { field: vec![0.0; 90_000].into(), ..Tree::default() };
+            group.recv_obj_into(&mut small, 0, 0).unwrap();
+            assert!(small == tree(4));
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn blobs_stand_at_multiples_of_64_where_they_were_received() {
+    ranks(&library(), 2, |group| {
+        let of = |seed: u8| -> Vec<(u8, Blob)> {
+            [0, 1, 63, 200, 5000, 100_000, 3].map(|len| (seed, vec![seed; len].into())).into()
+        };
+        if group.rank() == 0 {
+            group.send_obj(&of(7), 1, 0).unwrap();
+        } else {
+            let (came, _) = group.recv_obj::<Vec<(u8, Blob)>>(0, 0).unwrap();
+            for ((_, came), (_, sent)) in came.iter().zip(of(7)) {
+                assert_eq!(came[..], sent[..]);
+                assert!(came.as_ptr().addr().is_multiple_of(64), "{} bytes", came.len());
+            }
+            // What was received is sent on without being copied.
+            group.send_obj(&came, 0, 0).unwrap();
+        }
+        if group.rank() == 0 {
+            let (came, _) = group.recv_obj::<Vec<(u8, Blob)>>(1, 0).unwrap();
+            assert!(came.iter().zip(of(7)).all(|(came, sent)| came.1[..] == sent.1[..]));
+        }
+        let refused = group.all_reduce_obj(&Blob::from(vec![1]), Op::Sum);
+        assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+    });
+}
+
+#[test]
+fn a_short_array_that_was_received_is_changed_alone() {
+    ranks(&library(), 2, |group| {
+        let pair = (Leaf::from(vec![1_u8; 3]), Leaf::from(vec![2.0_f64; 3]));
+        if group.rank() == 0 {
+            group.send_obj(&pair, 1, 0).unwrap();
+        } else {
+            let (mut came, _) = group.recv_obj::<(Leaf<u8>, Leaf<f64>)>(0, 0).unwrap();
+            let before = came.clone();
+            came.0[2] = 9;
+            assert!(before == pair && came.1 == pair.1 && came.0[..] == [1, 1, 9]);
+            assert_eq!(came.1.into_vec(), [2.0; 3]);
         }
         group.barrier().unwrap();
     });

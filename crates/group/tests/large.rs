@@ -1,4 +1,4 @@
-//! Case T-I13: more than 2 GiB in one message. Ignored where the memory for it is not free.
+//! Case T-I13, and C-4 for objects: more than 2 GiB in one message. Ignored where the memory for it is not free.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod support;
@@ -6,6 +6,7 @@ mod support;
 use std::process::ExitCode;
 
 use harness::{Need, Test};
+use ironrail_group::objects::Leaf;
 use support::{library, ranks};
 
 const LEN: usize = (2 << 30) + 3;
@@ -15,7 +16,8 @@ const FREE_GIB: usize = 6;
 
 fn main() -> ExitCode {
     harness::run([
-        Test::new(t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte).needs(memory())
+        Test::new(t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte).needs(memory()),
+        Test::new(c4_an_object_with_an_array_of_more_than_2_gib_keeps_every_byte).needs(memory()),
     ])
 }
 
@@ -31,36 +33,62 @@ fn memory() -> Need {
 
 fn t_i13_messages_and_broadcasts_of_more_than_2_gib_keep_every_byte() {
     ranks(&library(), 2, |group| {
-        // The block's number is in its first bytes, so that one in another's place is seen.
-        let blocks = pattern(5, BLOCK);
+        let pattern = Pattern::new();
         let mut data = group.buffer::<u8>(LEN).unwrap();
-        let fill = |data: &mut [u8], seed: usize| {
-            for (number, block) in data.chunks_mut(BLOCK).enumerate() {
-                block.copy_from_slice(&blocks[..block.len()]);
-                let mark = (number + seed).to_le_bytes();
-                let len = block.len().min(8);
-                block[..len].copy_from_slice(&mark[..len]);
-            }
-        };
-        let right = |data: &[u8], seed: usize| {
-            data.chunks(BLOCK).enumerate().all(|(number, block)| {
-                let (mark, len) = ((number + seed).to_le_bytes(), block.len().min(8));
-                block[..len] == mark[..len] && block[len..] == blocks[len..block.len()]
-            })
-        };
         if group.rank() == 0 {
-            fill(&mut data, 3);
+            pattern.fill(&mut data, 3);
             group.send(&data, 1, 1).unwrap();
             data.fill(0);
             group.broadcast(&mut data, 1).unwrap();
-            assert!(right(&data, 9));
+            assert!(pattern.is_in(&data, 9));
         } else {
             assert_eq!(group.recv(&mut data, 0, 1).unwrap().count, LEN);
-            assert!(right(&data, 3));
-            fill(&mut data, 9);
+            assert!(pattern.is_in(&data, 3));
+            pattern.fill(&mut data, 9);
             group.broadcast(&mut data, 1).unwrap();
         }
     });
+}
+
+fn c4_an_object_with_an_array_of_more_than_2_gib_keeps_every_byte() {
+    ranks(&library(), 2, |group| {
+        let pattern = Pattern::new();
+        if group.rank() == 0 {
+            let mut data = vec![0; LEN];
+            pattern.fill(&mut data, 5);
+            group.send_obj(&("large".to_owned(), Leaf::from(data), 7_u64), 1, 0).unwrap();
+        } else {
+            let (came, _) = group.recv_obj::<(String, Leaf<u8>, u64)>(0, 0).unwrap();
+            assert_eq!((came.0.as_str(), came.1.len(), came.2), ("large", LEN, 7));
+            assert!(pattern.is_in(&came.1, 5));
+        }
+        group.barrier().unwrap();
+    });
+}
+
+/// Blocks of bytes with their number at their start, so that one in another's place is seen.
+struct Pattern(Vec<u8>);
+
+impl Pattern {
+    fn new() -> Self {
+        Self(pattern(5, BLOCK))
+    }
+
+    fn fill(&self, data: &mut [u8], seed: usize) {
+        for (number, block) in data.chunks_mut(BLOCK).enumerate() {
+            block.copy_from_slice(&self.0[..block.len()]);
+            let mark = (number + seed).to_le_bytes();
+            let len = block.len().min(8);
+            block[..len].copy_from_slice(&mark[..len]);
+        }
+    }
+
+    fn is_in(&self, data: &[u8], seed: usize) -> bool {
+        data.chunks(BLOCK).enumerate().all(|(number, block)| {
+            let (mark, len) = ((number + seed).to_le_bytes(), block.len().min(8));
+            block[..len] == mark[..len] && block[len..] == self.0[len..block.len()]
+        })
+    }
 }
 
 /// Bytes that no other seed has.

@@ -37,6 +37,11 @@ impl Space {
         Self { kind: 4, number: number.into() }
     }
 
+    /// Whether its messages are packets of objects.
+    pub(crate) fn is_of_objects(self) -> bool {
+        self.kind == Self::OBJECTS.kind || self.kind == Self::object_collective(0).kind
+    }
+
     /// One exchange of one stream of exchanges.
     pub(crate) fn exchange(stream: u32, number: u32) -> Self {
         Self { kind: 2, number: u64::from(stream) << 32 | u64::from(number) }

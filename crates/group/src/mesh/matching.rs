@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::header::{self, Header, Space};
-use super::slots::SMALL;
+use super::slots::SMALL_OBJECT;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
 
@@ -145,7 +145,7 @@ impl Default for Matching {
             free: Vec::with_capacity(QUEUE),
             posted: VecDeque::with_capacity(QUEUE),
             unexpected: VecDeque::with_capacity(QUEUE),
-            spare: (0..SPARE).map(|_| Vec::with_capacity(SMALL)).collect(),
+            spare: (0..SPARE).map(|_| Vec::with_capacity(SMALL_OBJECT)).collect(),
             cancelled: HashSet::new(),
         }
     }

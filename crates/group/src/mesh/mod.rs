@@ -34,6 +34,7 @@ use crate::error::GroupError;
 use crate::loader::{self, Buffer, DataType, Net, Place};
 
 pub(crate) use slots::SMALL;
+use slots::SMALL_OBJECT;
 
 /// What a turn of progress has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -393,7 +394,8 @@ impl Mesh {
     ) -> Result<OpId, GroupError> {
         self.reach(to)?;
         let op = self.matching.begin();
-        let long = place.len() > SMALL && to != self.rank;
+        let small = if space.is_of_objects() { SMALL_OBJECT } else { SMALL };
+        let long = place.len() > small && to != self.rank;
         let header = Header {
             kind: if long { Kind::Long } else { Kind::Short },
             element: header::number(element),

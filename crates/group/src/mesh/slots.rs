@@ -12,9 +12,11 @@ use super::registry::End;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
 
-/// The longest message in a slot; what is longer goes from where it is.
+/// The longest message of elements in a slot; what is longer goes from where it is.
 pub(crate) const SMALL: usize = 32 << 10;
-const STRIDE: usize = SMALL + 64;
+/// The longest of an object: so many elements, and what is said of them.
+pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
+const STRIDE: usize = SMALL_OBJECT + 64;
 /// Slots each way.
 const SLOTS: usize = 16;
 /// Receives are posted again so many at a time, that their announcements may travel together.
@@ -38,7 +40,7 @@ impl Slots {
     }
 
     fn slot(&self, slot: usize) -> Place {
-        self.buffer.memory().place().part(slot * STRIDE, HEADER_BYTES + SMALL)
+        self.buffer.memory().place().part(slot * STRIDE, HEADER_BYTES + SMALL_OBJECT)
     }
 }
 
@@ -105,7 +107,7 @@ impl SlotSender {
                     let Some(slot) = self.free.pop() else { break };
                     let place = slots.slot(slot);
                     place.copy_from(Place::reading(&letter.header.encode()));
-                    place.part(HEADER_BYTES, SMALL).copy_from(letter.body);
+                    place.part(HEADER_BYTES, SMALL_OBJECT).copy_from(letter.body);
                     slot
                 }
             };
@@ -192,7 +194,7 @@ impl SlotReceiver {
             moved = true;
             let place = slots.slot(slot).part(0, len);
             let header = Header::decode(place.part(0, HEADER_BYTES).elements());
-            let body = place.part(HEADER_BYTES, SMALL);
+            let body = place.part(HEADER_BYTES, SMALL_OBJECT);
             let whole = |header: &Header| {
                 let long = header.kind == Kind::Long;
                 body.len() as u64 == if long { 0 } else { header.len }

@@ -6,6 +6,7 @@ use postcard_schema::Schema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::parts::spares;
 use super::transfer::{Inbound, Origin, Outbound, Route};
 use crate::error::GroupError;
 use crate::group::{Group, State};
@@ -44,6 +45,28 @@ impl Group {
         tag: impl Into<Tag>,
     ) -> Result<(O, Origin), GroupError> {
         self.irecv_obj(from, tag)?.wait()
+    }
+
+    /// Receives an object in the place of another, whose long arrays' memory is used again: where nobody shares it, and it has the
+    /// type and the room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv_obj`]. After [`GroupError::SchemaMismatch`] the object is as it was, after another error it may be the default.
+    pub fn recv_obj_into<O: Serialize + DeserializeOwned + Schema + Default>(
+        &self,
+        object: &mut O,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<Origin, GroupError> {
+        let (source, tag) = (from.into().rank(), tag.into().number());
+        let mut inbound = Inbound::<O>::new(self, Space::OBJECTS, source, tag)?;
+        self.until(inbound.focus(), |state| inbound.find(state))?;
+        inbound.offer(spares(std::mem::take(object)));
+        self.until(inbound.focus(), |state| inbound.advance(state))?;
+        let (came, origin) = inbound.take().ok_or_else(taken)?;
+        *object = came;
+        Ok(origin)
     }
 
     /// Begins a send. The object may be changed at once: long leaves that are being read are copied then. To this rank, too.

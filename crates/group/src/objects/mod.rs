@@ -1,7 +1,7 @@
 //! Messages that say what they are: any type of serde's, encoded by postcard, with the fingerprint of its schema.
 //!
 //! ```text
-//! packet   fingerprint │ encoding, short leaves, table of long leaves, schema the first time it goes to a peer
+//! packet   fingerprint │ short leaves, encoding, table of long leaves, schema the first time it goes to a peer
 //! leaf …   elements, from where they are to where they stay
 //! ```
 //! A type's schema is finite, so decoding one cannot recurse deeper than the type does.
@@ -9,15 +9,20 @@
 #[cfg(feature = "ndarray")]
 mod array;
 mod batch;
+mod blob;
+mod block;
 mod calls;
+mod landing;
 mod leaf;
 mod numbers;
 mod packet;
+mod parts;
 mod transfer;
 
 #[cfg(feature = "ndarray")]
 pub use array::Tensor;
 pub use batch::ObjectBatch;
+pub use blob::Blob;
 pub use calls::{ReceivingObject, SendingObject};
 pub use leaf::Leaf;
 pub use postcard_schema::Schema;

@@ -10,7 +10,11 @@ use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::leaf::{Inbox, Landing, NAME, Outbox, collecting, dealing};
+use super::blob::BLOB;
+use super::block::Block;
+use super::landing::Landing;
+use super::leaf::NAME;
+use super::parts::{Inbox, Outbox, collecting, dealing};
 use super::transfer::fingerprint;
 use crate::error::GroupError;
 use crate::group::Group;
@@ -160,6 +164,7 @@ fn obstacle(named: &NamedType) -> Option<&'static str> {
         D::ByteArray => Some("bytes"),
         D::Schema => Some("a schema"),
         D::I128 | D::U128 => Some("a number of 128 bits"),
+        D::Struct(_) if named.name == BLOB => Some("bytes"),
         D::Option(inner) | D::NewtypeStruct(inner) | D::Seq(inner) => obstacle(inner),
         D::Tuple(types) | D::TupleStruct(types) => all(types),
         D::Map { val, .. } => obstacle(val),
@@ -229,11 +234,8 @@ impl Group {
             self.reduce_bytes(element, column, op, root)?;
         }
         let mut inline = outbox.inline;
-        let mut rest = &mut inline[..];
-        for (element, len) in outbox.short {
-            let (leaf, after) = rest.split_at_mut(len);
-            self.reduce_bytes(element, leaf, op, root)?;
-            rest = after;
+        for (element, bytes) in outbox.short {
+            self.reduce_bytes(element, &mut inline[bytes], op, root)?;
         }
         let mut long = std::collections::VecDeque::new();
         for leaf in outbox.long {
@@ -246,7 +248,8 @@ impl Group {
             long.push_back(landing);
         }
         let bytes = walked::<O>(&encoded, &mut columns, Way::Back).map_err(failed)?;
-        let inbox = Inbox { inline, at: 0, long };
+        let block = std::sync::Arc::new(Block::copy(&inline)?);
+        let inbox = Inbox { block, inline: inline.len(), at: 0, long };
         let (decoded, _) = dealing(inbox, || postcard::from_bytes(&bytes));
         decoded.map_err(|error| refused(error.to_string()))
     }

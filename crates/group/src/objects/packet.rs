@@ -1,75 +1,94 @@
 //! The bytes of an object: what a group sends before its long leaves.
 //!
 //! ```text
-//! encoding │ short leaves │ long leaves: type, count … │ schema as text │ four lengths, serial number
+//! short leaves │ encoding │ long leaves: type, count … │ schema as text │ four lengths, serial number
 //! ```
+//! Short leaves come first, so that they are aligned where the packet is, and need not be copied out of it.
 //! All of it comes from a peer: every length is held against what is there before anything is made of it.
 
-use super::leaf::{Leaving, Outbox};
+use std::ops::Range;
+
+use super::parts::{Leaving, Outbox};
 use crate::loader::DataType;
 use crate::mesh::type_number;
 
-/// A packet that was taken apart.
+/// A packet that was taken apart: where its parts are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Packet<'a> {
-    pub(super) body: &'a [u8],
-    pub(super) inline: &'a [u8],
-    /// Types and counts.
-    pub(super) long: Vec<(DataType, usize)>,
+pub(super) struct Packet {
+    /// Bytes of short leaves, which stand at its start.
+    pub(super) inline: usize,
+    pub(super) body: Range<usize>,
+    pub(super) long: Vec<Long>,
     /// Empty, where the peer has it already.
-    pub(super) schema: &'a [u8],
+    pub(super) schema: Range<usize>,
     /// By which its long leaves are known.
     pub(super) serial: u64,
 }
 
+/// A long leaf that will come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Long {
+    pub(super) element: DataType,
+    pub(super) is_aligned: bool,
+    pub(super) count: usize,
+}
+
 const ENTRY: usize = 9;
-const TRAILER: usize = 40;
+/// Stands beside the type of a leaf that is aligned as blocks are.
+const ALIGNED: u8 = 0x80;
+const WORDS: usize = 5;
+const TRAILER: usize = WORDS * 8;
 /// The longest schema that travels; it is for people.
 const SCHEMA_BYTES_MAX: usize = 4 << 10;
 
-/// Puts what follows the encoding behind it.
-pub(super) fn seal(body: &mut Vec<u8>, outbox: &Outbox, schema: &str, serial: u64) {
+/// Puts what follows the short leaves behind them.
+pub(super) fn seal(outbox: &mut Outbox, body: &[u8], schema: &str, serial: u64) -> Vec<u8> {
     let mut end = schema.len().min(SCHEMA_BYTES_MAX);
     while !schema.is_char_boundary(end) {
         end -= 1;
     }
-    let lens = [body.len(), outbox.inline.len(), outbox.long.len(), end].map(|len| len as u64);
-    body.extend_from_slice(&outbox.inline);
-    for Leaving { element, place, .. } in &outbox.long {
-        body.push(type_number(*element));
-        body.extend_from_slice(&((place.len() / element.bytes()) as u64).to_le_bytes());
+    let mut bytes = std::mem::take(&mut outbox.inline);
+    let lens = [bytes.len(), body.len(), outbox.long.len(), end].map(|len| len as u64);
+    bytes.reserve(body.len() + outbox.long.len() * ENTRY + end + TRAILER);
+    bytes.extend_from_slice(body);
+    for Leaving { element, is_aligned, place, .. } in &outbox.long {
+        bytes.push(type_number(*element) | if *is_aligned { ALIGNED } else { 0 });
+        bytes.extend_from_slice(&((place.len() / element.bytes()) as u64).to_le_bytes());
     }
-    body.extend_from_slice(&schema.as_bytes()[..end]);
+    bytes.extend_from_slice(&schema.as_bytes()[..end]);
     for word in lens.into_iter().chain([serial]) {
-        body.extend_from_slice(&word.to_le_bytes());
+        bytes.extend_from_slice(&word.to_le_bytes());
     }
+    bytes
 }
 
 /// None: these bytes are no packet, or its long leaves are together longer than `limit` bytes.
-pub(super) fn open(bytes: &[u8], limit: usize) -> Option<Packet<'_>> {
-    let (rest, trailer) = bytes.split_at_checked(bytes.len().checked_sub(TRAILER)?)?;
-    let words: Vec<u64> = trailer
-        .chunks_exact(8)
-        .map(|word| word.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
-        .collect();
-    let [body, inline, long, schema, serial] = *words.as_slice() else { return None };
+pub(super) fn open(bytes: &[u8], limit: usize) -> Option<Packet> {
+    let (rest, trailer) = bytes.split_last_chunk::<TRAILER>()?;
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(trailer.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    let [inline, body, long, schema, serial] = words;
     let len = |word: u64| usize::try_from(word).ok();
-    let (body, rest) = rest.split_at_checked(len(body)?)?;
-    let (inline, rest) = rest.split_at_checked(len(inline)?)?;
-    let (table, schema_bytes) = rest.split_at_checked(len(long)?.checked_mul(ENTRY)?)?;
-    if schema_bytes.len() as u64 != schema {
+    let inline = len(inline)?;
+    let body = inline..inline.checked_add(len(body)?)?;
+    let table = body.end..body.end.checked_add(len(long)?.checked_mul(ENTRY)?)?;
+    let schema = table.end..table.end.checked_add(len(schema)?)?;
+    if schema.end != rest.len() {
         return None;
     }
     let mut total = 0_usize;
     let entry = |entry: &[u8]| {
         let (number, count) = entry.split_first()?;
-        let element = *DataType::ALL.get(usize::from(*number))?;
+        let (is_aligned, number) = (number & ALIGNED != 0, number & !ALIGNED);
+        let element = *DataType::ALL.get(usize::from(number))?;
         let count = usize::try_from(u64::from_le_bytes(count.try_into().ok()?)).ok()?;
         total = total.checked_add(count.checked_mul(element.bytes())?)?;
-        (total <= limit).then_some((element, count))
+        (total <= limit).then_some(Long { element, is_aligned, count })
     };
-    let long: Option<Vec<_>> = table.chunks_exact(ENTRY).map(entry).collect();
-    Some(Packet { body, inline, long: long?, schema: schema_bytes, serial })
+    let long: Option<Vec<_>> = rest.get(table)?.chunks_exact(ENTRY).map(entry).collect();
+    Some(Packet { inline, body, long: long?, schema, serial })
 }
 
 #[cfg(test)]
@@ -79,19 +98,23 @@ mod tests {
     use super::*;
 
     fn sample() -> Vec<u8> {
-        let mut bytes = vec![1, 2, 3];
         let long = vec![Leaving::new(&Arc::new(vec![7.0_f64; 5]))];
-        seal(&mut bytes, &Outbox { inline: vec![4, 5], short: vec![], long }, "struct A", 9);
-        bytes
+        let mut outbox = Outbox::default();
+        (outbox.inline, outbox.long) = (vec![4, 5], long);
+        seal(&mut outbox, &[1, 2, 3], "struct A", 9)
     }
 
     #[test]
     fn a_packet_opens_as_it_was_sealed_and_its_leaves_are_bounded() {
         let bytes = sample();
         let packet = open(&bytes, 40).unwrap();
-        assert_eq!((packet.body, packet.inline), (&[1, 2, 3][..], &[4, 5][..]));
-        assert_eq!((packet.long, packet.serial), (vec![(DataType::F64, 5)], 9));
-        assert_eq!(packet.schema, b"struct A");
+        assert_eq!(
+            (packet.inline, &bytes[..2], &bytes[packet.body]),
+            (2, &[4, 5][..], &[1, 2, 3][..])
+        );
+        let long = Long { element: DataType::F64, is_aligned: false, count: 5 };
+        assert_eq!((packet.long, packet.serial), (vec![long], 9));
+        assert_eq!(&bytes[packet.schema], b"struct A");
         assert_eq!(open(&bytes, 39), None);
     }
 
@@ -113,8 +136,9 @@ mod tests {
             }
             if let Some(packet) = open(&changed, 1 << 20) {
                 let bytes: usize =
-                    packet.long.iter().map(|(element, count)| element.bytes() * count).sum();
+                    packet.long.iter().map(|long| long.element.bytes() * long.count).sum();
                 assert!(bytes <= 1 << 20 && packet.long.len() <= changed.len());
+                assert!(packet.inline <= changed.len() && packet.body.end <= changed.len());
             }
         }
     }

@@ -9,12 +9,13 @@ use postcard_schema::schema::owned::OwnedNamedType;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::leaf::{Inbox, Landing, collecting, dealing};
-use super::packet;
+use super::block::Block;
+use super::landing::Landing;
+use super::packet::{self, Long, Packet};
+use super::parts::{Inbox, collecting, dealing};
 use crate::error::GroupError;
 use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
-use crate::memory::zeroed;
 use crate::mesh::{Name, OpId, Space, Wanted};
 
 /// A type's fingerprint.
@@ -80,8 +81,8 @@ impl Outbound {
         route: Route,
     ) -> Result<Self, GroupError> {
         let peer = group.rank_of(to)?;
-        let (encoded, outbox) = collecting(|| postcard::to_stdvec(object));
-        let mut bytes =
+        let (encoded, mut outbox) = collecting(|| postcard::to_stdvec(object));
+        let body =
             encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
         let note = fingerprint::<O>();
         let mut outbound = Self { group: group.clone(), peer, flights: VecDeque::new() };
@@ -91,7 +92,7 @@ impl Outbound {
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
         let schema =
             if state.schemas.told.insert((peer, note)) { text::<O>() } else { String::new() };
-        packet::seal(&mut bytes, &outbox, &schema, serial);
+        let bytes = packet::seal(&mut outbox, &body, &schema, serial);
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note };
         let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&bytes))?;
         outbound.flights.push_back((op, Box::new(bytes)));
@@ -151,6 +152,8 @@ pub(super) struct Inbound<O> {
     source: Option<usize>,
     tag: Option<u32>,
     limit: usize,
+    /// Memory for long leaves.
+    spare: VecDeque<Landing>,
     stage: Stage<O>,
 }
 
@@ -161,14 +164,21 @@ enum Stage<O> {
     /// Its bytes are coming.
     Packet {
         op: OpId,
-        bytes: Vec<u8>,
+        bytes: Block,
+        from: From,
+    },
+    /// It is of the type that is wanted.
+    Opened {
+        packet: Packet,
+        bytes: Block,
         from: From,
     },
     /// Its long leaves are coming.
     Leaves {
         ops: VecDeque<(OpId, usize)>,
         landings: VecDeque<Landing>,
-        bytes: Vec<u8>,
+        packet: Packet,
+        bytes: Block,
         from: From,
     },
     Done(O, Origin),
@@ -192,13 +202,16 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         tag: Option<u32>,
     ) -> Result<Self, GroupError> {
         let source = source.map(|rank| group.rank_of(rank)).transpose()?;
-        Ok(Self { group: group.clone(), space, source, tag, limit: LIMIT, stage: Stage::Looking })
+        let (limit, spare, stage) = (LIMIT, VecDeque::new(), Stage::Looking);
+        Ok(Self { group: group.clone(), space, source, tag, limit, spare, stage })
     }
 
     /// The peer that is waited for, if it is one.
     pub(super) fn focus(&self) -> Option<usize> {
         match &self.stage {
-            Stage::Packet { from, .. } | Stage::Leaves { from, .. } => Some(from.peer),
+            Stage::Packet { from, .. }
+            | Stage::Opened { from, .. }
+            | Stage::Leaves { from, .. } => Some(from.peer),
             _ => self
                 .source
                 .filter(|peer| *peer as u64 != peer_number(&self.group, self.group.rank())),
@@ -218,6 +231,20 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
 
     /// Whether it is here. After an error nothing of it is left.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        self.advance_to(state, false)
+    }
+
+    /// Whether an object of this type has been found; its long leaves may still be to come.
+    pub(super) fn find(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        self.advance_to(state, true)
+    }
+
+    /// Memory that its long leaves may come to, tried in this order.
+    pub(super) fn offer(&mut self, memory: VecDeque<Landing>) {
+        self.spare = memory;
+    }
+
+    fn advance_to(&mut self, state: &mut State, found_is_enough: bool) -> Result<bool, GroupError> {
         loop {
             state.mesh.check()?;
             match &mut self.stage {
@@ -235,9 +262,11 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                     let (bytes, from) = (std::mem::take(bytes), *from);
                     self.stage = Stage::Over;
                     ended?;
-                    self.open(state, bytes, from)?;
+                    self.stage = self.open(state, bytes, from)?;
                 }
-                Stage::Leaves { ops, landings, bytes, from } => {
+                Stage::Opened { .. } if found_is_enough => return Ok(true),
+                Stage::Opened { .. } => self.expect_leaves(state)?,
+                Stage::Leaves { ops, from, .. } => {
                     let from = *from;
                     while let Some((op, len)) = ops.front().copied() {
                         let Some(ended) = state.mesh.ended(op) else { return Ok(false) };
@@ -246,9 +275,11 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                             return Err(self.broken(from, "a shorter array than it said"));
                         }
                     }
-                    let (landings, bytes) = (std::mem::take(landings), std::mem::take(bytes));
-                    self.stage = Stage::Over;
-                    self.stage = self.build(&bytes, landings, from)?;
+                    if let Stage::Leaves { landings, packet, bytes, .. } =
+                        std::mem::replace(&mut self.stage, Stage::Over)
+                    {
+                        self.stage = self.build(&packet, bytes, landings, from)?;
+                    }
                 }
             }
         }
@@ -268,38 +299,53 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             return Ok(false);
         };
         let room = if envelope.bytes > self.limit { 0 } else { envelope.bytes };
-        let mut bytes = zeroed(room)?;
+        let mut bytes = Block::new(room)?;
         // Too short a room is an error of the receive, and the message is gone.
         let op = state.mesh.receive(Wanted {
             source: Some(envelope.source),
             tag: Some(envelope.tag),
-            ..self.wanted(Place::writing(&mut bytes))
+            ..self.wanted(bytes.place())
         })?;
         let from = From { peer: envelope.source, tag: envelope.tag, fingerprint: envelope.note };
         self.stage = Stage::Packet { op, bytes, from };
         Ok(true)
     }
 
-    fn open(&mut self, state: &mut State, bytes: Vec<u8>, from: From) -> Result<(), GroupError> {
-        let Some(packet) = packet::open(&bytes, self.limit) else {
+    fn open(&self, state: &mut State, bytes: Block, from: From) -> Result<Stage<O>, GroupError> {
+        let Some(packet) = packet::open(bytes.bytes(), self.limit) else {
             return Err(self.broken(from, "no object"));
         };
-        state.schemas.learn(from.peer, from.fingerprint, packet.schema);
-        let space = Space::leaves(packet.serial);
-        if from.fingerprint != fingerprint::<O>() {
-            if !packet.long.is_empty() {
-                state.mesh.cancel(self.group.scope, space);
-            }
-            return Err(GroupError::SchemaMismatch {
-                rank: self.group.rank_in_group(from.peer),
-                expected: text::<O>(),
-                got: state.schemas.name(from.peer, from.fingerprint),
+        let schema = &bytes.bytes()[packet.schema.clone()];
+        state.schemas.learn(from.peer, from.fingerprint, schema);
+        if from.fingerprint == fingerprint::<O>() {
+            return Ok(Stage::Opened { packet, bytes, from });
+        }
+        if !packet.long.is_empty() {
+            state.mesh.cancel(self.group.scope, Space::leaves(packet.serial));
+        }
+        Err(GroupError::SchemaMismatch {
+            rank: self.group.rank_in_group(from.peer),
+            expected: text::<O>(),
+            got: state.schemas.name(from.peer, from.fingerprint),
+        })
+    }
+
+    fn expect_leaves(&mut self, state: &mut State) -> Result<(), GroupError> {
+        let Stage::Opened { packet, bytes, from } = std::mem::replace(&mut self.stage, Stage::Over)
+        else {
+            return Ok(());
+        };
+        let (mut ops, mut landings) = (VecDeque::new(), VecDeque::<Landing>::new());
+        for Long { element, is_aligned, count } in packet.long.iter().copied() {
+            let spare = self.spare.iter_mut().position(|spare| spare.takes(element, count));
+            let spare = spare.filter(|_| !is_aligned).and_then(|at| self.spare.remove(at));
+            landings.push_back(match spare {
+                Some(spare) => spare.resized(count),
+                None if is_aligned => Landing::aligned(count * element.bytes())?,
+                None => Landing::new(element, count)?,
             });
         }
-        let (mut ops, mut landings) = (VecDeque::new(), VecDeque::<Landing>::new());
-        for (element, count) in packet.long {
-            landings.push_back(Landing::new(element, count)?);
-        }
+        let space = Space::leaves(packet.serial);
         // Only a failure of the group stops this, and their memory is free then.
         for landing in &landings {
             let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
@@ -307,20 +353,22 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                 Wanted { scope, space, source: Some(from.peer), tag: None, element, place };
             ops.push_back((state.mesh.receive(wanted)?, place.len()));
         }
-        self.stage = Stage::Leaves { ops, landings, bytes, from };
+        self.stage = Stage::Leaves { ops, landings, packet, bytes, from };
         Ok(())
     }
 
     fn build(
         &self,
-        bytes: &[u8],
+        packet: &Packet,
+        bytes: Block,
         long: VecDeque<Landing>,
         from: From,
     ) -> Result<Stage<O>, GroupError> {
         let broken = || self.broken(from, "an object that its type does not fit");
-        let packet = packet::open(bytes, self.limit).ok_or_else(broken)?;
-        let inbox = Inbox { inline: packet.inline.to_vec(), at: 0, long };
-        let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(packet.body));
+        let block = Arc::new(bytes);
+        let inbox = Inbox { block: Arc::clone(&block), inline: packet.inline, at: 0, long };
+        let body = &block.bytes()[packet.body.clone()];
+        let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(body));
         let (object, rest) = decoded.map_err(|_| broken())?;
         if !whole || !rest.is_empty() {
             return Err(broken());
@@ -385,7 +433,8 @@ mod tests {
             };
             let (body, inline) = (bytes(40), bytes(30));
             let long = VecDeque::from([Landing::new(DataType::F64, 4000).unwrap()]);
-            let inbox = Inbox { inline, at: 0, long };
+            let block = Arc::new(Block::copy(&inline).unwrap());
+            let inbox = Inbox { block, inline: inline.len(), at: 0, long };
             let (ended, _) = dealing(inbox, || postcard::take_from_bytes::<Anything>(&body));
             decoded += usize::from(ended.is_ok());
         }

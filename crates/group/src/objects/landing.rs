@@ -1,0 +1,115 @@
+//! Memory that a long array of an object comes to.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use super::block::Block;
+use super::parts::Spare;
+use crate::error::GroupError;
+use crate::loader::{DataType, Element, Place};
+use crate::memory::zeroed;
+use crate::with_element;
+
+/// Memory of a long leaf that comes, or that was copied to be reduced.
+pub(super) struct Landing {
+    element: DataType,
+    memory: Memory,
+    place: Place,
+}
+
+enum Memory {
+    /// A `Vec` of elements.
+    Own(Box<dyn Any + Send>),
+    Block(Block),
+}
+
+impl fmt::Debug for Landing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landing").field("element", &self.element).finish_non_exhaustive()
+    }
+}
+
+impl Landing {
+    /// Zeros of a type that a peer names, and as many.
+    pub(super) fn new(element: DataType, count: usize) -> Result<Self, GroupError> {
+        with_element!(element, T => Ok(Self::of(zeroed::<T>(count)?)))
+    }
+
+    /// As many zero bytes, aligned as blocks are.
+    pub(super) fn aligned(len: usize) -> Result<Self, GroupError> {
+        let mut block = Block::new(len)?;
+        let place = block.place();
+        Ok(Self { element: DataType::U8, memory: Memory::Block(block), place })
+    }
+
+    /// A copy of what an object has.
+    pub(super) fn copy(element: DataType, place: Place) -> Result<Self, GroupError> {
+        let landing = Self::new(element, place.len() / element.bytes())?;
+        landing.place.copy_from(place);
+        Ok(landing)
+    }
+
+    fn of<T: Element>(elements: Vec<T>) -> Self {
+        let mut elements = Box::new(elements);
+        let place = Place::writing(elements.as_mut_slice());
+        Self { element: T::TYPE, memory: Memory::Own(elements), place }
+    }
+
+    /// Memory that an array had, if nobody else has it.
+    pub(super) fn again(spare: Spare) -> Option<Self> {
+        with_element!(spare.element, T => {
+            let elements = spare.elements.downcast::<Arc<Vec<T>>>().ok()?;
+            Arc::try_unwrap(*elements).ok().map(Self::of)
+        })
+    }
+
+    /// Whether it can have as many elements of this type.
+    pub(super) fn takes(&mut self, element: DataType, count: usize) -> bool {
+        element == self.element
+            && with_element!(element, T => {
+                self.elements::<T>().is_some_and(|elements| elements.capacity() >= count)
+            })
+    }
+
+    /// The same memory with another number of elements, which it has room for.
+    pub(super) fn resized(mut self, count: usize) -> Self {
+        with_element!(self.element, T => {
+            if let Some(elements) = self.elements::<T>() {
+                elements.resize(count, T::from_small(0));
+                self.place = Place::writing(elements);
+            }
+        });
+        self
+    }
+
+    pub(super) fn element(&self) -> DataType {
+        self.element
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The elements, if they are of this type.
+    pub(super) fn elements<T: Element>(&mut self) -> Option<&mut Vec<T>> {
+        match &mut self.memory {
+            Memory::Own(elements) => elements.downcast_mut(),
+            Memory::Block(_) => None,
+        }
+    }
+
+    pub(super) fn into_vec<T: Element>(self) -> Option<Vec<T>> {
+        match self.memory {
+            Memory::Own(elements) => elements.downcast().ok().map(|elements| *elements),
+            Memory::Block(_) => None,
+        }
+    }
+
+    pub(super) fn into_block(self) -> Option<Block> {
+        match self.memory {
+            Memory::Own(_) => None,
+            Memory::Block(block) => Some(block),
+        }
+    }
+}

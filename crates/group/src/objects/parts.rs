@@ -1,0 +1,181 @@
+//! Arrays beside an object's encoding: those that leave, and those that come. Serde has no room for them, so they pass by thread-local
+//! lists while an object is encoded or decoded.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::block::{ALIGN, Block};
+use super::landing::Landing;
+use crate::loader::{DataType, Element, Place};
+
+/// Whether an array is copied into the packet, behind so many bytes of others: a message of its own costs more than such a copy, as long as
+/// the packet stays short.
+fn is_short(before: usize, bytes: usize) -> bool {
+    bytes <= SHORT || before.saturating_add(bytes) <= TOGETHER
+}
+
+const SHORT: usize = 4 << 10;
+const TOGETHER: usize = 64 << 10;
+
+/// Leaves of an object that is being encoded.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Short ones, each at a multiple of its alignment.
+    pub(super) inline: Vec<u8>,
+    /// Types of those, and where their bytes are.
+    pub(super) short: Vec<(DataType, Range<usize>)>,
+    pub(super) long: Vec<Leaving>,
+    /// Long arrays' memory is asked for, and nothing else.
+    spare: Option<Vec<Spare>>,
+}
+
+impl Outbox {
+    /// Whether [`Outbox::add_spare`] is to be called, not [`Outbox::add`].
+    pub(super) fn is_for_spares(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    /// Adds an array of elements of a type, each of which begins at a multiple of `align`.
+    pub(super) fn add(
+        &mut self,
+        (element, align): (DataType, usize),
+        place: Place,
+        owner: impl FnOnce() -> Owner,
+    ) {
+        let start = self.inline.len().next_multiple_of(align);
+        if !is_short(start, place.len()) {
+            let is_aligned = align == ALIGN;
+            self.long.push(Leaving { element, is_aligned, place, _owner: owner() });
+            return;
+        }
+        if self.inline.is_empty() {
+            self.inline.reserve(place.len() + ROOM);
+        }
+        self.inline.resize(start, 0);
+        self.inline.extend_from_slice(place.elements());
+        self.short.push((element, start..start + place.len()));
+    }
+
+    pub(super) fn add_spare<T: Element>(&mut self, elements: &Arc<Vec<T>>) {
+        if let Some(spare) = &mut self.spare {
+            spare.push(Spare { element: T::TYPE, elements: Box::new(Arc::clone(elements)) });
+        }
+    }
+}
+
+/// Bytes of a packet besides the first array's, most often.
+const ROOM: usize = 512;
+
+/// Keeps memory alive.
+pub(super) type Owner = Arc<dyn Any + Send + Sync>;
+
+/// A long leaf that goes: its memory lives, unchanged, as long as this.
+#[derive(Clone)]
+pub(super) struct Leaving {
+    pub(super) element: DataType,
+    /// Whether the receiver aligns it as blocks are.
+    pub(super) is_aligned: bool,
+    pub(super) place: Place,
+    _owner: Owner,
+}
+
+impl Leaving {
+    #[cfg(test)]
+    pub(super) fn new<T: Element>(elements: &Arc<Vec<T>>) -> Self {
+        let (place, _owner) = (Place::reading(elements.as_slice()), Arc::clone(elements) as Owner);
+        Self { element: T::TYPE, is_aligned: false, place, _owner }
+    }
+}
+
+impl fmt::Debug for Leaving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaving").field("element", &self.element).finish_non_exhaustive()
+    }
+}
+
+/// Leaves of an object that is being decoded.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    /// What was received. Short leaves stand at its start.
+    pub(super) block: Arc<Block>,
+    /// Bytes of those.
+    pub(super) inline: usize,
+    /// How much of it was taken.
+    pub(super) at: usize,
+    pub(super) long: VecDeque<Landing>,
+}
+
+impl Inbox {
+    /// Where the next leaf's bytes are, if it is short.
+    pub(super) fn part(&mut self, align: usize, bytes: usize) -> Option<Option<usize>> {
+        let start = self.at.checked_next_multiple_of(align)?;
+        if !is_short(start, bytes) {
+            return Some(None);
+        }
+        let end = start.checked_add(bytes).filter(|end| *end <= self.inline)?;
+        self.at = end;
+        Some(Some(start))
+    }
+}
+
+thread_local! {
+    static OUT: RefCell<Option<Outbox>> = const { RefCell::new(None) };
+    static IN: RefCell<Option<Inbox>> = const { RefCell::new(None) };
+}
+
+/// What an array that is being encoded does with the list; none, where no group encodes it.
+pub(super) fn sending<R>(work: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
+    OUT.with_borrow_mut(|outbox| outbox.as_mut().map(work))
+}
+
+/// The same for one that is being decoded.
+pub(super) fn taking<R>(work: impl FnOnce(&mut Inbox) -> Option<R>) -> Option<R> {
+    IN.with_borrow_mut(|inbox| work(inbox.as_mut()?))
+}
+
+pub(super) const STRANGE: &str = "an array of an object is sent by a group's calls alone";
+pub(super) const MISSING: &str = "an array that the message does not have";
+
+/// Runs an encoding; the leaves that it met.
+pub(super) fn collecting<R>(encode: impl FnOnce() -> R) -> (R, Outbox) {
+    OUT.set(Some(Outbox::default()));
+    let done = encode();
+    (done, OUT.take().unwrap_or_default())
+}
+
+/// The memory of an object's long arrays, where nobody shares it, to be received into.
+pub(super) fn spares<O: Serialize>(object: O) -> VecDeque<Landing> {
+    OUT.set(Some(Outbox { spare: Some(Vec::new()), ..Outbox::default() }));
+    // What the object is besides them is not wanted; nor is it an error here that it has no encoding.
+    let _ = postcard::experimental::serialized_size(&object);
+    let spares = OUT.take().and_then(|outbox| outbox.spare).unwrap_or_default();
+    drop(object);
+    spares.into_iter().filter_map(Landing::again).collect()
+}
+
+/// Runs a decoding with these leaves; whether it took all of them.
+pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) {
+    IN.set(Some(inbox));
+    let done = decode();
+    let left = IN.take().unwrap_or_default();
+    (done, left.inline == left.at && left.long.is_empty())
+}
+
+/// The elements of an array, and who else may have them.
+pub(super) struct Spare {
+    pub(super) element: DataType,
+    /// An `Arc` of a `Vec`.
+    pub(super) elements: Box<dyn Any + Send>,
+}
+
+impl fmt::Debug for Spare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spare").field("element", &self.element).finish_non_exhaustive()
+    }
+}
