@@ -1,4 +1,4 @@
-//! What an object costs beside the same bytes sent typed: half a round trip between two ranks of this process, both kinds in turns.
+//! What an object costs beside the same bytes sent typed: half a round trip between two ranks of this process, both kinds alternating.
 //! IRONRAIL_GROUP_TEST_NET names the plugin; else it is the C one of the tests.
 #![allow(clippy::unwrap_used, reason = "a bench may stop")]
 #![allow(clippy::print_stdout, reason = "a bench prints what it measures")]

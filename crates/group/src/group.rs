@@ -58,7 +58,7 @@ impl Builder {
     }
 
     /// Whether the thread that makes progress between calls looks every 50 µs while anything moves, so that others need not wait for this
-    /// rank's next call. Default: it looks every 2 ms, so that nobody waits for ever.
+    /// rank's next call. Default: it polls every 2 ms, so that no peer waits for ever.
     #[must_use]
     pub fn progress_thread(mut self, wanted: bool) -> Self {
         self.progress_thread = wanted;
@@ -274,9 +274,9 @@ impl Mover {
             while !ours.load(Ordering::Acquire) {
                 let connects = connector.step();
                 let (moved, seen) = match state.try_lock() {
-                    // Whoever waits makes progress itself, and may have moved what a future waits for.
+                    // A thread that waits makes progress itself, and may have moved what a future waits for.
                     Err(_) => (false, false),
-                    Ok(mut state) => match state.turn() {
+                    Ok(mut state) => match state.poll() {
                         Ok(moved) => (moved, true),
                         Err(_) => {
                             drop(state);
@@ -407,7 +407,7 @@ pub(crate) struct State {
     work: Work,
     /// Lists of operations that blocks have used before.
     pub(crate) blocks: Vec<Vec<Entry>>,
-    /// Memory of operations that nobody waits for any more. It goes after the mesh has closed.
+    /// Memory of operations that were dropped. It goes after the mesh has closed.
     kept: Vec<(OpId, Box<dyn Any + Send>)>,
     pub(crate) schemas: Schemas,
 }
@@ -420,9 +420,9 @@ impl State {
         }
     }
 
-    /// A turn of progress between calls.
-    fn turn(&mut self) -> Result<bool, GroupError> {
-        let moved = self.mesh.turn(None)? != Moved::Nothing;
+    /// A poll between calls.
+    fn poll(&mut self) -> Result<bool, GroupError> {
+        let moved = self.mesh.poll(None)? != Moved::Nothing;
         if moved {
             let Self { mesh, kept, .. } = self;
             kept.retain(|(op, _)| mesh.ended(*op).is_none());

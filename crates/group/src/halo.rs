@@ -30,7 +30,7 @@ pub struct Halo1d<T: Element> {
 }
 
 impl<T: Element> Halo1d<T> {
-    /// A row: rank 0 has nobody on its left, the last rank nobody on its right. All ranks of the group make their halos in the same order.
+    /// A row: rank 0 has no left neighbour, the last rank no right one. All ranks of the group make their halos in the same order.
     pub fn new(group: &Group) -> Self {
         let (rank, size) = (group.rank(), group.size());
         let right = (rank + 1 < size).then_some(rank + 1);
@@ -54,7 +54,7 @@ impl<T: Element> Halo1d<T> {
     }
 
     /// Sends `left` to the left and `right` to the right, and returns what came from the left and from the right: none where a neighbour
-    /// sent nothing, or is not there. What is sent to where nobody is is ignored.
+    /// sent nothing, or is not there. What is sent to a neighbour that does not exist is ignored.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl<T: Element> Halo1d<T> {
         round.end()
     }
 
-    /// Begins a round; the future ends as [`Halo1d::round`]. Dropped before, the round is cancelled, and its neighbours are told.
+    /// Begins a round; the future ends as [`Halo1d::round`]. Dropped before, the round is cancelled, and so it is at its neighbours.
     ///
     /// # Errors
     ///

@@ -149,7 +149,7 @@ impl Launch {
         self.children.iter().any(Option::is_some)
     }
 
-    /// Reaps whoever has ended; one that failed takes the others with it.
+    /// Reaps the ranks that have ended; one that failed ends the others.
     fn watch(&mut self) {
         self.reap();
         if self.failure.is_some() && !self.killed {

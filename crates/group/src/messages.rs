@@ -75,7 +75,7 @@ pub struct Received {
 /// waiting, and a receive takes the oldest message that fits it. Messages of one sender that fit one receive do not overtake each
 /// other. No message is lost or copied for want of a receive: short ones wait in the receiver's memory, long ones at the sender.
 ///
-/// No elements, no message: a send or a receive of none ends at once and touches nobody.
+/// No elements, no message: a send or a receive of none ends at once, without the peer.
 ///
 /// A receive may be longer than its message. One that is too short, or of another type, says [`GroupError::TooLong`] or
 /// [`GroupError::OtherType`]; the message is gone, the memory as it was, and the next message can be received.
@@ -84,7 +84,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none, or for this one: outside of [`Group::group`] nobody could receive it. A
+    /// [`GroupError::InvalidArgument`] for a rank that is none, or for this one: outside of [`Group::group`] there is no thread that could receive it. A
     /// failure of the group as said at [`Group`].
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), GroupError> {
         let peer = self.other(to)?;
@@ -153,7 +153,7 @@ impl Group {
                 let Envelope { source, tag, bytes, .. } = envelope;
                 return Ok(Coming { source: self.rank_in_group(source), tag, bytes });
             }
-            self.turn(state, wanted.source, &mut wait)?;
+            self.poll(state, wanted.source, &mut wait)?;
         }
     }
 
@@ -309,7 +309,7 @@ impl Group {
                 state.mesh.ends(&mut wait)?;
                 return self.named(ended);
             }
-            if let Err(why) = self.turn(state, focus, &mut wait) {
+            if let Err(why) = self.poll(state, focus, &mut wait) {
                 self.shared.lock().mesh.abandon(op);
                 return Err(why);
             }
@@ -329,8 +329,8 @@ impl Group {
         })
     }
 
-    /// One turn of progress, and a rest without the lock where nothing moved.
-    fn turn(
+    /// One poll, and a rest without the lock where nothing moved.
+    fn poll(
         &self,
         mut state: std::sync::MutexGuard<'_, State>,
         focus: Option<usize>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
 
-/// Counts turns in which nothing moved. The clock is read rarely, so an idle turn costs a few instructions.
+/// Counts polls in which nothing moved. The clock is read rarely, so an idle poll costs a few instructions.
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Duration,
@@ -17,7 +17,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Yields after `spins` idle turns: few where ranks outnumber CPUs, many where each has its own.
+    /// Yields after `spins` idle polls: few where ranks outnumber CPUs, many where each has its own.
     pub fn new(limit: Duration, spins: u32) -> Self {
         Self { limit, spins: spins.max(1), idle: 0, since: None }
     }
@@ -58,7 +58,7 @@ impl Patience {
     }
 }
 
-/// Changes while anybody in this process waits or moves. It stands still when a call does not come back.
+/// Changes while any thread of this process waits or moves. It stands still when a call does not come back.
 pub fn beats() -> u64 {
     BEATS.load(Ordering::Relaxed)
 }
@@ -76,7 +76,7 @@ fn beat() {
 
 static BEATS: AtomicU64 = AtomicU64::new(0);
 
-/// Idle turns before a yield, for `ranks` ranks that spin on this machine at once.
+/// Idle polls before a yield, for `ranks` ranks that spin on this machine at once.
 pub fn spins_for(ranks: usize) -> u32 {
     if ranks < cpus() { SPINS_ALONE } else { SPINS_CROWDED }
 }

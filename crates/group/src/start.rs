@@ -79,7 +79,7 @@ impl Start {
     ///
     /// # Errors
     ///
-    /// [`GroupError::System`] where the address is taken or nobody listens, [`GroupError::Bootstrap`] where the rendezvous refuses.
+    /// [`GroupError::System`] where the address is taken or there is no listener, [`GroupError::Bootstrap`] where the rendezvous refuses.
     pub fn join(&self, wait: Duration) -> Result<(Remote, Option<Hub>), GroupError> {
         let hub = if self.holds_hub && self.meeting.rank == 0 {
             let Meeting { address, size, secret, .. } = self.meeting;

@@ -481,7 +481,7 @@ fn t_m10_start_up_errors_are_one_line_each_and_end_every_rank() {
     );
     let why = here.barrier(WAIT).unwrap_err().to_string();
     assert!(why.contains("ranks [1]"), "{why}");
-    // A port that is taken, and one where nobody listens.
+    // A port that is taken, and one without a listener.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let start = |rank: &str, address: &str| {

@@ -34,7 +34,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(Instant::now() < deadline, "nobody woke it in time");
+        assert!(Instant::now() < deadline, "no waker woke it in time");
         thread::park_timeout(support::WAIT);
     }
 }
@@ -413,7 +413,7 @@ fn r4_a_future_is_pending_until_the_peer_sends_and_is_woken_then() {
             let mut future = pin!(exchange.completion());
             let mut context = Context::from_waker(Waker::noop());
             exchange.finish().unwrap();
-            assert!(future.as_mut().poll(&mut context).is_pending(), "nobody has sent");
+            assert!(future.as_mut().poll(&mut context).is_pending(), "no rank has sent");
             group.meet(&[]).unwrap();
             block_on(future).unwrap();
             assert!(exchange.take(1).unwrap()[0].data == pattern(5, 300_000));

@@ -53,7 +53,7 @@ fn with<'py>(made: Bound<'py, PyAny>, fields: &[(&str, usize)]) -> PyResult<Boun
     Ok(made)
 }
 
-/// A lock is held by nobody that panicked: pyo3 turns panics into exceptions.
+/// No holder of a lock has panicked: pyo3 turns panics into exceptions.
 pub(crate) fn poisoned<T>(_: T) -> PyErr {
     PyRuntimeError::new_err("another thread panicked in this object")
 }

@@ -415,7 +415,7 @@ impl Group {
         self.send(py, &text, to, tag)
     }
 
-    /// Receives an object that send_obj has sent. Only of groups with allow_pickle: whoever can send to this rank can run code in it.
+    /// Receives an object that send_obj has sent. Only of groups with allow_pickle: a process that can send to this rank can run code in it.
     #[pyo3(signature = (source=None, tag=None))]
     fn recv_obj<'py>(
         &self,

@@ -17,7 +17,7 @@ use crate::memory::{Array, bytes_of};
 use crate::request::seconds;
 
 /// One sparse exchange: this rank sends any number of messages of any length to some ranks, and receives what some ranks send. Any thread may
-/// insert. Dropped before its end it is cancelled, and the others are told.
+/// insert. Dropped before its end it is cancelled, at the neighbours too.
 #[pyclass(frozen, weakref, module = "ironrail")]
 #[derive(Debug)]
 pub(crate) struct Exchange(Option<exchange::Exchange<u8>>);
@@ -168,7 +168,7 @@ impl Drop for Halo1d {
 #[pymethods]
 impl Halo1d {
     /// Sends `left` to the left and `right` to the right, and returns what came from the left and from the right: writable memory, which
-    /// numpy.frombuffer(border, dtype) takes without a copy, or None where nothing came. What is sent to where nobody is is ignored.
+    /// numpy.frombuffer(border, dtype) takes without a copy, or None where nothing came. What is sent to a neighbour that does not exist is ignored.
     #[pyo3(signature = (left=None, right=None))]
     fn round<'py>(
         &self,

@@ -1,4 +1,4 @@
-"""Ranks that die, stay away, abort or send what nobody asked for."""
+"""Ranks that die, stay away, abort or send what was not asked for."""
 
 
 def test_a_rank_that_dies_is_named(ranks):

@@ -188,7 +188,7 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
 }
 
 impl Shared {
-    /// One frame to a rank, whole. One that takes nothing for long, or has left, is not told.
+    /// One frame to a rank, whole. One that takes nothing for long, or has left, gets none.
     fn tell(&self, rank: usize, frame: &Frame) -> io::Result<()> {
         match &mut *self.stream(rank) {
             Some(stream) => frame.write(stream),
@@ -312,7 +312,7 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     }
 }
 
-/// A rank that takes nothing for so long is not told any more.
+/// After this time a rank that takes nothing gets no more frames.
 const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

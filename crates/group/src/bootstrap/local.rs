@@ -33,7 +33,7 @@ impl Local {
         (0..size).map(place).collect()
     }
 
-    /// Says that this rank's work is done, so its leaving fails nobody.
+    /// Says that this rank's work is done, so its leaving fails no other rank.
     pub fn leave(&mut self) {
         self.left_well = true;
     }

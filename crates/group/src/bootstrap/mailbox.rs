@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use super::frame::{Frame, News};
 
-/// Filled by a thread that sleeps in `read`, so that whoever polls looks at one flag.
+/// Filled by a thread that sleeps in `read`, so that a poll reads one flag.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     inbox: Mutex<Inbox>,
     changed: Condvar,
-    /// There is mail, or news that nobody has taken.
+    /// There is mail, or news that was not taken yet.
     waiting: AtomicBool,
 }
 

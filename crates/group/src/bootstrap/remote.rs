@@ -62,7 +62,7 @@ impl Remote {
     /// # Errors
     ///
     /// [`GroupError::Bootstrap`] with the hub's reason when it refuses: another token, another size, a rank that is here already.
-    /// [`GroupError::System`] when nobody listens.
+    /// [`GroupError::System`] when there is no listener.
     pub fn join(meeting: Meeting, wait: Duration) -> Result<Self, GroupError> {
         let deadline = Instant::now() + wait;
         let failed = |error| GroupError::System { what: "joining the group", error };
@@ -91,7 +91,7 @@ impl Remote {
         Ok(Self { meeting, stream, mailbox, gave_up: None, left: false })
     }
 
-    /// Says that this rank's work is done, so its leaving fails nobody.
+    /// Says that this rank's work is done, so its leaving fails no other rank.
     pub fn leave(mut self) {
         self.farewell();
     }

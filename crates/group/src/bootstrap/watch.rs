@@ -36,7 +36,7 @@ impl Watch {
         self.ranks[rank] = State::Left;
     }
 
-    /// Whether nobody is left whose word a verdict could wait for.
+    /// Whether no rank is left whose word a verdict could wait for.
     pub(super) fn all_said(&self) -> bool {
         !self.ranks.contains(&State::Moving)
     }
@@ -45,7 +45,7 @@ impl Watch {
         self.ranks.iter().all(|state| *state == State::Left)
     }
 
-    /// Who says nothing; of those who have left, only where all others wait. None, when nobody waits any more.
+    /// The silent ranks; of those that have left, only where all others wait. None, when no rank waits any more.
     pub(super) fn verdict(&mut self) -> Option<Vec<usize>> {
         self.running = false;
         let of = |wanted| {

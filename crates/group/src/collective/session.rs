@@ -74,7 +74,7 @@ impl<'a> Session<'a> {
         self.members.len()
     }
 
-    /// All other ranks, each rank beginning with the one after it, so that not all turn to one.
+    /// All other ranks, each rank beginning with the one after it, so that they do not all send to the same one.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, size) = (self.rank, self.members.len());
         (1..size).map(move |distance| (rank + distance) % size)

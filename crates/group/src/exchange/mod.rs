@@ -1,10 +1,10 @@
-//! A sparse exchange: every rank sends some ranks as many messages as it likes, and nobody knows beforehand how many or how long.
+//! A sparse exchange: every rank sends some ranks as many messages as it likes; no receiver knows beforehand how many or how long.
 //!
 //! ```text
 //! sender     message 0 … message k-1, end(k)      numbers travel beside the bytes; a message with metadata is two
 //! receiver   counts, and is done with k of them   so nothing of the next exchange is taken
 //! ```
-//! No lock is held where a caller rests. Everything is in [`Exchange::wait`]'s turns; a future only says when to look again.
+//! No lock is held where a caller rests. [`Exchange::wait`] makes all progress; a future only says when to poll again.
 
 mod incoming;
 mod note;
@@ -46,7 +46,7 @@ type Callback = Box<dyn FnOnce() + Send>;
 /// Any thread may insert, by reference. Exchanges of a group are numbered by themselves: all its ranks make them in the same order, those
 /// too that send and receive nothing, which need not wait. Several may be open at once.
 ///
-/// Dropped before its end, it is cancelled: ranks that it owes messages are told ([`GroupError::Cancelled`]), and what still comes for it is
+/// Dropped before its end, it is cancelled: ranks that it owes messages get [`GroupError::Cancelled`], and what still comes for it is
 /// thrown away.
 pub struct Exchange<T: Element = u8> {
     group: Group,
@@ -226,7 +226,7 @@ impl<T: Element> Exchange<T> {
     ///
     /// As [`Exchange::wait`], but no timeout.
     pub fn test(&self) -> Result<bool, GroupError> {
-        self.group.shared.lock().mesh.turn(None)?;
+        self.group.shared.lock().mesh.poll(None)?;
         advance(&[self])
     }
 
@@ -415,8 +415,8 @@ impl Waiting {
             Ok(true) => Ok(()),
             Err(error) => Err(named(exchanges, error)),
         };
-        let told = shared.lock().mesh.ends(&mut self.wait);
-        Poll::Ready(ended.and(told))
+        let noted = shared.lock().mesh.ends(&mut self.wait);
+        Poll::Ready(ended.and(noted))
     }
 }
 
@@ -462,8 +462,8 @@ pub(crate) fn wait<T: Element>(
             Err(error) => break Err(error),
         }
     };
-    let told = shared.lock().mesh.ends(&mut waited);
-    ended.map_err(|error| named(exchanges, error)).and(told)
+    let noted = shared.lock().mesh.ends(&mut waited);
+    ended.map_err(|error| named(exchanges, error)).and(noted)
 }
 
 /// The error of a wait that began at `begun`, if nothing came since for `limit`.
@@ -480,7 +480,7 @@ fn late<T: Element>(
         .map(|error| named(exchanges, error))
 }
 
-/// A timeout that names nobody names those that keep the exchanges waiting.
+/// A timeout without ranks gets those that keep the exchanges waiting.
 fn named<T: Element>(exchanges: &[&Exchange<T>], error: GroupError) -> GroupError {
     match error {
         GroupError::Timeout { peers, limit, .. } if peers.is_empty() => {

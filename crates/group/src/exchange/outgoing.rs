@@ -130,10 +130,10 @@ impl<T: Element> Outgoing<T> {
         !self.flights.is_empty()
     }
 
-    /// Gives up: the rank is told, unless it was told everything.
+    /// Gives up: a cancellation is sent to the rank, unless everything was sent.
     pub(super) fn cancel(mut self, state: &mut State, name: Name) {
         if !self.finished || self.open > 0 {
-            // A peer that cannot be told has left, or the group has failed: both are known to it.
+            // A peer that takes no message has left, or the group has failed: it knows of both.
             let _ = self.tell(state, name, Note::Cancel);
         }
         for (op, memory) in self.flights {

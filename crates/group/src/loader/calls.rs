@@ -120,7 +120,7 @@ impl fmt::Display for TooLong {
     }
 }
 
-/// The arrays of an `irecv`: as many entries each as the call is told.
+/// The arrays of an `irecv`: as many entries each as the call's count.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists {
     pub data: *mut *mut c_void,

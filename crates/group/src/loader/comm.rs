@@ -34,7 +34,7 @@ impl ListenComm {
         Self(Arc::new(comm))
     }
 
-    /// One try to accept. `None`: nobody is there yet.
+    /// One try to accept. `None`: no peer has connected yet.
     pub fn accept(&self) -> Result<Option<ReceiveComm>, GroupError> {
         let mut comm = ptr::null_mut();
         let mut device_comm = ptr::null_mut();

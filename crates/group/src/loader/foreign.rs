@@ -31,7 +31,7 @@ impl<T: Element> Foreign<T> {
     /// # Safety
     ///
     /// `base` is aligned. The elements are initialised, may be read from any thread, and stay where they are until `keeps` has been
-    /// dropped; until then nobody writes to them.
+    /// dropped; until then nothing writes to them.
     pub unsafe fn new(base: NonNull<T>, count: usize, keeps: Box<dyn Any + Send>) -> Self {
         Self { base, count, _keeps: keeps }
     }
@@ -55,7 +55,7 @@ impl<T: Element> ForeignMut<T> {
     ///
     /// # Safety
     ///
-    /// As for [`Foreign::new`]; the elements may be written, and until `keeps` has been dropped nobody else reads them either.
+    /// As for [`Foreign::new`]; the elements may be written, and until `keeps` has been dropped nothing else reads them either.
     pub unsafe fn new(base: NonNull<T>, count: usize, keeps: Box<dyn Any + Send>) -> Self {
         // SAFETY: the caller owes more than that.
         Self(unsafe { Foreign::new(base, count, keeps) })

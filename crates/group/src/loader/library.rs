@@ -108,7 +108,7 @@ impl Library {
         let explain = unsafe { std::mem::transmute::<*mut c_void, Explain>(symbol.as_ptr()) };
         let mut text = vec![0_u8; 64 << 10];
         loop {
-            // SAFETY: there is room for as many bytes as the call is told.
+            // SAFETY: there is room for as many bytes as are passed as the length.
             let whole = unsafe { explain(text.as_mut_ptr().cast(), text.len()) };
             if whole < text.len() {
                 text.truncate(whole);
@@ -166,7 +166,7 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: opened in `open`, closed here only; whoever calls into the object holds a share of its `Library`.
+        // SAFETY: opened in `open`, closed here only; callers into the object hold a share of its `Library`.
         if unsafe { libc::dlclose(self.0.as_ptr()) } != 0 {
             log::warn!("dlclose: {}", last_error());
         }

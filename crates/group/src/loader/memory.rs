@@ -44,7 +44,7 @@ impl Buffer {
         let len = self.memory.check::<T>(&bytes, Use::Read)?;
         // SAFETY: `check` proved the range inside the allocation, and it is aligned to an element.
         let start = unsafe { self.memory.base.add(bytes.start) }.cast::<T>();
-        // SAFETY: initialised at allocation, any bits are a `T`, and nobody writes: requests that write are refused by
+        // SAFETY: initialised at allocation, any bits are a `T`, and nothing writes: requests that write are refused by
         // `check` and need `&mut Buffer` to begin, as does `slice_mut`.
         Ok(unsafe { slice::from_raw_parts(start.as_ptr(), len) })
     }
@@ -164,7 +164,7 @@ impl Drop for Memory {
             );
             return;
         }
-        // SAFETY: allocated with this layout in `new`; nobody else knows the memory any more.
+        // SAFETY: allocated with this layout in `new`; nothing else points to the memory any more.
         unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
     }
 }

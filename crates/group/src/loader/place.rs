@@ -17,7 +17,7 @@ pub(crate) struct Place {
     len: usize,
 }
 
-// SAFETY: it is an address and a length. By the law above nobody else touches the bytes.
+// SAFETY: it is an address and a length. By the law above nothing else touches the bytes.
 unsafe impl Send for Place {}
 
 impl Place {

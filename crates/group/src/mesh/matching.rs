@@ -95,7 +95,7 @@ impl Claim {
     }
 }
 
-/// A message that nobody has asked for yet.
+/// A message that arrived before its receive: an unexpected message.
 #[derive(Debug)]
 struct Unexpected {
     source: usize,
@@ -129,7 +129,7 @@ pub(super) struct Matching {
     unexpected: VecDeque<Unexpected>,
     /// Emptied bodies, to be filled again.
     spare: Vec<Vec<u8>>,
-    /// Exchanges whose messages nobody takes any more, with their group.
+    /// Exchanges that are over: what still comes for them is dropped. With their group.
     cancelled: HashSet<(u32, Space)>,
 }
 

@@ -1,8 +1,8 @@
 //! The ranks of a job as one rank sees them: a peer each, with lanes that come about when they are used, and one progress of
 //! everything.
 //!
-//! One lock stands before all of it. Whoever waits makes progress: the calling thread, or the progress thread where one was asked
-//! for. A rank that waits for a peer attends to that peer each turn, and now and then to the others in rotation.
+//! One lock guards all of it. The thread that waits makes progress: the caller's, or the progress thread where one was asked
+//! for. A rank that waits for a peer polls that peer each time, and the others in rotation every few times.
 
 mod connector;
 mod failure;
@@ -36,7 +36,7 @@ use crate::loader::{self, Buffer, DataType, Net, Place};
 pub(crate) use slots::SMALL;
 use slots::SMALL_OBJECT;
 
-/// What a turn of progress has moved.
+/// What one poll has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Moved {
     #[default]
@@ -72,10 +72,10 @@ pub(crate) struct Mesh {
     rank: usize,
     device: usize,
     comms: usize,
-    /// The peer that is looked after next, besides the one that is waited for.
-    turn: usize,
-    /// Turns in which nothing moved.
-    idle_turns: u32,
+    /// The peer that was polled last besides the one that is waited for.
+    rotation: usize,
+    /// Polls in which nothing moved.
+    idle_polls: u32,
     /// The peer that was last waited for in vain.
     focus: Option<usize>,
     pace: Pace,
@@ -122,8 +122,8 @@ impl Mesh {
             rank,
             device,
             comms: 0,
-            turn: 0,
-            idle_turns: 0,
+            rotation: 0,
+            idle_polls: 0,
             focus: None,
             pace: Pace::new(ranks, cpus),
             timeout,
@@ -196,8 +196,8 @@ impl Mesh {
         error
     }
 
-    /// One turn of progress: of the peer that is waited for, and of one other; of all, where nobody is.
-    pub(crate) fn turn(&mut self, focus: Option<usize>) -> Result<Moved, GroupError> {
+    /// One poll: of the peer that is waited for, and every few times of one other; without such a peer, of all.
+    pub(crate) fn poll(&mut self, focus: Option<usize>) -> Result<Moved, GroupError> {
         if self.place.has_mail() {
             self.read_mail()?;
         }
@@ -215,12 +215,12 @@ impl Mesh {
         if moved != Moved::Nothing {
             return Ok(moved);
         }
-        self.idle_turns = self.idle_turns.wrapping_add(1);
-        if !self.pace.is_anothers(self.idle_turns) {
+        self.idle_polls = self.idle_polls.wrapping_add(1);
+        if !self.pace.polls_another(self.idle_polls) {
             return Ok(Moved::Nothing);
         }
-        self.turn = (self.turn + 1) % self.peers.len();
-        let moved = self.with(self.turn, |peer, shared| peer.progress(shared))?;
+        self.rotation = (self.rotation + 1) % self.peers.len();
+        let moved = self.with(self.rotation, |peer, shared| peer.progress(shared))?;
         Ok(match moved {
             true => Moved::Elsewhere,
             false => Moved::Nothing,
@@ -312,7 +312,7 @@ impl Mesh {
         }
     }
 
-    /// One turn for a caller that waits itself: for how long nothing has moved, where it should rest.
+    /// One poll for a caller that does its own waiting. `Some` when it should rest: for how long nothing has moved.
     pub(crate) fn step(
         &mut self,
         focus: Option<usize>,
@@ -324,13 +324,13 @@ impl Mesh {
         self.after(focus, wait)
     }
 
-    /// A turn, and for how long to rest after it. What others do is no sign of life of the peer that is waited for.
+    /// A poll, and for how long nothing has moved. Progress of other peers is no sign of life of the one that is waited for.
     fn after(
         &mut self,
         focus: Option<usize>,
         wait: &mut Wait,
     ) -> Result<Option<Duration>, GroupError> {
-        match self.turn(focus)? {
+        match self.poll(focus)? {
             Moved::Here => {
                 wait.moved();
                 Ok(None)
@@ -340,7 +340,7 @@ impl Mesh {
         }
     }
 
-    /// Nothing moved in a turn: for how long the caller should rest, as `rest` takes it.
+    /// Nothing moved in a poll: since when, as `rest` takes it; `None` while the caller should poll again at once.
     pub(crate) fn idle(
         &mut self,
         wait: &mut Wait,
@@ -438,7 +438,7 @@ impl Mesh {
         self.matching.ended(op)
     }
 
-    /// Whether an operation that nobody has asked about may still touch its memory. One that has ended is forgotten.
+    /// Whether an operation without a waiting caller may still touch its memory. One that has ended is forgotten.
     pub(crate) fn is_open(&mut self, op: OpId) -> bool {
         self.failure.is_none() && self.matching.ended(op).is_none()
     }
@@ -563,7 +563,7 @@ impl Mesh {
             peer.as_ref().is_none_or(|peer| !peer.is_known() || peer.has_sent())
         };
         let ended = self.until(None, |mesh| mesh.peers.iter().all(over));
-        // Farewell first: who sees these connections end then knows why. Most often all leave together; then nobody need see it.
+        // Farewell first: a peer that sees these connections end then knows why. Mostly all leave together, and none sees it.
         self.place.farewell();
         let deadline = Instant::now() + LINGER;
         let stays = |mesh: &Self| {
@@ -572,7 +572,7 @@ impl Mesh {
         };
         // A rank that has seen all others leave closes; one that has not yet finds its connections ended, which is no fault.
         loader::expecting_ends(|| {
-            while stays(self) && Instant::now() < deadline && self.turn(None).is_ok() {
+            while stays(self) && Instant::now() < deadline && self.poll(None).is_ok() {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });

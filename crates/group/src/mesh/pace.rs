@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 pub(crate) struct Pace {
     spins: u32,
     yields: Duration,
-    /// In one of so many turns in vain another peer is looked after.
+    /// Every `others`th idle poll polls another peer, too.
     others: u32,
 }
 
 impl Pace {
-    /// Where every rank has a CPU of its own a yield costs latency, else a spin costs the others their turn.
+    /// Where every rank has a CPU of its own a yield costs latency; elsewhere a spin takes the CPU from a rank that could run.
     pub(super) fn new(ranks: usize, cpus: usize) -> Self {
         if ranks <= cpus {
             Self { spins: 2000, yields: Duration::from_millis(2), others: 16 }
@@ -22,41 +22,40 @@ impl Pace {
         }
     }
 
-    /// Whether another peer's turn has come, after so many turns. A look at a peer polls the network: more of them make the one that is
-    /// waited for come later.
-    pub(super) fn is_anothers(self, turns: u32) -> bool {
-        turns.is_multiple_of(self.others)
+    /// Whether this idle poll polls another peer, too. Each costs a read of the network, which delays the peer that is waited for.
+    pub(super) fn polls_another(self, idle_polls: u32) -> bool {
+        idle_polls.is_multiple_of(self.others)
     }
 }
 
 /// One wait. It begins when nothing moves.
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
-    turns: u32,
+    idle_polls: u32,
     since: Option<Instant>,
-    /// Whether the hub was told.
+    /// Whether the hub knows that nothing moves here.
     pub(super) stuck: bool,
-    /// It never spins: others say when to look again.
+    /// It never spins: a waker says when to poll again.
     polled: bool,
 }
 
 impl Wait {
-    /// Of a future, which is polled now and then.
+    /// Of a future, which its executor polls.
     pub(crate) fn polled() -> Self {
         Self { polled: true, ..Self::default() }
     }
 
     #[inline]
     pub(super) fn moved(&mut self) {
-        self.turns = 0;
+        self.idle_polls = 0;
         self.since = None;
     }
 
-    /// Nothing moved. None: look again at once. Else for how long nothing has.
+    /// Nothing moved. `None`: poll again at once. Else for how long nothing has.
     #[inline]
     pub(super) fn idle(&mut self, pace: Pace) -> Option<Duration> {
-        self.turns = self.turns.saturating_add(1);
-        if self.turns < pace.spins && !self.polled {
+        self.idle_polls = self.idle_polls.saturating_add(1);
+        if self.idle_polls < pace.spins && !self.polled {
             std::hint::spin_loop();
             return None;
         }

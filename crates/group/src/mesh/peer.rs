@@ -41,7 +41,7 @@ impl Way {
 enum Opening {
     #[default]
     Closed,
-    /// The peer was told where to connect to. Whoever is asked asks back.
+    /// A handle was sent to the peer, which answers with one of its own.
     Asked {
         listener: ListenComm,
         /// Once it has said where.
@@ -320,7 +320,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Posts receives for long messages, in their order. One that nobody has asked for, and that stands before one that is asked for,
+    /// Posts receives for long messages, in their order. One without a posted receive that comes before one with a posted receive
     /// goes to memory of its own.
     fn post_long(&mut self) -> Result<(), GroupError> {
         let asked = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());

@@ -25,7 +25,7 @@ impl<T: Element> Tensor<T> {
         Self { shape, elements: view.iter().copied().collect::<Vec<_>>().into() }
     }
 
-    /// The array; no element is copied if nobody shares them.
+    /// The array; no element is copied if it is the only owner.
     ///
     /// # Errors
     ///

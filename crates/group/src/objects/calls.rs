@@ -189,7 +189,7 @@ impl Group {
         let receives: Result<Vec<_>, _> = (0..self.size())
             .map(|rank| Inbound::new(self, route.space, Some(rank), None))
             .collect();
-        // The first error is told after all have been received, so that none is left in the way.
+        // The first error is returned after all have been received, so that no message is left behind.
         let mut first = Ok(Vec::new());
         for inbound in receives? {
             let came = self.drive_in(inbound);
@@ -247,7 +247,7 @@ fn taken() -> GroupError {
 
 /// A send of an object that goes on. Dropped, it still goes.
 #[derive(Debug)]
-#[must_use = "nobody knows whether it has left"]
+#[must_use = "dropped, its end is not known"]
 pub struct SendingObject {
     group: Group,
     outbound: Outbound,
@@ -261,7 +261,7 @@ impl SendingObject {
     /// As [`Group::send_obj`].
     pub fn test(&mut self) -> Result<bool, GroupError> {
         let mut state = self.group.shared.lock();
-        state.mesh.turn(None)?;
+        state.mesh.poll(None)?;
         self.outbound.advance(&mut state)
     }
 
@@ -291,7 +291,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
     /// As [`Group::recv_obj`].
     pub fn test(&mut self) -> Result<bool, GroupError> {
         let mut state = self.group.shared.lock();
-        state.mesh.turn(None)?;
+        state.mesh.poll(None)?;
         self.inbound.advance(&mut state)
     }
 

@@ -125,9 +125,9 @@ mod tests {
             assert_eq!(open(&bytes[..len], usize::MAX), None, "cut at {len}");
         }
         let mut seed = 1_u64;
-        for turn in 0..200_000_usize {
+        for round in 0..200_000_usize {
             let mut changed = bytes.clone();
-            for _ in 0..=turn % 4 {
+            for _ in 0..=round % 4 {
                 seed = seed
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);

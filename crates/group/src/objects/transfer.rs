@@ -23,11 +23,11 @@ pub(super) fn fingerprint<O: Schema>() -> u64 {
     u64::from_le_bytes(const { Key::for_path::<O>("") }.to_bytes())
 }
 
-/// What ranks have told each other of their types.
+/// What ranks have sent each other of their types.
 #[derive(Debug, Default)]
 pub(crate) struct Schemas {
     /// Peers that know a type of this rank's.
-    told: HashSet<(usize, u64)>,
+    sent: HashSet<(usize, u64)>,
     /// Types of peers, for people.
     known: HashMap<(usize, u64), String>,
     /// Of the next packet with long leaves.
@@ -91,7 +91,7 @@ impl Outbound {
         state.schemas.serial += 1;
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
         let schema =
-            if state.schemas.told.insert((peer, note)) { text::<O>() } else { String::new() };
+            if state.schemas.sent.insert((peer, note)) { text::<O>() } else { String::new() };
         let bytes = packet::seal(&mut outbox, &body, &schema, serial);
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note };
         let op = state.mesh.send(peer, name, DataType::U8, Place::reading(&bytes))?;
@@ -182,7 +182,7 @@ enum Stage<O> {
         from: From,
     },
     Done(O, Origin),
-    /// It was taken, or an error was told.
+    /// It was taken, or an error was returned.
     Over,
 }
 

@@ -49,7 +49,7 @@ def init(
     timeout: seconds in which nothing moves until a call is given up, with Timeout.
     token: a word that all ranks of a job share, which keeps other jobs out.
     progress_thread: whether others' messages move on while this rank computes.
-    allow_pickle: whether send_obj and recv_obj work: whoever can send to a rank that receives objects can run code in it.
+    allow_pickle: whether send_obj and recv_obj work: a process that can send to a rank that receives objects can run code in it.
     """
     plugin = str(pathlib.Path(path()) / "libnccl-net-ironrail.so") if net is None else str(net)
     group = _native.init(

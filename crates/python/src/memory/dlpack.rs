@@ -202,7 +202,7 @@ impl Drop for Tensor {
     }
 }
 
-/// Takes what a capsule of this name carries, and renames it, so that nobody takes it twice.
+/// Takes what a capsule of this name carries, and renames it, so that it is not taken twice.
 fn take(
     capsule: &Bound<'_, PyCapsule>,
     name: &CStr,

@@ -1,7 +1,7 @@
 //! Arrays of Python's as memory that the group library moves: whatever has the buffer protocol, and CPU tensors with DLPack.
 //!
-//! The memory stays exported, so that its owner neither frees nor resizes it, until the [`Array`] is dropped. Its elements are nobody
-//! else's meanwhile: no call of Python's can say so, and docs/python.md asks it of whoever calls us. Elements are plain numbers, so
+//! The memory stays exported, so that its owner neither frees nor resizes it, until the [`Array`] is dropped. Nothing else may
+//! use its elements meanwhile: no call of Python's can enforce that, so docs/python.md asks it of callers. Elements are plain numbers, so
 //! who breaks that gets wrong numbers.
 
 mod dlpack;

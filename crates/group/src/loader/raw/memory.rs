@@ -44,7 +44,7 @@ impl Arena {
         Ok(Self { base, len, device: Some(Box::leak(Box::new(Mutex::new(Some(memory))))) })
     }
 
-    /// Frees a device's memory. Copies from and to it are over then, and whoever has it registered is told nothing.
+    /// Frees a device's memory. Copies from and to it are over then, and whatever has it registered does not learn of it.
     pub fn free(self) {
         if let Some(device) = self.device {
             drop(device.lock().unwrap_or_else(PoisonError::into_inner).take());
