@@ -1,4 +1,4 @@
-//! What an endpoint has dropped, and why; and what it has told early.
+//! What an endpoint has dropped, and why; and what it has reported early.
 
 use proto::receive::Dropped;
 
@@ -66,5 +66,23 @@ impl Counters {
             ("duplicate_parts", self.receives.duplicates),
             ("violations", self.receives.violations),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_page_about_counters_has_every_cause_of_a_drop() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counters.md");
+        let page = fs::read_to_string(path).expect("the page is there");
+        let (_, table) = page.split_once("| in `counters` |").expect("it has the table");
+        let row = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+        let on_page: Vec<_> = table.lines().filter_map(row).collect();
+        assert_eq!(on_page, Counters::NONE.named().map(|(name, _)| name));
     }
 }

@@ -26,7 +26,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Messages that NCCL was told the end of.
+    /// Messages whose end test has reported to NCCL.
     Messages = "messages";
     /// Bytes of those messages; of a rail, bytes of parts: sent ones as they are posted, received ones where the provider says lengths.
     Bytes = "bytes";
@@ -67,3 +67,43 @@ impl Counter {
 }
 
 const _: () = assert!(Counter::ALL.len() <= COUNTERS);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::key::Kind;
+
+    /// Its order is that of the words of a row.
+    #[test]
+    fn the_page_about_counters_has_all_of_them_in_their_order() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/counters.md");
+        let page = fs::read_to_string(path).expect("the page is there");
+        let (_, section) = page.split_once("\n## What is counted\n").expect("it has the table");
+        let (section, _) = section.split_once("\n## ").expect("others follow");
+        let row = |line: &str| -> Option<(String, String)> {
+            let mut cells = line.strip_prefix("| `")?.split(" | ");
+            let name = cells.next()?.strip_suffix('`')?;
+            Some((name.to_owned(), cells.next()?.to_owned()))
+        };
+        let on_page: Vec<_> = section.lines().filter_map(row).collect();
+        let rows = |counter: &Counter| {
+            let of = |kind: Kind| kind.counters().contains(counter);
+            match (of(Kind::Messages), of(Kind::Rail)) {
+                (true, true) => "both",
+                (false, true) => "parts",
+                (true, false) => "messages",
+                // The histogram's sum, which stands beside the counters that are shown.
+                (false, false) if *counter == Counter::LatencyNanos => "messages",
+                (false, false) => "none",
+            }
+        };
+        let expected: Vec<_> = Counter::ALL
+            .iter()
+            .map(|counter| (counter.name().to_owned(), rows(counter).to_owned()))
+            .collect();
+        assert_eq!(on_page, expected);
+    }
+}

@@ -146,5 +146,18 @@ const DEPENDS: &[(&str, &str)] = &[
     ),
     ("DUMP_TRIGGER", "the folder must take a file of the job's user"),
     ("STATS_FILE", "written when endpoints close: a killed process leaves what was written before"),
-    ("BUNDLE_MAX_SIZE", "it works where the provider goes over sockets"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/configuration.md is generated from the table of the settings.
+    #[test]
+    fn what_depends_on_something_is_a_setting() {
+        let page = include_str!("../../../../docs/configuration.md");
+        for (name, _) in DEPENDS {
+            assert!(page.contains(&format!("| `{PREFIX}{name}`")), "{name}");
+        }
+    }
+}
