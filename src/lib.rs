@@ -6,7 +6,7 @@
 //!                                       └────▶ fabric (Nic, Region) ──▶ libfabric-sys ──▶ libfabric.so
 //! ```
 //!
-//! Arrows only point right; `tests/tidy.rs` holds them. What all of them share lies below: `types`, `error`, `handle`, `label`. Unsafe code lives in `abi`, and in the crates `fabric` and
+//! Arrows only point right; `tests/tidy` holds them. What all of them share lies below: `types`, `error`, `handle`, `label`. Unsafe code lives in `abi`, and in the crates `fabric` and
 //! `libfabric-sys`; `plugin::environment` has the one `set_var`.
 
 mod abi;

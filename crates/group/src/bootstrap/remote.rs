@@ -81,7 +81,7 @@ impl Remote {
         match greet(&mut stream).map_err(failed)? {
             Frame::Welcome => {}
             Frame::Failed(why) => return Err(GroupError::Bootstrap(why)),
-            _ => return Err(nonsense()),
+            _ => return Err(invalid()),
         }
         let mailbox = Arc::new(Mailbox::default());
         let reads = stream.try_clone().map_err(failed)?;
@@ -194,7 +194,7 @@ impl Round {
         match self.mailbox.answer(Instant::now() + wait + GRACE) {
             Some(Frame::All(all)) if all.len() == self.size => Ok(all),
             Some(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),
-            Some(_) => Err(nonsense()),
+            Some(_) => Err(invalid()),
             None => Err(GroupError::Bootstrap("the rendezvous broke: no answer".to_owned())),
         }
     }
@@ -234,8 +234,8 @@ impl Drop for Remote {
     }
 }
 
-fn nonsense() -> GroupError {
-    GroupError::Bootstrap("the hub answered nonsense".to_owned())
+fn invalid() -> GroupError {
+    GroupError::Bootstrap("the hub sent an invalid frame".to_owned())
 }
 
 /// The hub may not be there yet: ranks are started in any order.

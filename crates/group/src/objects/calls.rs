@@ -47,7 +47,7 @@ impl Group {
         self.irecv_obj(from, tag)?.wait()
     }
 
-    /// Receives an object in the place of another, whose long arrays' memory is used again: where nobody shares it, and it has the
+    /// Receives an object in the place of another, whose long arrays' memory is used again: where it has one owner, the
     /// type and the room.
     ///
     /// # Errors

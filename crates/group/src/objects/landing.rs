@@ -56,7 +56,7 @@ impl Landing {
         Self { element: T::TYPE, memory: Memory::Own(elements), place }
     }
 
-    /// Memory that an array had, if nobody else has it.
+    /// Memory that an array had, if it has no other owner.
     pub(super) fn again(spare: Spare) -> Option<Self> {
         with_element!(spare.element, T => {
             let elements = spare.elements.downcast::<Arc<Vec<T>>>().ok()?;

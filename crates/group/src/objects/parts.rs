@@ -149,7 +149,7 @@ pub(super) fn collecting<R>(encode: impl FnOnce() -> R) -> (R, Outbox) {
     (done, OUT.take().unwrap_or_default())
 }
 
-/// The memory of an object's long arrays, where nobody shares it, to be received into.
+/// The memory of an object's long arrays, where it has one owner, to be received into.
 pub(super) fn spares<O: Serialize>(object: O) -> VecDeque<Landing> {
     OUT.set(Some(Outbox { spare: Some(Vec::new()), ..Outbox::default() }));
     // What the object is besides them is not wanted; nor is it an error here that it has no encoding.

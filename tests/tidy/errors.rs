@@ -1,4 +1,4 @@
-//! docs/errors.md has every sentence that the sources can put into an error or a warning, with its cause and the next step.
+//! The pages of errors have every sentence that the sources can put into an error or a warning, with its cause and the next step.
 //!
 //! A sentence is a string literal of two words and more, wherever it stands: nobody has to mark it. Left out are tests, messages of
 //! panics, log lines below a warning, and the constants in [`ELSEWHERE`].
@@ -10,14 +10,21 @@ use std::path::{Path, PathBuf};
 use litrs::StringLit;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// What makes sentences: all of the plugin. `topology` explains devices, in lines of the level info and in docs/topology.md.
-const ROOTS: &[&str] = &[
-    "src",
-    "crates/counters/src",
-    "crates/fabric/src",
-    "crates/gpu/src",
-    "crates/libfabric-sys/src",
-    "crates/proto/src",
+/// The pages, and what they are about: all of the plugin but `topology`, which explains devices, in lines of the level info and in
+/// docs/topology.md; and of what ranks say.
+const PAGES: &[(&str, &[&str])] = &[
+    (
+        "docs/errors.md",
+        &[
+            "src",
+            "crates/counters/src",
+            "crates/fabric/src",
+            "crates/gpu/src",
+            "crates/libfabric-sys/src",
+            "crates/proto/src",
+        ],
+    ),
+    ("docs/group-errors.md", &["crates/group/src", "crates/python/src"]),
 ];
 
 /// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from, and the message of a
@@ -48,44 +55,46 @@ const UNSEEN: &[&str] = &[
 /// Macros whose text is listed if it has one word.
 const LOUD: &[&str] = &["error", "warn"];
 
-/// The last part of the page: phrases that need no cause.
+/// The last part of a page: phrases that need no cause.
 const PARTS: &str = "\n## Parts of sentences\n";
 
 #[test]
-fn the_page_has_every_sentence_and_no_other() {
-    let in_sources: BTreeSet<String> = ROOTS
-        .iter()
-        .flat_map(|root| files(Path::new(root)))
-        .flat_map(|path| of_file(&path))
-        .collect();
-    let page = page();
-    let on_page: BTreeSet<String> = page.lines().filter_map(listed).map(str::to_owned).collect();
-    let missing: Vec<_> = in_sources.difference(&on_page).collect();
-    assert!(missing.is_empty(), "docs/errors.md lacks {missing:#?}");
-    let gone: Vec<_> = on_page.difference(&in_sources).collect();
-    assert!(gone.is_empty(), "docs/errors.md has what no source says: {gone:#?}");
+fn the_pages_of_errors_have_every_sentence_and_no_other() {
+    for (page, roots) in PAGES {
+        let sources = roots.iter().flat_map(|root| files(Path::new(root)));
+        let in_sources: BTreeSet<String> = sources.flat_map(|path| of_file(&path)).collect();
+        let text = read_page(page);
+        let on_page: BTreeSet<String> =
+            text.lines().filter_map(listed).map(str::to_owned).collect();
+        let missing: Vec<_> = in_sources.difference(&on_page).collect();
+        assert!(missing.is_empty(), "{page} lacks {missing:#?}");
+        let gone: Vec<_> = on_page.difference(&in_sources).collect();
+        assert!(gone.is_empty(), "{page} has what no source says: {gone:#?}");
+    }
 }
 
 #[test]
-fn every_sentence_is_once_on_the_page_and_has_a_cause_and_a_next_step() {
-    let page = page();
-    let mut seen = BTreeSet::new();
-    for sentence in page.lines().filter_map(listed) {
-        assert!(seen.insert(sentence), "twice: {sentence}");
-    }
-    let (explained, _) = page.split_once(PARTS).expect("the page ends with the parts");
-    for block in explained.split("\n\n").filter(|block| block.starts_with("- `")) {
-        let value = |name: &str| {
-            let found = block.lines().find_map(|line| line.trim_start().strip_prefix(name));
-            assert!(found.is_some_and(|text| text.len() > 4), "no {name} for\n{block}");
-        };
-        value("Cause: ");
-        value("Next: ");
-        let unknown = block.lines().find(|line| {
-            listed(line).is_none()
-                && !["  Cause: ", "  Next: "].iter().any(|name| line.starts_with(name))
-        });
-        assert_eq!(unknown, None, "in\n{block}");
+fn every_sentence_is_once_on_its_page_and_has_a_cause_and_a_next_step() {
+    for (page, _) in PAGES {
+        let text = read_page(page);
+        let mut seen = BTreeSet::new();
+        for sentence in text.lines().filter_map(listed) {
+            assert!(seen.insert(sentence), "{page} has twice: {sentence}");
+        }
+        let (explained, _) = text.split_once(PARTS).expect("a page ends with the parts");
+        for block in explained.split("\n\n").filter(|block| block.starts_with("- `")) {
+            for name in ["  Cause: ", "  Next: "] {
+                let found = block.lines().find_map(|line| line.strip_prefix(name));
+                assert!(found.is_some_and(|text| text.len() > 4), "{page}: no{name}for\n{block}");
+            }
+            let known = |line: &&str| {
+                listed(line).is_some()
+                    || line.starts_with("  Cause: ")
+                    || line.starts_with("  Next: ")
+            };
+            let unknown = block.lines().find(|line| !known(line));
+            assert_eq!(unknown, None, "{page}, in\n{block}");
+        }
     }
 }
 
@@ -119,9 +128,13 @@ fn a_sentence_is_found_wherever_it_stands() {
     assert_eq!(found, expected);
 }
 
-/// The sentence of a line of the page.
+/// The sentence of a line of a page. One with a backtick stands between two of them, as Markdown has it.
 fn listed(line: &str) -> Option<&str> {
-    line.strip_prefix("- `")?.strip_suffix('`').map(|text| text.trim_matches('`').trim())
+    let rest = line.strip_prefix("- `")?;
+    match rest.strip_prefix("` ") {
+        Some(rest) => rest.strip_suffix(" ``"),
+        None => rest.strip_suffix('`'),
+    }
 }
 
 fn of_file(path: &Path) -> Vec<String> {
@@ -164,7 +177,7 @@ fn read(tokens: TokenStream, tables: &[&str], words: usize, found: &mut Vec<Stri
                 if let Some((len, group)) = arguments {
                     if UNSEEN.contains(&name.as_str()) {
                         rest = &behind[len..];
-                    } else if LOUD.contains(&name.as_str()) {
+                    } else if len == 2 && LOUD.contains(&name.as_str()) {
                         read(group.stream(), tables, 1, found);
                         rest = &behind[len..];
                     }
@@ -233,7 +246,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn page() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.md");
+fn read_page(page: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     fs::read_to_string(path).expect("the page is there")
 }
