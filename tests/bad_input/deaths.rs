@@ -111,13 +111,13 @@ fn post_for_ever(net: Net, post: impl Fn(usize) -> Answer<Option<Object>>) -> Fa
 #[track_caller]
 fn peer_is_gone(failure: &Failure) {
     assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
-    assert_eq!(failure.said.len(), 1, "{failure:?}");
+    assert_eq!(failure.errors().len(), 1, "{failure:?}");
 }
 
 /// Whoever waits says for whom, by the rank that tags have told.
 #[track_caller]
 fn names_the_rank(failure: Failure) -> Failure {
-    assert!(failure.said[0].contains("receiving from rank 41, process "), "{failure:?}");
+    assert!(failure.errors()[0].contains("receiving from rank 41, process "), "{failure:?}");
     failure
 }
 

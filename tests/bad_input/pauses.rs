@@ -132,7 +132,7 @@ fn a_peer_that_is_stopped_for_longer_is_an_error_that_says_so() {
         };
         assert_eq!(failure.code, ResultCode::REMOTE_ERROR, "{failure:?}");
         let who = format!("sending to process {} on ", peer.process());
-        let said = &failure.said[0];
+        let said = failure.errors()[0];
         assert!(said.contains(&who) && said.contains("IRONRAIL_PEER_TIMEOUT_MS"), "{said}");
         peer.kill();
         net.finalize(context).expect("finalize");

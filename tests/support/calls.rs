@@ -33,6 +33,14 @@ pub(crate) struct Failure {
     pub(crate) said: Vec<String>,
 }
 
+impl Failure {
+    /// Its own sentences: a rail that was lost may be told of in the same call, or in one before.
+    pub(crate) fn errors(&self) -> Vec<&str> {
+        let own = self.said.iter().filter(|line| !line.contains(" is lost: "));
+        own.map(String::as_str).collect()
+    }
+}
+
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.code, self.said)

@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 #[path = "../../crates/vfabric/src/control/table.rs"]
 mod table;
@@ -42,6 +43,19 @@ impl VirtualFabric {
         let text = CString::new(script).expect("no zero byte");
         // SAFETY: a C string.
         assert_eq!(unsafe { (self.0.fault)(text.as_ptr()) }, 0, "{script}");
+    }
+
+    /// Turns of all ends until nothing is posted any more: what is owed or acknowledged leaves with the time, not with a number of turns,
+    /// and a fault for the next operation would meet that.
+    pub(crate) fn settle(self, turn: impl Fn()) {
+        let (mut posts, mut since) = (self.number("counter.posts"), Instant::now());
+        while since.elapsed() < QUIET {
+            turn();
+            let now = self.number("counter.posts");
+            if now != posts {
+                (posts, since) = (now, Instant::now());
+            }
+        }
     }
 
     /// The next operation fails, or the next post is rejected: by the fault's word.
@@ -111,3 +125,6 @@ pub(crate) fn set(name: &str, value: &str) {
     // SAFETY: a part of a play is one thread that does something, and this is it.
     unsafe { std::env::set_var(name, value) };
 }
+
+/// Longer than an acknowledgement waits for a packet.
+const QUIET: Duration = Duration::from_millis(10);

@@ -12,7 +12,7 @@ use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 /// What one finalize may take: the bound of the drain, and what a loaded machine adds.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(30);
 const TURNS: u32 = 200;
 
 /// A region that is bound to an endpoint closes before it, and not while an operation may touch it: so where an operation
@@ -55,6 +55,7 @@ fn a_part_that_cannot_be_posted_fails_both_ends() {
             world.fabric.configure("profile=efa nics=16");
             let ends = world.nets.map(End::open);
             let link = Link::open(world, &ends);
+            world.fabric.settle(|| ends.iter().for_each(End::turn));
             let posts = world.fabric.number("counter.posts");
             world.fabric.fault(&format!("reject={}", posts + nth));
             let sent = link.send();
@@ -83,7 +84,7 @@ fn an_advert_that_cannot_be_posted_fails_the_receive_and_names_the_rank() {
     play_each(&["cxi", "tcp"], &[provider()], BOUND * 6, |part, profile| {
         let link = link::Link::between_ends(part, profile, 1, "");
         link.warm();
-        link.turn();
+        link.settle();
         link.fabric.fault_next("reject");
         let received = link.irecv(0, 8, 41);
         let failed = (0..TURNS).find_map(|_| link.net.test(received).err());
@@ -103,6 +104,7 @@ fn the_first_cause_of_a_failure_stays() {
         let world = World::open(part, "efa", [2, 2]);
         let ends = world.nets.map(End::open);
         let link = Link::open(world, &ends);
+        world.fabric.settle(|| ends.iter().for_each(End::turn));
         // Its second part is refused for good. The first is under way then, and fails later.
         let [posts, operations] =
             ["counter.posts", "counter.operations"].map(|name| world.fabric.number(name));

@@ -494,6 +494,7 @@ fn a_refused_read_of_a_gpu_is_neither_lost_nor_repeated() {
             let request = rig.isend(&from, 0, LEN, 0, source);
             rig.finish(received);
             rig.finish(request);
+            rig.fabric.settle(|| rig.ends.iter().for_each(End::turn));
             let posts = rig.fabric.number("counter.posts");
             rig.fabric.fault(&format!("refuse={}-{}", posts + 2, posts + 9));
             rig.flushed(rig.flush(&into, 0, LEN, target));
@@ -749,6 +750,7 @@ fn memory_is_not_given_back_under_its_flush() {
                 rig.net.deregister(rig.receive, target).expect("deregMr");
                 continue;
             }
+            rig.fabric.settle(|| rig.ends.iter().for_each(End::turn));
             if time == 3 {
                 let posts = rig.fabric.number("counter.posts");
                 rig.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 2));

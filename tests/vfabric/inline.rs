@@ -216,6 +216,7 @@ fn a_packet_that_is_late_is_not_taken_early() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile, 1, "");
         let received = link.receives();
+        link.settle();
         let send = |index: usize| link.isend(index, 16, 0).expect("it is advertised");
         let mut sent = vec![send(0)];
         let operations = link.fabric.number("counter.operations");

@@ -66,6 +66,11 @@ impl Link {
         (0..TURNS).for_each(|_| self.ends.iter().for_each(End::turn));
     }
 
+    /// Until the next operation is the test's own.
+    pub(crate) fn settle(&self) {
+        self.fabric.settle(|| self.ends.iter().for_each(End::turn));
+    }
+
     pub(crate) fn finish(&self, request: Object) -> usize {
         let mut tests = 0..TURNS;
         let found = tests.find_map(|_| {

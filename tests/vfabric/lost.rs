@@ -15,7 +15,7 @@ const BOUND: Duration = Duration::from_secs(120);
 /// Of the peer's silence.
 const PEER_TIMEOUT: &str = "1000";
 /// What an error may take: the bound, and what a loaded machine adds.
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(40);
 /// More than travels in a packet.
 const LONG: usize = 6000;
 const SHORT: usize = 16;

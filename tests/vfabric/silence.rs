@@ -9,9 +9,9 @@ use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
 /// What a play may take on a machine that is busy with others.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(120);
 /// Far more than the keeper takes.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(30);
 /// More calls without an answer are a hang.
 const CALLS_MAX: u32 = 10_000;
 

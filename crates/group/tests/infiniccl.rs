@@ -136,20 +136,24 @@ fn t_i9_a_ping_pong_of_every_size_keeps_every_byte() {
 fn t_i10_a_rank_that_is_none_is_refused_at_once_and_hurts_nobody() {
     ranks(&library(), 2, |group| {
         let mut data = [1_i32; 8];
-        let begun = Instant::now();
-        for rank in [2, usize::MAX] {
-            for refused in [
-                group.send(&data, rank, 0),
-                group.recv(&mut data, rank, 0).map(drop),
-                group.broadcast(&mut data, rank),
-                group.reduce_in_place(&mut data, Op::Sum, rank),
-                group.group(|block| block.send(&[1_i32], rank, 0)),
-            ] {
-                assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+        let mut refuse = || {
+            let begun = Instant::now();
+            for rank in [2, usize::MAX] {
+                for refused in [
+                    group.send(&data, rank, 0),
+                    group.recv(&mut data, rank, 0).map(drop),
+                    group.broadcast(&mut data, rank),
+                    group.reduce_in_place(&mut data, Op::Sum, rank),
+                    group.group(|block| block.send(&[1_i32], rank, 0)),
+                ] {
+                    assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "{refused:?}");
+                }
             }
-        }
-        // A millisecond each, and as much again for a machine that is busy.
-        assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
+            begun.elapsed()
+        };
+        // Of many times one is not interrupted, however busy the machine is.
+        let soonest = (0..50).map(|_| refuse()).min();
+        assert!(soonest < Some(Duration::from_millis(10)), "{soonest:?}");
         group.all_reduce(&mut data, Op::Sum).unwrap();
         assert_eq!(data, [2; 8]);
     });

@@ -412,11 +412,12 @@ const SLACK: Duration = Duration::from_secs(8);
 
 #[test]
 fn a_barrier_says_who_did_not_arrive() {
-    let said = ranks_within(&library(), 3, Duration::from_secs(2), |group| {
+    // The first collective makes the connections within the same bound.
+    let said = ranks_within(&library(), 3, Duration::from_secs(6), |group| {
         group.all_reduce(&mut [1.0_f32], Op::Sum).unwrap();
         if group.rank() == 1 {
             // It is busy elsewhere, for longer than the others wait.
-            return (0..100).find_map(|_| {
+            return (0..600).find_map(|_| {
                 thread::sleep(Duration::from_millis(100));
                 group.send(&[1_u8], 0, 1).err().map(|why| why.to_string())
             });
@@ -432,7 +433,11 @@ fn a_barrier_says_who_did_not_arrive() {
 #[test]
 fn an_abort_frees_everybody_and_names_who_did_it() {
     let said = ranks(&library(), 3, |group| {
-        group.all_reduce(&mut [1.0_f32], Op::Sum).unwrap();
+        if let Err(why) = group.all_reduce(&mut [1.0_f32], Op::Sum) {
+            // A rank that is late here finds the abort before its own part is there.
+            assert_ne!(group.rank(), 0, "{why}");
+            return why;
+        }
         if group.rank() == 0 {
             let other = group.clone();
             let aborts = thread::spawn(move || {
@@ -453,7 +458,7 @@ fn an_abort_frees_everybody_and_names_who_did_it() {
 
 #[test]
 fn ranks_that_call_different_collectives_are_told_instead_of_hanging() {
-    let said = ranks_within(&library(), 2, Duration::from_secs(3), |group| {
+    let said = ranks_within(&library(), 2, Duration::from_secs(10), |group| {
         group.barrier().unwrap();
         let mut data = vec![1_i32; 10];
         if group.rank() == 0 {

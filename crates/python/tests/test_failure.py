@@ -20,6 +20,7 @@ def test_a_rank_that_dies_is_named(ranks):
 
 
 def test_a_rank_that_does_not_come_is_named(ranks):
+    # The ranks meet within the same bound, and a loaded machine starts one seconds after the other.
     ranks(2, """
         import pathlib
         done = pathlib.Path("done")
@@ -38,7 +39,7 @@ def test_a_rank_that_does_not_come_is_named(ranks):
             while not done.exists() and time.monotonic() < end:
                 time.sleep(0.01)
             assert done.exists()
-    """, options="timeout=1.0")  # fmt: skip
+    """, options="timeout=8.0")  # fmt: skip
 
 
 def test_an_abort_ends_every_call(ranks):

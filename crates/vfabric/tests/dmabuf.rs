@@ -24,7 +24,7 @@ use harness::{Test, second_libfabric};
 const CHOSEN: &str = "DMABUF_TEST_LIBRARY";
 const PAGE: usize = 4096;
 const BYTES: usize = 2 * PAGE;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let second = second_libfabric().map(drop);

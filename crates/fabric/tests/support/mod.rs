@@ -22,7 +22,7 @@ pub(crate) struct Provider {
 
 pub(crate) const LOOPBACK: Option<&str> = Some("127.0.0.1");
 /// Every wait ends by then; the slowest provider (sockets) needs milliseconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const BYTES: usize = 1 << 20;
 
 /// Names the library under test, where that is not the system's.
