@@ -1,0 +1,241 @@
+//! The calls.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
+use ironrail_group::messages::{From, Tag};
+use ironrail_group::objects::Origin;
+
+use crate::book::{Book, refused};
+use crate::frame::{self, Frame, text};
+use crate::requests::{ReceivingBatch, SendingBatch};
+
+/// Record batches between the ranks of a group. Clones share what they know of schemas.
+///
+/// A batch takes its own schema with it, the first time to each peer; a receive takes any schema, or one that it names. Tags are apart from
+/// those of the group's messages and objects. Batches are not reduced: what the sum of two tables is, a column's type does not say; reduce
+/// the columns, which are slices, with [`Group::all_reduce`]. They are not received into older ones either: arrays of Arrow are not
+/// changed once they are made.
+#[derive(Clone, Debug)]
+pub struct Batches {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) frames: Group,
+    pub(crate) book: Book,
+}
+
+impl Batches {
+    /// Of all ranks of a group. All of them call it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::split`].
+    pub fn new(group: &Group) -> Result<Self, GroupError> {
+        let own = |group: &Group| {
+            let none = || GroupError::Usage("a rank is in no group".to_owned());
+            group.split(Some(0), 0)?.ok_or_else(none)
+        };
+        let (frames, book) = (own(group)?, Book::new(own(group)?));
+        Ok(Self { inner: Arc::new(Inner { frames, book }) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.inner.frames.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.inner.frames.size()
+    }
+
+    /// Sends a batch, and returns when it may have left. Of a slice of a batch only its rows go.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send_obj`]; [`GroupError::InvalidArgument`] for a schema that Arrow's IPC does not carry.
+    pub fn send(&self, batch: &RecordBatch, to: usize, tag: u32) -> Result<(), GroupError> {
+        if to == self.rank() {
+            let why = "a blocking send to oneself would wait for ever".to_owned();
+            return Err(GroupError::InvalidArgument(why));
+        }
+        self.isend(batch, to, tag)?.wait()
+    }
+
+    /// Receives a batch of whatever schema, of a rank or any, with a tag or any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::recv_obj`]; [`GroupError::Mismatch`] for bytes that are no batch.
+    pub fn recv(
+        &self,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<(RecordBatch, Origin), GroupError> {
+        self.irecv(from, tag)?.wait()
+    }
+
+    /// Receives a batch of a known schema.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::recv`]; [`GroupError::SchemaMismatch`] for another schema: that batch is gone, and the next one can be received.
+    pub fn recv_as(
+        &self,
+        schema: &SchemaRef,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<(RecordBatch, Origin), GroupError> {
+        self.irecv_as(schema, from, tag)?.wait()
+    }
+
+    /// Begins a send; to this rank, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::send`].
+    pub fn isend(
+        &self,
+        batch: &RecordBatch,
+        to: usize,
+        tag: u32,
+    ) -> Result<SendingBatch, GroupError> {
+        let frame = self.frame(batch, to..=to)?;
+        Ok(SendingBatch::new(self.inner.frames.isend_obj(&frame, to, tag)?))
+    }
+
+    /// Begins a receive.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] for a rank that is none.
+    pub fn irecv(
+        &self,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<ReceivingBatch, GroupError> {
+        let receiving = self.inner.frames.irecv_obj(from, tag)?;
+        Ok(ReceivingBatch::new(self.clone(), None, receiving))
+    }
+
+    /// Begins a receive of a known schema.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::irecv`], and [`GroupError::InvalidArgument`] for a schema that Arrow's IPC does not carry.
+    pub fn irecv_as(
+        &self,
+        schema: &SchemaRef,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<ReceivingBatch, GroupError> {
+        let described = self.inner.book.describe(schema)?;
+        let wanted = Some((Arc::clone(schema), described.fingerprint));
+        let receiving = self.inner.frames.irecv_obj(from, tag)?;
+        Ok(ReceivingBatch::new(self.clone(), wanted, receiving))
+    }
+
+    /// Sends right and receives from the left, or whichever ranks, at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::send`] and [`Batches::recv`].
+    pub fn sendrecv(
+        &self,
+        batch: &RecordBatch,
+        to: usize,
+        from: impl Into<From>,
+        tag: u32,
+    ) -> Result<(RecordBatch, Origin), GroupError> {
+        let sending = self.isend(batch, to, tag)?;
+        let received = self.recv(from, tag);
+        sending.wait()?;
+        received
+    }
+
+    /// Every rank's batch on the root, by rank; nothing elsewhere. Rows and schemas may differ.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::recv`]. All ranks call it, as all collectives.
+    pub fn gather(
+        &self,
+        batch: &RecordBatch,
+        root: usize,
+    ) -> Result<Option<Vec<RecordBatch>>, GroupError> {
+        let frame = self.frame(batch, root..=root)?;
+        let frames = self.inner.frames.gather_obj(&frame, root)?;
+        frames.map(|frames| self.open_all(frames)).transpose()
+    }
+
+    /// Every rank's batch on every rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::gather`].
+    pub fn all_gather(&self, batch: &RecordBatch) -> Result<Vec<RecordBatch>, GroupError> {
+        let frame = self.frame(batch, 0..=self.size() - 1)?;
+        self.open_all(self.inner.frames.all_gather_obj(&frame)?)
+    }
+
+    /// The root's batch on every rank; what others give is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::gather`]; [`GroupError::InvalidArgument`] where the root gives none.
+    pub fn broadcast(
+        &self,
+        batch: Option<&RecordBatch>,
+        root: usize,
+    ) -> Result<RecordBatch, GroupError> {
+        let own = batch.filter(|_| self.rank() == root);
+        let frame = own.map(|batch| self.frame(batch, 0..=self.size() - 1)).transpose()?;
+        let frame = self.inner.frames.broadcast_obj(frame, root)?;
+        match own {
+            Some(batch) => Ok(batch.clone()),
+            None => self.open(frame, root, None),
+        }
+    }
+
+    /// A batch for these ranks, which are told its schema.
+    fn frame(
+        &self,
+        batch: &RecordBatch,
+        mut to: std::ops::RangeInclusive<usize>,
+    ) -> Result<Frame, GroupError> {
+        let described = self.inner.book.describe(batch.schema_ref())?;
+        let frame = frame::encode(batch, &described).map_err(|why| refused(&why))?;
+        to.try_for_each(|to| self.inner.book.tell(&described, to))?;
+        Ok(frame)
+    }
+
+    fn open_all(&self, frames: Vec<Frame>) -> Result<Vec<RecordBatch>, GroupError> {
+        frames.into_iter().enumerate().map(|(rank, frame)| self.open(frame, rank, None)).collect()
+    }
+
+    /// What came, once its schema is here.
+    pub(crate) fn open(
+        &self,
+        frame: Frame,
+        rank: usize,
+        wanted: Option<&(SchemaRef, u64)>,
+    ) -> Result<RecordBatch, GroupError> {
+        let described = self.inner.book.wait(rank, frame.fingerprint)?;
+        if let Some((schema, fingerprint)) = wanted
+            && *fingerprint != frame.fingerprint
+        {
+            let (expected, got) = (text(schema), described.text());
+            return Err(GroupError::SchemaMismatch { rank, expected, got });
+        }
+        frame::decode(frame, &described).map_err(|why| {
+            let why = format!("rank {rank} sent what is no batch: {why}");
+            GroupError::Mismatch { rank, why }
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! Schemas: which ones peers were told, and which ones they told.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arrow_schema::{Schema, SchemaRef};
+use ironrail_group::error::GroupError;
+use ironrail_group::group::Group;
+use ironrail_group::objects::ReceivingObject;
+
+use crate::frame::Described;
+
+/// What one rank knows. A schema leaves before the first batch that has it, so whoever holds a batch need not ask for its schema.
+#[derive(Debug)]
+pub(crate) struct Book {
+    /// Schemas alone go in it.
+    group: Group,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    own: Vec<(SchemaRef, Arc<Described>)>,
+    told: HashSet<(usize, u64)>,
+    known: HashMap<(usize, u64), Arc<Described>>,
+    coming: HashMap<usize, ReceivingObject<Described>>,
+}
+
+/// How long a schema may take that left before a batch that is here.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Schemas of this rank whose encoding is kept.
+const OWN_MAX: usize = 64;
+
+impl Book {
+    pub(crate) fn new(group: Group) -> Self {
+        Self { group, pages: Mutex::default() }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A schema of this rank's.
+    pub(crate) fn describe(&self, schema: &SchemaRef) -> Result<Arc<Described>, GroupError> {
+        let mut pages = self.pages();
+        let same = |own: &Schema| std::ptr::eq(own, schema.as_ref()) || own == schema.as_ref();
+        if let Some((_, described)) = pages.own.iter().find(|(own, _)| same(own)) {
+            return Ok(Arc::clone(described));
+        }
+        let described = Described::new(schema).map_err(|why| refused(&why))?;
+        let described = Arc::new(described);
+        if pages.own.len() == OWN_MAX {
+            pages.own.remove(0);
+        }
+        pages.own.push((Arc::clone(schema), Arc::clone(&described)));
+        Ok(described)
+    }
+
+    /// Sends a schema to a rank that has not had it.
+    pub(crate) fn tell(&self, described: &Arc<Described>, to: usize) -> Result<(), GroupError> {
+        let mut pages = self.pages();
+        let fingerprint = described.fingerprint;
+        if to == self.group.rank() {
+            pages.known.insert((to, fingerprint), Arc::clone(described));
+        } else if to < self.group.size() && !pages.told.contains(&(to, fingerprint)) {
+            // It still goes when the request is dropped.
+            drop(self.group.isend_obj(described.as_ref(), to, 0)?);
+            pages.told.insert((to, fingerprint));
+        }
+        Ok(())
+    }
+
+    /// A schema that a peer has told, once it is here.
+    pub(crate) fn find(
+        &self,
+        peer: usize,
+        fingerprint: u64,
+    ) -> Result<Option<Arc<Described>>, GroupError> {
+        let mut pages = self.pages();
+        loop {
+            if let Some(described) = pages.known.get(&(peer, fingerprint)) {
+                return Ok(Some(Arc::clone(described)));
+            }
+            let mut coming = match pages.coming.remove(&peer) {
+                Some(coming) => coming,
+                None => self.group.irecv_obj::<Described>(peer, 0)?,
+            };
+            if !coming.test()? {
+                pages.coming.insert(peer, coming);
+                return Ok(None);
+            }
+            let (described, _) = coming.wait()?;
+            if !described.is_whole() {
+                let why = format!("rank {peer} sent a schema that is not the one it says");
+                return Err(GroupError::Mismatch { rank: peer, why });
+            }
+            pages.known.insert((peer, described.fingerprint), Arc::new(described));
+        }
+    }
+
+    /// The same, and waits for it.
+    pub(crate) fn wait(&self, peer: usize, fingerprint: u64) -> Result<Arc<Described>, GroupError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(described) = self.find(peer, fingerprint)? {
+                return Ok(described);
+            }
+            if begun.elapsed() > LIMIT {
+                let whom = format!("the schema of a batch from rank {peer}");
+                return Err(GroupError::Timeout { peers: vec![peer], whom, limit: LIMIT });
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+pub(crate) fn refused(why: &arrow_schema::ArrowError) -> GroupError {
+    GroupError::InvalidArgument(format!("the record batch: {why}"))
+}

@@ -1,0 +1,198 @@
+//! The bytes of a schema and of a batch: messages of Arrow's IPC stream, cut in two.
+
+use std::hash::Hasher;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::writer::StreamEncoder;
+use arrow_schema::{ArrowError, Schema};
+use bytes::Bytes;
+use ironrail_group::objects::{self, Blob};
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher24;
+
+/// A batch on its way.
+#[derive(Debug, Serialize, Deserialize, objects::Schema)]
+pub(crate) struct Frame {
+    /// Of its schema.
+    pub(crate) fingerprint: u64,
+    pub(crate) messages: Blob,
+}
+
+/// A schema on its way.
+#[derive(Debug, Serialize, Deserialize, objects::Schema)]
+pub(crate) struct Described {
+    pub(crate) fingerprint: u64,
+    pub(crate) message: Blob,
+}
+
+impl Described {
+    pub(crate) fn new(schema: &Schema) -> Result<Self, ArrowError> {
+        let mut message = joined(&StreamEncoder::try_new(schema)?.finish()?, 0);
+        message.truncate(message.len() - NOTHING_MORE.len());
+        let fingerprint = fingerprint(&message);
+        Ok(Self { fingerprint, message: message.into() })
+    }
+
+    /// Whether it is what it says.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.fingerprint == fingerprint(&self.message)
+    }
+
+    /// The schema as people read it.
+    pub(crate) fn text(&self) -> String {
+        let schema = guarded(|| {
+            let mut decoder = begun(self)?;
+            // It looks at a message without a body only when something follows.
+            decoder.decode(&mut Buffer::from(NOTHING_MORE))?;
+            decoder.schema().ok_or_else(|| broken("no schema"))
+        });
+        match schema {
+            Ok(schema) => text(&schema),
+            Err(_) => format!("batches of schema {:016x}", self.fingerprint),
+        }
+    }
+}
+
+/// The end of a stream: a marker and a length of nothing.
+const NOTHING_MORE: &[u8] = &[0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0];
+
+/// Every field and what it is.
+pub(crate) fn text(schema: &Schema) -> String {
+    let field = |field: &arrow_schema::FieldRef| {
+        format!(
+            "{}: {}{}",
+            field.name(),
+            field.data_type(),
+            if field.is_nullable() { "?" } else { "" }
+        )
+    };
+    let fields: Vec<_> = schema.fields().iter().map(field).collect();
+    let text = format!("batches of ({})", fields.join(", "));
+    text.chars().filter(|letter| !letter.is_control()).take(TEXT_MAX).collect()
+}
+
+/// The longest schema in an error.
+const TEXT_MAX: usize = 4 << 10;
+
+/// The same on every machine and in every build.
+fn fingerprint(message: &[u8]) -> u64 {
+    let mut hasher = SipHasher24::new_with_keys(1, 2);
+    hasher.write(message);
+    hasher.finish()
+}
+
+/// What a batch is without its schema, as `described` has that.
+pub(crate) fn encode(batch: &RecordBatch, described: &Described) -> Result<Frame, ArrowError> {
+    let parts = StreamEncoder::try_new(batch.schema_ref())?.encode(batch)?;
+    let messages = joined(&parts, described.message.len()).into();
+    Ok(Frame { fingerprint: described.fingerprint, messages })
+}
+
+/// Buffers one after the other, without so many bytes of the first.
+fn joined(parts: &[Buffer], mut skip: usize) -> Vec<u8> {
+    let whole: usize = parts.iter().map(Buffer::len).sum();
+    let mut bytes = Vec::with_capacity(whole.saturating_sub(skip));
+    for part in parts {
+        let skipped = skip.min(part.len());
+        bytes.extend_from_slice(&part[skipped..]);
+        skip -= skipped;
+    }
+    bytes
+}
+
+/// The batch, in place.
+pub(crate) fn decode(frame: Frame, described: &Described) -> Result<RecordBatch, ArrowError> {
+    guarded(|| {
+        let mut decoder = begun(described)?;
+        let mut rest = Buffer::from(Bytes::from_owner(frame.messages));
+        let batch = decoder.decode(&mut rest)?;
+        batch.filter(|_| rest.is_empty()).ok_or_else(|| broken("no whole batch"))
+    })
+}
+
+/// A decoder of a stream that began with this schema.
+fn begun(described: &Described) -> Result<StreamDecoder, ArrowError> {
+    // Else it would copy what is not aligned, and say nothing.
+    let mut decoder = StreamDecoder::new().with_require_alignment(true);
+    decoder.decode(&mut Buffer::from(Bytes::from_owner(described.message.clone())))?;
+    Ok(decoder)
+}
+
+/// Arrow's decoder panics at lengths that do not fit; what a peer sends must not end this rank.
+fn guarded<T>(decode: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+    catch_unwind(AssertUnwindSafe(decode))
+        .unwrap_or_else(|_| Err(broken("lengths that do not fit")))
+}
+
+fn broken(what: &str) -> ArrowError {
+    ArrowError::IpcError(what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, Float64Array, Int32Array, StringArray};
+
+    use super::*;
+
+    fn sample(rows: usize) -> RecordBatch {
+        let columns: [(&str, ArrayRef); 3] = [
+            (
+                "a",
+                Arc::new(
+                    (0_i32..).take(rows).map(|i| (i % 3 != 0).then_some(i)).collect::<Int32Array>(),
+                ),
+            ),
+            ("b", Arc::new((0_i32..).take(rows).map(f64::from).collect::<Float64Array>())),
+            ("c", Arc::new((0..rows).map(|i| Some(format!("row {i}"))).collect::<StringArray>())),
+        ];
+        RecordBatch::try_from_iter(columns).unwrap()
+    }
+
+    #[test]
+    fn columns_stand_where_the_frame_was() {
+        let batch = sample(1000);
+        let described = Described::new(&batch.schema()).unwrap();
+        assert!(described.is_whole());
+        let frame = encode(&batch, &described).unwrap();
+        let (base, len) = (frame.messages.as_ptr().addr(), frame.messages.len());
+        let came = decode(frame, &described).unwrap();
+        assert_eq!(came, batch);
+        for column in came.columns() {
+            for buffer in column.to_data().buffers() {
+                assert!((base..=base + len).contains(&buffer.as_ptr().addr()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_peer_changed_is_an_error_or_a_batch_and_nothing_else() {
+        let batch = sample(20);
+        let described = Described::new(&batch.schema()).unwrap();
+        let bytes = encode(&batch, &described).unwrap().messages.to_vec();
+        let mut seed = 5_u64;
+        let mut refused = 0;
+        std::panic::set_hook(Box::new(|_| {}));
+        for turn in 0..2000 {
+            let mut changed = bytes.clone();
+            for _ in 0..=turn % 3 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let at = usize::try_from(seed >> 33).unwrap() % changed.len();
+                changed[at] = seed.to_le_bytes()[3];
+            }
+            if turn % 5 == 0 {
+                changed.truncate(turn % bytes.len());
+            }
+            let fingerprint = described.fingerprint;
+            refused += usize::from(
+                decode(Frame { fingerprint, messages: changed.into() }, &described).is_err(),
+            );
+        }
+        let _ = std::panic::take_hook();
+        assert!(refused > 400, "{refused} of 2000");
+    }
+}
