@@ -7,8 +7,8 @@ use net_abi::CommConfig;
 
 use crate::abi::object;
 use crate::error::{Cause, List, Result};
-use crate::handle::Name;
 use crate::plugin::TrafficClass;
+use crate::token::RawToken;
 use crate::types::Buffer;
 use crate::types::HANDLE_BYTES;
 
@@ -82,7 +82,7 @@ impl<B: Bytes> Lists<B> {
         // SAFETY: as above.
         let tag = *unsafe { self.tags.as_ref() }?;
         // SAFETY: as above.
-        let region = object::name(*unsafe { self.regions.as_ref() }?);
+        let region = object::raw(*unsafe { self.regions.as_ref() }?);
         Some(Buffer { address, len, tag, region })
     }
 }
@@ -139,14 +139,15 @@ impl<'a, B: Bytes> Group<'a, B> {
 
     /// Hands the buffers to `body`, from the stack: nothing is allocated on this path.
     pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Buffer]) -> Result<T>) -> Result<T> {
-        let mut buffers = [Buffer { address: 0, len: 0, tag: 0, region: Name::new(0) }; GROUP_MAX];
+        let mut buffers =
+            [Buffer { address: 0, len: 0, tag: 0, region: RawToken::new(0) }; GROUP_MAX];
         let buffers = &mut buffers[..self.data.len()];
         for (index, buffer) in buffers.iter_mut().enumerate() {
             *buffer = Buffer {
                 address: self.data[index].addr() as u64,
                 len: self.sizes[index].bytes()?,
                 tag: self.tags.get(index).copied().unwrap_or(0),
-                region: object::name(self.regions[index]),
+                region: object::raw(self.regions[index]),
             };
         }
         body(buffers)
@@ -197,11 +198,11 @@ mod tests {
     use std::ptr;
 
     use super::*;
-    use crate::handle::{Handle, HandleKind};
+    use crate::token::{Token, TokenKind};
 
     #[test]
     fn a_group_is_read_entry_by_entry() {
-        let region = Handle::new(HandleKind::Region, 1, 2, 3, 0);
+        let region = Token::new(TokenKind::Region, 1, 2, 3, 0);
         let mut data = [ptr::without_provenance_mut(64), ptr::null_mut()];
         let mut sizes = [7, 0];
         let mut tags = [5, -9];
@@ -215,7 +216,7 @@ mod tests {
             .parsed(|receives| {
                 assert_eq!(receives.len(), 2);
                 assert_eq!((receives[0].address, receives[0].len, receives[0].tag), (64, 7, 5));
-                assert_eq!(receives[0].region, region.name());
+                assert_eq!(receives[0].region, region.raw());
                 assert_eq!((receives[1].len, receives[1].tag), (0, -9));
                 assert_eq!(receives[1].region.optional_region(), Ok(None));
                 Ok(())

@@ -1,64 +1,64 @@
-//! Between NCCL's `void*` and our handles: a pointer is a number here, and is never followed.
+//! Between NCCL's `void*` and our tokens: a pointer is a number here, and is never followed.
 
 use std::ffi::c_void;
 use std::ptr;
 
-use crate::handle::{Handle, Name};
+use crate::token::{RawToken, Token};
 
 /// What NCCL holds for us.
 #[inline]
-pub(super) fn pointer(handle: Handle) -> *mut c_void {
+pub(super) fn pointer(token: Token) -> *mut c_void {
     ptr::without_provenance_mut(
-        usize::try_from(handle.bits()).expect("a pointer has 64 bits: asserted below"),
+        usize::try_from(token.bits()).expect("a pointer has 64 bits: asserted below"),
     )
 }
 
 /// As `pointer`, with null for "not yet".
 #[inline]
-pub(super) fn pointer_or_null(handle: Option<Handle>) -> *mut c_void {
-    handle.map_or(ptr::null_mut(), pointer)
+pub(super) fn pointer_or_null(token: Option<Token>) -> *mut c_void {
+    token.map_or(ptr::null_mut(), pointer)
 }
 
 /// What NCCL gave, unread.
 #[inline(always)]
-pub(super) fn name(pointer: *mut c_void) -> Name {
-    Name::new(pointer.addr() as u64)
+pub(super) fn raw(pointer: *mut c_void) -> RawToken {
+    RawToken::new(pointer.addr() as u64)
 }
 
-/// What NCCL holds for a name that we have read; null for "not yet".
+/// What NCCL gets for a request; null for "not yet".
 #[inline(always)]
-pub(super) fn named(name: Option<Name>) -> *mut c_void {
-    let bits = name.map_or(0, Name::bits);
+pub(super) fn returned(request: Option<RawToken>) -> *mut c_void {
+    let bits = request.map_or(0, RawToken::bits);
     ptr::without_provenance_mut(usize::from_ne_bytes(bits.to_ne_bytes()))
 }
 
-const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "a handle travels in a pointer");
+const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "a token travels in a pointer");
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::Kind;
-    use crate::handle::HandleKind;
+    use crate::token::TokenKind;
 
     #[test]
-    fn a_handle_travels_through_a_pointer() {
-        let handle = Handle::new(HandleKind::Receiver, 4095, 65535, 1, 2);
-        assert_eq!(name(pointer(handle)).receiver(), Ok(handle));
-        assert_eq!(name(pointer(handle)).comm(), Ok(handle));
-        assert_eq!(named(Some(handle.name())), pointer(handle));
-        assert!(pointer_or_null(None).is_null() && named(None).is_null());
+    fn a_token_travels_through_a_pointer() {
+        let token = Token::new(TokenKind::Receiver, 4095, 65535, 1, 2);
+        assert_eq!(raw(pointer(token)).receiver(), Ok(token));
+        assert_eq!(raw(pointer(token)).comm(), Ok(token));
+        assert_eq!(returned(Some(token.raw())), pointer(token));
+        assert!(pointer_or_null(None).is_null() && returned(None).is_null());
     }
 
     #[test]
-    fn a_handle_of_another_kind_is_refused() {
-        let region = name(pointer(Handle::new(HandleKind::Region, 1, 1, 1, 0)));
+    fn a_token_of_another_kind_is_refused() {
+        let region = raw(pointer(Token::new(TokenKind::Region, 1, 1, 1, 0)));
         for parse in [
-            Name::context,
-            Name::listener,
-            Name::sender,
-            Name::receiver,
-            Name::comm,
-            Name::any_request,
+            RawToken::context,
+            RawToken::listener,
+            RawToken::sender,
+            RawToken::receiver,
+            RawToken::comm,
+            RawToken::any_request,
         ] {
             assert_eq!(parse(region).expect_err("a region").kind(), Kind::InvalidArgument);
         }
@@ -67,20 +67,20 @@ mod tests {
     #[test]
     fn null_and_nccls_marks_are_refused() {
         for bits in [0, 1, 2, usize::MAX] {
-            let garbage = name(ptr::without_provenance_mut(bits));
+            let garbage = raw(ptr::without_provenance_mut(bits));
             for parse in [
-                Name::context,
-                Name::listener,
-                Name::sender,
-                Name::receiver,
-                Name::comm,
-                Name::region,
-                Name::any_request,
+                RawToken::context,
+                RawToken::listener,
+                RawToken::sender,
+                RawToken::receiver,
+                RawToken::comm,
+                RawToken::region,
+                RawToken::any_request,
             ] {
                 assert_eq!(parse(garbage).expect_err("garbage").kind(), Kind::InvalidArgument);
             }
         }
-        assert_eq!(name(ptr::null_mut()).optional_region(), Ok(None));
-        assert!(name(ptr::without_provenance_mut(1)).optional_region().is_err());
+        assert_eq!(raw(ptr::null_mut()).optional_region(), Ok(None));
+        assert!(raw(ptr::without_provenance_mut(1)).optional_region().is_err());
     }
 }

@@ -28,7 +28,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     region: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    guard_comm("regMr", object::name(comm), || unsafe {
+    guard_comm("regMr", object::raw(comm), || unsafe {
         memory::register(comm, data, size, kind, region)
     })
 }

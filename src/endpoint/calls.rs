@@ -13,7 +13,7 @@ use super::Endpoint;
 use super::comms::{Side, line_near};
 use super::hands::{Bytes, LANDING};
 use crate::error::{Cause, Noun, Result};
-use crate::handle::{Handle, HandleKind, Name};
+use crate::token::{RawToken, Token, TokenKind};
 use crate::types::{Buffer, Tested};
 
 /// What is not told yet of a receive.
@@ -30,10 +30,10 @@ const NO_RECEIVE: Receive<'_> = Receive {
 impl Endpoint {
     /// Sends a message. `None`: not now; a poll was made.
     #[inline]
-    pub(crate) fn isend(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
-        let handle = comm.sender()?;
+    pub(crate) fn isend(&mut self, comm: RawToken, outgoing: Buffer) -> Result<Option<RawToken>> {
+        let token = comm.sender()?;
         self.check_intact()?;
-        let (slot, _) = self.comms.open(handle, Side::Send, Noun::SendComm)?;
+        let (slot, _) = self.comms.open(token, Side::Send, Noun::SendComm)?;
         let (bytes, _) = self.hands.bytes(outgoing)?;
         let Bytes { address, len, tag, region, host, .. } = bytes;
         let message = Outgoing { tag, len: len as u64, source: Source { address, region }, host };
@@ -60,12 +60,12 @@ impl Endpoint {
     #[inline]
     fn sent(
         &mut self,
-        comm: Name,
+        comm: RawToken,
         slot: Slot,
         message: MessageId,
         inline: bool,
         now: Moment,
-    ) -> Name {
+    ) -> RawToken {
         self.outstanding += 1;
         let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message, inline, now));
         comm.request(line)
@@ -75,11 +75,11 @@ impl Endpoint {
     #[inline]
     pub(crate) fn irecv(
         &mut self,
-        comm: Name,
+        comm: RawToken,
         receives: &[Buffer],
         how: Posting,
-    ) -> Result<Option<Name>> {
-        let handle = comm.receiver()?;
+    ) -> Result<Option<RawToken>> {
+        let token = comm.receiver()?;
         if receives.len() > MAX_GROUP {
             let (count, most) = (receives.len(), MAX_GROUP);
             return Err(Cause::GroupOfDevice { count, most }.into());
@@ -94,7 +94,7 @@ impl Endpoint {
             &mut several[..receives.len()]
         };
         self.check_intact()?;
-        let (slot, opened) = self.comms.open(handle, Side::Receive, Noun::ReceiveComm)?;
+        let (slot, opened) = self.comms.open(token, Side::Receive, Noun::ReceiveComm)?;
         let Self { hands, keys, .. } = self;
         let lanes = hands.peer(opened.channel).map_or(&[][..], |peer| &*peer.data);
         keys.clear();
@@ -172,32 +172,32 @@ impl Endpoint {
 
     /// The request of a receive that may end before its bytes are there.
     #[cold]
-    fn optional(&self, request: Name) -> Name {
-        let Some(handle) = Handle::from_bits(request.bits()) else { return request };
-        let (generation, slot) = (handle.generation(), handle.slot());
-        let kind = HandleKind::OptionalReceiveRequest;
-        Handle::new(kind, self.number, generation, slot, handle.line()).name()
+    fn optional(&self, request: RawToken) -> RawToken {
+        let Some(token) = Token::from_bits(request.bits()) else { return request };
+        let (generation, slot) = (token.generation(), token.slot());
+        let kind = TokenKind::OptionalReceiveRequest;
+        Token::new(kind, self.number, generation, slot, token.line()).raw()
     }
 
     /// Asks for the request, and polls before it says "not yet". One that is done already is said at once: a poll brings several,
     /// and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
     #[inline]
-    pub(crate) fn test(&mut self, request: Name) -> Result<Tested> {
-        let handle = request.any_request()?;
+    pub(crate) fn test(&mut self, request: RawToken) -> Result<Tested> {
+        let token = request.any_request()?;
         self.check_intact()?;
-        if handle.is(HandleKind::FlushRequest) {
-            return self.test_flush(handle);
+        if token.is(TokenKind::FlushRequest) {
+            return self.test_flush(token);
         }
-        match self.ask(handle)? {
+        match self.ask(token)? {
             Tested::Pending => {}
             done => return Ok(done),
         }
         self.progress();
-        self.ask(handle)
+        self.ask(token)
     }
 
     #[inline]
-    fn ask(&mut self, request: Handle) -> Result<Tested> {
+    fn ask(&mut self, request: Token) -> Result<Tested> {
         let side = super::comms::side_of(request);
         let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
         let line = request.line();
@@ -232,7 +232,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn ask_receive(&mut self, slot: Slot, line: u16, request: Handle) -> Result<Tested> {
+    fn ask_receive(&mut self, slot: Slot, line: u16, request: Token) -> Result<Tested> {
         let flow = self.core.connection_mut(slot).and_then(Flow::receiver_mut);
         let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
         let first = line_near(flow.next(), line);
@@ -240,7 +240,7 @@ impl Endpoint {
             ReceivePoll::Done { count } => count,
             ReceivePoll::Failed(fault) => return Err(self.failed(slot, fault)),
             ReceivePoll::Pending => {
-                let optional = request.is(HandleKind::OptionalReceiveRequest);
+                let optional = request.is(TokenKind::OptionalReceiveRequest);
                 if !optional || !flow.poll_early(first) {
                     return Ok(Tested::Pending);
                 }

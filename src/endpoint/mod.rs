@@ -53,8 +53,8 @@ use proto::setup::{Peers, Presence};
 use proto::{Flow, Moment, Slot};
 
 use crate::error::{Cause, Error, Result};
-use crate::handle::HandleKind;
 use crate::label::Label;
+use crate::token::TokenKind;
 use crate::types::{Device, Settings};
 use cache::RegionCache;
 use comms::Comms;
@@ -152,7 +152,7 @@ impl Endpoint {
             memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
             regions: Slots::new(regions::REGIONS_MAX)
                 .beginning_at(first)
-                .named(HandleKind::Region, number),
+                .named(TokenKind::Region, number),
             landing,
             peers: Peers::new(presence, Mac),
             channels: Vec::new(),

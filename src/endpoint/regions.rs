@@ -8,8 +8,8 @@ use fabric::{FabricError, Memory, MemoryKind, UserMemory};
 use super::Endpoint;
 use super::region::UserRegion;
 use crate::error::{Bug, By, Cause, Error, Noun, Result, Table};
-use crate::handle::{Handle, HandleKind};
 use crate::label::Label;
+use crate::token::{Token, TokenKind};
 use crate::types::{GpuAccess, gpu_number};
 
 /// Regions of one endpoint: NCCL registers each buffer once per connection.
@@ -27,9 +27,9 @@ impl Endpoint {
         }
     }
 
-    /// Whether the handle names a comm that NCCL has open.
-    pub(crate) fn check_comm(&mut self, comm: Handle) -> Result<()> {
-        let noun = match comm.is(HandleKind::Sender) {
+    /// Whether the token names a comm that NCCL has open.
+    pub(crate) fn check_comm(&mut self, comm: Token) -> Result<()> {
+        let noun = match comm.is(TokenKind::Sender) {
             true => Noun::SendComm,
             false => Noun::ReceiveComm,
         };
@@ -42,7 +42,7 @@ impl Endpoint {
     }
 
     /// Registers `memory` on every data rail, unless a registration that is held covers it.
-    pub(crate) fn register(&mut self, memory: UserMemory) -> Result<Handle> {
+    pub(crate) fn register(&mut self, memory: UserMemory) -> Result<Token> {
         if memory.kind() != MemoryKind::Host {
             self.takes_gpu_memory(memory.dmabuf().is_some())?;
         }
@@ -59,7 +59,7 @@ impl Endpoint {
             region
         });
         let slot = slot.ok_or(Cause::Bug(Bug::SlotTaken))?;
-        Ok(Handle::new(HandleKind::Region, self.number, generation, slot, 0))
+        Ok(Token::new(TokenKind::Region, self.number, generation, slot, 0))
     }
 }
 

@@ -1,8 +1,8 @@
-//! A table of slots with generations: what a handle names, and how a stale one is told from a living one.
+//! A table of slots with generations: what a token names, and how a stale one is recognised.
 
-use crate::handle::{Handle, HandleKind, Name};
+use crate::token::{RawToken, Token, TokenKind};
 
-/// Values in numbered slots. Taking a value out bumps the slot's generation, so that old handles miss.
+/// Values in numbered slots. Taking a value out bumps the slot's generation, so that old tokens miss.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
@@ -10,25 +10,25 @@ pub(crate) struct Slots<T> {
     limit: u16,
     /// Where the generations of new slots begin.
     first: u16,
-    /// The handles into this table, without slot and generation.
+    /// The tokens into this table, without slot and generation.
     family: u64,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// The handle that names the value.
-    name: u64,
+    /// The token that names the value.
+    token: u64,
     value: Option<T>,
 }
 
 impl<T> Entry<T> {
-    fn new(name: Name) -> Self {
-        Self { name: name.bits(), value: None }
+    fn new(token: RawToken) -> Self {
+        Self { token: token.bits(), value: None }
     }
 
     #[inline]
     fn generation(&self) -> u16 {
-        Name::new(self.name).generation()
+        RawToken::new(self.token).generation()
     }
 }
 
@@ -38,28 +38,28 @@ impl<T> Slots<T> {
         Self { entries: Vec::new(), free: Vec::new(), limit, first: 0, family: 0 }
     }
 
-    /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's handles miss.
+    /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's tokens miss.
     pub(crate) fn beginning_at(self, generation: u16) -> Self {
         Self { first: generation, ..self }
     }
 
-    /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by name.
-    pub(crate) fn named(self, kind: HandleKind, endpoint: u16) -> Self {
-        Self { family: Handle::new(kind, endpoint, 0, 0, 0).bits(), ..self }
+    /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by token.
+    pub(crate) fn named(self, kind: TokenKind, endpoint: u16) -> Self {
+        Self { family: Token::new(kind, endpoint, 0, 0, 0).bits(), ..self }
     }
 
-    /// The value that `name` names.
+    /// The value that `token` names.
     #[inline(always)]
-    pub(crate) fn of(&self, name: Name) -> Option<&T> {
-        let entry = self.entries.get(usize::from(name.slot()))?;
-        if entry.name == name.bits() { entry.value.as_ref() } else { None }
+    pub(crate) fn of(&self, token: RawToken) -> Option<&T> {
+        let entry = self.entries.get(usize::from(token.slot()))?;
+        if entry.token == token.bits() { entry.value.as_ref() } else { None }
     }
 
-    /// The value in `slot` has no name any more: [`Slots::get`] finds it still, until it is removed.
+    /// The value in `slot` has no token any more: [`Slots::get`] finds it still, until it is removed.
     pub(crate) fn hide(&mut self, slot: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(slot)) {
-            // No name of a value has a line.
-            entry.name |= 1;
+            // No token of a value has a line.
+            entry.token |= 1;
         }
     }
 
@@ -70,7 +70,7 @@ impl<T> Slots<T> {
             None => {
                 let slot =
                     u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
-                self.entries.push(Entry::new(Name::of(self.family, self.first, slot)));
+                self.entries.push(Entry::new(RawToken::of(self.family, self.first, slot)));
                 slot
             }
         };
@@ -112,7 +112,7 @@ impl<T> Slots<T> {
             .get_mut(usize::from(slot))
             .filter(|entry| entry.generation() == generation)?;
         let value = entry.value.take()?;
-        *entry = Entry::new(Name::of(self.family, generation.wrapping_add(1), slot));
+        *entry = Entry::new(RawToken::of(self.family, generation.wrapping_add(1), slot));
         self.free.push(slot);
         Some(value)
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
+    fn a_token_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
         let mut slots = Slots::new(8);
         let slot = slots.insert_with(|_, _| "first").unwrap();
         assert_eq!(slots.remove(slot, 0), Some("first"));
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn a_hidden_value_has_no_name_until_the_next_one_takes_its_slot() {
-        let mut slots = Slots::new(8).named(HandleKind::Region, 5);
+        let mut slots = Slots::new(8).named(TokenKind::Region, 5);
         let slot = slots.insert_with(|_, _| "first").unwrap();
-        let name = |generation| Handle::new(HandleKind::Region, 5, generation, slot, 0).name();
+        let name = |generation| Token::new(TokenKind::Region, 5, generation, slot, 0).raw();
         assert_eq!(slots.of(name(0)), Some(&"first"));
         slots.hide(slot);
         assert_eq!(slots.of(name(0)), None);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_of_an_earlier_table_misses() {
+    fn a_token_of_an_earlier_table_misses() {
         let mut slots = Slots::new(8).beginning_at(7);
         let slot = slots.insert_with(|_, generation| generation).unwrap();
         assert_eq!((slots.get(slot, 0), slots.get(slot, 7)), (None, Some(&7)));

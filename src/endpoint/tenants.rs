@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::Endpoint;
 use crate::error::Result;
-use crate::handle::{Handle, HandleKind};
+use crate::token::{Token, TokenKind};
 
 /// A communicator, by a number that no other of the process has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,24 +19,24 @@ pub(super) struct Tenants {
     calling: Tenant,
     /// The one that it was opened for: what is not listed is this one's, so an endpoint that nobody shares lists nothing.
     first: Tenant,
-    of_others: HashMap<Handle, Tenant>,
+    of_others: HashMap<Token, Tenant>,
 }
 
 impl Tenants {
     /// The caller has made this.
-    pub(super) fn made(&mut self, handle: Handle) {
+    pub(super) fn made(&mut self, token: Token) {
         if self.calling != self.first {
-            self.of_others.insert(handle, self.calling);
+            self.of_others.insert(token, self.calling);
         }
     }
 
     /// It is closed.
-    pub(super) fn closed(&mut self, handle: Handle) {
-        self.of_others.remove(&handle);
+    pub(super) fn closed(&mut self, token: Token) {
+        self.of_others.remove(&token);
     }
 
-    fn of(&self, handle: Handle) -> Tenant {
-        self.of_others.get(&handle).copied().unwrap_or(self.first)
+    fn of(&self, token: Token) -> Tenant {
+        self.of_others.get(&token).copied().unwrap_or(self.first)
     }
 }
 
@@ -52,46 +52,46 @@ impl Endpoint {
     }
 
     /// What came of `parent` is of the same communicator.
-    pub(crate) fn inherits(&mut self, parent: Handle, child: Handle) {
+    pub(crate) fn inherits(&mut self, parent: Token, child: Token) {
         self.tenants.calling = self.tenants.of(parent);
         self.tenants.made(child);
     }
 
     /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
     /// given back like any.
-    pub(crate) fn leaves(&mut self, tenant: Tenant) -> Vec<Handle> {
-        let named = |kind, (slot, generation)| Handle::new(kind, self.number, generation, slot, 0);
+    pub(crate) fn leaves(&mut self, tenant: Tenant) -> Vec<Token> {
+        let named = |kind, (slot, generation)| Token::new(kind, self.number, generation, slot, 0);
         let listeners =
-            self.listeners.keys().into_iter().map(|key| named(HandleKind::Listener, key));
-        let connects = self.connects.keys().into_iter().map(|key| named(HandleKind::Connect, key));
+            self.listeners.keys().into_iter().map(|key| named(TokenKind::Listener, key));
+        let connects = self.connects.keys().into_iter().map(|key| named(TokenKind::Connect, key));
         let regions = self.hands.regions.keys();
-        let regions = regions.into_iter().map(|key| named(HandleKind::Region, key));
+        let regions = regions.into_iter().map(|key| named(TokenKind::Region, key));
         let all = listeners.chain(connects).chain(self.open_comms()).chain(regions);
-        let its: Vec<_> = all.filter(|handle| self.tenants.of(*handle) == tenant).collect();
+        let its: Vec<_> = all.filter(|token| self.tenants.of(*token) == tenant).collect();
         let (regions, others): (Vec<_>, Vec<_>) =
-            its.into_iter().partition(|handle| handle.is(HandleKind::Region));
-        for handle in others {
+            its.into_iter().partition(|token| token.is(TokenKind::Region));
+        for token in others {
             // What is closed already, and drains, says so.
-            if let Err(error) = self.close_left(handle) {
+            if let Err(error) = self.close_left(token) {
                 log::debug!("device {}: at the end of a communicator: {error}", self.label());
             }
         }
         regions
     }
 
-    fn close_left(&mut self, handle: Handle) -> Result<()> {
-        if handle.is(HandleKind::Listener) {
-            return self.close_listen(handle);
+    fn close_left(&mut self, token: Token) -> Result<()> {
+        if token.is(TokenKind::Listener) {
+            return self.close_listen(token);
         }
-        if handle.is(HandleKind::Receiver) {
-            return self.close_receive(handle);
+        if token.is(TokenKind::Receiver) {
+            return self.close_receive(token);
         }
-        if handle.is(HandleKind::Connect) {
+        if token.is(TokenKind::Connect) {
             // What a panic has left is asked for nothing more.
             self.check_intact()?;
-            self.abandon_connect((handle.slot(), handle.generation()));
+            self.abandon_connect((token.slot(), token.generation()));
             return Ok(());
         }
-        self.close_send(handle)
+        self.close_send(token)
     }
 }

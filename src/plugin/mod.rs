@@ -33,7 +33,7 @@ use crate::endpoint::broken::PANICKED;
 use crate::endpoint::close::Report;
 use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
-use crate::handle::{Handle, Name};
+use crate::token::{RawToken, Token};
 use crate::types::counts;
 use crate::types::{Buffer, HANDLE_BYTES, Tested, UserMemory};
 
@@ -86,7 +86,7 @@ impl TrafficClass {
 /// Who an endpoint belongs to: a communicator context (v11 and newer), or the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
-    Context(Handle),
+    Context(Token),
     /// With the traffic class that its communicator asks for, in this call.
     Thread(Option<TrafficClass>),
 }
@@ -107,7 +107,7 @@ pub(crate) fn start() -> Result<()> {
 }
 
 /// Opens a communicator context. v6 to v10 call `start` alone.
-pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
+pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Token> {
     let plugin = plugin()?;
     let (context, is_first) = registry::open_context(class)?;
     if is_first {
@@ -117,7 +117,7 @@ pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Handle> {
 }
 
 /// Frees what is left of a context: listeners, comms, endpoints.
-pub(crate) fn close_context(context: Handle) -> Result<()> {
+pub(crate) fn close_context(context: Token) -> Result<()> {
     started()?;
     let left = registry::close_context(context)?;
     // Of endpoints that others share: the memory may be gone when this returns. All of them, whatever becomes of one.
@@ -143,7 +143,7 @@ pub(crate) fn listen(
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
     max_group: usize,
-) -> Result<Handle> {
+) -> Result<Token> {
     on_device(owner, device, |endpoint| {
         fault::point("listen locked");
         endpoint.listen(handle, max_group)
@@ -155,7 +155,7 @@ pub(crate) fn connect(
     owner: Owner,
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
-) -> Result<Option<Handle>, SetupError> {
+) -> Result<Option<Token>, SetupError> {
     let (comm, waits_for) = on_device(owner, device, |endpoint| {
         fault::point("connect locked");
         let comm = endpoint.connect(handle)?;
@@ -165,7 +165,7 @@ pub(crate) fn connect(
     Ok(comm)
 }
 
-pub(crate) fn accept(listener: Handle) -> Result<Option<Handle>> {
+pub(crate) fn accept(listener: Token) -> Result<Option<Token>> {
     started()?;
     let (comm, waits_for) = registry::with(listener, |endpoint| {
         fault::point("accept locked");
@@ -190,7 +190,7 @@ fn push_probe(waits_for: Option<u16>) {
     }
 }
 
-pub(crate) fn register(comm: Handle, memory: UserMemory) -> Result<Handle> {
+pub(crate) fn register(comm: Token, memory: UserMemory) -> Result<Token> {
     started()?;
     let register = |endpoint: &mut Endpoint| {
         fault::point("regMr locked");
@@ -203,12 +203,7 @@ pub(crate) fn register(comm: Handle, memory: UserMemory) -> Result<Handle> {
 }
 
 /// The GPU that these bytes belong to, and the number of their buffer, for a comm whose device takes GPU memory, and takes it so.
-pub(crate) fn gpu_of(
-    comm: Handle,
-    address: u64,
-    len: usize,
-    by_dmabuf: bool,
-) -> Result<(i32, u64)> {
+pub(crate) fn gpu_of(comm: Token, address: u64, len: usize, by_dmabuf: bool) -> Result<(i32, u64)> {
     started()?;
     registry::with(comm, |endpoint| {
         endpoint.check_comm(comm)?;
@@ -220,7 +215,7 @@ pub(crate) fn gpu_of(
 }
 
 /// Returns when nothing touches the memory any more; past a bound it is an error, and the memory stays registered.
-pub(crate) fn deregister(comm: Handle, region: Handle) -> Result<()> {
+pub(crate) fn deregister(comm: Token, region: Token) -> Result<()> {
     let mut gone = registry::with(comm, |endpoint| {
         fault::point("deregMr locked");
         endpoint.deregister(region)
@@ -241,14 +236,14 @@ pub(crate) struct Locked(registry::Locked);
 
 /// The endpoint that a name leads to, when no other thread has it any more.
 #[inline(always)]
-pub(crate) fn locked(name: Name) -> Locked {
+pub(crate) fn locked(name: RawToken) -> Locked {
     Locked(registry::lock(name))
 }
 
 impl Locked {
     /// `None`: not now.
     #[inline(always)]
-    pub(crate) fn isend(&mut self, comm: Name, outgoing: Buffer) -> Result<Option<Name>> {
+    pub(crate) fn isend(&mut self, comm: RawToken, outgoing: Buffer) -> Result<Option<RawToken>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.isend(comm, outgoing),
             None => Err(absent(comm.sender())),
@@ -259,10 +254,10 @@ impl Locked {
     #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
-        comm: Name,
+        comm: RawToken,
         receives: &[Buffer],
         how: Posting,
-    ) -> Result<Option<Name>> {
+    ) -> Result<Option<RawToken>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.irecv(comm, receives, how),
             None => Err(absent(comm.receiver())),
@@ -270,7 +265,11 @@ impl Locked {
     }
 
     /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; all others get the reads, too.
-    pub(crate) fn iflush(&mut self, comm: Name, buffers: &[Buffer]) -> Result<Option<Name>> {
+    pub(crate) fn iflush(
+        &mut self,
+        comm: RawToken,
+        buffers: &[Buffer],
+    ) -> Result<Option<RawToken>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.iflush(comm, buffers),
             None => Err(absent(comm.receiver())),
@@ -278,7 +277,7 @@ impl Locked {
     }
 
     #[inline(always)]
-    pub(crate) fn test(&mut self, request: Name) -> Result<Tested> {
+    pub(crate) fn test(&mut self, request: RawToken) -> Result<Tested> {
         match self.0.as_deref_mut() {
             Some(endpoint) => {
                 let tested = endpoint.test(request);
@@ -307,8 +306,8 @@ impl Locked {
 
 /// A call about a comm, or a request of its, has panicked before it touched the endpoint, or behind that.
 #[cold]
-pub(crate) fn panicked(about: Name) {
-    if let Some(about) = Handle::from_bits(about.bits()) {
+pub(crate) fn panicked(about: RawToken) {
+    if let Some(about) = Token::from_bits(about.bits()) {
         // One that is closed needs nothing.
         let _closed = registry::with_any(about, |endpoint| {
             endpoint.comm_panicked(about);
@@ -319,11 +318,11 @@ pub(crate) fn panicked(about: Name) {
 
 /// There is no endpoint for what `named` names, if it names anything.
 #[cold]
-fn absent(named: Result<Handle>) -> Error {
+fn absent(named: Result<Token>) -> Error {
     named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())
 }
 
-pub(crate) fn close_send(comm: Handle) -> Result<()> {
+pub(crate) fn close_send(comm: Token) -> Result<()> {
     registry::with_any(comm, |endpoint| {
         fault::point("closeSend locked");
         endpoint.close_send(comm)
@@ -332,7 +331,7 @@ pub(crate) fn close_send(comm: Handle) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn close_receive(comm: Handle) -> Result<()> {
+pub(crate) fn close_receive(comm: Token) -> Result<()> {
     registry::with_any(comm, |endpoint| {
         fault::point("closeRecv locked");
         endpoint.close_receive(comm)
@@ -341,7 +340,7 @@ pub(crate) fn close_receive(comm: Handle) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn close_listen(listener: Handle) -> Result<()> {
+pub(crate) fn close_listen(listener: Token) -> Result<()> {
     registry::with_any(listener, |endpoint| {
         fault::point("closeListen locked");
         endpoint.close_listen(listener)

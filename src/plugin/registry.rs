@@ -1,4 +1,4 @@
-//! Who owns which endpoint, and where a handle's endpoint is found.
+//! Who owns which endpoint, and where a token's endpoint is found.
 //!
 //! An endpoint sits in a cell that is never freed, behind the cell's lock: the one lock of the data path, held for the
 //! length of one call. NCCL's service thread and its progress thread meet there. The registry's own lock is taken
@@ -16,12 +16,12 @@ use crate::endpoint::broken::PANICKED;
 use crate::endpoint::slots::Slots;
 use crate::endpoint::tenants::Tenant;
 use crate::error::{Cause, Error, FabricError, Noun, Result, Table};
-use crate::handle::{Handle, HandleKind, Name};
 use crate::label::Label;
+use crate::token::{RawToken, Token, TokenKind};
 
 use super::{Owner, TrafficClass};
 
-/// Endpoints of one process: as many as a handle can name.
+/// Endpoints of one process: as many as a token can name.
 const CELLS: usize = 1 << 12;
 
 static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
@@ -77,7 +77,7 @@ struct Ending {
 }
 
 /// A communicator context of its own, for v11 and newer; and whether it is the only one.
-pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Handle, bool)> {
+pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Token, bool)> {
     let mut registry = registry();
     let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
     let is_first = contexts.is_empty();
@@ -88,12 +88,12 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Handle, bool)
     });
     let full = Cause::Full { table: Table::Communicators, count: u16::MAX.into() };
     let slot = slot.ok_or(full)?;
-    Ok((Handle::new(HandleKind::Context, 0, generation, slot, 0), is_first))
+    Ok((Token::new(TokenKind::Context, 0, generation, slot, 0), is_first))
 }
 
 /// Forgets the context, and closes the endpoints that only it still owns. Of those that others share the answer names its
 /// registrations: they are to be given back.
-pub(super) fn close_context(context: Handle) -> Result<Vec<Handle>> {
+pub(super) fn close_context(context: Token) -> Result<Vec<Token>> {
     let owned: Vec<_> = {
         let mut registry = registry();
         let registry = registry.get_or_insert_with(Registry::new);
@@ -281,7 +281,7 @@ pub(super) fn push_probe(number: u16) {
 
 /// The cell that `name` leads to, if it names anything.
 #[inline(always)]
-pub(super) fn lock(name: Name) -> Locked {
+pub(super) fn lock(name: RawToken) -> Locked {
     let cell = &CELL[name.endpoint() % CELLS];
     // Mostly no other thread has it, and to try it is one step.
     cell.try_lock().unwrap_or_else(|| wait_for(cell))
@@ -305,9 +305,9 @@ pub(super) fn try_lock(number: u16) -> Option<Locked> {
     CELL[usize::from(number) % CELLS].try_lock()
 }
 
-/// Runs `body` on the endpoint that `handle` names, under its lock. After a panic there it fails, for good.
-pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
-    with_any(handle, |endpoint| {
+/// Runs `body` on the endpoint that `token` names, under its lock. After a panic there it fails, for good.
+pub(super) fn with<R>(token: Token, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
+    with_any(token, |endpoint| {
         endpoint.check_intact()?;
         body(endpoint)
     })
@@ -315,10 +315,10 @@ pub(super) fn with<R>(handle: Handle, body: impl FnOnce(&mut Endpoint) -> Result
 
 /// The same, whatever a panic has left of the endpoint: to close what is on it.
 pub(super) fn with_any<R>(
-    handle: Handle,
+    token: Token,
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
 ) -> Result<R> {
-    under(&mut cell(handle.endpoint()), Noun::Handle, body)
+    under(&mut cell(token.endpoint()), Noun::Handle, body)
 }
 
 /// A panic is caught here, under the lock, and marks the endpoint.
@@ -336,9 +336,9 @@ fn under<R, E: From<Error>>(
     })
 }
 
-/// Closes the endpoint that `handle` names if a thread owns it and nothing is left on it.
-pub(super) fn close_if_unused(handle: Handle) {
-    let number = handle.endpoint();
+/// Closes the endpoint that `token` names if a thread owns it and nothing is left on it.
+pub(super) fn close_if_unused(token: Token) {
+    let number = token.endpoint();
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };
@@ -379,10 +379,10 @@ impl Registry {
     fn key(&self, owner: Owner) -> Result<Key> {
         match owner {
             Owner::Thread(class) => Ok(Key::Thread(std::thread::current().id(), class)),
-            Owner::Context(handle) => {
-                let (slot, generation) = (handle.slot(), handle.generation());
+            Owner::Context(token) => {
+                let (slot, generation) = (token.slot(), token.generation());
                 let open =
-                    handle.is(HandleKind::Context) && self.contexts.get(slot, generation).is_some();
+                    token.is(TokenKind::Context) && self.contexts.get(slot, generation).is_some();
                 if open {
                     Ok(Key::Context { slot, generation })
                 } else {
@@ -396,7 +396,7 @@ impl Registry {
     fn class(&self, owner: Owner) -> Option<TrafficClass> {
         match owner {
             Owner::Thread(class) => class,
-            Owner::Context(handle) => *self.contexts.get(handle.slot(), handle.generation())?,
+            Owner::Context(token) => *self.contexts.get(token.slot(), token.generation())?,
         }
     }
 

@@ -12,7 +12,7 @@ pub(crate) use proto::Posting;
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;
 
-use crate::handle::Name;
+use crate::token::RawToken;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
@@ -23,7 +23,7 @@ pub(crate) struct Buffer {
     pub(crate) address: u64,
     pub(crate) len: usize,
     pub(crate) tag: i32,
-    pub(crate) region: Name,
+    pub(crate) region: RawToken,
 }
 
 /// The answer to a test.

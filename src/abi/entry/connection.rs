@@ -77,7 +77,7 @@ pub(in crate::abi) unsafe fn connect_as(
 }
 
 fn of_context(context: *mut c_void) -> Result<Owner> {
-    object::name(context).context().map(Owner::Context)
+    object::raw(context).context().map(Owner::Context)
 }
 
 /// Up to v10 NCCL has no contexts.
@@ -100,7 +100,7 @@ pub(in crate::abi) unsafe extern "C" fn accept(
     comm: *mut *mut c_void,
     _device_comm: *mut *mut DevHandle,
 ) -> ResultCode {
-    let listener = object::name(listener);
+    let listener = object::raw(listener);
     guard_comm("accept", listener, || {
         // SAFETY: NCCL's place for the comm, or null.
         let comm = unsafe { place(comm, ptr::null_mut(), Noun::ReceiveComm) }?;
@@ -110,16 +110,16 @@ pub(in crate::abi) unsafe extern "C" fn accept(
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_send(comm: *mut c_void) -> ResultCode {
-    let comm = object::name(comm);
+    let comm = object::raw(comm);
     guard_comm("closeSend", comm, || plugin::close_send(comm.sender()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_recv(comm: *mut c_void) -> ResultCode {
-    let comm = object::name(comm);
+    let comm = object::raw(comm);
     guard_comm("closeRecv", comm, || plugin::close_receive(comm.receiver()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn close_listen(listener: *mut c_void) -> ResultCode {
-    let listener = object::name(listener);
+    let listener = object::raw(listener);
     guard_comm("closeListen", listener, || plugin::close_listen(listener.listener()?))
 }

@@ -45,7 +45,7 @@ fn listen_to_nccl(logger: Logger) {
 }
 
 pub(in crate::abi) unsafe extern "C" fn finalize(context: *mut c_void) -> ResultCode {
-    guard("finalize", || plugin::close_context(object::name(context).context()?))
+    guard("finalize", || plugin::close_context(object::raw(context).context()?))
 }
 
 pub(in crate::abi) unsafe extern "C" fn devices(count: *mut c_int) -> ResultCode {

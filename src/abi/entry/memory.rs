@@ -26,7 +26,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr(
     region: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's own place, or null.
-    guard_comm("regMr", object::name(comm), || unsafe { register(comm, data, size, kind, region) })
+    guard_comm("regMr", object::raw(comm), || unsafe { register(comm, data, size, kind, region) })
 }
 
 /// # Safety
@@ -42,7 +42,7 @@ pub(in crate::abi) unsafe fn register(
     // SAFETY: the caller vouches for it.
     let region = unsafe { place(region, ptr::null_mut(), Noun::MemoryHandle) }?;
     let (address, len) = range(data, size)?;
-    let comm = object::name(comm).comm()?;
+    let comm = object::raw(comm).comm()?;
     let memory = match kind {
         // SAFETY: NCCL keeps what it registers until it has deregistered it.
         PTR_HOST => unsafe { UserMemory::host(address, len) },
@@ -66,7 +66,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
     descriptor: c_int,
     region: *mut *mut c_void,
 ) -> ResultCode {
-    guard_comm("regMrDmaBuf", object::name(comm), || {
+    guard_comm("regMrDmaBuf", object::raw(comm), || {
         // SAFETY: NCCL's place for the memory handle, or null.
         let region = unsafe { place(region, ptr::null_mut(), Noun::MemoryHandle) }?;
         let (address, len) = range(data, size)?;
@@ -76,7 +76,7 @@ pub(in crate::abi) unsafe extern "C" fn reg_mr_dma_buf(
         if descriptor < 0 {
             return Err(Cause::NoDmabuf(descriptor).into());
         }
-        let comm = object::name(comm).comm()?;
+        let comm = object::raw(comm).comm()?;
         let (device, buffer) = plugin::gpu_of(comm, address, len, true)?;
         let dmabuf = Some(Dmabuf { fd: descriptor, offset });
         // SAFETY: NCCL keeps what it registers until it has deregistered it, and made the dmabuf from it; the driver has named the device.
@@ -90,8 +90,8 @@ pub(in crate::abi) unsafe extern "C" fn dereg_mr(
     comm: *mut c_void,
     region: *mut c_void,
 ) -> ResultCode {
-    let comm = object::name(comm);
-    guard_comm("deregMr", comm, || plugin::deregister(comm.comm()?, object::name(region).region()?))
+    let comm = object::raw(comm);
+    guard_comm("deregMr", comm, || plugin::deregister(comm.comm()?, object::raw(region).region()?))
 }
 
 fn range(data: *mut c_void, size: impl argument::Bytes) -> Result<(u64, usize)> {

@@ -41,13 +41,13 @@ pub(in crate::abi) unsafe fn send(
     region: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let comm = object::name(comm);
+    let comm = object::raw(comm);
     guard_locked("isend", plugin::locked(comm), |endpoint| {
         // SAFETY: the caller vouches for it.
         let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         let (address, len) = (data.addr() as u64, size.bytes()?);
-        let outgoing = Buffer { address, len, tag, region: object::name(region) };
-        *request = object::named(endpoint.isend(comm, outgoing)?);
+        let outgoing = Buffer { address, len, tag, region: object::raw(region) };
+        *request = object::returned(endpoint.isend(comm, outgoing)?);
         Ok(())
     })
 }
@@ -93,7 +93,7 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
     lists: Lists<B>,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let comm = object::name(comm);
+    let comm = object::raw(comm);
     guard_locked("irecv", plugin::locked(comm), |endpoint| {
         // SAFETY: the caller vouches for it.
         let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
@@ -107,7 +107,7 @@ pub(in crate::abi) unsafe fn receive<B: Bytes>(
                 group.parsed(|receives| endpoint.irecv(comm, receives, how))?
             }
         };
-        *request = object::named(posted);
+        *request = object::returned(posted);
         Ok(())
     })
 }
@@ -120,13 +120,13 @@ pub(in crate::abi) unsafe extern "C" fn iflush(
     regions: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode {
-    let comm = object::name(comm);
+    let comm = object::raw(comm);
     guard_locked("iflush", plugin::locked(comm), |endpoint| {
         // SAFETY: NCCL's place for the request, or null.
         let request = unsafe { place(request, ptr::null_mut(), Noun::Request) }?;
         // SAFETY: NCCL's lists, one entry per receive.
         let group = unsafe { Group::read_untagged(count, data, sizes, regions) }?;
-        *request = object::named(group.parsed(|buffers| endpoint.iflush(comm, buffers))?);
+        *request = object::returned(group.parsed(|buffers| endpoint.iflush(comm, buffers))?);
         Ok(())
     })
 }
@@ -136,7 +136,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
     done: *mut c_int,
     sizes: *mut c_int,
 ) -> ResultCode {
-    let request = object::name(request);
+    let request = object::raw(request);
     guard_locked("test", plugin::locked(request), |endpoint| {
         // SAFETY: NCCL's place for the answer, or null.
         let done = unsafe { place(done, 0, Noun::Answer) };

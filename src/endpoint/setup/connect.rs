@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proto::frame::Refusal;
-use proto::setup::{Answer, Handle as WireHandle, PeerId};
+use proto::setup::{Answer, Handle, PeerId};
 use proto::{ChannelId, Generation, Moment, Slot};
 
 use super::super::Endpoint;
@@ -11,14 +11,14 @@ use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::prove::{drawn, of_job};
 use super::super::tally::Tally;
 use crate::error::{Cause, Noun, Result, SetupError, Table};
-use crate::handle::{Handle, HandleKind};
+use crate::token::{Token, TokenKind};
 use crate::types::HANDLE_BYTES;
 
 /// A connect on its way.
 #[derive(Debug)]
 pub(in crate::endpoint) struct PendingConnect {
     peer: PeerId,
-    target: WireHandle,
+    target: Handle,
     began: Moment,
     warned: bool,
     /// The slot of the connection, once the peer is known.
@@ -44,9 +44,9 @@ impl Endpoint {
     pub(crate) fn connect(
         &mut self,
         handle: &mut [u8; HANDLE_BYTES],
-    ) -> Result<Option<Handle>, SetupError> {
+    ) -> Result<Option<Token>, SetupError> {
         self.check_alive()?;
-        let scratch = WireHandle::scratch(handle);
+        let scratch = Handle::scratch(handle);
         if !self.settled {
             self.progress();
             if !self.is_settled()? {
@@ -56,8 +56,8 @@ impl Endpoint {
         let now = self.now();
         let at = if scratch == [0; 16] {
             let begun = self.begin_connect(handle, now)?;
-            self.tenants.made(self.connect_handle(begun));
-            WireHandle::set_scratch(handle, self.scratch(begun));
+            self.tenants.made(self.connect_token(begun));
+            Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
             self.resumed(scratch).ok_or(Cause::UsedHandle)?
@@ -65,8 +65,8 @@ impl Endpoint {
         self.progress_at(now);
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
-            WireHandle::set_scratch(handle, [0; 16]);
-            self.tenants.closed(self.connect_handle(at));
+            Handle::set_scratch(handle, [0; 16]);
+            self.tenants.closed(self.connect_token(at));
         }
         if answer.is_err() {
             self.abandon_connect(at);
@@ -79,7 +79,7 @@ impl Endpoint {
         handle: &[u8; HANDLE_BYTES],
         now: Moment,
     ) -> Result<(u16, u16), SetupError> {
-        let mut target = WireHandle::decode(handle).map_err(SetupError::Handle)?;
+        let mut target = Handle::decode(handle).map_err(SetupError::Handle)?;
         target.secret = of_job(target.secret, &self.settings.job);
         let peer = self.hands.peers.meet(&target, &mut drawn);
         let pending = PendingConnect { peer, target, began: now, warned: false, slot: None };
@@ -92,13 +92,13 @@ impl Endpoint {
         Ok((slot.ok_or(full)?, generation))
     }
 
-    fn step_connect(&mut self, at: (u16, u16), now: Moment) -> Result<Option<Handle>> {
+    fn step_connect(&mut self, at: (u16, u16), now: Moment) -> Result<Option<Token>> {
         let pending = self.connects.get(at.0, at.1).ok_or(Cause::Stale(Noun::Connection))?;
         match pending.slot {
             None => self.take_slot(at, now)?,
             Some(slot) => {
-                if let Some(handle) = self.answered(at, slot)? {
-                    return Ok(Some(handle));
+                if let Some(token) = self.answered(at, slot)? {
+                    return Ok(Some(token));
                 }
             }
         }
@@ -139,7 +139,7 @@ impl Endpoint {
     }
 
     /// The comm, once the listener has answered.
-    fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<Handle>> {
+    fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<Token>> {
         let flow = self.core.connection(slot).ok_or(Cause::Stale(Noun::Connection))?;
         let (channel, _) = self.hands.seats[slot.index()];
         match flow.answer() {
@@ -152,7 +152,7 @@ impl Endpoint {
         self.connects.remove(at.0, at.1);
         let tally = self.tally(channel, Side::Send);
         let generation = self.comms.put(slot, Comm::new(Side::Send, channel, tally));
-        let comm = Handle::new(HandleKind::Sender, self.number, generation, slot.number(), 0);
+        let comm = Token::new(TokenKind::Sender, self.number, generation, slot.number(), 0);
         self.tenants.made(comm);
         Ok(Some(comm))
     }
@@ -207,20 +207,20 @@ impl Endpoint {
     /// What connect keeps in the handle: the place of the pending connect, and our endpoint.
     fn scratch(&self, at: (u16, u16)) -> [u8; 16] {
         let mut scratch = [0; 16];
-        scratch[..8].copy_from_slice(&self.connect_handle(at).bits().to_le_bytes());
+        scratch[..8].copy_from_slice(&self.connect_token(at).bits().to_le_bytes());
         scratch[8..].copy_from_slice(&self.hands.peers.us().id.0[..8]);
         scratch
     }
 
     fn resumed(&self, scratch: [u8; 16]) -> Option<(u16, u16)> {
         let (bits, id) = scratch.split_first_chunk::<8>()?;
-        let handle = Handle::from_bits(u64::from_le_bytes(*bits))?;
-        let at = (handle.slot(), handle.generation());
-        let ours = id == &self.hands.peers.us().id.0[..8] && handle == self.connect_handle(at);
+        let token = Token::from_bits(u64::from_le_bytes(*bits))?;
+        let at = (token.slot(), token.generation());
+        let ours = id == &self.hands.peers.us().id.0[..8] && token == self.connect_token(at);
         (ours && self.connects.get(at.0, at.1).is_some()).then_some(at)
     }
 
-    fn connect_handle(&self, (slot, generation): (u16, u16)) -> Handle {
-        Handle::new(HandleKind::Connect, self.number, generation, slot, 0)
+    fn connect_token(&self, (slot, generation): (u16, u16)) -> Token {
+        Token::new(TokenKind::Connect, self.number, generation, slot, 0)
     }
 }

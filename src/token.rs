@@ -8,32 +8,32 @@ use std::num::NonZeroU64;
 
 use crate::error::{Cause, Noun, Result};
 
-/// What a handle names.
+/// What a token names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum HandleKind {
+pub(crate) enum TokenKind {
     Context = 1,
     Sender = 2,
     Receiver = 3,
     Listener = 4,
     Region = 5,
-    /// Of a comm and a line: see [`Name::request`].
+    /// Of a comm and a line: see [`RawToken::request`].
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
     /// Of a receive that may be told done before its bytes are there.
     OptionalReceiveRequest = 9,
-    /// Of a connect that is on its way: what the handle keeps between its calls.
+    /// Of a connect that is on its way: what the token keeps between its calls.
     Connect = 11,
 }
 
-/// A handle as NCCL sees it: 64 bits that are never 0 (null) and never 1 (NCCL's mark for optional completion).
+/// 64 bits that NCCL holds for a comm, a region or a request; they are never 0 (null) and never 1 (NCCL's mark for optional completion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Handle(NonZeroU64);
+pub(crate) struct Token(NonZeroU64);
 
-impl Handle {
+impl Token {
     pub(crate) fn new(
-        kind: HandleKind,
+        kind: TokenKind,
         endpoint: u16,
         generation: u16,
         slot: u16,
@@ -48,8 +48,8 @@ impl Handle {
         Self(NonZeroU64::new(bits).expect("every kind is at least 1"))
     }
 
-    pub(crate) fn name(self) -> Name {
-        Name(self.bits())
+    pub(crate) fn raw(self) -> RawToken {
+        RawToken(self.bits())
     }
 
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
@@ -60,7 +60,7 @@ impl Handle {
         self.0.get()
     }
 
-    pub(crate) fn is(self, kind: HandleKind) -> bool {
+    pub(crate) fn is(self, kind: TokenKind) -> bool {
         self.field(KIND_SHIFT) & 0xf == kind as u16
     }
 
@@ -86,12 +86,12 @@ impl Handle {
     }
 }
 
-/// 64 bits as NCCL gave them, before anybody has looked what they name. The slot that they lead to knows its own name, and
-/// says in one comparison whether they are that.
+/// 64 bits as NCCL gave them, not checked yet. The slot that they lead to keeps its own token, and one comparison tells whether they are
+/// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name(u64);
+pub(crate) struct RawToken(u64);
 
-impl Name {
+impl RawToken {
     #[inline(always)]
     pub(crate) const fn new(bits: u64) -> Self {
         Self(bits)
@@ -107,58 +107,58 @@ impl Name {
         (self.0 >> ENDPOINT_SHIFT) as usize
     }
 
-    pub(crate) fn context(self) -> Result<Handle> {
-        self.one_of(Noun::Context, &[HandleKind::Context])
+    pub(crate) fn context(self) -> Result<Token> {
+        self.one_of(Noun::Context, &[TokenKind::Context])
     }
 
-    pub(crate) fn listener(self) -> Result<Handle> {
-        self.one_of(Noun::ListenComm, &[HandleKind::Listener])
-    }
-
-    #[inline]
-    pub(crate) fn sender(self) -> Result<Handle> {
-        self.one_of(Noun::SendComm, &[HandleKind::Sender])
+    pub(crate) fn listener(self) -> Result<Token> {
+        self.one_of(Noun::ListenComm, &[TokenKind::Listener])
     }
 
     #[inline]
-    pub(crate) fn receiver(self) -> Result<Handle> {
-        self.one_of(Noun::ReceiveComm, &[HandleKind::Receiver])
+    pub(crate) fn sender(self) -> Result<Token> {
+        self.one_of(Noun::SendComm, &[TokenKind::Sender])
+    }
+
+    #[inline]
+    pub(crate) fn receiver(self) -> Result<Token> {
+        self.one_of(Noun::ReceiveComm, &[TokenKind::Receiver])
     }
 
     /// Either end of a connection.
     #[inline]
-    pub(crate) fn comm(self) -> Result<Handle> {
-        self.one_of(Noun::Comm, &[HandleKind::Sender, HandleKind::Receiver])
+    pub(crate) fn comm(self) -> Result<Token> {
+        self.one_of(Noun::Comm, &[TokenKind::Sender, TokenKind::Receiver])
     }
 
     #[inline]
-    pub(crate) fn region(self) -> Result<Handle> {
-        self.one_of(Noun::MemoryHandle, &[HandleKind::Region])
+    pub(crate) fn region(self) -> Result<Token> {
+        self.one_of(Noun::MemoryHandle, &[TokenKind::Region])
     }
 
     /// Null where the message is empty.
     #[inline]
-    pub(crate) fn optional_region(self) -> Result<Option<Handle>> {
+    pub(crate) fn optional_region(self) -> Result<Option<Token>> {
         if self.0 == 0 { Ok(None) } else { self.region().map(Some) }
     }
 
     #[inline]
-    pub(crate) fn any_request(self) -> Result<Handle> {
+    pub(crate) fn any_request(self) -> Result<Token> {
         self.one_of(
             Noun::Request,
             &[
-                HandleKind::SendRequest,
-                HandleKind::ReceiveRequest,
-                HandleKind::FlushRequest,
-                HandleKind::OptionalReceiveRequest,
+                TokenKind::SendRequest,
+                TokenKind::ReceiveRequest,
+                TokenKind::FlushRequest,
+                TokenKind::OptionalReceiveRequest,
             ],
         )
     }
 
     #[inline]
-    fn one_of(self, expected: Noun, kinds: &[HandleKind]) -> Result<Handle> {
-        match Handle::from_bits(self.0) {
-            Some(handle) if kinds.iter().any(|kind| handle.is(*kind)) => Ok(handle),
+    fn one_of(self, expected: Noun, kinds: &[TokenKind]) -> Result<Token> {
+        match Token::from_bits(self.0) {
+            Some(token) if kinds.iter().any(|kind| token.is(*kind)) => Ok(token),
             _ => Err(Cause::NotOurs { expected, found: self.0 }.into()),
         }
     }
@@ -192,9 +192,9 @@ const REQUEST: u64 = 4 << KIND_SHIFT;
 const ENDPOINT_SHIFT: u32 = 52;
 const KIND_SHIFT: u32 = 48;
 const _: () = {
-    assert!(HandleKind::Sender as u64 | 4 == HandleKind::SendRequest as u64);
-    assert!(HandleKind::Receiver as u64 | 4 == HandleKind::ReceiveRequest as u64);
-    assert!(HandleKind::Receiver as u64 & 1 == 1 && HandleKind::Sender as u64 & 1 == 0);
+    assert!(TokenKind::Sender as u64 | 4 == TokenKind::SendRequest as u64);
+    assert!(TokenKind::Receiver as u64 | 4 == TokenKind::ReceiveRequest as u64);
+    assert!(TokenKind::Receiver as u64 & 1 == 1 && TokenKind::Sender as u64 & 1 == 0);
 };
 
 #[cfg(test)]
@@ -202,22 +202,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_gives_back_what_it_was_made_of() {
-        let handle = Handle::new(HandleKind::ReceiveRequest, 4095, 65535, 12345, 54321);
-        assert!(handle.is(HandleKind::ReceiveRequest));
-        assert!(!handle.is(HandleKind::SendRequest));
-        assert_eq!(handle.endpoint(), 4095);
-        assert_eq!(handle.generation(), 65535);
-        assert_eq!(handle.slot(), 12345);
-        assert_eq!(handle.line(), 54321);
-        assert_eq!(Handle::from_bits(handle.bits()), Some(handle));
+    fn a_token_gives_back_what_it_was_made_of() {
+        let token = Token::new(TokenKind::ReceiveRequest, 4095, 65535, 12345, 54321);
+        assert!(token.is(TokenKind::ReceiveRequest));
+        assert!(!token.is(TokenKind::SendRequest));
+        assert_eq!(token.endpoint(), 4095);
+        assert_eq!(token.generation(), 65535);
+        assert_eq!(token.slot(), 12345);
+        assert_eq!(token.line(), 54321);
+        assert_eq!(Token::from_bits(token.bits()), Some(token));
     }
 
     #[test]
-    fn no_handle_is_null_or_nccls_mark_for_optional_completion() {
-        for kind in [HandleKind::Context, HandleKind::FlushRequest] {
-            assert!(Handle::new(kind, 0, 0, 0, 0).bits() > 1);
+    fn no_token_is_null_or_nccls_mark_for_optional_completion() {
+        for kind in [TokenKind::Context, TokenKind::FlushRequest] {
+            assert!(Token::new(kind, 0, 0, 0, 0).bits() > 1);
         }
-        assert_eq!(Handle::from_bits(0), None);
+        assert_eq!(Token::from_bits(0), None);
     }
 }
