@@ -55,7 +55,7 @@ use proto::{Flow, Moment, Slot};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::token::TokenKind;
-use crate::types::{Device, Settings};
+use crate::types::{DeviceFacts, Settings};
 use cache::RegionCache;
 use comms::Comms;
 use counters::Counters;
@@ -82,7 +82,7 @@ use tenants::Tenants;
 pub(crate) struct Endpoint {
     number: u16,
     settings: Settings,
-    device: Device,
+    device: DeviceFacts,
     /// Whether it is known what the device can do; no connection is made before.
     settled: bool,
     /// The probe of the device, while this endpoint makes it.
@@ -124,7 +124,7 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn open(
         number: u16,
-        device: Device,
+        device: DeviceFacts,
         settings: Settings,
         opened: Vec<Opened>,
         capabilities: Capabilities,

@@ -46,7 +46,7 @@ impl Device {
     }
 
     /// What its endpoints need to know of it.
-    pub(super) fn facts(&self, number: usize) -> types::Device {
+    pub(super) fn facts(&self, number: usize) -> types::DeviceFacts {
         let gpu_access = match &self.plan.gpu_memory {
             GpuMemory::Direct { dmabuf } => GpuAccess::Direct { dmabuf: *dmabuf },
             GpuMemory::ByHost(obstacle) => {
@@ -55,7 +55,7 @@ impl Device {
         };
         let info = self.plan.rails.first().map(|rail| &rail.info);
         let none = fabric::Version::new(0, 0);
-        types::Device {
+        types::DeviceFacts {
             number: u16::try_from(number).unwrap_or(u16::MAX),
             label: self.label(),
             host: self.host.clone(),

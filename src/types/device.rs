@@ -10,7 +10,7 @@ use crate::label::Label;
 
 /// What does not change while a device is open.
 #[derive(Clone, Debug)]
-pub(crate) struct Device {
+pub(crate) struct DeviceFacts {
     /// The number that it has in the process.
     pub(crate) number: u16,
     /// The name by which peers and logs know it.

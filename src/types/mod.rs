@@ -5,7 +5,7 @@ mod device;
 mod settings;
 pub(crate) mod stall;
 
-pub(crate) use device::{Device, GpuAccess, Probed, Protocol, gpu_number};
+pub(crate) use device::{DeviceFacts, GpuAccess, Probed, Protocol, gpu_number};
 /// How a receive, or a group, is posted.
 pub(crate) use proto::Posting;
 // NCCL's memory, of which only `abi` can vouch.

@@ -17,7 +17,7 @@ use super::Endpoint;
 use super::memory::SENT_RING;
 use super::nics::Port;
 use crate::error::{Bug, Cause, Error, Result};
-use crate::types::{Device, Settings};
+use crate::types::{DeviceFacts, Settings};
 
 /// The control rail on which endpoints meet.
 const FRONT_DOOR: usize = 0;
@@ -39,7 +39,7 @@ pub(super) fn rails_of(nics: &[Port]) -> Result<Vec<Rail>> {
 }
 
 /// What peers are told of this process.
-pub(super) fn host_of(device: &Device, settings: &Settings) -> Host {
+pub(super) fn host_of(device: &DeviceFacts, settings: &Settings) -> Host {
     let packed =
         |version: fabric::Version| u32::from(version.major) << 16 | u32::from(version.minor);
     Host {
