@@ -244,7 +244,7 @@ impl Endpoint {
                 if !optional || !flow.poll_early(first) {
                     return Ok(Tested::Pending);
                 }
-                self.counters.early_receives += 1;
+                self.incidents.early_receives += 1;
                 // The size is not known yet, and nobody asks: what NCCL flushes is never optional.
                 return Ok(Tested::Done(0));
             }

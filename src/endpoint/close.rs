@@ -10,7 +10,7 @@ use proto::{ChannelId, Flow};
 use super::Endpoint;
 use super::calls::give_back;
 use super::comms::Side;
-use super::counters::Counters;
+use super::incidents::Incidents;
 use super::nics::Port;
 use super::operation::Purpose;
 use crate::error::{Noun, Result};
@@ -68,7 +68,7 @@ impl Endpoint {
                 );
             }
             if let Some(flow) = flow.receiver() {
-                self.counters.add_receives(&flow.dropped());
+                self.incidents.add_receives(&flow.dropped());
                 give_back(&mut self.budget, flow.entries_held());
             }
         }
@@ -128,7 +128,7 @@ impl Endpoint {
                 start.elapsed().as_millis()
             );
         }
-        self.counters.stale_frames += self.core.stale();
+        self.incidents.stale_frames += self.core.stale();
         self.report()
     }
 
@@ -211,7 +211,7 @@ impl Endpoint {
             let (data, control) = (port.nic.data_posts(), port.nic.control_posts());
             RailReport { label: port.label.clone(), bytes, writes, refused, data, control }
         };
-        Report { rails: self.hands.nics.iter().map(rail).collect(), counters: self.counters }
+        Report { rails: self.hands.nics.iter().map(rail).collect(), incidents: self.incidents }
     }
 }
 
@@ -219,7 +219,7 @@ impl Endpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) rails: Vec<RailReport>,
-    pub(crate) counters: Counters,
+    pub(crate) incidents: Incidents,
 }
 
 /// What one rail has carried, counted from completions, and what was posted on it.

@@ -13,7 +13,6 @@ mod cache;
 mod calls;
 pub(crate) mod close;
 mod comms;
-pub(crate) mod counters;
 mod deregister;
 mod events;
 mod failures;
@@ -21,6 +20,7 @@ mod flush;
 mod hands;
 mod identity;
 mod in_flight;
+pub(crate) mod incidents;
 mod keep;
 mod letters;
 mod memory;
@@ -58,13 +58,13 @@ use crate::token::TokenKind;
 use crate::types::{DeviceFacts, Settings};
 use cache::RegionCache;
 use comms::Comms;
-use counters::Counters;
 use deregister::Leaving;
 use events::Cursor;
 use flush::Flush;
 use hands::{Hands, News};
 use identity::Acquaintances;
 use in_flight::InFlight;
+use incidents::Incidents;
 use memory::ControlMemory;
 use nics::Port;
 pub(crate) use nics::{OPERATIONS, Opened, RECEIVES, Renew};
@@ -96,7 +96,7 @@ pub(crate) struct Endpoint {
     /// Entries of completion queues that receives may take.
     budget: Budget,
     flushes: Slots<Flush>,
-    counters: Counters,
+    incidents: Incidents,
     acquaintances: Acquaintances,
     /// Registrations that are held.
     cache: RegionCache,
@@ -183,7 +183,7 @@ impl Endpoint {
             // The rest is for operations of our own, which complete in the same queues.
             budget: Budget::new(entries.saturating_sub(OPERATIONS.into()).min(posted_most)),
             flushes: Slots::new(u16::MAX).beginning_at(first),
-            counters: Counters::default(),
+            incidents: Incidents::default(),
             acquaintances: Acquaintances::default(),
             cache: RegionCache::default(),
             leaving: Vec::new(),
@@ -257,9 +257,9 @@ impl Endpoint {
             rails_returned,
             broken,
         } = std::mem::take(&mut self.hands.news);
-        self.counters.garbage += misplaced;
-        self.counters.rails_lost += rails_lost;
-        self.counters.rails_returned += rails_returned;
+        self.incidents.garbage += misplaced;
+        self.incidents.rails_lost += rails_lost;
+        self.incidents.rails_returned += rails_returned;
         if let Some(cause) = broken {
             self.fail_all(cause.into());
         }
@@ -267,7 +267,7 @@ impl Endpoint {
         failed_probes.into_iter().for_each(|attempt| self.probe_ended(attempt, false));
         for (len, immediate) in strays {
             if !self.probe_arrived(len, immediate) {
-                self.counters.stray_immediates += 1;
+                self.incidents.stray_immediates += 1;
             }
         }
         cut_off.into_iter().for_each(|flush| self.flush_again(flush));

@@ -13,7 +13,7 @@ use super::config::Config;
 use super::device::host_name;
 use super::json::{Object, array};
 use crate::endpoint::close::{RailReport, Report};
-use crate::endpoint::counters::Counters;
+use crate::endpoint::incidents::Incidents;
 use crate::types::counts;
 
 /// Changes whenever a reader of the file would have to.
@@ -23,11 +23,11 @@ const FORMAT: u32 = 1;
 struct Totals {
     /// By index and name.
     rails: BTreeMap<(usize, String), RailReport>,
-    counters: Counters,
+    incidents: Incidents,
 }
 
 static TOTALS: Lock<Totals> =
-    Lock::new(Totals { rails: BTreeMap::new(), counters: Counters::NONE });
+    Lock::new(Totals { rails: BTreeMap::new(), incidents: Incidents::NONE });
 
 /// Adds what an endpoint reports at its end, and writes the file anew.
 pub(super) fn add(config: &Config, report: &Report) {
@@ -71,7 +71,7 @@ impl Totals {
             total.data += rail.data;
             total.control += rail.control;
         }
-        self.counters.add(&report.counters);
+        self.incidents.add(&report.incidents);
     }
 
     fn json(&self, rows: &[Row]) -> String {
@@ -91,7 +91,7 @@ impl Totals {
                 .raw("control", &posts(control))
                 .end()
         };
-        let named = self.counters.named().into_iter();
+        let named = self.incidents.named().into_iter();
         let counters = named.fold(Object::new(), |all, (name, value)| all.number(name, value));
         let parts = array(rows.iter().filter(|row| row.key.kind == Kind::Rail).map(row_json));
         Object::new()
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn endpoints_on_one_rail_are_summed() {
-        let mut totals = Totals { rails: BTreeMap::new(), counters: Counters::NONE };
+        let mut totals = Totals { rails: BTreeMap::new(), incidents: Incidents::NONE };
         let data = Posts { writes: 3, injected_writes: 4, reads: 5, ..Posts::NONE };
         let control = Posts { writes: 6, sends: 7, injected_sends: 8, receives: 9, ..data };
         let rail = RailReport {
@@ -156,7 +156,7 @@ mod tests {
         };
         let report = Report {
             rails: vec![rail.clone(), RailReport { bytes: 5, ..rail }],
-            counters: Counters::NONE,
+            incidents: Incidents::NONE,
         };
         totals.add(&report);
         totals.add(&report);

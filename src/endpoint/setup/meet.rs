@@ -62,10 +62,10 @@ impl Endpoint {
     fn dropped(&mut self, why: &Ignored) {
         match why {
             Ignored::Bytes(error) => {
-                self.counters.garbage += 1;
+                self.incidents.garbage += 1;
                 log::debug!("device {}: a message is dropped: {error}", self.label());
             }
-            Ignored::Unproven | Ignored::Stranger => self.counters.late_messages += 1,
+            Ignored::Unproven | Ignored::Stranger => self.incidents.late_messages += 1,
             Ignored::Known => {}
             Ignored::NoRail(peer) => {
                 let host = self.hands.peers.host(*peer);

@@ -1,10 +1,10 @@
-//! What an endpoint has dropped, and why; and what it has reported early.
+//! Incidents of an endpoint, counted by cause: what it has dropped, rails that it lost, receives that it reported early.
 
 use proto::receive::Dropped;
 
-/// Drops, counted: each is harmless alone, and many of one kind tell what is wrong.
+/// Counts by cause: one is harmless, and many of one kind show what is wrong.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct Incidents {
     /// Messages on a control rail that are none of ours.
     pub(super) garbage: u64,
     /// HELLOs that nothing proves, and OPENs for listeners that are closed.
@@ -22,7 +22,7 @@ pub(crate) struct Counters {
     receives: Dropped,
 }
 
-impl Counters {
+impl Incidents {
     pub(crate) const NONE: Self = Self {
         garbage: 0,
         late_messages: 0,
@@ -83,6 +83,6 @@ mod tests {
         let (_, table) = page.split_once("| in `counters` |").expect("it has the table");
         let row = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
         let on_page: Vec<_> = table.lines().filter_map(row).collect();
-        assert_eq!(on_page, Counters::NONE.named().map(|(name, _)| name));
+        assert_eq!(on_page, Incidents::NONE.named().map(|(name, _)| name));
     }
 }
