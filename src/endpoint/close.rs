@@ -39,7 +39,7 @@ impl Endpoint {
         comm.is_closing = true;
         self.outstanding -= comm.requests();
         self.closing.begin(1);
-        self.tenants.closed(token);
+        self.communicators.closed(token);
         if self.broken {
             return Ok(());
         }

@@ -62,7 +62,7 @@ impl Endpoint {
         if !ours || self.hands.regions.of(token.raw()).is_none() {
             return Err(Cause::Stale(Noun::MemoryHandle).into());
         }
-        self.tenants.closed(token);
+        self.communicators.closed(token);
         self.hands.regions.hide(token.slot());
         self.leaving.push(Leaving { token, until, failure: None });
         for _ in 0..LAST_POLLS {

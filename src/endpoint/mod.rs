@@ -13,6 +13,7 @@ mod cache;
 mod calls;
 pub(crate) mod close;
 mod comms;
+pub(crate) mod communicators;
 mod deregister;
 mod events;
 mod failures;
@@ -38,7 +39,6 @@ mod setup;
 pub(crate) mod slots;
 mod stall;
 mod tally;
-pub(crate) mod tenants;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,6 +58,7 @@ use crate::token::TokenKind;
 use crate::types::{DeviceFacts, Settings};
 use cache::RegionCache;
 use comms::Comms;
+use communicators::Communicators;
 use deregister::Leaving;
 use events::Cursor;
 use flush::Flush;
@@ -75,7 +76,6 @@ use sendrecv::Sendrecv;
 use setup::{Listening, PendingConnect};
 use slots::Slots;
 use stall::Watch;
-use tenants::Tenants;
 
 /// The rails, the memory and the connections of one communicator on one device.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(crate) struct Endpoint {
     settled: bool,
     /// The probe of the device, while this endpoint makes it.
     probe: Option<Probe>,
-    tenants: Tenants,
+    communicators: Communicators,
     core: proto::Endpoint<Flow>,
     hands: Hands,
     comms: Comms,
@@ -174,7 +174,7 @@ impl Endpoint {
             patience: settings.close_timeout,
             settled: false,
             probe: None,
-            tenants: Tenants::default(),
+            communicators: Communicators::default(),
             core: proto::Endpoint::new(Slot::COUNT),
             hands,
             comms: Comms::new(first),

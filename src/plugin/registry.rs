@@ -13,8 +13,8 @@ use fabric::{Guard, Lock};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::broken::PANICKED;
+use crate::endpoint::communicators::Communicator;
 use crate::endpoint::slots::Slots;
-use crate::endpoint::tenants::Tenant;
 use crate::error::{Cause, Error, FabricError, Noun, Result, Table};
 use crate::label::Label;
 use crate::token::{RawToken, Token, TokenKind};
@@ -53,7 +53,7 @@ struct Registry {
     /// By owner, and by the number that the device has in the process.
     endpoints: HashMap<(Key, usize), Place>,
     /// The last one that was given a place.
-    tenant: u32,
+    communicator: u32,
     /// Each with the traffic class that its communicator asked for.
     contexts: Slots<Option<TrafficClass>>,
 }
@@ -62,7 +62,7 @@ struct Registry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     number: u16,
-    tenant: Tenant,
+    communicator: Communicator,
     class: Option<TrafficClass>,
 }
 
@@ -104,9 +104,9 @@ pub(super) fn close_context(context: Token) -> Result<Vec<Token>> {
     };
     let mut regions = Vec::new();
     // Outside the registry's lock: closing drains, and others may go on meanwhile.
-    for (Place { number, tenant, .. }, is_shared) in owned {
+    for (Place { number, communicator, .. }, is_shared) in owned {
         if is_shared {
-            let leaves = |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.leaves(tenant));
+            let leaves = |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.leaves(communicator));
             let left = under(&mut cell(number), Noun::Endpoint, leaves);
             regions.extend(left.unwrap_or_default());
             continue;
@@ -153,15 +153,15 @@ pub(super) fn with_owned<R, E: From<Error>>(
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
-    let (mut place, tenant) = loop {
+    let (mut place, communicator) = loop {
         let mut registry = registry();
         let known = registry.get_or_insert_with(Registry::new);
         let key = (known.key(owner)?, device);
-        if let Some(Place { number, tenant, .. }) = known.endpoints.get(&key).copied() {
+        if let Some(Place { number, communicator, .. }) = known.endpoints.get(&key).copied() {
             drop(registry);
             let place = cell(number);
             if place.is_some() {
-                break (place, tenant);
+                break (place, communicator);
             }
             // Another thread of the communicator could not open it, and is about to share one, or to say so.
             drop(place);
@@ -177,7 +177,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
     };
     under(&mut place, Noun::Endpoint, |endpoint| {
         endpoint.check_intact()?;
-        endpoint.called_by(tenant);
+        endpoint.called_by(communicator);
         body(endpoint)
     })
 }
@@ -188,7 +188,7 @@ fn open_in(
     key: (Key, usize),
     place: Place,
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
-) -> Result<(Locked, Tenant)> {
+) -> Result<(Locked, Communicator)> {
     ENDING.lock().open += 1;
     let opened = open_or_share(cell, key, place, &open).or_else(|error| {
         error.cause.want_of_room().ok_or(error)?;
@@ -200,7 +200,9 @@ fn open_in(
     if is_shared != Ok(false) {
         one_less(None);
     }
-    opened.map(|(cell, _)| (cell, place.tenant)).inspect_err(|_| forget(key, place.tenant))
+    opened
+        .map(|(cell, _)| (cell, place.communicator))
+        .inspect_err(|_| forget(key, place.communicator))
 }
 
 /// The cell, and whether it is the one that was given.
@@ -212,7 +214,7 @@ fn open_or_share(
 ) -> Result<(Locked, bool)> {
     let error = match open(place.number, place.class) {
         Ok(mut endpoint) => {
-            endpoint.belongs_to(place.tenant);
+            endpoint.belongs_to(place.communicator);
             *cell = Some(endpoint);
             super::keeper::watch(place.number);
             return Ok((cell, true));
@@ -258,10 +260,10 @@ fn share(key: (Key, usize), place: Place) -> Option<Locked> {
 }
 
 /// Nothing was opened for `key`, nor is anything shared.
-fn forget(key: (Key, usize), tenant: Tenant) {
+fn forget(key: (Key, usize), communicator: Communicator) {
     let mut registry = registry();
     if let Some(registry) = registry.as_mut()
-        && registry.endpoints.get(&key).is_some_and(|place| place.tenant == tenant)
+        && registry.endpoints.get(&key).is_some_and(|place| place.communicator == communicator)
     {
         registry.endpoints.remove(&key);
     }
@@ -373,7 +375,7 @@ fn registry() -> Guard<'static, Option<Registry>> {
 
 impl Registry {
     fn new() -> Self {
-        Self { endpoints: HashMap::new(), tenant: 0, contexts: Slots::new(u16::MAX) }
+        Self { endpoints: HashMap::new(), communicator: 0, contexts: Slots::new(u16::MAX) }
     }
 
     fn key(&self, owner: Owner) -> Result<Key> {
@@ -402,8 +404,8 @@ impl Registry {
 
     /// Makes `number` the endpoint of `key`.
     fn give(&mut self, key: (Key, usize), number: u16, class: Option<TrafficClass>) -> Place {
-        self.tenant += 1;
-        let place = Place { number, tenant: Tenant(self.tenant), class };
+        self.communicator += 1;
+        let place = Place { number, communicator: Communicator(self.communicator), class };
         self.endpoints.insert(key, place);
         place
     }

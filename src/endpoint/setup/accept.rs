@@ -66,7 +66,7 @@ impl Endpoint {
         *handle = wire.encode();
         let listener =
             Token::new(TokenKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
-        self.tenants.made(listener);
+        self.communicators.made(listener);
         Ok(listener)
     }
 
@@ -154,7 +154,7 @@ impl Endpoint {
     }
 
     pub(crate) fn close_listen(&mut self, token: Token) -> Result<()> {
-        self.tenants.closed(token);
+        self.communicators.closed(token);
         let taken = self.listeners.remove(token.slot(), token.generation());
         let listening = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
         if self.broken {

@@ -56,7 +56,7 @@ impl Endpoint {
         let now = self.now();
         let at = if scratch == [0; 16] {
             let begun = self.begin_connect(handle, now)?;
-            self.tenants.made(self.connect_token(begun));
+            self.communicators.made(self.connect_token(begun));
             Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
@@ -66,7 +66,7 @@ impl Endpoint {
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
             Handle::set_scratch(handle, [0; 16]);
-            self.tenants.closed(self.connect_token(at));
+            self.communicators.closed(self.connect_token(at));
         }
         if answer.is_err() {
             self.abandon_connect(at);
@@ -153,7 +153,7 @@ impl Endpoint {
         let tally = self.tally(channel, Side::Send);
         let generation = self.comms.put(slot, Comm::new(Side::Send, channel, tally));
         let comm = Token::new(TokenKind::Sender, self.number, generation, slot.number(), 0);
-        self.tenants.made(comm);
+        self.communicators.made(comm);
         Ok(Some(comm))
     }
 

@@ -1,6 +1,6 @@
-//! Whose is what, on an endpoint that several communicators share because a NIC has no more.
+//! Which communicator owns which object, on an endpoint that several share because a NIC has no more endpoints.
 //!
-//! A communicator that is finalized takes along what it has left open, and nothing of the others'.
+//! A communicator that is finalized closes what it has left open, and nothing of the others.
 
 use std::collections::HashMap;
 
@@ -10,19 +10,19 @@ use crate::token::{Token, TokenKind};
 
 /// A communicator, by a number that no other of the process has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tenant(pub(crate) u32);
+pub(crate) struct Communicator(pub(crate) u32);
 
 /// The communicators of one endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Tenants {
-    /// Whose call this is.
-    calling: Tenant,
-    /// The one that it was opened for: what is not listed is this one's, so an endpoint that nobody shares lists nothing.
-    first: Tenant,
-    of_others: HashMap<Token, Tenant>,
+pub(super) struct Communicators {
+    /// The one whose call this is.
+    calling: Communicator,
+    /// The one that it was opened for: what is not listed is this one's, so an endpoint that is not shared lists nothing.
+    first: Communicator,
+    of_others: HashMap<Token, Communicator>,
 }
 
-impl Tenants {
+impl Communicators {
     /// The caller has made this.
     pub(super) fn made(&mut self, token: Token) {
         if self.calling != self.first {
@@ -35,31 +35,31 @@ impl Tenants {
         self.of_others.remove(&token);
     }
 
-    fn of(&self, token: Token) -> Tenant {
+    fn of(&self, token: Token) -> Communicator {
         self.of_others.get(&token).copied().unwrap_or(self.first)
     }
 }
 
 impl Endpoint {
     /// It was opened for this communicator.
-    pub(crate) fn belongs_to(&mut self, tenant: Tenant) {
-        self.tenants.first = tenant;
+    pub(crate) fn belongs_to(&mut self, communicator: Communicator) {
+        self.communicators.first = communicator;
     }
 
     /// This communicator calls.
-    pub(crate) fn called_by(&mut self, tenant: Tenant) {
-        self.tenants.calling = tenant;
+    pub(crate) fn called_by(&mut self, communicator: Communicator) {
+        self.communicators.calling = communicator;
     }
 
     /// What came of `parent` is of the same communicator.
     pub(crate) fn inherits(&mut self, parent: Token, child: Token) {
-        self.tenants.calling = self.tenants.of(parent);
-        self.tenants.made(child);
+        self.communicators.calling = self.communicators.of(parent);
+        self.communicators.made(child);
     }
 
     /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
     /// given back like any.
-    pub(crate) fn leaves(&mut self, tenant: Tenant) -> Vec<Token> {
+    pub(crate) fn leaves(&mut self, communicator: Communicator) -> Vec<Token> {
         let named = |kind, (slot, generation)| Token::new(kind, self.number, generation, slot, 0);
         let listeners =
             self.listeners.keys().into_iter().map(|key| named(TokenKind::Listener, key));
@@ -67,7 +67,8 @@ impl Endpoint {
         let regions = self.hands.regions.keys();
         let regions = regions.into_iter().map(|key| named(TokenKind::Region, key));
         let all = listeners.chain(connects).chain(self.open_comms()).chain(regions);
-        let its: Vec<_> = all.filter(|token| self.tenants.of(*token) == tenant).collect();
+        let its: Vec<_> =
+            all.filter(|token| self.communicators.of(*token) == communicator).collect();
         let (regions, others): (Vec<_>, Vec<_>) =
             its.into_iter().partition(|token| token.is(TokenKind::Region));
         for token in others {
