@@ -4,9 +4,9 @@
 //!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Hands ──▶ NICs
 //! ```
 //!
-//! All state of an endpoint sits in this object, and whoever calls into it holds the lock of its cell (`plugin::registry`): NCCL's
-//! service thread and progress thread take turns, and the keeper polls where neither does. libfabric's objects are used under that
-//! lock alone, which is what FI_THREAD_DOMAIN asks for.
+//! All state of an endpoint is in this object, and every caller holds the lock of its entry in `plugin::registry`: NCCL's service thread,
+//! its progress thread, and the keeper, which polls where neither does. libfabric's objects are used under that lock alone, as
+//! FI_THREAD_DOMAIN asks for.
 
 pub(crate) mod broken;
 mod cache;

@@ -83,8 +83,8 @@ fn write(trigger: &Path, endpoints: &[u16]) {
 fn endpoint(number: u16) -> String {
     let began = Instant::now();
     loop {
-        if let Some(cell) = registry::try_lock(number) {
-            let snapshot = cell.as_deref().map(|endpoint| endpoint.snapshot());
+        if let Some(entry) = registry::try_lock(number) {
+            let snapshot = entry.as_deref().map(|endpoint| endpoint.snapshot());
             return snapshot.map_or_else(|| "null".to_owned(), |snapshot| json(&snapshot));
         }
         if began.elapsed() >= BUSY {

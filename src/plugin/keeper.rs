@@ -119,8 +119,8 @@ fn run(generation: u64) {
 
 /// Polls an endpoint, if that is due; how long until it will be.
 fn keep(number: u16) -> Duration {
-    let Some(mut cell) = registry::try_lock(number) else { return BUSY };
-    let Some(endpoint) = cell.as_deref_mut() else { return BUSY };
+    let Some(mut entry) = registry::try_lock(number) else { return BUSY };
+    let Some(endpoint) = entry.as_deref_mut() else { return BUSY };
     let kept = catch_unwind(AssertUnwindSafe(|| endpoint.keep()));
     kept.unwrap_or_else(|_| {
         endpoint.panicked();

@@ -1,8 +1,8 @@
-//! Who owns which endpoint, and where a token's endpoint is found.
+//! Which communicator owns which endpoint, and the table that a token's endpoint is found in.
 //!
-//! An endpoint sits in a cell that is never freed, behind the cell's lock: the one lock of the data path, held for the
-//! length of one call. NCCL's service thread and its progress thread meet there. The registry's own lock is taken
-//! first, and only to find or close an endpoint, or a cell for a new one.
+//! An entry of the table is never freed. Its lock is the one lock of the data path, held for the length of one call: NCCL's service
+//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only to find, open or close
+//! an endpoint.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,20 +22,20 @@ use crate::token::{RawToken, Token, TokenKind};
 use super::{Owner, TrafficClass};
 
 /// Endpoints of one process: as many as a token can name.
-const CELLS: usize = 1 << 12;
+const ENTRIES: usize = 1 << 12;
 
-static CELL: [Cell; CELLS] = [const { Lock::new(None) }; CELLS];
+static TABLE: [Entry; ENTRIES] = [const { Lock::new(None) }; ENTRIES];
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
-/// Whoever opens an endpoint anew that found no room among others. Taken before any other lock.
+/// Held to open an endpoint again after it found no room. Taken before any other lock.
 static ALONE: Lock<()> = Lock::new(());
-/// Taken last, and for no longer than a look.
+/// Taken last, for one read or write.
 static ENDING: Lock<Ending> = Lock::new(Ending { open: 0, kept: Vec::new() });
 
-/// How often a cell that another thread has is tried before this one sleeps.
+/// How often a lock that another thread holds is tried before this one sleeps.
 const TRIES: u32 = 1000;
 
-type Cell = Lock<Option<Box<Endpoint>>>;
-/// An endpoint's cell, locked.
+type Entry = Lock<Option<Box<Endpoint>>>;
+/// An endpoint's entry, locked.
 pub(super) type Locked = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,11 +107,11 @@ pub(super) fn close_context(context: Token) -> Result<Vec<Token>> {
     for (Place { number, communicator, .. }, is_shared) in owned {
         if is_shared {
             let leaves = |endpoint: &mut Endpoint| Result::<_>::Ok(endpoint.leaves(communicator));
-            let left = under(&mut cell(number), Noun::Endpoint, leaves);
+            let left = under(&mut entry(number), Noun::Endpoint, leaves);
             regions.extend(left.unwrap_or_default());
             continue;
         }
-        let endpoint = cell(number).take();
+        let endpoint = entry(number).take();
         if let Some(endpoint) = endpoint {
             end(endpoint);
         }
@@ -159,7 +159,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
         let key = (known.key(owner)?, device);
         if let Some(Place { number, communicator, .. }) = known.endpoints.get(&key).copied() {
             drop(registry);
-            let place = cell(number);
+            let place = entry(number);
             if place.is_some() {
                 break (place, communicator);
             }
@@ -171,9 +171,9 @@ pub(super) fn with_owned<R, E: From<Error>>(
         let number = known.free_number()?;
         let place = known.give(key, number, known.class(owner));
         // Whoever finds the number from now on waits here.
-        let cell = cell(number);
+        let entry = entry(number);
         drop(registry);
-        break open_in(cell, key, place, open)?;
+        break open_in(entry, key, place, open)?;
     };
     under(&mut place, Noun::Endpoint, |endpoint| {
         endpoint.check_intact()?;
@@ -182,32 +182,32 @@ pub(super) fn with_owned<R, E: From<Error>>(
     })
 }
 
-/// Opens an endpoint for `key` in its cell. Where there is no room for one, another one's is shared.
+/// Opens an endpoint for `key` in its entry. Where there is no room for one, another one's is shared.
 fn open_in(
-    cell: Locked,
+    entry: Locked,
     key: (Key, usize),
     place: Place,
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
 ) -> Result<(Locked, Communicator)> {
     ENDING.lock().open += 1;
-    let opened = open_or_share(cell, key, place, &open).or_else(|error| {
+    let opened = open_or_share(entry, key, place, &open).or_else(|error| {
         error.cause.want_of_room().ok_or(error)?;
         // Several that were opened at the same time may have taken what each of them lacked.
         let _alone = ALONE.lock();
-        open_or_share(self::cell(place.number), key, place, &open)
+        open_or_share(self::entry(place.number), key, place, &open)
     });
     let is_shared = opened.as_ref().map(|(_, is_own)| !is_own);
     if is_shared != Ok(false) {
         one_less(None);
     }
     opened
-        .map(|(cell, _)| (cell, place.communicator))
+        .map(|(entry, _)| (entry, place.communicator))
         .inspect_err(|_| forget(key, place.communicator))
 }
 
-/// The cell, and whether it is the one that was given.
+/// The entry, and whether it is the one that was given.
 fn open_or_share(
-    mut cell: Locked,
+    mut entry: Locked,
     key: (Key, usize),
     place: Place,
     open: &impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
@@ -215,13 +215,13 @@ fn open_or_share(
     let error = match open(place.number, place.class) {
         Ok(mut endpoint) => {
             endpoint.belongs_to(place.communicator);
-            *cell = Some(endpoint);
+            *entry = Some(endpoint);
             super::keeper::watch(place.number);
-            return Ok((cell, true));
+            return Ok((entry, true));
         }
         Err(error) => error,
     };
-    drop(cell);
+    drop(entry);
     let (device, fault) = error.cause.want_of_room().ok_or(error)?;
     let shared = share(key, place).ok_or(error)?;
     warn_of_sharing(device, fault);
@@ -238,7 +238,7 @@ fn warn_of_sharing(device: Label, fault: FabricError) {
     }
 }
 
-/// The cell of the least loaded endpoint of the device, for `key` to share.
+/// The entry of the least loaded endpoint of the device, for `key` to share.
 fn share(key: (Key, usize), place: Place) -> Option<Locked> {
     let mut passed_over = Vec::new();
     loop {
@@ -246,13 +246,13 @@ fn share(key: (Key, usize), place: Place) -> Option<Locked> {
             let mut registry = registry();
             let registry = registry.as_mut()?;
             let number = registry.least_loaded(key.1, place, &passed_over);
-            // Unless its context was closed meanwhile. Where there is none to share, its own cell is its place again.
+            // Unless its context was closed meanwhile. Where there is none to share, its own entry is its place again.
             registry.endpoints.get_mut(&key)?.number = number.unwrap_or(place.number);
             number?
         };
-        let cell = cell(number);
-        if cell.as_ref().is_some_and(|endpoint| endpoint.check_intact().is_ok()) {
-            return Some(cell);
+        let entry = entry(number);
+        if entry.as_ref().is_some_and(|endpoint| endpoint.check_intact().is_ok()) {
+            return Some(entry);
         }
         // It was about to be opened itself, and could not be; or a panic has ended it.
         passed_over.push(number);
@@ -271,7 +271,7 @@ fn forget(key: (Key, usize), communicator: Communicator) {
 
 /// Pushes on what endpoint `number` does for others, unless its own caller is at it.
 pub(super) fn push_probe(number: u16) {
-    if let Some(mut place) = CELL[usize::from(number) % CELLS].try_lock() {
+    if let Some(mut place) = TABLE[usize::from(number) % ENTRIES].try_lock() {
         // The endpoint that is closed, or broken, pushes nothing.
         let _gone = under(&mut place, Noun::Endpoint, |endpoint| {
             endpoint.check_intact()?;
@@ -281,30 +281,30 @@ pub(super) fn push_probe(number: u16) {
     }
 }
 
-/// The cell that `name` leads to, if it names anything.
+/// The entry that a token leads to, locked; whether the token is current is not checked here.
 #[inline(always)]
 pub(super) fn lock(name: RawToken) -> Locked {
-    let cell = &CELL[name.endpoint() % CELLS];
-    // Mostly no other thread has it, and to try it is one step.
-    cell.try_lock().unwrap_or_else(|| wait_for(cell))
+    let entry = &TABLE[name.endpoint() % ENTRIES];
+    // Mostly it is free, and trying is one atomic operation.
+    entry.try_lock().unwrap_or_else(|| wait_for(entry))
 }
 
 #[cold]
 #[inline(never)]
-fn wait_for(cell: &'static Cell) -> Locked {
-    // Mostly the keeper has it, for microseconds. To sleep would take longer, and the lock's first sleep in a thread allocates.
+fn wait_for(entry: &'static Entry) -> Locked {
+    // Mostly the keeper holds it, for microseconds. Sleeping would take longer, and the first sleep of a thread allocates.
     for _ in 0..TRIES {
         std::thread::yield_now();
-        if let Some(locked) = cell.try_lock() {
+        if let Some(locked) = entry.try_lock() {
             return locked;
         }
     }
-    cell.lock()
+    entry.lock()
 }
 
-/// An endpoint's cell, unless another thread has it.
+/// An endpoint's entry, unless another thread has it.
 pub(super) fn try_lock(number: u16) -> Option<Locked> {
-    CELL[usize::from(number) % CELLS].try_lock()
+    TABLE[usize::from(number) % ENTRIES].try_lock()
 }
 
 /// Runs `body` on the endpoint that `token` names, under its lock. After a panic there it fails, for good.
@@ -320,7 +320,7 @@ pub(super) fn with_any<R>(
     token: Token,
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
 ) -> Result<R> {
-    under(&mut cell(token.endpoint()), Noun::Handle, body)
+    under(&mut entry(token.endpoint()), Noun::Handle, body)
 }
 
 /// A panic is caught here, under the lock, and marks the endpoint.
@@ -350,7 +350,7 @@ pub(super) fn close_if_unused(token: Token) {
         if owners.is_empty() || !by_threads {
             return;
         }
-        let mut place = cell(number);
+        let mut place = entry(number);
         if !place.as_ref().is_some_and(|endpoint| endpoint.is_unused()) {
             return;
         }
@@ -365,8 +365,8 @@ pub(super) fn close_if_unused(token: Token) {
 }
 
 #[inline(always)]
-fn cell(number: u16) -> Locked {
-    CELL[usize::from(number) % CELLS].lock()
+fn entry(number: u16) -> Locked {
+    TABLE[usize::from(number) % ENTRIES].lock()
 }
 
 fn registry() -> Guard<'static, Option<Registry>> {
@@ -427,11 +427,11 @@ impl Registry {
 
     fn free_number(&self) -> Result<u16> {
         let used: Vec<u16> = self.endpoints.values().map(|place| place.number).collect();
-        let free = (0..CELLS)
+        let free = (0..ENTRIES)
             .filter_map(|number| u16::try_from(number).ok())
-            .find(|number| !used.contains(number) && cell(*number).is_none());
+            .find(|number| !used.contains(number) && entry(*number).is_none());
         let full = || {
-            let count = u32::try_from(CELLS).unwrap_or(u32::MAX);
+            let count = u32::try_from(ENTRIES).unwrap_or(u32::MAX);
             Cause::Full { table: Table::Endpoints, count }.into()
         };
         free.ok_or_else(full)
