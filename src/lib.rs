@@ -6,7 +6,7 @@
 //!                                       └────▶ fabric (Nic, Region) ──▶ libfabric-sys ──▶ libfabric.so
 //! ```
 //!
-//! Arrows only point right; `tests/tidy` holds them. What all of them share lies below: `types`, `error`, `token`, `label`. Unsafe code lives in `abi`, and in the crates `fabric` and
+//! Arrows only point right; `tests/tidy` holds them. What all of them share lies below: `types`, `error`, `object_id`, `label`. Unsafe code lives in `abi`, and in the crates `fabric` and
 //! `libfabric-sys`; `plugin::environment` has the one `set_var`.
 
 mod abi;
@@ -18,7 +18,7 @@ mod fault;
 #[forbid(unsafe_code)]
 mod label;
 #[forbid(unsafe_code)]
-mod token;
+mod object_id;
 // Not forbidden: `plugin::environment` changes the environment, in one place.
 #[deny(unsafe_code)]
 mod plugin;

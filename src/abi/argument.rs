@@ -7,8 +7,8 @@ use net_abi::CommConfig;
 
 use crate::abi::object;
 use crate::error::{Cause, List, Result};
+use crate::object_id::RawId;
 use crate::plugin::TrafficClass;
-use crate::token::RawToken;
 use crate::types::Buffer;
 use crate::types::HANDLE_BYTES;
 
@@ -139,8 +139,7 @@ impl<'a, B: Bytes> Group<'a, B> {
 
     /// Hands the buffers to `body`, from the stack: nothing is allocated on this path.
     pub(super) fn parsed<T>(&self, body: impl FnOnce(&[Buffer]) -> Result<T>) -> Result<T> {
-        let mut buffers =
-            [Buffer { address: 0, len: 0, tag: 0, region: RawToken::new(0) }; GROUP_MAX];
+        let mut buffers = [Buffer { address: 0, len: 0, tag: 0, region: RawId::new(0) }; GROUP_MAX];
         let buffers = &mut buffers[..self.data.len()];
         for (index, buffer) in buffers.iter_mut().enumerate() {
             *buffer = Buffer {
@@ -198,11 +197,11 @@ mod tests {
     use std::ptr;
 
     use super::*;
-    use crate::token::{Token, TokenKind};
+    use crate::object_id::{ObjectId, ObjectKind};
 
     #[test]
     fn a_group_is_read_entry_by_entry() {
-        let region = Token::new(TokenKind::Region, 1, 2, 3, 0);
+        let region = ObjectId::new(ObjectKind::Region, 1, 2, 3, 0);
         let mut data = [ptr::without_provenance_mut(64), ptr::null_mut()];
         let mut sizes = [7, 0];
         let mut tags = [5, -9];

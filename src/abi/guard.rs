@@ -8,8 +8,8 @@ use net_abi::ResultCode;
 
 use crate::error::{Error, Kind, Result, SetupError};
 use crate::fault;
+use crate::object_id::RawId;
 use crate::plugin::{self, Locked};
-use crate::token::RawToken;
 
 /// Runs the body of a call. An error is logged here, once: what follows from it carries `logged`.
 ///
@@ -22,7 +22,7 @@ pub(super) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> Re
 /// The same for a call about one comm, which fails for good if the call panics.
 pub(super) fn guard_comm(
     call: &'static str,
-    comm: RawToken,
+    comm: RawId,
     body: impl FnOnce() -> Result<()>,
 ) -> ResultCode {
     guarded(call, body).unwrap_or_else(|| {

@@ -11,7 +11,7 @@ use net_abi::{
 
 use super::logger::tests::Captured;
 use super::{v6, v7, v8, v9, v10, v11, v12};
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 
 /// Makes each call, which has to fail and to say so in one line.
 macro_rules! refused {
@@ -49,7 +49,7 @@ macro_rules! refused_in_every_version {
 
 /// Null, NCCL's mark for optional completion, wild numbers, and a handle of the wrong kind.
 fn wild() -> [*mut c_void; 5] {
-    let context = Token::new(TokenKind::Context, 4095, 65535, 65535, 65535).bits();
+    let context = ObjectId::new(ObjectKind::Context, 4095, 65535, 65535, 65535).bits();
     [0, 1, 0xdead_beef, u64::MAX, context]
         .map(|bits| ptr::without_provenance_mut(usize::try_from(bits).unwrap()))
 }

@@ -6,7 +6,7 @@
 
 use super::Endpoint;
 use crate::error::{Cause, Error, Noun, Result};
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 
 /// What every call answers from then on. The panic is logged.
 pub(crate) const PANICKED: Error = Error::logged(Cause::Panicked);
@@ -22,8 +22,8 @@ impl Endpoint {
 
     /// A panic in a call about a comm, or a request of its, that had not touched the endpoint: the others go on.
     #[cold]
-    pub(crate) fn comm_panicked(&mut self, about: Token) {
-        if about.is(TokenKind::Listener) {
+    pub(crate) fn comm_panicked(&mut self, about: ObjectId) {
+        if about.is(ObjectKind::Listener) {
             if let Some(listening) = self.listeners.get_mut(about.slot(), about.generation()) {
                 listening.broken = true;
             }

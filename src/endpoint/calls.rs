@@ -13,7 +13,7 @@ use super::Endpoint;
 use super::comms::{Side, line_near};
 use super::hands::{Bytes, LANDING};
 use crate::error::{Cause, Noun, Result};
-use crate::token::{RawToken, Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
 
 /// What is not told yet of a receive.
@@ -30,10 +30,10 @@ const NO_RECEIVE: Receive<'_> = Receive {
 impl Endpoint {
     /// Sends a message. `None`: not now; a poll was made.
     #[inline]
-    pub(crate) fn isend(&mut self, comm: RawToken, outgoing: Buffer) -> Result<Option<RawToken>> {
-        let token = comm.sender()?;
+    pub(crate) fn isend(&mut self, comm: RawId, outgoing: Buffer) -> Result<Option<RawId>> {
+        let id = comm.sender()?;
         self.check_intact()?;
-        let (slot, _) = self.comms.open(token, Side::Send, Noun::SendComm)?;
+        let (slot, _) = self.comms.open(id, Side::Send, Noun::SendComm)?;
         let (bytes, _) = self.hands.bytes(outgoing)?;
         let Bytes { address, len, tag, region, host, .. } = bytes;
         let message = Outgoing { tag, len: len as u64, source: Source { address, region }, host };
@@ -60,12 +60,12 @@ impl Endpoint {
     #[inline]
     fn sent(
         &mut self,
-        comm: RawToken,
+        comm: RawId,
         slot: Slot,
         message: MessageId,
         inline: bool,
         now: Moment,
-    ) -> RawToken {
+    ) -> RawId {
         self.outstanding += 1;
         let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message, inline, now));
         comm.request(line)
@@ -75,11 +75,11 @@ impl Endpoint {
     #[inline]
     pub(crate) fn irecv(
         &mut self,
-        comm: RawToken,
+        comm: RawId,
         receives: &[Buffer],
         how: Posting,
-    ) -> Result<Option<RawToken>> {
-        let token = comm.receiver()?;
+    ) -> Result<Option<RawId>> {
+        let id = comm.receiver()?;
         if receives.len() > MAX_GROUP {
             let (count, most) = (receives.len(), MAX_GROUP);
             return Err(Cause::GroupOfDevice { count, most }.into());
@@ -94,7 +94,7 @@ impl Endpoint {
             &mut several[..receives.len()]
         };
         self.check_intact()?;
-        let (slot, opened) = self.comms.open(token, Side::Receive, Noun::ReceiveComm)?;
+        let (slot, opened) = self.comms.open(id, Side::Receive, Noun::ReceiveComm)?;
         let Self { hands, keys, .. } = self;
         let lanes = hands.peer(opened.channel).map_or(&[][..], |peer| &*peer.data);
         keys.clear();
@@ -172,32 +172,32 @@ impl Endpoint {
 
     /// The request of a receive that may end before its bytes are there.
     #[cold]
-    fn optional(&self, request: RawToken) -> RawToken {
-        let Some(token) = Token::from_bits(request.bits()) else { return request };
-        let (generation, slot) = (token.generation(), token.slot());
-        let kind = TokenKind::OptionalReceiveRequest;
-        Token::new(kind, self.number, generation, slot, token.line()).raw()
+    fn optional(&self, request: RawId) -> RawId {
+        let Some(id) = ObjectId::from_bits(request.bits()) else { return request };
+        let (generation, slot) = (id.generation(), id.slot());
+        let kind = ObjectKind::OptionalReceiveRequest;
+        ObjectId::new(kind, self.number, generation, slot, id.line()).raw()
     }
 
     /// Asks for the request, and polls before it says "not yet". One that is done already is said at once: a poll brings several,
     /// and NCCL asks for them one by one (docs/decisions/0003-no-turn-for-what-is-done.md).
     #[inline]
-    pub(crate) fn test(&mut self, request: RawToken) -> Result<Tested> {
-        let token = request.any_request()?;
+    pub(crate) fn test(&mut self, request: RawId) -> Result<Tested> {
+        let id = request.any_request()?;
         self.check_intact()?;
-        if token.is(TokenKind::FlushRequest) {
-            return self.test_flush(token);
+        if id.is(ObjectKind::FlushRequest) {
+            return self.test_flush(id);
         }
-        match self.ask(token)? {
+        match self.ask(id)? {
             Tested::Pending => {}
             done => return Ok(done),
         }
         self.progress();
-        self.ask(token)
+        self.ask(id)
     }
 
     #[inline]
-    fn ask(&mut self, request: Token) -> Result<Tested> {
+    fn ask(&mut self, request: ObjectId) -> Result<Tested> {
         let side = super::comms::side_of(request);
         let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
         let line = request.line();
@@ -232,7 +232,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn ask_receive(&mut self, slot: Slot, line: u16, request: Token) -> Result<Tested> {
+    fn ask_receive(&mut self, slot: Slot, line: u16, request: ObjectId) -> Result<Tested> {
         let flow = self.core.connection_mut(slot).and_then(Flow::receiver_mut);
         let Some(flow) = flow else { return Err(Cause::Stale(Noun::Request).into()) };
         let first = line_near(flow.next(), line);
@@ -240,7 +240,7 @@ impl Endpoint {
             ReceivePoll::Done { count } => count,
             ReceivePoll::Failed(fault) => return Err(self.failed(slot, fault)),
             ReceivePoll::Pending => {
-                let optional = request.is(TokenKind::OptionalReceiveRequest);
+                let optional = request.is(ObjectKind::OptionalReceiveRequest);
                 if !optional || !flow.poll_early(first) {
                     return Ok(Tested::Pending);
                 }

@@ -15,7 +15,7 @@ use super::nics::Port;
 use super::operation::Purpose;
 use crate::error::{Noun, Result};
 use crate::fault;
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 
 /// How long the closing of an endpoint waits for peers that are silent, once one was waited for in vain: all in all an abort takes less
 /// than two seconds, of which `deregMr` has had most.
@@ -26,20 +26,20 @@ const CANCEL_WAIT: Duration = Duration::from_millis(50);
 const LAST_POLLS: u32 = 256;
 
 impl Endpoint {
-    pub(crate) fn close_send(&mut self, comm: Token) -> Result<()> {
+    pub(crate) fn close_send(&mut self, comm: ObjectId) -> Result<()> {
         self.close_comm(comm, Side::Send, Noun::SendComm)
     }
 
-    pub(crate) fn close_receive(&mut self, comm: Token) -> Result<()> {
+    pub(crate) fn close_receive(&mut self, comm: ObjectId) -> Result<()> {
         self.close_comm(comm, Side::Receive, Noun::ReceiveComm)
     }
 
-    fn close_comm(&mut self, token: Token, side: Side, noun: Noun) -> Result<()> {
-        let (slot, comm) = self.comms.open(token, side, noun)?;
+    fn close_comm(&mut self, id: ObjectId, side: Side, noun: Noun) -> Result<()> {
+        let (slot, comm) = self.comms.open(id, side, noun)?;
         comm.is_closing = true;
         self.outstanding -= comm.requests();
         self.closing.begin(1);
-        self.communicators.closed(token);
+        self.communicators.closed(id);
         if self.broken {
             return Ok(());
         }
@@ -74,16 +74,16 @@ impl Endpoint {
         }
     }
 
-    /// The tokens of comms that NCCL has open.
-    pub(super) fn open_comms(&self) -> impl Iterator<Item = Token> {
+    /// The ids of comms that NCCL has open.
+    pub(super) fn open_comms(&self) -> impl Iterator<Item = ObjectId> {
         let all = self.comms.all().into_iter();
         all.filter_map(|(slot, generation)| {
             let comm = self.comms.at(slot).filter(|comm| !comm.is_closing)?;
             let kind = match comm.side {
-                Side::Send => TokenKind::Sender,
-                Side::Receive => TokenKind::Receiver,
+                Side::Send => ObjectKind::Sender,
+                Side::Receive => ObjectKind::Receiver,
             };
-            Some(Token::new(kind, self.number, generation, slot.number(), 0))
+            Some(ObjectId::new(kind, self.number, generation, slot.number(), 0))
         })
     }
 
@@ -156,16 +156,16 @@ impl Endpoint {
     /// What NCCL left open: an abort, or a finalize that frees what is left. Then every channel ends.
     fn close_all(&mut self) {
         for (slot, generation) in self.listeners.keys() {
-            let token = Token::new(TokenKind::Listener, self.number, generation, slot, 0);
-            let _closed = self.close_listen(token);
+            let id = ObjectId::new(ObjectKind::Listener, self.number, generation, slot, 0);
+            let _closed = self.close_listen(id);
         }
         for at in self.connects.keys() {
             self.abandon_connect(at);
         }
         let open: Vec<_> = self.open_comms().collect();
-        for token in open {
-            let side = super::comms::side_of(token);
-            let _closed = self.close_comm(token, side, Noun::Comm);
+        for id in open {
+            let side = super::comms::side_of(id);
+            let _closed = self.close_comm(id, side, Noun::Comm);
         }
         for (channel, _) in (0..).map(ChannelId).zip(&self.hands.channels) {
             self.core.end(channel);

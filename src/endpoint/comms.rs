@@ -9,7 +9,7 @@ use super::flush::Flushing;
 use super::stall::Seen;
 use super::tally::Tally;
 use crate::error::{Cause, Error, Noun, Result};
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 
 /// Requests of one comm that NCCL may have open: lines of a window, or records of messages.
 const REQUESTS: usize = 64;
@@ -30,7 +30,7 @@ pub(super) enum Side {
 pub(super) struct Comm {
     pub(super) side: Side,
     pub(super) channel: ChannelId,
-    /// NCCL has closed it: its token is stale, and it ends when its peer has closed too.
+    /// NCCL has closed it: its id is stale, and it ends when its peer has closed too.
     pub(super) is_closing: bool,
     /// What its calls fail with, beside what its flow says.
     pub(super) failure: Option<Error>,
@@ -41,7 +41,7 @@ pub(super) struct Comm {
     pub(super) flushing: Flushing,
     pub(super) tally: Tally,
     pub(super) seen: Seen,
-    /// The requests that are open: a bit each, and the line that its token carries.
+    /// The requests that are open: a bit each, and the line that its id carries.
     open: u64,
     lines: [u16; REQUESTS],
     /// Of a sender: how many requests it has given out.
@@ -66,7 +66,7 @@ impl Comm {
         }
     }
 
-    /// What the token of a message's request carries for a line.
+    /// What the id of a message's request carries for a line.
     #[inline]
     pub(super) fn sent(&mut self, record: MessageId, inline: bool, now: Moment) -> u16 {
         self.tally.inline(inline);
@@ -135,7 +135,7 @@ impl Comms {
         Self { list: Vec::new(), first }
     }
 
-    /// Puts a comm into a slot; its token's generation.
+    /// Puts a comm into a slot; its id's generation.
     pub(super) fn put(&mut self, slot: Slot, comm: Comm) -> u16 {
         let first = self.first;
         while self.list.len() <= slot.index() {
@@ -154,28 +154,28 @@ impl Comms {
         Some(comm)
     }
 
-    /// The comm that a token of this side names, while NCCL may use it.
+    /// The comm that an id of this side names, while NCCL may use it.
     #[inline]
     pub(super) fn open(
         &mut self,
-        token: Token,
+        id: ObjectId,
         side: Side,
         noun: Noun,
     ) -> Result<(Slot, &mut Comm)> {
-        let found = self.named(token).filter(|(_, comm)| comm.side == side && !comm.is_closing);
+        let found = self.named(id).filter(|(_, comm)| comm.side == side && !comm.is_closing);
         found.ok_or_else(|| Cause::Stale(noun).into())
     }
 
     /// The same for either side.
-    pub(super) fn any(&mut self, token: Token, noun: Noun) -> Result<(Slot, &mut Comm)> {
-        self.open(token, side_of(token), noun)
+    pub(super) fn any(&mut self, id: ObjectId, noun: Noun) -> Result<(Slot, &mut Comm)> {
+        self.open(id, side_of(id), noun)
     }
 
     #[inline]
-    fn named(&mut self, token: Token) -> Option<(Slot, &mut Comm)> {
-        let slot = Slot::new(usize::from(token.slot()))?;
+    fn named(&mut self, id: ObjectId) -> Option<(Slot, &mut Comm)> {
+        let slot = Slot::new(usize::from(id.slot()))?;
         let entry = self.list.get_mut(slot.index())?;
-        if entry.generation != token.generation() {
+        if entry.generation != id.generation() {
             return None;
         }
         Some((slot, entry.comm.as_deref_mut()?))
@@ -191,7 +191,7 @@ impl Comms {
         self.list.get_mut(slot.index())?.comm.as_deref_mut()
     }
 
-    /// The slot and the token's generation of each.
+    /// The slot and the id's generation of each.
     pub(super) fn all(&self) -> Vec<(Slot, u16)> {
         let numbered = self.list.iter().enumerate();
         let taken = numbered.filter(|(_, entry)| entry.comm.is_some());
@@ -212,13 +212,13 @@ impl Comms {
 }
 
 /// On which side a comm stands, or the comm of a request.
-pub(super) fn side_of(token: Token) -> Side {
+pub(super) fn side_of(id: ObjectId) -> Side {
     let receives =
-        [TokenKind::Receiver, TokenKind::ReceiveRequest, TokenKind::OptionalReceiveRequest];
-    if receives.iter().any(|kind| token.is(*kind)) { Side::Receive } else { Side::Send }
+        [ObjectKind::Receiver, ObjectKind::ReceiveRequest, ObjectKind::OptionalReceiveRequest];
+    if receives.iter().any(|kind| id.is(*kind)) { Side::Receive } else { Side::Send }
 }
 
-/// The line of a receive, of which a request's token has the low half, by a line that is not far from it.
+/// The line of a receive, of which a request's id has the low half, by a line that is not far from it.
 #[inline]
 pub(super) fn line_near(near: Line, low: u16) -> Line {
     near.plus(u32::from(low16(near.number()).wrapping_sub(low)).wrapping_neg())
@@ -264,12 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_a_closed_comm_is_stale_and_so_is_one_of_the_other_side() {
+    fn an_id_of_a_closed_comm_is_stale_and_so_is_one_of_the_other_side() {
         let mut comms = Comms::new(7);
         let slot = Slot::new(2).unwrap();
         let generation = comms.put(slot, comm());
-        let token = |kind, generation| Token::new(kind, 0, generation, 2, 0);
-        let mine = token(TokenKind::Sender, generation);
+        let id = |kind, generation| ObjectId::new(kind, 0, generation, 2, 0);
+        let mine = id(ObjectKind::Sender, generation);
         assert!(comms.open(mine, Side::Send, Noun::SendComm).is_ok());
         assert!(comms.open(mine, Side::Receive, Noun::ReceiveComm).is_err());
         comms.remove(slot);

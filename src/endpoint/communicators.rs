@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::Endpoint;
 use crate::error::Result;
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 
 /// A communicator, by a number that no other of the process has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,24 +19,24 @@ pub(super) struct Communicators {
     calling: Communicator,
     /// The one that it was opened for: what is not listed is this one's, so an endpoint that is not shared lists nothing.
     first: Communicator,
-    of_others: HashMap<Token, Communicator>,
+    of_others: HashMap<ObjectId, Communicator>,
 }
 
 impl Communicators {
     /// The caller has made this.
-    pub(super) fn made(&mut self, token: Token) {
+    pub(super) fn made(&mut self, id: ObjectId) {
         if self.calling != self.first {
-            self.of_others.insert(token, self.calling);
+            self.of_others.insert(id, self.calling);
         }
     }
 
     /// It is closed.
-    pub(super) fn closed(&mut self, token: Token) {
-        self.of_others.remove(&token);
+    pub(super) fn closed(&mut self, id: ObjectId) {
+        self.of_others.remove(&id);
     }
 
-    fn of(&self, token: Token) -> Communicator {
-        self.of_others.get(&token).copied().unwrap_or(self.first)
+    fn of(&self, id: ObjectId) -> Communicator {
+        self.of_others.get(&id).copied().unwrap_or(self.first)
     }
 }
 
@@ -52,47 +52,47 @@ impl Endpoint {
     }
 
     /// What came of `parent` is of the same communicator.
-    pub(crate) fn inherits(&mut self, parent: Token, child: Token) {
+    pub(crate) fn inherits(&mut self, parent: ObjectId, child: ObjectId) {
         self.communicators.calling = self.communicators.of(parent);
         self.communicators.made(child);
     }
 
     /// A communicator leaves, while others stay: what it has left open is closed. The answer names its registrations, which are to be
     /// given back like any.
-    pub(crate) fn leaves(&mut self, communicator: Communicator) -> Vec<Token> {
-        let named = |kind, (slot, generation)| Token::new(kind, self.number, generation, slot, 0);
+    pub(crate) fn leaves(&mut self, communicator: Communicator) -> Vec<ObjectId> {
+        let named =
+            |kind, (slot, generation)| ObjectId::new(kind, self.number, generation, slot, 0);
         let listeners =
-            self.listeners.keys().into_iter().map(|key| named(TokenKind::Listener, key));
-        let connects = self.connects.keys().into_iter().map(|key| named(TokenKind::Connect, key));
+            self.listeners.keys().into_iter().map(|key| named(ObjectKind::Listener, key));
+        let connects = self.connects.keys().into_iter().map(|key| named(ObjectKind::Connect, key));
         let regions = self.hands.regions.keys();
-        let regions = regions.into_iter().map(|key| named(TokenKind::Region, key));
+        let regions = regions.into_iter().map(|key| named(ObjectKind::Region, key));
         let all = listeners.chain(connects).chain(self.open_comms()).chain(regions);
-        let its: Vec<_> =
-            all.filter(|token| self.communicators.of(*token) == communicator).collect();
+        let its: Vec<_> = all.filter(|id| self.communicators.of(*id) == communicator).collect();
         let (regions, others): (Vec<_>, Vec<_>) =
-            its.into_iter().partition(|token| token.is(TokenKind::Region));
-        for token in others {
+            its.into_iter().partition(|id| id.is(ObjectKind::Region));
+        for id in others {
             // What is closed already, and drains, says so.
-            if let Err(error) = self.close_left(token) {
+            if let Err(error) = self.close_left(id) {
                 log::debug!("device {}: at the end of a communicator: {error}", self.label());
             }
         }
         regions
     }
 
-    fn close_left(&mut self, token: Token) -> Result<()> {
-        if token.is(TokenKind::Listener) {
-            return self.close_listen(token);
+    fn close_left(&mut self, id: ObjectId) -> Result<()> {
+        if id.is(ObjectKind::Listener) {
+            return self.close_listen(id);
         }
-        if token.is(TokenKind::Receiver) {
-            return self.close_receive(token);
+        if id.is(ObjectKind::Receiver) {
+            return self.close_receive(id);
         }
-        if token.is(TokenKind::Connect) {
+        if id.is(ObjectKind::Connect) {
             // What a panic has left is asked for nothing more.
             self.check_intact()?;
-            self.abandon_connect((token.slot(), token.generation()));
+            self.abandon_connect((id.slot(), id.generation()));
             return Ok(());
         }
-        self.close_send(token)
+        self.close_send(id)
     }
 }

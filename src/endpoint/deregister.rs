@@ -7,7 +7,7 @@
 //!
 //! A connection whose receives are withdrawn has failed, as every connection whose memory goes under a receive has. The rails are
 //! shared with other connections and must not break, so no region closes while a peer may write to it: a peer that does not answer is
-//! waited for within a bound; then deregMr is an error, and its token can be given back later, or the endpoint's close frees it
+//! waited for within a bound; then deregMr is an error, and its id can be given back later, or the endpoint's close frees it
 //! (docs/decisions/0008-memory-a-silent-peer-may-touch.md). A peer whose operations fail has ended: it begins nothing more.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::hands::name_of;
 use super::region::UserRegion;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::label::Label;
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 
 /// Polls in which what has ended is heard of, before anybody is asked.
 const LAST_POLLS: u32 = 64;
@@ -34,7 +34,7 @@ const PATIENCE_SHRINKS: u32 = 6;
 /// A registration that NCCL gives back, and that something may still touch. No message can name it any more.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    token: Token,
+    id: ObjectId,
     until: Instant,
     /// What NCCL was told when that had passed: it stays, and may be given back again.
     failure: Option<Error>,
@@ -50,73 +50,73 @@ enum Give {
 }
 
 impl Endpoint {
-    /// Takes a token back. True: the memory is free. False: ask [`Endpoint::has_left`] until it is. An error: it is not, and
-    /// the token can be given back again.
-    pub(crate) fn deregister(&mut self, token: Token) -> Result<bool> {
+    /// Takes an id back. True: the memory is free. False: ask [`Endpoint::has_left`] until it is. An error: it is not, and
+    /// the id can be given back again.
+    pub(crate) fn deregister(&mut self, id: ObjectId) -> Result<bool> {
         let until = Instant::now() + self.patience;
-        if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.token == token) {
+        if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.id == id) {
             leaving.until = until;
-            return self.has_left(token);
+            return self.has_left(id);
         }
-        let ours = token.is(TokenKind::Region) && token.endpoint() == self.number;
-        if !ours || self.hands.regions.of(token.raw()).is_none() {
+        let ours = id.is(ObjectKind::Region) && id.endpoint() == self.number;
+        if !ours || self.hands.regions.of(id.raw()).is_none() {
             return Err(Cause::Stale(Noun::MemoryHandle).into());
         }
-        self.communicators.closed(token);
-        self.hands.regions.hide(token.slot());
-        self.leaving.push(Leaving { token, until, failure: None });
+        self.communicators.closed(id);
+        self.hands.regions.hide(id.slot());
+        self.leaving.push(Leaving { id, until, failure: None });
         for _ in 0..LAST_POLLS {
-            if !self.is_touched(token) {
+            if !self.is_touched(id) {
                 break;
             }
             self.progress();
         }
-        self.give_up_region(token, Give::Receives);
-        self.has_left(token)
+        self.give_up_region(id, Give::Receives);
+        self.has_left(id)
     }
 
-    /// Whether nothing touches the memory of a token any more that is given back: then it is closed.
-    pub(crate) fn has_left(&mut self, token: Token) -> Result<bool> {
-        let at = self.leaving.iter().position(|leaving| leaving.token == token);
+    /// Whether nothing touches the memory of an id any more that is given back: then it is closed.
+    pub(crate) fn has_left(&mut self, id: ObjectId) -> Result<bool> {
+        let at = self.leaving.iter().position(|leaving| leaving.id == id);
         // Closed meanwhile, with what it was of.
         let Some(at) = at else { return Ok(true) };
         self.progress();
-        if !self.is_touched(token) {
+        if !self.is_touched(id) {
             self.leaving.swap_remove(at);
-            return self.close_region(token);
+            return self.close_region(id);
         }
         let now = Instant::now();
         if now < self.leaving[at].until {
             return Ok(false);
         }
         // What was begun has had its time: its receiver waits for it as long.
-        self.give_up_region(token, Give::Sends);
+        self.give_up_region(id, Give::Sends);
         self.patience = (self.patience / PATIENCE_SHRINKS).max(LEAST_WAIT);
-        self.take_back_from_the_dead(token);
-        if !self.is_touched(token) || self.only_the_dead_touch(token) {
+        self.take_back_from_the_dead(id);
+        if !self.is_touched(id) || self.only_the_dead_touch(id) {
             self.leaving.swap_remove(at);
-            return self.close_region(token);
+            return self.close_region(id);
         }
         Err(self.stays(at))
     }
 
-    /// What a token names, also while it is given back.
-    fn region_of(&self, token: Token) -> Option<&Arc<UserRegion>> {
-        self.hands.regions.get(token.slot(), token.generation())
+    /// What an id names, also while it is given back.
+    fn region_of(&self, id: ObjectId) -> Option<&Arc<UserRegion>> {
+        self.hands.regions.get(id.slot(), id.generation())
     }
 
-    /// Whether an operation of ours may touch the memory by this token, or a peer's.
-    fn is_touched(&self, token: Token) -> bool {
-        let Some(region) = self.region_of(token) else { return false };
-        // Another token of the same registration keeps it open.
+    /// Whether an operation of ours may touch the memory by this id, or a peer's.
+    fn is_touched(&self, id: ObjectId) -> bool {
+        let Some(region) = self.region_of(id) else { return false };
+        // Another id of the same registration keeps it open.
         let shared = self.cache.is_shared(region);
         let posted = !shared && region.is_used(&self.hands.nics);
-        posted || self.reads_from(region) || !self.touching(token).is_empty()
+        posted || self.reads_from(region) || !self.touching(id).is_empty()
     }
 
-    /// The connections that may touch the memory by this token.
-    fn touching(&self, token: Token) -> Vec<Slot> {
-        let name = name_of(token.slot(), token.generation());
+    /// The connections that may touch the memory by this id.
+    fn touching(&self, id: ObjectId) -> Vec<Slot> {
+        let name = name_of(id.slot(), id.generation());
         let touches = |flow: &Flow| match (flow.sender(), flow.receiver()) {
             (Some(flow), _) => flow.feeds_from(name),
             (_, Some(flow)) => flow.exposes(name),
@@ -128,12 +128,12 @@ impl Endpoint {
 
     /// Receives that are posted at the provider for messages of peers that have ended are taken back. A living peer's message that found none
     /// would stop all that comes behind it.
-    fn take_back_from_the_dead(&mut self, token: Token) {
+    fn take_back_from_the_dead(&mut self, id: ObjectId) {
         if self.hands.sendrecv.is_none() {
             return;
         }
         let now = self.now();
-        for slot in self.touching(token) {
+        for slot in self.touching(id) {
             let (channel, _) = self.hands.seats[slot.index()];
             if self.hands.peer(channel).is_some_and(|peer| !peer.is_gone(now)) {
                 continue;
@@ -145,7 +145,7 @@ impl Endpoint {
             });
         }
         for _ in 0..LAST_POLLS {
-            if !self.is_touched(token) {
+            if !self.is_touched(id) {
                 return;
             }
             self.progress();
@@ -153,22 +153,22 @@ impl Endpoint {
     }
 
     /// Whether those that may touch it are connections to peers that have ended, as far as this side can see, and no operation of ours.
-    fn only_the_dead_touch(&self, token: Token) -> bool {
-        let Some(region) = self.region_of(token) else { return true };
+    fn only_the_dead_touch(&self, id: ObjectId) -> bool {
+        let Some(region) = self.region_of(id) else { return true };
         let used = !self.cache.is_shared(region) && region.is_used(&self.hands.nics);
         let now = self.now();
         let is_dead = |slot: &Slot| {
             let (channel, _) = self.hands.seats[slot.index()];
             self.hands.peer(channel).is_none_or(|peer| peer.is_gone(now))
         };
-        !used && !self.reads_from(region) && self.touching(token).iter().all(is_dead)
+        !used && !self.reads_from(region) && self.touching(id).iter().all(is_dead)
     }
 
     /// Receives into this memory are withdrawn; or what is to be sent from it, and is not posted, never will be.
-    fn give_up_region(&mut self, token: Token, what: Give) {
-        let name = name_of(token.slot(), token.generation());
+    fn give_up_region(&mut self, id: ObjectId, what: Give) {
+        let name = name_of(id.slot(), id.generation());
         let now = self.now();
-        for slot in self.touching(token) {
+        for slot in self.touching(id) {
             self.core.with(&mut self.hands, slot, now, |flow, _| match (what, flow) {
                 (Give::Receives, Flow::Receive(flow)) => flow.withdraw(),
                 (Give::Sends, Flow::Send(flow)) => flow.give_up_region(name),
@@ -187,8 +187,8 @@ impl Endpoint {
         }
     }
 
-    fn close_region(&mut self, token: Token) -> Result<bool> {
-        let taken = self.hands.regions.remove(token.slot(), token.generation());
+    fn close_region(&mut self, id: ObjectId) -> Result<bool> {
+        let taken = self.hands.regions.remove(id.slot(), id.generation());
         let Some(region) = taken else { return Ok(true) };
         let Some(region) = self.cache.release(region) else { return Ok(true) };
         let len = region.memory().len();
@@ -203,8 +203,8 @@ impl Endpoint {
     /// share.
     #[cold]
     fn stays(&mut self, at: usize) -> Error {
-        let token = self.leaving[at].token;
-        let names = self.touching(token).into_iter().map(|slot| {
+        let id = self.leaving[at].id;
+        let names = self.touching(id).into_iter().map(|slot| {
             let (channel, _) = self.hands.seats[slot.index()];
             self.hands.label(channel).text().to_owned()
         });
@@ -212,7 +212,7 @@ impl Endpoint {
         names.sort();
         names.dedup();
         let peers = Label::of(&names.join(" and "));
-        let (address, len) = match self.region_of(token) {
+        let (address, len) = match self.region_of(id) {
             Some(region) => (region.memory().address(), region.memory().len()),
             None => (0, 0),
         };

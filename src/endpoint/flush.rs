@@ -19,7 +19,7 @@ use super::operation::Purpose;
 use super::region::UserRegion;
 use super::slots::Slots;
 use crate::error::{Bug, Cause, Noun, Result, Table};
-use crate::token::{RawToken, Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
 
 /// What one read takes, or what is left of the buffer: a cache line.
@@ -40,7 +40,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flush {
     /// The comm that it is of.
-    comm: Token,
+    comm: ObjectId,
     reads: [Option<Read>; READS_MAX],
     /// Reads that have not completed.
     in_flight: InFlight,
@@ -128,12 +128,8 @@ impl Endpoint {
     /// is nothing to wait for.
     ///
     /// The sizes that NCCL gives say nothing: its lists may have lost step with each other (NCCL src/transport/net.cc:1641-1687).
-    pub(crate) fn iflush(
-        &mut self,
-        comm: RawToken,
-        buffers: &[Buffer],
-    ) -> Result<Option<RawToken>> {
-        let token = comm.receiver()?;
+    pub(crate) fn iflush(&mut self, comm: RawId, buffers: &[Buffer]) -> Result<Option<RawId>> {
+        let id = comm.receiver()?;
         for Buffer { address, len, .. } in buffers {
             if *address == 0 && *len > 0 {
                 return Err(Cause::NullAddress { len: *len }.into());
@@ -147,7 +143,7 @@ impl Endpoint {
             (Some(place), None) => place,
             _ => Place::Several,
         };
-        let (_, found) = self.comms.open(token, Side::Receive, Noun::ReceiveComm)?;
+        let (_, found) = self.comms.open(id, Side::Receive, Noun::ReceiveComm)?;
         let (channel, rails) = (found.channel, found.flushing.rails(place));
         let running = found.flushing.nics;
         let lanes = self.hands.peer(channel).map_or(&[][..], |peer| &peer.data);
@@ -161,7 +157,7 @@ impl Endpoint {
             return Err(Cause::NoFlush { device: self.label() }.into());
         }
         reads.iter_mut().flatten().for_each(|read| read.unposted = unposted);
-        let flush = Flush { comm: token, reads, in_flight: InFlight::default(), failed: false };
+        let flush = Flush { comm: id, reads, in_flight: InFlight::default(), failed: false };
         let mut generation = 0;
         let slot = self.flushes.insert_with(|_, current| {
             generation = current;
@@ -169,15 +165,15 @@ impl Endpoint {
         });
         let full = Cause::Full { table: Table::Flushes, count: u16::MAX.into() };
         let slot = slot.ok_or(full)?;
-        if let Ok((_, comm)) = self.comms.open(token, Side::Receive, Noun::ReceiveComm) {
+        if let Ok((_, comm)) = self.comms.open(id, Side::Receive, Noun::ReceiveComm) {
             comm.flushing.begins(unposted);
         }
         self.post_flush(slot)?;
-        let request = Token::new(TokenKind::FlushRequest, self.number, generation, slot, 0);
+        let request = ObjectId::new(ObjectKind::FlushRequest, self.number, generation, slot, 0);
         Ok(Some(request.raw()))
     }
 
-    pub(super) fn test_flush(&mut self, request: Token) -> Result<Tested> {
+    pub(super) fn test_flush(&mut self, request: ObjectId) -> Result<Tested> {
         let (slot, generation) = (request.slot(), request.generation());
         for polled in [false, true] {
             let flush = self.flushes.get(slot, generation).ok_or(Cause::Stale(Noun::Request))?;
@@ -274,8 +270,8 @@ fn reads_of(
     for buffer in buffers {
         let (place, source, key) = match buffer.region.optional_region()? {
             None => (Place::Host, None, None),
-            Some(token) => {
-                let (slot, generation) = (token.slot(), token.generation());
+            Some(id) => {
+                let (slot, generation) = (id.slot(), id.generation());
                 let region =
                     regions.get(slot, generation).ok_or(Cause::Stale(Noun::MemoryHandle))?;
                 match region.memory().kind() {

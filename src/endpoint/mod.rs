@@ -54,7 +54,7 @@ use proto::{Flow, Moment, Slot};
 
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
-use crate::token::TokenKind;
+use crate::object_id::ObjectKind;
 use crate::types::{DeviceFacts, Settings};
 use cache::RegionCache;
 use comms::Comms;
@@ -152,7 +152,7 @@ impl Endpoint {
             memory: ControlMemory::new(setup::ring_of(&settings, &capabilities)),
             regions: Slots::new(regions::REGIONS_MAX)
                 .beginning_at(first)
-                .named(TokenKind::Region, number),
+                .named(ObjectKind::Region, number),
             landing,
             peers: Peers::new(presence, Mac),
             channels: Vec::new(),

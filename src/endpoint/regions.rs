@@ -9,7 +9,7 @@ use super::Endpoint;
 use super::region::UserRegion;
 use crate::error::{Bug, By, Cause, Error, Noun, Result, Table};
 use crate::label::Label;
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::{GpuAccess, gpu_number};
 
 /// Regions of one endpoint: NCCL registers each buffer once per connection.
@@ -27,9 +27,9 @@ impl Endpoint {
         }
     }
 
-    /// Whether the token names a comm that NCCL has open.
-    pub(crate) fn check_comm(&mut self, comm: Token) -> Result<()> {
-        let noun = match comm.is(TokenKind::Sender) {
+    /// Whether the id names a comm that NCCL has open.
+    pub(crate) fn check_comm(&mut self, comm: ObjectId) -> Result<()> {
+        let noun = match comm.is(ObjectKind::Sender) {
             true => Noun::SendComm,
             false => Noun::ReceiveComm,
         };
@@ -42,7 +42,7 @@ impl Endpoint {
     }
 
     /// Registers `memory` on every data rail, unless a registration that is held covers it.
-    pub(crate) fn register(&mut self, memory: UserMemory) -> Result<Token> {
+    pub(crate) fn register(&mut self, memory: UserMemory) -> Result<ObjectId> {
         if memory.kind() != MemoryKind::Host {
             self.takes_gpu_memory(memory.dmabuf().is_some())?;
         }
@@ -59,7 +59,7 @@ impl Endpoint {
             region
         });
         let slot = slot.ok_or(Cause::Bug(Bug::SlotTaken))?;
-        Ok(Token::new(TokenKind::Region, self.number, generation, slot, 0))
+        Ok(ObjectId::new(ObjectKind::Region, self.number, generation, slot, 0))
     }
 }
 

@@ -1,8 +1,8 @@
-//! A table of slots with generations: what a token names, and how a stale one is recognised.
+//! A table of slots with generations: what an id names, and how a stale one is recognised.
 
-use crate::token::{RawToken, Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind, RawId};
 
-/// Values in numbered slots. Taking a value out bumps the slot's generation, so that old tokens miss.
+/// Values in numbered slots. Taking a value out bumps the slot's generation, so that old ids miss.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Entry<T>>,
@@ -10,25 +10,25 @@ pub(crate) struct Slots<T> {
     limit: u16,
     /// Where the generations of new slots begin.
     first: u16,
-    /// The tokens into this table, without slot and generation.
+    /// The ids into this table, without slot and generation.
     family: u64,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// The token that names the value.
-    token: u64,
+    /// The id that names the value.
+    id: u64,
     value: Option<T>,
 }
 
 impl<T> Entry<T> {
-    fn new(token: RawToken) -> Self {
-        Self { token: token.bits(), value: None }
+    fn new(id: RawId) -> Self {
+        Self { id: id.bits(), value: None }
     }
 
     #[inline]
     fn generation(&self) -> u16 {
-        RawToken::new(self.token).generation()
+        RawId::new(self.id).generation()
     }
 }
 
@@ -38,28 +38,28 @@ impl<T> Slots<T> {
         Self { entries: Vec::new(), free: Vec::new(), limit, first: 0, family: 0 }
     }
 
-    /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's tokens miss.
+    /// Generations begin here: a table that takes another's place begins elsewhere, so that the other's ids miss.
     pub(crate) fn beginning_at(self, generation: u16) -> Self {
         Self { first: generation, ..self }
     }
 
-    /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by token.
-    pub(crate) fn named(self, kind: TokenKind, endpoint: u16) -> Self {
-        Self { family: Token::new(kind, endpoint, 0, 0, 0).bits(), ..self }
+    /// The values are of this kind and endpoint, so that [`Slots::of`] finds them by id.
+    pub(crate) fn named(self, kind: ObjectKind, endpoint: u16) -> Self {
+        Self { family: ObjectId::new(kind, endpoint, 0, 0, 0).bits(), ..self }
     }
 
-    /// The value that `token` names.
+    /// The value that `id` names.
     #[inline(always)]
-    pub(crate) fn of(&self, token: RawToken) -> Option<&T> {
-        let entry = self.entries.get(usize::from(token.slot()))?;
-        if entry.token == token.bits() { entry.value.as_ref() } else { None }
+    pub(crate) fn of(&self, id: RawId) -> Option<&T> {
+        let entry = self.entries.get(usize::from(id.slot()))?;
+        if entry.id == id.bits() { entry.value.as_ref() } else { None }
     }
 
-    /// The value in `slot` has no token any more: [`Slots::get`] finds it still, until it is removed.
+    /// The value in `slot` has no id any more: [`Slots::get`] finds it still, until it is removed.
     pub(crate) fn hide(&mut self, slot: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(slot)) {
-            // No token of a value has a line.
-            entry.token |= 1;
+            // No id of a value has a line.
+            entry.id |= 1;
         }
     }
 
@@ -70,7 +70,7 @@ impl<T> Slots<T> {
             None => {
                 let slot =
                     u16::try_from(self.entries.len()).ok().filter(|slot| *slot < self.limit)?;
-                self.entries.push(Entry::new(RawToken::of(self.family, self.first, slot)));
+                self.entries.push(Entry::new(RawId::of(self.family, self.first, slot)));
                 slot
             }
         };
@@ -112,7 +112,7 @@ impl<T> Slots<T> {
             .get_mut(usize::from(slot))
             .filter(|entry| entry.generation() == generation)?;
         let value = entry.value.take()?;
-        *entry = Entry::new(RawToken::of(self.family, generation.wrapping_add(1), slot));
+        *entry = Entry::new(RawId::of(self.family, generation.wrapping_add(1), slot));
         self.free.push(slot);
         Some(value)
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
+    fn a_id_of_a_removed_value_misses_even_when_the_slot_is_used_again() {
         let mut slots = Slots::new(8);
         let slot = slots.insert_with(|_, _| "first").unwrap();
         assert_eq!(slots.remove(slot, 0), Some("first"));
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn a_hidden_value_has_no_name_until_the_next_one_takes_its_slot() {
-        let mut slots = Slots::new(8).named(TokenKind::Region, 5);
+        let mut slots = Slots::new(8).named(ObjectKind::Region, 5);
         let slot = slots.insert_with(|_, _| "first").unwrap();
-        let name = |generation| Token::new(TokenKind::Region, 5, generation, slot, 0).raw();
+        let name = |generation| ObjectId::new(ObjectKind::Region, 5, generation, slot, 0).raw();
         assert_eq!(slots.of(name(0)), Some(&"first"));
         slots.hide(slot);
         assert_eq!(slots.of(name(0)), None);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_an_earlier_table_misses() {
+    fn a_id_of_an_earlier_table_misses() {
         let mut slots = Slots::new(8).beginning_at(7);
         let slot = slots.insert_with(|_, generation| generation).unwrap();
         assert_eq!((slots.get(slot, 0), slots.get(slot, 7)), (None, Some(&7)));

@@ -33,7 +33,7 @@ use crate::endpoint::broken::PANICKED;
 use crate::endpoint::close::Report;
 use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
-use crate::token::{RawToken, Token};
+use crate::object_id::{ObjectId, RawId};
 use crate::types::counts;
 use crate::types::{Buffer, HANDLE_BYTES, Tested, UserMemory};
 
@@ -86,7 +86,7 @@ impl TrafficClass {
 /// Who an endpoint belongs to: a communicator context (v11 and newer), or the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
-    Context(Token),
+    Context(ObjectId),
     /// With the traffic class that its communicator asks for, in this call.
     Thread(Option<TrafficClass>),
 }
@@ -107,7 +107,7 @@ pub(crate) fn start() -> Result<()> {
 }
 
 /// Opens a communicator context. v6 to v10 call `start` alone.
-pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Token> {
+pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<ObjectId> {
     let plugin = plugin()?;
     let (context, is_first) = registry::open_context(class)?;
     if is_first {
@@ -117,7 +117,7 @@ pub(crate) fn open_context(class: Option<TrafficClass>) -> Result<Token> {
 }
 
 /// Frees what is left of a context: listeners, comms, endpoints.
-pub(crate) fn close_context(context: Token) -> Result<()> {
+pub(crate) fn close_context(context: ObjectId) -> Result<()> {
     started()?;
     let left = registry::close_context(context)?;
     // Of endpoints that others share: the memory may be gone when this returns. All of them, whatever becomes of one.
@@ -143,7 +143,7 @@ pub(crate) fn listen(
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
     max_group: usize,
-) -> Result<Token> {
+) -> Result<ObjectId> {
     on_device(owner, device, |endpoint| {
         fault::point("listen locked");
         endpoint.listen(handle, max_group)
@@ -155,7 +155,7 @@ pub(crate) fn connect(
     owner: Owner,
     device: usize,
     handle: &mut [u8; HANDLE_BYTES],
-) -> Result<Option<Token>, SetupError> {
+) -> Result<Option<ObjectId>, SetupError> {
     let (comm, waits_for) = on_device(owner, device, |endpoint| {
         fault::point("connect locked");
         let comm = endpoint.connect(handle)?;
@@ -165,7 +165,7 @@ pub(crate) fn connect(
     Ok(comm)
 }
 
-pub(crate) fn accept(listener: Token) -> Result<Option<Token>> {
+pub(crate) fn accept(listener: ObjectId) -> Result<Option<ObjectId>> {
     started()?;
     let (comm, waits_for) = registry::with(listener, |endpoint| {
         fault::point("accept locked");
@@ -190,7 +190,7 @@ fn push_probe(waits_for: Option<u16>) {
     }
 }
 
-pub(crate) fn register(comm: Token, memory: UserMemory) -> Result<Token> {
+pub(crate) fn register(comm: ObjectId, memory: UserMemory) -> Result<ObjectId> {
     started()?;
     let register = |endpoint: &mut Endpoint| {
         fault::point("regMr locked");
@@ -203,7 +203,12 @@ pub(crate) fn register(comm: Token, memory: UserMemory) -> Result<Token> {
 }
 
 /// The GPU that these bytes belong to, and the number of their buffer, for a comm whose device takes GPU memory, and takes it so.
-pub(crate) fn gpu_of(comm: Token, address: u64, len: usize, by_dmabuf: bool) -> Result<(i32, u64)> {
+pub(crate) fn gpu_of(
+    comm: ObjectId,
+    address: u64,
+    len: usize,
+    by_dmabuf: bool,
+) -> Result<(i32, u64)> {
     started()?;
     registry::with(comm, |endpoint| {
         endpoint.check_comm(comm)?;
@@ -215,7 +220,7 @@ pub(crate) fn gpu_of(comm: Token, address: u64, len: usize, by_dmabuf: bool) -> 
 }
 
 /// Returns when nothing touches the memory any more; past a bound it is an error, and the memory stays registered.
-pub(crate) fn deregister(comm: Token, region: Token) -> Result<()> {
+pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     let mut gone = registry::with(comm, |endpoint| {
         fault::point("deregMr locked");
         endpoint.deregister(region)
@@ -236,14 +241,14 @@ pub(crate) struct Locked(registry::Locked);
 
 /// The endpoint that a name leads to, when no other thread has it any more.
 #[inline(always)]
-pub(crate) fn locked(name: RawToken) -> Locked {
+pub(crate) fn locked(name: RawId) -> Locked {
     Locked(registry::lock(name))
 }
 
 impl Locked {
     /// `None`: not now.
     #[inline(always)]
-    pub(crate) fn isend(&mut self, comm: RawToken, outgoing: Buffer) -> Result<Option<RawToken>> {
+    pub(crate) fn isend(&mut self, comm: RawId, outgoing: Buffer) -> Result<Option<RawId>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.isend(comm, outgoing),
             None => Err(absent(comm.sender())),
@@ -254,10 +259,10 @@ impl Locked {
     #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
-        comm: RawToken,
+        comm: RawId,
         receives: &[Buffer],
         how: Posting,
-    ) -> Result<Option<RawToken>> {
+    ) -> Result<Option<RawId>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.irecv(comm, receives, how),
             None => Err(absent(comm.receiver())),
@@ -265,11 +270,7 @@ impl Locked {
     }
 
     /// `None`: nothing to wait for. NCCL asks for it after receives into GPU memory alone; all others get the reads, too.
-    pub(crate) fn iflush(
-        &mut self,
-        comm: RawToken,
-        buffers: &[Buffer],
-    ) -> Result<Option<RawToken>> {
+    pub(crate) fn iflush(&mut self, comm: RawId, buffers: &[Buffer]) -> Result<Option<RawId>> {
         match self.0.as_deref_mut() {
             Some(endpoint) => endpoint.iflush(comm, buffers),
             None => Err(absent(comm.receiver())),
@@ -277,7 +278,7 @@ impl Locked {
     }
 
     #[inline(always)]
-    pub(crate) fn test(&mut self, request: RawToken) -> Result<Tested> {
+    pub(crate) fn test(&mut self, request: RawId) -> Result<Tested> {
         match self.0.as_deref_mut() {
             Some(endpoint) => {
                 let tested = endpoint.test(request);
@@ -306,8 +307,8 @@ impl Locked {
 
 /// A call about a comm, or a request of its, has panicked before it touched the endpoint, or behind that.
 #[cold]
-pub(crate) fn panicked(about: RawToken) {
-    if let Some(about) = Token::from_bits(about.bits()) {
+pub(crate) fn panicked(about: RawId) {
+    if let Some(about) = ObjectId::from_bits(about.bits()) {
         // One that is closed needs nothing.
         let _closed = registry::with_any(about, |endpoint| {
             endpoint.comm_panicked(about);
@@ -318,11 +319,11 @@ pub(crate) fn panicked(about: RawToken) {
 
 /// There is no endpoint for what `named` names, if it names anything.
 #[cold]
-fn absent(named: Result<Token>) -> Error {
+fn absent(named: Result<ObjectId>) -> Error {
     named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())
 }
 
-pub(crate) fn close_send(comm: Token) -> Result<()> {
+pub(crate) fn close_send(comm: ObjectId) -> Result<()> {
     registry::with_any(comm, |endpoint| {
         fault::point("closeSend locked");
         endpoint.close_send(comm)
@@ -331,7 +332,7 @@ pub(crate) fn close_send(comm: Token) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn close_receive(comm: Token) -> Result<()> {
+pub(crate) fn close_receive(comm: ObjectId) -> Result<()> {
     registry::with_any(comm, |endpoint| {
         fault::point("closeRecv locked");
         endpoint.close_receive(comm)
@@ -340,7 +341,7 @@ pub(crate) fn close_receive(comm: Token) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn close_listen(listener: Token) -> Result<()> {
+pub(crate) fn close_listen(listener: ObjectId) -> Result<()> {
     registry::with_any(listener, |endpoint| {
         fault::point("closeListen locked");
         endpoint.close_listen(listener)

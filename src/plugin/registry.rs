@@ -1,4 +1,4 @@
-//! Which communicator owns which endpoint, and the table that a token's endpoint is found in.
+//! Which communicator owns which endpoint, and the table that an id's endpoint is found in.
 //!
 //! An entry of the table is never freed. Its lock is the one lock of the data path, held for the length of one call: NCCL's service
 //! thread, its progress thread and the keeper all take it. The registry's own lock is taken before it, and only to find, open or close
@@ -17,11 +17,11 @@ use crate::endpoint::communicators::Communicator;
 use crate::endpoint::slots::Slots;
 use crate::error::{Cause, Error, FabricError, Noun, Result, Table};
 use crate::label::Label;
-use crate::token::{RawToken, Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind, RawId};
 
 use super::{Owner, TrafficClass};
 
-/// Endpoints of one process: as many as a token can name.
+/// Endpoints of one process: as many as an id can name.
 const ENTRIES: usize = 1 << 12;
 
 static TABLE: [Entry; ENTRIES] = [const { Lock::new(None) }; ENTRIES];
@@ -77,7 +77,7 @@ struct Ending {
 }
 
 /// A communicator context of its own, for v11 and newer; and whether it is the only one.
-pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Token, bool)> {
+pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(ObjectId, bool)> {
     let mut registry = registry();
     let contexts = &mut registry.get_or_insert_with(Registry::new).contexts;
     let is_first = contexts.is_empty();
@@ -88,12 +88,12 @@ pub(super) fn open_context(class: Option<TrafficClass>) -> Result<(Token, bool)>
     });
     let full = Cause::Full { table: Table::Communicators, count: u16::MAX.into() };
     let slot = slot.ok_or(full)?;
-    Ok((Token::new(TokenKind::Context, 0, generation, slot, 0), is_first))
+    Ok((ObjectId::new(ObjectKind::Context, 0, generation, slot, 0), is_first))
 }
 
 /// Forgets the context, and closes the endpoints that only it still owns. Of those that others share the answer names its
 /// registrations: they are to be given back.
-pub(super) fn close_context(context: Token) -> Result<Vec<Token>> {
+pub(super) fn close_context(context: ObjectId) -> Result<Vec<ObjectId>> {
     let owned: Vec<_> = {
         let mut registry = registry();
         let registry = registry.get_or_insert_with(Registry::new);
@@ -281,9 +281,9 @@ pub(super) fn push_probe(number: u16) {
     }
 }
 
-/// The entry that a token leads to, locked; whether the token is current is not checked here.
+/// The entry that an id leads to, locked; whether the id is current is not checked here.
 #[inline(always)]
-pub(super) fn lock(name: RawToken) -> Locked {
+pub(super) fn lock(name: RawId) -> Locked {
     let entry = &TABLE[name.endpoint() % ENTRIES];
     // Mostly it is free, and trying is one atomic operation.
     entry.try_lock().unwrap_or_else(|| wait_for(entry))
@@ -307,9 +307,9 @@ pub(super) fn try_lock(number: u16) -> Option<Locked> {
     TABLE[usize::from(number) % ENTRIES].try_lock()
 }
 
-/// Runs `body` on the endpoint that `token` names, under its lock. After a panic there it fails, for good.
-pub(super) fn with<R>(token: Token, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
-    with_any(token, |endpoint| {
+/// Runs `body` on the endpoint that `id` names, under its lock. After a panic there it fails, for good.
+pub(super) fn with<R>(id: ObjectId, body: impl FnOnce(&mut Endpoint) -> Result<R>) -> Result<R> {
+    with_any(id, |endpoint| {
         endpoint.check_intact()?;
         body(endpoint)
     })
@@ -317,10 +317,10 @@ pub(super) fn with<R>(token: Token, body: impl FnOnce(&mut Endpoint) -> Result<R
 
 /// The same, whatever a panic has left of the endpoint: to close what is on it.
 pub(super) fn with_any<R>(
-    token: Token,
+    id: ObjectId,
     body: impl FnOnce(&mut Endpoint) -> Result<R>,
 ) -> Result<R> {
-    under(&mut entry(token.endpoint()), Noun::Handle, body)
+    under(&mut entry(id.endpoint()), Noun::Handle, body)
 }
 
 /// A panic is caught here, under the lock, and marks the endpoint.
@@ -338,9 +338,9 @@ fn under<R, E: From<Error>>(
     })
 }
 
-/// Closes the endpoint that `token` names if a thread owns it and nothing is left on it.
-pub(super) fn close_if_unused(token: Token) {
-    let number = token.endpoint();
+/// Closes the endpoint that `id` names if a thread owns it and nothing is left on it.
+pub(super) fn close_if_unused(id: ObjectId) {
+    let number = id.endpoint();
     let endpoint = {
         let mut registry = registry();
         let Some(registry) = registry.as_mut() else { return };
@@ -381,10 +381,10 @@ impl Registry {
     fn key(&self, owner: Owner) -> Result<Key> {
         match owner {
             Owner::Thread(class) => Ok(Key::Thread(std::thread::current().id(), class)),
-            Owner::Context(token) => {
-                let (slot, generation) = (token.slot(), token.generation());
+            Owner::Context(id) => {
+                let (slot, generation) = (id.slot(), id.generation());
                 let open =
-                    token.is(TokenKind::Context) && self.contexts.get(slot, generation).is_some();
+                    id.is(ObjectKind::Context) && self.contexts.get(slot, generation).is_some();
                 if open {
                     Ok(Key::Context { slot, generation })
                 } else {
@@ -398,7 +398,7 @@ impl Registry {
     fn class(&self, owner: Owner) -> Option<TrafficClass> {
         match owner {
             Owner::Thread(class) => class,
-            Owner::Context(token) => *self.contexts.get(token.slot(), token.generation())?,
+            Owner::Context(id) => *self.contexts.get(id.slot(), id.generation())?,
         }
     }
 

@@ -12,7 +12,7 @@ pub(crate) use proto::Posting;
 pub(crate) use fabric::{Dmabuf, UserMemory};
 pub(crate) use settings::Settings;
 
-use crate::token::RawToken;
+use crate::object_id::RawId;
 
 /// NCCL_NET_HANDLE_MAXSIZE (NCCL src/include/plugin/nccl_net.h).
 pub(crate) const HANDLE_BYTES: usize = 128;
@@ -23,7 +23,7 @@ pub(crate) struct Buffer {
     pub(crate) address: u64,
     pub(crate) len: usize,
     pub(crate) tag: i32,
-    pub(crate) region: RawToken,
+    pub(crate) region: RawId,
 }
 
 /// The answer to a test.

@@ -16,7 +16,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("src/endpoint", &["crate::abi", "crate::plugin", "libfabric_sys"]),
     ("src/types", BELOW_ALL),
     ("src/error.rs", BELOW_ALL),
-    ("src/token.rs", BELOW_ALL),
+    ("src/object_id.rs", BELOW_ALL),
     ("src/label.rs", BELOW_ALL),
     (
         "crates/proto/src",

@@ -10,7 +10,7 @@ use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::prove::{of_job, random_bytes};
 use super::FRONT_DOOR;
 use crate::error::{Cause, Noun, Result, Table};
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
 
 /// What `listen` opened.
@@ -35,7 +35,7 @@ impl Endpoint {
         &mut self,
         handle: &mut [u8; HANDLE_BYTES],
         max_group: usize,
-    ) -> Result<Token> {
+    ) -> Result<ObjectId> {
         self.check_alive()?;
         let table = Table::Listeners { device: self.label() };
         let full = Cause::Full { table, count: u16::MAX.into() };
@@ -65,19 +65,19 @@ impl Endpoint {
         });
         *handle = wire.encode();
         let listener =
-            Token::new(TokenKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
+            ObjectId::new(ObjectKind::Listener, self.number, generation, slot.ok_or(full)?, 0);
         self.communicators.made(listener);
         Ok(listener)
     }
 
     /// `None`: nobody has connected, or the answer has not left; a poll was made.
-    pub(crate) fn accept(&mut self, token: Token) -> Result<Option<Token>> {
+    pub(crate) fn accept(&mut self, id: ObjectId) -> Result<Option<ObjectId>> {
         self.check_alive()?;
         let now = self.now();
         self.progress_at(now);
         let settled = self.settled || self.is_settled()?;
-        let at = (token.slot(), token.generation());
-        let ours = token.is(TokenKind::Listener);
+        let at = (id.slot(), id.generation());
+        let ours = id.is(ObjectKind::Listener);
         let listening = self.listeners.get_mut(at.0, at.1).filter(|_| ours);
         let listening = listening.ok_or(Cause::Stale(Noun::ListenComm))?;
         if listening.broken {
@@ -129,7 +129,7 @@ impl Endpoint {
         u64::from(self.device.speed_mbps) * 20 / 8
     }
 
-    fn step_accept(&mut self, at: (u16, u16), now: Moment) -> Result<Option<Token>> {
+    fn step_accept(&mut self, at: (u16, u16), now: Moment) -> Result<Option<ObjectId>> {
         let accepting = self.listeners.get(at.0, at.1).and_then(|listening| listening.accepting);
         let Some(slot) = accepting else { return Ok(None) };
         self.core.send_urgent(&mut self.hands, slot, now);
@@ -150,12 +150,12 @@ impl Endpoint {
         let (channel, _) = self.hands.seats[slot.index()];
         let tally = self.tally(channel, Side::Receive);
         let generation = self.comms.put(slot, Comm::new(Side::Receive, channel, tally));
-        Ok(Some(Token::new(TokenKind::Receiver, self.number, generation, slot.number(), 0)))
+        Ok(Some(ObjectId::new(ObjectKind::Receiver, self.number, generation, slot.number(), 0)))
     }
 
-    pub(crate) fn close_listen(&mut self, token: Token) -> Result<()> {
-        self.communicators.closed(token);
-        let taken = self.listeners.remove(token.slot(), token.generation());
+    pub(crate) fn close_listen(&mut self, id: ObjectId) -> Result<()> {
+        self.communicators.closed(id);
+        let taken = self.listeners.remove(id.slot(), id.generation());
         let listening = taken.ok_or(Cause::Stale(Noun::ListenComm))?;
         if self.broken {
             return Ok(());

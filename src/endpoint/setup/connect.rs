@@ -11,7 +11,7 @@ use super::super::comms::{CONNECTIONS_MAX, Comm, Side};
 use super::super::prove::{drawn, of_job};
 use super::super::tally::Tally;
 use crate::error::{Cause, Noun, Result, SetupError, Table};
-use crate::token::{Token, TokenKind};
+use crate::object_id::{ObjectId, ObjectKind};
 use crate::types::HANDLE_BYTES;
 
 /// A connect on its way.
@@ -44,7 +44,7 @@ impl Endpoint {
     pub(crate) fn connect(
         &mut self,
         handle: &mut [u8; HANDLE_BYTES],
-    ) -> Result<Option<Token>, SetupError> {
+    ) -> Result<Option<ObjectId>, SetupError> {
         self.check_alive()?;
         let scratch = Handle::scratch(handle);
         if !self.settled {
@@ -56,7 +56,7 @@ impl Endpoint {
         let now = self.now();
         let at = if scratch == [0; 16] {
             let begun = self.begin_connect(handle, now)?;
-            self.communicators.made(self.connect_token(begun));
+            self.communicators.made(self.connect_id(begun));
             Handle::set_scratch(handle, self.scratch(begun));
             begun
         } else {
@@ -66,7 +66,7 @@ impl Endpoint {
         let answer = self.step_connect(at, now);
         if !matches!(answer, Ok(None)) {
             Handle::set_scratch(handle, [0; 16]);
-            self.communicators.closed(self.connect_token(at));
+            self.communicators.closed(self.connect_id(at));
         }
         if answer.is_err() {
             self.abandon_connect(at);
@@ -92,13 +92,13 @@ impl Endpoint {
         Ok((slot.ok_or(full)?, generation))
     }
 
-    fn step_connect(&mut self, at: (u16, u16), now: Moment) -> Result<Option<Token>> {
+    fn step_connect(&mut self, at: (u16, u16), now: Moment) -> Result<Option<ObjectId>> {
         let pending = self.connects.get(at.0, at.1).ok_or(Cause::Stale(Noun::Connection))?;
         match pending.slot {
             None => self.take_slot(at, now)?,
             Some(slot) => {
-                if let Some(token) = self.answered(at, slot)? {
-                    return Ok(Some(token));
+                if let Some(id) = self.answered(at, slot)? {
+                    return Ok(Some(id));
                 }
             }
         }
@@ -139,7 +139,7 @@ impl Endpoint {
     }
 
     /// The comm, once the listener has answered.
-    fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<Token>> {
+    fn answered(&mut self, at: (u16, u16), slot: Slot) -> Result<Option<ObjectId>> {
         let flow = self.core.connection(slot).ok_or(Cause::Stale(Noun::Connection))?;
         let (channel, _) = self.hands.seats[slot.index()];
         match flow.answer() {
@@ -152,7 +152,7 @@ impl Endpoint {
         self.connects.remove(at.0, at.1);
         let tally = self.tally(channel, Side::Send);
         let generation = self.comms.put(slot, Comm::new(Side::Send, channel, tally));
-        let comm = Token::new(TokenKind::Sender, self.number, generation, slot.number(), 0);
+        let comm = ObjectId::new(ObjectKind::Sender, self.number, generation, slot.number(), 0);
         self.communicators.made(comm);
         Ok(Some(comm))
     }
@@ -207,20 +207,20 @@ impl Endpoint {
     /// What connect keeps in the handle: the place of the pending connect, and our endpoint.
     fn scratch(&self, at: (u16, u16)) -> [u8; 16] {
         let mut scratch = [0; 16];
-        scratch[..8].copy_from_slice(&self.connect_token(at).bits().to_le_bytes());
+        scratch[..8].copy_from_slice(&self.connect_id(at).bits().to_le_bytes());
         scratch[8..].copy_from_slice(&self.hands.peers.us().id.0[..8]);
         scratch
     }
 
     fn resumed(&self, scratch: [u8; 16]) -> Option<(u16, u16)> {
         let (bits, id) = scratch.split_first_chunk::<8>()?;
-        let token = Token::from_bits(u64::from_le_bytes(*bits))?;
-        let at = (token.slot(), token.generation());
-        let ours = id == &self.hands.peers.us().id.0[..8] && token == self.connect_token(at);
+        let connect = ObjectId::from_bits(u64::from_le_bytes(*bits))?;
+        let at = (connect.slot(), connect.generation());
+        let ours = id == &self.hands.peers.us().id.0[..8] && connect == self.connect_id(at);
         (ours && self.connects.get(at.0, at.1).is_some()).then_some(at)
     }
 
-    fn connect_token(&self, (slot, generation): (u16, u16)) -> Token {
-        Token::new(TokenKind::Connect, self.number, generation, slot, 0)
+    fn connect_id(&self, (slot, generation): (u16, u16)) -> ObjectId {
+        ObjectId::new(ObjectKind::Connect, self.number, generation, slot, 0)
     }
 }

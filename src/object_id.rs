@@ -8,32 +8,32 @@ use std::num::NonZeroU64;
 
 use crate::error::{Cause, Noun, Result};
 
-/// What a token names.
+/// What an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum TokenKind {
+pub(crate) enum ObjectKind {
     Context = 1,
     Sender = 2,
     Receiver = 3,
     Listener = 4,
     Region = 5,
-    /// Of a comm and a line: see [`RawToken::request`].
+    /// Of a comm and a line: see [`RawId::request`].
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
     /// Of a receive that may be told done before its bytes are there.
     OptionalReceiveRequest = 9,
-    /// Of a connect that is on its way: what the token keeps between its calls.
+    /// Of a connect that is on its way: what the id keeps between its calls.
     Connect = 11,
 }
 
 /// 64 bits that NCCL holds for a comm, a region or a request; they are never 0 (null) and never 1 (NCCL's mark for optional completion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Token(NonZeroU64);
+pub(crate) struct ObjectId(NonZeroU64);
 
-impl Token {
+impl ObjectId {
     pub(crate) fn new(
-        kind: TokenKind,
+        kind: ObjectKind,
         endpoint: u16,
         generation: u16,
         slot: u16,
@@ -48,8 +48,8 @@ impl Token {
         Self(NonZeroU64::new(bits).expect("every kind is at least 1"))
     }
 
-    pub(crate) fn raw(self) -> RawToken {
-        RawToken(self.bits())
+    pub(crate) fn raw(self) -> RawId {
+        RawId(self.bits())
     }
 
     pub(crate) fn from_bits(bits: u64) -> Option<Self> {
@@ -60,7 +60,7 @@ impl Token {
         self.0.get()
     }
 
-    pub(crate) fn is(self, kind: TokenKind) -> bool {
+    pub(crate) fn is(self, kind: ObjectKind) -> bool {
         self.field(KIND_SHIFT) & 0xf == kind as u16
     }
 
@@ -86,12 +86,12 @@ impl Token {
     }
 }
 
-/// 64 bits as NCCL gave them, not checked yet. The slot that they lead to keeps its own token, and one comparison tells whether they are
+/// 64 bits as NCCL gave them, not checked yet. The slot that they lead to keeps its own id, and one comparison tells whether they are
 /// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RawToken(u64);
+pub(crate) struct RawId(u64);
 
-impl RawToken {
+impl RawId {
     #[inline(always)]
     pub(crate) const fn new(bits: u64) -> Self {
         Self(bits)
@@ -107,58 +107,58 @@ impl RawToken {
         (self.0 >> ENDPOINT_SHIFT) as usize
     }
 
-    pub(crate) fn context(self) -> Result<Token> {
-        self.one_of(Noun::Context, &[TokenKind::Context])
+    pub(crate) fn context(self) -> Result<ObjectId> {
+        self.one_of(Noun::Context, &[ObjectKind::Context])
     }
 
-    pub(crate) fn listener(self) -> Result<Token> {
-        self.one_of(Noun::ListenComm, &[TokenKind::Listener])
-    }
-
-    #[inline]
-    pub(crate) fn sender(self) -> Result<Token> {
-        self.one_of(Noun::SendComm, &[TokenKind::Sender])
+    pub(crate) fn listener(self) -> Result<ObjectId> {
+        self.one_of(Noun::ListenComm, &[ObjectKind::Listener])
     }
 
     #[inline]
-    pub(crate) fn receiver(self) -> Result<Token> {
-        self.one_of(Noun::ReceiveComm, &[TokenKind::Receiver])
+    pub(crate) fn sender(self) -> Result<ObjectId> {
+        self.one_of(Noun::SendComm, &[ObjectKind::Sender])
+    }
+
+    #[inline]
+    pub(crate) fn receiver(self) -> Result<ObjectId> {
+        self.one_of(Noun::ReceiveComm, &[ObjectKind::Receiver])
     }
 
     /// Either end of a connection.
     #[inline]
-    pub(crate) fn comm(self) -> Result<Token> {
-        self.one_of(Noun::Comm, &[TokenKind::Sender, TokenKind::Receiver])
+    pub(crate) fn comm(self) -> Result<ObjectId> {
+        self.one_of(Noun::Comm, &[ObjectKind::Sender, ObjectKind::Receiver])
     }
 
     #[inline]
-    pub(crate) fn region(self) -> Result<Token> {
-        self.one_of(Noun::MemoryHandle, &[TokenKind::Region])
+    pub(crate) fn region(self) -> Result<ObjectId> {
+        self.one_of(Noun::MemoryHandle, &[ObjectKind::Region])
     }
 
     /// Null where the message is empty.
     #[inline]
-    pub(crate) fn optional_region(self) -> Result<Option<Token>> {
+    pub(crate) fn optional_region(self) -> Result<Option<ObjectId>> {
         if self.0 == 0 { Ok(None) } else { self.region().map(Some) }
     }
 
     #[inline]
-    pub(crate) fn any_request(self) -> Result<Token> {
+    pub(crate) fn any_request(self) -> Result<ObjectId> {
         self.one_of(
             Noun::Request,
             &[
-                TokenKind::SendRequest,
-                TokenKind::ReceiveRequest,
-                TokenKind::FlushRequest,
-                TokenKind::OptionalReceiveRequest,
+                ObjectKind::SendRequest,
+                ObjectKind::ReceiveRequest,
+                ObjectKind::FlushRequest,
+                ObjectKind::OptionalReceiveRequest,
             ],
         )
     }
 
     #[inline]
-    fn one_of(self, expected: Noun, kinds: &[TokenKind]) -> Result<Token> {
-        match Token::from_bits(self.0) {
-            Some(token) if kinds.iter().any(|kind| token.is(*kind)) => Ok(token),
+    fn one_of(self, expected: Noun, kinds: &[ObjectKind]) -> Result<ObjectId> {
+        match ObjectId::from_bits(self.0) {
+            Some(id) if kinds.iter().any(|kind| id.is(*kind)) => Ok(id),
             _ => Err(Cause::NotOurs { expected, found: self.0 }.into()),
         }
     }
@@ -192,9 +192,9 @@ const REQUEST: u64 = 4 << KIND_SHIFT;
 const ENDPOINT_SHIFT: u32 = 52;
 const KIND_SHIFT: u32 = 48;
 const _: () = {
-    assert!(TokenKind::Sender as u64 | 4 == TokenKind::SendRequest as u64);
-    assert!(TokenKind::Receiver as u64 | 4 == TokenKind::ReceiveRequest as u64);
-    assert!(TokenKind::Receiver as u64 & 1 == 1 && TokenKind::Sender as u64 & 1 == 0);
+    assert!(ObjectKind::Sender as u64 | 4 == ObjectKind::SendRequest as u64);
+    assert!(ObjectKind::Receiver as u64 | 4 == ObjectKind::ReceiveRequest as u64);
+    assert!(ObjectKind::Receiver as u64 & 1 == 1 && ObjectKind::Sender as u64 & 1 == 0);
 };
 
 #[cfg(test)]
@@ -202,22 +202,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_gives_back_what_it_was_made_of() {
-        let token = Token::new(TokenKind::ReceiveRequest, 4095, 65535, 12345, 54321);
-        assert!(token.is(TokenKind::ReceiveRequest));
-        assert!(!token.is(TokenKind::SendRequest));
-        assert_eq!(token.endpoint(), 4095);
-        assert_eq!(token.generation(), 65535);
-        assert_eq!(token.slot(), 12345);
-        assert_eq!(token.line(), 54321);
-        assert_eq!(Token::from_bits(token.bits()), Some(token));
+    fn an_id_gives_back_what_it_was_made_of() {
+        let id = ObjectId::new(ObjectKind::ReceiveRequest, 4095, 65535, 12345, 54321);
+        assert!(id.is(ObjectKind::ReceiveRequest));
+        assert!(!id.is(ObjectKind::SendRequest));
+        assert_eq!(id.endpoint(), 4095);
+        assert_eq!(id.generation(), 65535);
+        assert_eq!(id.slot(), 12345);
+        assert_eq!(id.line(), 54321);
+        assert_eq!(ObjectId::from_bits(id.bits()), Some(id));
     }
 
     #[test]
-    fn no_token_is_null_or_nccls_mark_for_optional_completion() {
-        for kind in [TokenKind::Context, TokenKind::FlushRequest] {
-            assert!(Token::new(kind, 0, 0, 0, 0).bits() > 1);
+    fn no_id_is_null_or_nccls_mark_for_optional_completion() {
+        for kind in [ObjectKind::Context, ObjectKind::FlushRequest] {
+            assert!(ObjectId::new(kind, 0, 0, 0, 0).bits() > 1);
         }
-        assert_eq!(Token::from_bits(0), None);
+        assert_eq!(ObjectId::from_bits(0), None);
     }
 }
