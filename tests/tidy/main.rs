@@ -255,6 +255,28 @@ fn no_file_names_a_place_on_one_machine() {
     }
 }
 
+/// `lib.sh` is sourced. The other two are edited together with the lists that they read.
+const SCRIPTS_WITHOUT_TIME: &[&str] = &["fuzz", "lib.sh", "mutants"];
+
+#[test]
+fn every_script_says_in_its_first_line_what_it_is_for_and_how_long_it_takes() {
+    let mut scripts = 0;
+    for entry in fs::read_dir(root().join("scripts")).expect("the folder is there") {
+        let path = entry.expect("the entry is readable").path();
+        let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
+        if path.is_dir() || SCRIPTS_WITHOUT_TIME.contains(&name.as_str()) {
+            continue;
+        }
+        scripts += 1;
+        let text = read(&path);
+        let line = text.lines().nth(1).unwrap_or_default();
+        let says = line.starts_with(['#', '"'])
+            && ["second", "minute", "hour", "HOURS"].iter().any(|unit| line.contains(unit));
+        assert!(says, "scripts/{name} begins with {line:?}");
+    }
+    assert!(scripts > 10, "{scripts} scripts");
+}
+
 /// Whether a line uses a path that starts with this word: `fabric::` is not in `my_fabric::`.
 fn names(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
