@@ -24,7 +24,7 @@ const PAGES: &[(&str, &[&str])] = &[
             "crates/proto/src",
         ],
     ),
-    ("docs/group-errors.md", &["crates/group/src", "crates/python/src"]),
+    ("docs/group-errors.md", &["crates/group/src", "crates/group-arrow/src", "crates/python/src"]),
 ];
 
 /// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from, and the message of a

@@ -12,7 +12,7 @@ use crate::frame::Frame;
 
 /// A send of a batch that goes on. Dropped, it still goes.
 #[derive(Debug)]
-#[must_use = "nobody knows whether it has left"]
+#[must_use = "dropped, its end is not known"]
 pub struct SendingBatch(SendingObject);
 
 impl SendingBatch {
