@@ -1,11 +1,11 @@
-//! A thread of our own in a process that is somebody else's: it takes no signals, and runs on every CPU that the process may use.
+//! A thread of our own in the user's process: it takes no signals, and runs on every CPU that the process may use.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. Signals that the process waits for go to others, and a caller that is pinned to a CPU does not have it beside
-/// itself.
+/// Starts a thread. It blocks all signals, so that they reach the process's own threads, and it does not inherit the CPU that its caller
+/// is pinned to.
 ///
 /// # Errors
 ///
@@ -38,7 +38,7 @@ fn block_signals() -> Option<libc::sigset_t> {
 }
 
 fn set_signals(set: &libc::sigset_t) {
-    // SAFETY: a set that pthread_sigmask has given; nobody asks what was blocked before.
+    // SAFETY: a set that pthread_sigmask has given; what was blocked before is not read.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, std::ptr::null_mut()) };
 }
 

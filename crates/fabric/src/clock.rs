@@ -1,4 +1,4 @@
-//! The monotonic clock, for those who read it in each poll.
+//! The monotonic clock, read in each poll.
 
 /// Nanoseconds by CLOCK_MONOTONIC (clock_gettime(2)). That is the clock of `std::time::Instant`, whose differences take longer to
 /// compute than the clock takes to read.

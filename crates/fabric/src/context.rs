@@ -34,8 +34,8 @@ impl Contexts {
         let _leaked = ManuallyDrop::new(std::mem::take(&mut self.places));
     }
 
-    /// Which place a completion came back with. What is not of this table, as that of a peer's write, which carries whatever its
-    /// provider likes, has none, or one beyond the table: so whatever is found by it has to be looked up.
+    /// The index of the place that a completion came back with. A context that is not of this table (a peer's write has one of the
+    /// provider's choice) gives none, or an index beyond the table: so the caller checks what it finds there.
     #[inline(always)]
     pub(crate) fn index_of(&self, context: usize) -> Option<usize> {
         let offset = context.wrapping_sub(self.places.as_ptr().addr());

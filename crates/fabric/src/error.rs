@@ -1,4 +1,4 @@
-//! What libfabric says when it says no.
+//! Errors: of libfabric's calls, and of calls that were refused here.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io;
 
 use libfabric_sys as sys;
 
-/// A libfabric call, the code it returned, and what was wrong with it where that is known: negative codes, by fi_errno(3).
+/// A libfabric call, the code that it returned (negative, by fi_errno(3)), and what was wrong where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricError {
     code: c_int,
@@ -138,7 +138,7 @@ pub(crate) fn check(call: Call, code: c_int) -> Result<(), FabricError> {
 
 /// The words for a positive error number: libfabric's for its own, the system's for the rest.
 ///
-/// They stand here because the loaded library's `fi_strerror` is not at hand in `Display`, and says the same.
+/// They are a copy of what `fi_strerror` returns, since `Display` has no access to the loaded library.
 pub fn error_text(errno: c_int) -> String {
     let own = match errno {
         sys::FI_EOTHER => "unspecified error",

@@ -20,7 +20,7 @@ impl<T: Closable> Handle<T> {
     ///
     /// # Safety
     ///
-    /// When `call` returns 0, the place must hold an object that nobody else closes.
+    /// When `call` returns 0, the place must hold an object that nothing else closes.
     pub(crate) unsafe fn open(
         name: Call,
         call: impl FnOnce(*mut *mut T) -> c_int,
@@ -47,7 +47,7 @@ impl<T: Closable> Handle<T> {
         self.0.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Closes the object now, once, and says how that went. An object whose close fails leaks: nobody knows what may still
+    /// Closes the object now, once, and says how that went. An object whose close fails leaks: it is not known what may still
     /// touch it.
     pub(crate) fn close(&mut self) -> Result<(), FabricError> {
         let Some(object) = self.0.take() else { return Ok(()) };

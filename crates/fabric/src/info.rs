@@ -11,14 +11,14 @@ use crate::error::{Call, FabricError};
 use crate::library::Library;
 use crate::text::{c_string, duplicate};
 
-/// One answer of [`Library::find`], owned. What it promises is not always so: see the probe.
+/// One answer of [`Library::find`], owned. Its promises do not always hold, which is why the plugin probes.
 pub struct Info {
     raw: NonNull<sys::fi_info>,
     free: unsafe extern "C" fn(*mut sys::fi_info),
     copy: unsafe extern "C" fn(*const sys::fi_info) -> *mut sys::fi_info,
 }
 
-// SAFETY: an fi_info is plain memory that only its owner changes; freeing and copying it is thread safe (fi_getinfo(3)), and both
+// SAFETY: an fi_info is memory that only its owner changes; freeing and copying it is thread safe (fi_getinfo(3)), and both
 // calls stay valid as libfabric is never unloaded.
 unsafe impl Send for Info {}
 // SAFETY: as above; `&Info` only reads.
@@ -150,7 +150,7 @@ impl Info {
         Some(self.transmit().tclass).filter(|class| *class != sys::FI_TC_UNSPEC)
     }
 
-    /// Asks for a traffic class, or leaves it to the provider. Opening the domain or endpoint fails where it is not to be had.
+    /// Asks for a traffic class, or leaves it to the provider. Opening the domain or endpoint fails where the provider refuses it.
     pub fn set_traffic_class(&mut self, class: Option<u32>) {
         let class = class.unwrap_or(sys::FI_TC_UNSPEC);
         self.transmit_mut().tclass = class;
@@ -190,7 +190,7 @@ impl Info {
     ///
     /// # Safety
     ///
-    /// `list` is null, or a list that `library` made and that nobody else frees.
+    /// `list` is null, or a list that `library` made and that nothing else frees.
     pub(crate) unsafe fn take_list(library: &Library, mut list: *mut sys::fi_info) -> Vec<Self> {
         let mut found = Vec::new();
         while let Some(raw) = NonNull::new(list) {
@@ -198,7 +198,7 @@ impl Info {
             list = unsafe { (*raw.as_ptr()).next };
             // SAFETY: as above.
             unsafe { (*raw.as_ptr()).next = ptr::null_mut() };
-            // SAFETY: as above; nobody else has this entry now.
+            // SAFETY: as above; nothing else has this entry now.
             found.extend(unsafe { Self::own(library, raw) });
         }
         found
@@ -217,7 +217,7 @@ impl Info {
     ///
     /// # Safety
     ///
-    /// `raw` is an entry that `library` made, alone in its list, and nobody else frees it.
+    /// `raw` is an entry that `library` made, alone in its list, and nothing else frees it.
     unsafe fn own(library: &Library, raw: NonNull<sys::fi_info>) -> Option<Self> {
         let symbols = library.symbols();
         let info = Self { raw, free: symbols.fi_freeinfo, copy: symbols.fi_dupinfo };

@@ -18,12 +18,12 @@
 //! never run at the same time, which is what FI_THREAD_DOMAIN asks for; a NIC may change its thread. What users hold are names: a [`Region`] of a registration, a [`PeerAddress`] of a peer, a token of an operation. A post looks
 //! its names up, and one of another NIC is refused.
 //!
-//! **Operations are plain data.** A post takes operands and a token of the caller's, 64 bits that libfabric never sees, and the token
+//! **Operations are values.** A post takes operands and a token of the caller's, 64 bits that libfabric never sees, and the token
 //! comes back once: in an [`Event`], or from [`Nic::fence`] for what has no completion. Injected writes and sends have none.
 //! [`Nic::tokens_on`] says what touches a region.
 //!
 //! **Memory stays.** The operation table names the registration that an operation touches, and the registration counts such
-//! operations, in one entry per region of the NIC's own; so "is it in use" ([`Nic::uses_of`]) is one look, and a post costs no atomic
+//! operations, in one entry per region of the NIC's own; so "is it in use" ([`Nic::uses_of`]) is one load, and a post costs no atomic
 //! step. A registration holds a share of its [`Memory`]: [`Pages`] of ours, or a [`UserMemory`] whose maker has promised that it stays
 //! as long as the value. [`Nic::deregister`] refuses while operations touch it; a region that is dropped is closed by the next user of
 //! its NIC, once none does. Pages outlive their region until the rail closes, since what peers began before may still land there.

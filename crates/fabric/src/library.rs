@@ -43,7 +43,7 @@ impl fmt::Display for Version {
 }
 
 /// Versions of the interface that are fit to ask for, oldest first. A version changes what providers do, not only layouts (efa
-/// turns device RDMA on from 1.18; dmabuf comes with 1.20), so each is let in by name, and none beyond.
+/// turns device RDMA on from 1.18; dmabuf comes with 1.20), so each version is listed here once it was tested, and no later one is asked for.
 const TESTED: [Version; 6] = [
     OLDEST,
     Version::new(1, 18),

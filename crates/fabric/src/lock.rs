@@ -1,9 +1,9 @@
-//! The lock that everything shared is behind. It is parking_lot's, unless built with `--cfg races`: the standard library's
-//! looks for poison at both ends of every call. Of parking_lot's two it is the one with readers, though there are none: that is
-//! tried in one step, where the other one is looked at first, and then in a loop.
+//! The lock that guards all shared state. It is parking_lot's, unless built with `--cfg races`: the standard library's checks for poison
+//! at both ends of every call. It is parking_lot's RwLock, without readers: its try_lock is one compare-and-swap, where that of its Mutex
+//! is a load and a loop.
 //!
-//! valgrind's tools know pthread's locks, and not these, which are words that the kernel is asked about.
-//! So scripts/races builds with that switch, and has them look at the same program over pthread's.
+//! valgrind's tools know pthread's locks, and not these, which are futexes. So scripts/races builds with that switch, and checks the
+//! same program over pthread's.
 
 #[cfg(not(races))]
 use parking_lot::{
@@ -100,7 +100,7 @@ mod pthread {
             Self { mutex, value: UnsafeCell::new(value) }
         }
 
-        /// Waits until nobody else has the value.
+        /// Waits until no other thread has the value.
         pub fn lock(&self) -> Guard<'_, T> {
             // SAFETY: initialised by its constant, and not moved while borrowed.
             let code = unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
@@ -108,11 +108,11 @@ mod pthread {
             Guard(self)
         }
 
-        /// The value, unless somebody else has it.
+        /// The value, unless another thread has it.
         pub fn try_lock(&self) -> Option<Guard<'_, T>> {
             // SAFETY: as in `lock`.
             let code = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) };
-            // Not before: a guard that is dropped unlocks, whoever has locked.
+            // Only now: a guard that is dropped unlocks, also if this thread does not hold the lock.
             (code == 0).then(|| Guard(self))
         }
     }

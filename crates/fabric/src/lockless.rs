@@ -24,7 +24,7 @@ impl Count {
     }
 }
 
-/// Numbers that nobody else is given, until they wrap.
+/// Numbers that are given out once each, until they wrap.
 #[derive(Debug)]
 pub(crate) struct Numbers(pub(crate) AtomicU32);
 

@@ -71,8 +71,8 @@ impl UserMemory {
         Self { address, len, kind: MemoryKind::Cuda { device }, buffer: 0, dmabuf }
     }
 
-    /// The same, in the buffer of this number (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no other buffer of the process ever has: what is
-    /// freed and allocated anew at an address is told apart by it. 0: nobody knows.
+    /// The same, in the buffer of this number (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no other buffer of the process ever has: memory
+    /// that is freed and allocated again at an address has another number. 0: not known.
     pub const fn in_buffer(mut self, buffer: u64) -> Self {
         self.buffer = buffer;
         self
@@ -98,7 +98,7 @@ impl UserMemory {
         self.kind
     }
 
-    /// The number of its buffer, on a device; 0 where nobody knows.
+    /// The number of its buffer, on a device; 0 where that is not known.
     pub const fn buffer(&self) -> u64 {
         self.buffer
     }
@@ -215,7 +215,7 @@ pub(crate) unsafe fn copy_out(from: *mut u8, bytes: &mut [u8]) {
         let at = from.wrapping_add(done);
         match bytes[done..].first_chunk_mut::<WORD>() {
             Some(word) if at.addr().is_multiple_of(WORD) => {
-                // SAFETY: the caller vouches for so many bytes; they are aligned.
+                // SAFETY: the caller vouches for these bytes; they are aligned.
                 *word = unsafe { load_word(at.cast()) }.to_ne_bytes();
                 done += WORD;
             }
@@ -239,7 +239,7 @@ pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
         let at = to.wrapping_add(done);
         match bytes[done..].first_chunk::<WORD>() {
             Some(word) if at.addr().is_multiple_of(WORD) => {
-                // SAFETY: the caller vouches for so many bytes; they are aligned.
+                // SAFETY: the caller vouches for these bytes; they are aligned.
                 unsafe { store_word(at.cast(), u64::from_ne_bytes(*word)) };
                 done += WORD;
             }
@@ -262,7 +262,7 @@ pub(crate) unsafe fn copy_across(from: *mut u8, to: *mut u8, len: usize) {
     let words = if aligned { len / WORD } else { 0 };
     let (source, target) = (from.cast::<u64>(), to.cast::<u64>());
     for index in 0..words {
-        // SAFETY: the caller vouches for so many bytes; they are aligned.
+        // SAFETY: the caller vouches for these bytes; they are aligned.
         let word = unsafe { load_word(source.wrapping_add(index)) };
         // SAFETY: as above.
         unsafe { store_word(target.wrapping_add(index), word) };
@@ -271,7 +271,7 @@ pub(crate) unsafe fn copy_across(from: *mut u8, to: *mut u8, len: usize) {
     while done < len {
         let mut bytes = [0; 4 * WORD];
         let count = bytes.len().min(len - done);
-        // SAFETY: the caller vouches for so many bytes.
+        // SAFETY: the caller vouches for these bytes.
         unsafe { copy_out(from.wrapping_add(done), &mut bytes[..count]) };
         // SAFETY: as above.
         unsafe { copy_in(to.wrapping_add(done), &bytes[..count]) };

@@ -1,7 +1,7 @@
 //! Pages of our own, for inboxes and shadows, messages and flush memory: the only memory that both we and NICs read and write.
 //!
-//! Nobody gets a reference into it, since peers change it at any time. Words are read and written as atomics, bytes through copies
-//! that are atomic word by word: what a peer is writing is seen half, never as undefined behaviour.
+//! There are no references into it, since peers change it at any time. Words are read and written as atomics, bytes by copies that are
+//! atomic word by word: while a peer writes, a reader may see a part of it, and there is no undefined behaviour.
 
 use std::fs::File;
 use std::io;
@@ -50,7 +50,7 @@ impl Pages {
 
     /// Maps a new file, `len` bytes of zeros in whole pages, for others to read as well: all of its blocks are there from now on, so
     /// that no store finds the file system full. The file is locked (flock(2), shared) as long as it, or a copy of its descriptor, is
-    /// open: who can lock it alone knows that its writer has ended.
+    /// open: if another process can lock it exclusively, the writer has ended.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Pages {
         self.len
     }
 
-    /// Never: there is at least one page.
+    /// False: there is at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -293,7 +293,7 @@ impl Pages {
     }
 }
 
-/// Apart from its callers, which would else keep the numbers in memory for the sentence.
+/// Out of line: its callers would else spill registers for the message.
 #[cold]
 #[inline(never)]
 fn beyond(count: usize, first: usize, words: usize) -> ! {
@@ -328,7 +328,7 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether nobody holds a lock on an open file: the writer of [`Pages::share`] has ended, and all that inherited its descriptor.
+/// Whether no process holds a lock on an open file: the writer of [`Pages::share`] has ended, and all that inherited its descriptor.
 pub fn is_unlocked(file: &File) -> bool {
     // SAFETY: an open descriptor, which the file owns; closing it gives the lock back.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

@@ -1,6 +1,6 @@
-//! How many posts libfabric has accepted, by kind: what a message costs the machine, whatever the clock says.
+//! How many posts libfabric has accepted, by kind: a measure of a message's cost that does not depend on the clock.
 //!
-//! Counting is a plain addition: a NIC has one user at a time.
+//! Counting is no atomic operation: a NIC has one user at a time.
 
 use std::ops::AddAssign;
 

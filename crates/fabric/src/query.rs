@@ -41,7 +41,7 @@ impl Library {
     /// What fi_getinfo(3) returned; -FI_EINVAL for a name with a NUL in it.
     pub fn find(&self, query: &Query) -> Result<Vec<Info>, FabricError> {
         let mut found = self.find_once(query, 0)?;
-        // Some providers give remote completion data only to those who ask. Asking first would hide the ones that have none.
+        // Some providers grant remote completion data only if it is asked for. Asking for it at first would hide those that have none.
         if !query.messages && found.iter().any(|info| info.immediate_bytes() == 0) {
             let with_data = self.find_once(query, IMMEDIATE_BYTES_MIN)?;
             for info in found.iter_mut().filter(|info| info.immediate_bytes() == 0) {

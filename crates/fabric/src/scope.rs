@@ -1,4 +1,4 @@
-//! Numbers that name an object for as long as the process runs, unlike its address.
+//! Numbers that name an object for as long as the process runs: an address could be used again.
 
 use crate::atomic::AtomicU32;
 use crate::lockless::Numbers;

@@ -19,7 +19,7 @@ pub(crate) enum Fault {
     Vanish(u64),
     /// `fail_late=5`: this operation ends in an error although its bytes have landed.
     FailLate(u64),
-    /// `delay=5:200`: this operation lands so much later (turns of progress, or ns in virtual time).
+    /// `delay=5:200`: this operation lands that much later (polls, or ns in virtual time).
     Delay(u64, u64),
     /// `lose=2`: this message never arrives, though its completion says that it was sent.
     Lose(u64),

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set where the system forbids the call (some sandboxes do): copies are then plain ones.
+/// Set where the system forbids the call (some sandboxes do): copies are then made directly, and a wild address crashes.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Copies memory at `address` into `into`; false if not all of it is there.
@@ -100,12 +100,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody uses it any more.
+        // SAFETY: ours, and not used any more.
         unsafe { libc::munmap(self.first, self.len) };
     }
 }
 
-/// A number that tells whether a buffer was changed: of its first and last bytes only, since buffers may be large.
+/// A number that shows whether a buffer was changed: of its first and last bytes only, since buffers may be large.
 pub(crate) fn print(address: u64, len: usize) -> Option<u64> {
     let mut bytes = [0; 2 * EDGE];
     let head = len.min(EDGE);

@@ -19,7 +19,7 @@ pub(crate) struct Profile {
     pub(crate) immediate_bytes: usize,
     /// Whether writes with immediates are more than a promise.
     pub(crate) immediates: bool,
-    /// Whether an arrival tells its true length, and its place.
+    /// Whether the completion of an arrival has its true length and address.
     pub(crate) true_lengths: bool,
     pub(crate) arrival_context: ArrivalContext,
     pub(crate) inject_bytes: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Profile {
     pub(crate) orders: u64,
     /// The orders that it keeps unasked.
     pub(crate) always_ordered: u64,
-    /// How far completions and bytes may overtake each other, in turns of progress.
+    /// How far completions and bytes may overtake each other, in polls.
     pub(crate) reorder: u64,
     /// Whether landed bytes may stay unseen for a while, torn at cache lines.
     pub(crate) hold: bool,
@@ -53,7 +53,7 @@ pub(crate) enum ArrivalContext {
     Null,
     /// As cxi has it.
     Region,
-    /// The context of something else that is in flight, if there is anything: whoever believes it is found out.
+    /// The context of some other operation in flight, if there is one: it exposes a user that relies on it.
     Misleading,
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum Progress {
     /// The NIC moves RMA by itself; messages wait for the target's poll.
     Hardware,
     /// Both ends' polls move everything: an operation completes at its post, its bytes leave when the sender polls again after it was
-    /// told, and land when the target polls. Connections cost -FI_EAGAIN first.
+    /// reported, and land when the target polls. Connections cost -FI_EAGAIN first.
     Software,
 }
 

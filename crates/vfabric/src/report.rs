@@ -13,7 +13,7 @@ use crate::provider::calls;
 pub(crate) fn write(engine: &Engine) {
     let Some(path) = &engine.settings.report else { return };
     if engine.census().iter().any(|(name, _, ever)| *name == "domains" && *ever > 0) {
-        // At exit there is nobody to tell of a failure; the reader misses the file.
+        // At exit a failure cannot be reported; the reader misses the file.
         let _ = std::fs::write(path, text(engine));
     }
 }

@@ -169,7 +169,7 @@ impl Settings {
         Self::of(pairs.map(|(name, value)| (name, value.trim_matches('\''))))
     }
 
-    /// Of the environment. Names that we do not have are somebody else's mistake, and said too.
+    /// Of the environment. Names that do not exist are reported, too.
     pub(crate) fn of_environment() -> Result<Self, String> {
         let variables: Vec<(String, String)> = std::env::vars_os()
             .filter_map(|(name, value)| {

@@ -49,7 +49,7 @@ impl Domain {
         self.handle.as_ptr()
     }
 
-    /// Neither ever closes.
+    /// Leaks both.
     pub(super) fn leak(&mut self) {
         self.handle.leak();
         self.fabric.leak();

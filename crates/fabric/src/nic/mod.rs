@@ -153,7 +153,7 @@ pub struct Carried {
     pub refused: u64,
 }
 
-/// What a look into a queue has found.
+/// What a read of a queue has found.
 #[derive(Debug)]
 pub enum Event {
     /// A peer's write with an immediate has come.
@@ -174,7 +174,7 @@ pub enum Event {
     },
     /// An operation has failed.
     Failed(Box<Failed>),
-    /// The queue is unusable: nothing that is outstanding will be told.
+    /// The queue is unusable: outstanding operations will have no completion.
     Broken(FabricError),
 }
 
@@ -216,7 +216,7 @@ impl Nic {
     }
 
     /// The same with the control rail in a traffic class of its own, FI_TC_* (fi_endpoint(3)), in place of the info's: where it is refused
-    /// the control rail opens without, as [`Self::refused_class`] tells.
+    /// the control rail opens without, and [`Self::refused_class`] has the reason.
     ///
     /// # Errors
     ///
@@ -323,9 +323,9 @@ impl Nic {
         RemoteKey::from_wire(if its { self.regions.key(region.slot()) } else { 0 })
     }
 
-    /// Closes a region. Nothing that begins later can touch the memory through it. The share of that is gone, but of pages of ours:
-    /// what peers began before may still write there (fi_mr(3)), so the NIC keeps them until the rail closes. Whoever made a
-    /// [`UserMemory`](crate::UserMemory) has promised more.
+    /// Closes a region. Nothing that begins later can touch the memory through it. The region's share of the memory is dropped, except for pages of ours:
+    /// what peers began before may still write there (fi_mr(3)), so the NIC keeps them until the rail closes. The maker of a
+    /// [`UserMemory`](crate::UserMemory) has promised that it stays longer.
     ///
     /// # Errors
     ///
@@ -386,7 +386,7 @@ impl Nic {
         self.control.poll()
     }
 
-    /// The next of what was read from the data rail's queue. Each is told once.
+    /// The next of what was read from the data rail's queue. Each comes once.
     #[inline(always)]
     pub fn next_data(&mut self) -> Option<Event> {
         let Self { data, operations, regions, carried, .. } = self;
@@ -480,7 +480,7 @@ impl Nic {
     }
 
     /// Closes the endpoint of one rail, and its queue, while the NIC lives on: nothing that was posted there can touch memory any more,
-    /// and nothing of peers' can arrive there. The tokens of what was in flight there, which is told by nothing else.
+    /// and nothing of peers' can arrive there. The tokens of what was in flight there, which has no other end.
     ///
     /// # Errors
     ///
@@ -662,7 +662,7 @@ impl Nic {
         let mut whole = !is_bound || self.close_regions();
         let endpoints = [self.data.close_endpoint(), self.control.close_endpoint()];
         if endpoints.iter().any(Result::is_err) {
-            // What an open endpoint has, nothing can say any more.
+            // Which operations an endpoint that stays open still has is not known.
             self.leak();
             return Err(Leaked);
         }

@@ -72,7 +72,7 @@ pub(super) struct Begun {
 }
 
 impl Nic {
-    /// Writes on the data rail, and tells the peer's queue, with `immediate` if there is one, when the bytes are there.
+    /// Writes on the data rail. With `immediate` a completion with these data appears in the peer's queue once the bytes are there.
     ///
     /// # Errors
     ///
@@ -88,8 +88,8 @@ impl Nic {
         self.post_write(Kind::Write, write, immediate, token)
     }
 
-    /// Writes a few bytes of host memory on the data rail, which are free again at once, and tells the peer's queue. There is no
-    /// completion here.
+    /// Writes a few bytes of host memory on the data rail, with an immediate for the peer's queue. The bytes are free again at once, and
+    /// there is no completion on this side.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Nic {
     ) -> Result<Post, FabricError> {
         const CALL: Call = Call::fi_inject_writedata;
         let (endpoint, address) = self.injects(CALL, &self.data, local.len(), peer)?;
-        // Counted before, so that nothing has to be kept meanwhile.
+        // Counted before the call, so that no register is spilled for it.
         let len = local.len() as u64;
         self.carried.bytes += len;
         self.carried.writes += 1;

@@ -27,7 +27,7 @@ pub(super) struct Rail {
     pub(super) posts: Posts,
 }
 
-/// What the last look into the queue has brought, and how much of that is taken.
+/// What the last read of the queue has brought, and how much of that is taken.
 #[derive(Debug)]
 struct Found {
     completions: [Completion; BATCH],
@@ -36,14 +36,14 @@ struct Found {
     trouble: Option<Trouble>,
 }
 
-/// What is no completion: it comes behind those.
+/// A failure, or a broken queue: it comes behind the completions.
 #[derive(Debug)]
 pub(super) enum Trouble {
     Failed { context: usize, error: CompletionError },
     Broken(FabricError),
 }
 
-/// How many completions one look into a queue takes at most.
+/// How many completions one read of a queue takes at most.
 pub(super) const BATCH: usize = 32;
 
 impl Rail {
@@ -379,7 +379,7 @@ impl Found {
     }
 }
 
-/// How much there is to be taken after a look into a queue.
+/// How much there is to be taken after a read of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what was read is to be taken"]
 pub struct Polled(usize);
@@ -393,7 +393,7 @@ impl Polled {
         self.0 == 0
     }
 
-    /// As much as one look brings: there may be more.
+    /// As much as one read brings: there may be more.
     #[inline(always)]
     pub fn is_full(self) -> bool {
         self.0 >= BATCH
@@ -430,7 +430,7 @@ impl Completion {
         self.context
     }
 
-    /// Whether a peer's write-with-immediate arrived, rather than an operation of ours ended. Only this flag tells: sockets
+    /// Whether a peer's write-with-immediate arrived, rather than an operation of ours ended. Only this flag decides: sockets
     /// marks the initiator's own completion with FI_REMOTE_CQ_DATA too.
     #[inline(always)]
     pub(super) fn is_remote_write(&self) -> bool {

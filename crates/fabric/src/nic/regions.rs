@@ -1,7 +1,7 @@
 //! What is registered on one NIC, and how many operations of the NIC's touch each of them now.
 //!
 //! The table owns the registrations: one goes when its [`Region`](crate::Region) was given back or dropped, and nothing in flight
-//! touches it. A plain count for each is enough, since a NIC has one user at a time.
+//! touches it. A count without atomics is enough, since a NIC has one user at a time.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -101,7 +101,7 @@ impl Regions {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return };
         match slot.in_flight.checked_sub(1) {
             Some(less) => slot.in_flight = less,
-            // No entry of the operation table is ended twice. Should it be, this region is one that never closes.
+            // No operation ends twice. If one did, this region would never close.
             None => miscounted(&mut slot.in_flight),
         }
     }
@@ -111,7 +111,7 @@ impl Regions {
         self.slots.get(slot as usize).map_or(0, |slot| slot.in_flight)
     }
 
-    /// Takes out what may be closed now, of those that nobody owns any more.
+    /// Takes out what may be closed now, of the registrations without an owner.
     pub(super) fn take_dropped(&mut self) -> Vec<Registered> {
         let mut bin = self.bin.lock();
         if bin.is_empty() {
@@ -187,7 +187,7 @@ impl Regions {
         self.slots.iter_mut().filter_map(its).collect()
     }
 
-    /// All stay registered for ever, with their memory.
+    /// Leaks all: they stay registered, with their memory.
     pub(super) fn leak(&mut self) {
         for slot in &mut self.slots {
             let _leaked = ManuallyDrop::new(slot.registered.take());

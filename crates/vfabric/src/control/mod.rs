@@ -1,4 +1,4 @@
-//! What tests ask of the fabric, and tell it.
+//! The calls by which tests control the fabric.
 
 mod table;
 

@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// The poll after the one that told of an operation lets it depart; those behind it wait.
+    /// An operation departs with the poll after the one that reported it; those behind it wait.
     pub(super) fn empty_outbox(&mut self, endpoint: u64) {
         while let Some(id) =
             self.endpoints.get(endpoint).and_then(|one| one.outbox.front().copied())
@@ -389,7 +389,7 @@ impl Engine {
 }
 
 impl Operation {
-    /// The end of it, as its initiator's queue tells it.
+    /// Its end, as its initiator's queue has it.
     fn entry(&self) -> Entry {
         let flags = match self.kind {
             Kind::Write => sys::FI_RMA | sys::FI_WRITE,

@@ -1,4 +1,4 @@
-//! What happens at the target: keys are looked up, bytes land, messages find their receive, arrivals are told.
+//! What happens at the target: keys are looked up, bytes land, messages find their receive, arrivals are reported.
 
 use libfabric_sys as sys;
 

@@ -106,7 +106,7 @@ pub(crate) struct Region {
     /// The endpoint it is bound to.
     pub(super) endpoint: Option<u64>,
     pub(super) enabled: bool,
-    /// Local operations whose end the user has not been told.
+    /// Local operations whose completion the user has not read.
     pub(super) uses: usize,
 }
 
@@ -390,7 +390,7 @@ impl Engine {
             self.contexts.remove(&receive.context);
             self.let_go(receive.region);
         }
-        // Peers' operations that had come this far find nobody.
+        // Peers' operations that had come this far find no endpoint.
         for operation in endpoint.inbox {
             self.at(self.clock, super::Event::Land(operation));
         }
@@ -410,7 +410,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Entries that nobody has read yet hold regions no longer than their endpoint lives.
+    /// Entries that were not read yet hold regions no longer than their endpoint lives.
     fn forget_uses(&mut self, queue: u64, endpoint: u64) {
         let Some(queue) = self.queues.get_mut(queue) else { return };
         let entries = queue.entries.iter_mut().filter(|entry| entry.endpoint == endpoint);

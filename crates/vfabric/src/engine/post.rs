@@ -282,7 +282,7 @@ impl Engine {
         let most = match (ask.is_injected(), ask.kind) {
             (false, _) => profile.max_message,
             (true, Kind::Send) => profile.inject_bytes as u64,
-            // A library that cannot tell the second limit leaves the user with the first.
+            // A library that does not report the second limit leaves the user with the first.
             (true, _) => profile.inject_bytes.max(profile.inject_rma_bytes) as u64,
         };
         if ask.local.len > most {

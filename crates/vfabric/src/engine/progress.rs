@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::flight::Event;
 use super::{Engine, Errno, Outcome};
 
-/// One thing that a completion queue tells.
+/// One entry of a completion queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) context: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
     pub(super) endpoint: u64,
     /// The region that the user may let go of by this.
     pub(super) region: Option<u64>,
-    /// The operation that it tells of before its bytes have left.
+    /// The operation that it reports before its bytes have left.
     pub(super) operation: Option<u64>,
     /// What reading it makes visible.
     pub(super) held: Option<u64>,
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// One turn of progress by the owner of `queue`.
+    /// One poll by the owner of `queue`.
     fn turn(&mut self, queue: u64) -> Outcome {
         if !self.settings.is_virtual {
             self.clock += 1;

@@ -1,7 +1,7 @@
 //! What has landed and cannot be seen yet.
 //!
-//! A write's bytes come to light cache line by cache line, in any order, within a bound of turns. These make them visible before
-//! that: the target reads the arrival that came with them, the initiator is told that they were delivered, a later write or a
+//! A write's bytes come to light cache line by cache line, in any order, within a bound of polls. These make them visible before
+//! that: the target reads the arrival that came with them, the initiator reads that they were delivered, a later write or a
 //! read meets the same bytes, the region or its endpoint closes. Memory that is marked stays unseen longer: until a read
 //! by the same NIC completes. Of a device's, until one of memory of that device does, for no other goes the way of the writes.
 
@@ -214,6 +214,6 @@ impl Engine {
 const LINE: u64 = 64;
 /// Lines of one write that are held at most.
 const HELD_LINES_MAX: usize = 8;
-/// How long at most, in turns, and in virtual time how long a turn is.
+/// How long at most, in polls, and in virtual time how long a poll is.
 const HOLD_TURNS: u64 = 64;
 const HOLD_NS: u64 = 20;

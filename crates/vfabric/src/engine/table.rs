@@ -1,4 +1,4 @@
-//! Objects by number. Numbers start at 1 and are never given out again, so that a closed object is told from one that never was.
+//! Objects by number. Numbers start at 1 and are never given out again, so that a closed object is distinguished from one that never was.
 
 /// A table of `T`.
 #[derive(Debug)]

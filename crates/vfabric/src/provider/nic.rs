@@ -90,7 +90,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
 }
 
 fn free<T>(memory: *mut T) {
-    // SAFETY: null, or of malloc's, and nobody's any more.
+    // SAFETY: null, or of malloc's, and owned by nothing any more.
     unsafe { libc::free(memory.cast()) };
 }
 

@@ -156,7 +156,7 @@ impl<F: Fid> Object<F> {
         if graves.len() > GRAVES_MAX
             && let Some(Grave { object, free }) = graves.pop_front()
         {
-            // SAFETY: it was published by the type whose `free` this is, and nobody has used it for long.
+            // SAFETY: it was published by the type whose `free` this is, and nothing has used it for long.
             unsafe { free(object) };
         }
     }
@@ -175,7 +175,7 @@ struct Grave {
     free: unsafe fn(*mut c_void),
 }
 
-// SAFETY: nobody uses a closed object but to see that it is closed.
+// SAFETY: a closed object is used only to see that it is closed.
 unsafe impl Send for Grave {}
 
 static GRAVES: Mutex<VecDeque<Grave>> = Mutex::new(VecDeque::new());

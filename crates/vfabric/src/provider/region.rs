@@ -119,7 +119,7 @@ unsafe extern "C" fn register_attributes(
 /// Whose memory it is, by the union's member for its kind.
 fn device_of(asked: &sys::fi_mr_attr) -> c_int {
     if asked.iface == sys::FI_HMEM_CUDA {
-        // SAFETY: the member for this kind; every member of the union is plain numbers.
+        // SAFETY: the member for this kind; every member of the union is numbers.
         unsafe { asked.device.cuda }
     } else {
         0
@@ -185,7 +185,7 @@ fn place_by_driver(address: u64, len: usize) -> u64 {
 
 /// A real provider maps what the descriptor names, while it registers: here it must be open, and long enough.
 fn size_of_file(descriptor: c_int) -> Option<u64> {
-    // SAFETY: plain numbers.
+    // SAFETY: numbers, of which any bits are valid.
     let mut found = unsafe { std::mem::zeroed::<libc::stat>() };
     // SAFETY: the place is ours; a descriptor may be anything.
     let code = unsafe { libc::fstat(descriptor, &raw mut found) };

@@ -57,7 +57,7 @@ pub(super) fn absent_table<T: OpsTable>() -> T {
     unsafe { table.assume_init() }
 }
 
-/// A table that libfabric's types call mutable, and nobody writes to.
+/// A table that libfabric's types call mutable, and that is never written.
 #[derive(Debug)]
 pub(super) struct Shared<T>(UnsafeCell<T>);
 
@@ -103,7 +103,7 @@ mod tests {
         let table = absent_table::<sys::fi_ops_rma>();
         assert_eq!(table.size, size_of::<sys::fi_ops_rma>());
         let call = table.writemsg.unwrap();
-        // SAFETY: the stub looks at nothing.
+        // SAFETY: the stub reads none of its arguments.
         let code = unsafe { call(std::ptr::null_mut(), std::ptr::null(), 0) };
         assert_eq!(code, -(sys::FI_ENOSYS as isize));
     }

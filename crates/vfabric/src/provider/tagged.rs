@@ -33,7 +33,7 @@ unsafe extern "C" fn receive(
     unsafe { post_receive(endpoint, local(buffer, len, descriptor), Some(tags), context) }
 }
 
-/// To look at a message and to claim one (FI_PEEK and its kin) is not offered.
+/// FI_PEEK and FI_CLAIM are not offered.
 unsafe extern "C" fn receive_message(
     endpoint: *mut sys::fid_ep,
     message: *const sys::fi_msg_tagged,

@@ -45,7 +45,7 @@ fn endpoint_of(bytes: &[u8]) -> Option<u64> {
 ///
 /// # Safety
 ///
-/// `len` must be valid, and `place` have room for so many bytes.
+/// `len` must be valid, and `place` have room for that many bytes.
 pub(super) unsafe fn hand_out(
     bytes: &[u8; ADDRESS_BYTES],
     place: *mut c_void,
