@@ -65,7 +65,7 @@ impl Builder {
         self
     }
 
-    /// The table of algorithms. Rank 0's is everybody's.
+    /// The table of algorithms. All ranks use rank 0's.
     #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
@@ -178,7 +178,7 @@ impl Builder {
 /// Default of [`Builder::timeout`].
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What ranks tell each other first, as lines.
+/// What ranks send each other first, as lines.
 struct Greeting<'a> {
     hub: bool,
     host: String,
@@ -369,7 +369,7 @@ const CALM: Duration = Duration::from_millis(2);
 /// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others, one that stops [`GroupError::Timeout`] with its rank, by
 /// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the
 /// memory of every call is free, and every later call says the first cause again. No call panics, aborts the process or hangs. A
-/// rank that drops its last handle leaves: what it has sent still arrives, and only those who need it see that it is gone.
+/// rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it see that it is gone.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) shared: Arc<Shared>,
@@ -521,7 +521,7 @@ impl Group {
     /// not wait for calls of other threads, and may be called while they wait.
     pub fn abort(&self) {
         self.shared.aborted.store(true, Ordering::Release);
-        // A thread that waits sees the flag and tells the others.
+        // A thread that waits sees the flag and signals the other ranks.
         if let Ok(mut state) = self.shared.state.try_lock() {
             let _ = state.mesh.check();
         }

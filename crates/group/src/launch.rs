@@ -202,7 +202,7 @@ impl Drop for Launch {
     }
 }
 
-/// How often children are looked at: rarely, they need the CPUs.
+/// How often children are checked: rarely, since they need the CPUs.
 const WATCH: Duration = Duration::from_millis(20);
 /// How long ranks may live on after one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);

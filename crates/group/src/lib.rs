@@ -1,7 +1,7 @@
 //! Ranks, messages and collectives over any NCCL net plugin, driven through its C tables as NCCL drives it.
 //!
 //! ```text
-//!   launch ─▶ bootstrap                who is there, and where to connect to: a rendezvous over TCP
+//!   launch ─▶ bootstrap                which ranks there are, and their addresses: a rendezvous over TCP
 //!                 │
 //!   halo ─▶ exchange, objects ─┐
 //!   messages, collective ─▶ group ─▶ mesh ─▶ loader ──C ABI──▶ the plugin

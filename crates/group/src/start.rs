@@ -10,7 +10,7 @@
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | |
 //!
 //! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, comes before any of these places, and is needed where the last column is empty: rank 0
-//! listens there. `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: who has another is turned away.
+//! listens there. `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,7 +21,7 @@ use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::launch::MEETING_VARIABLE;
 
-/// Who this process is, and where the others are.
+/// Which rank this process is, and where ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     meeting: Meeting,

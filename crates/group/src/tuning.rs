@@ -32,7 +32,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it works for so many ranks.
+    /// Whether it works for this many ranks.
     pub fn takes(self, ranks: usize) -> bool {
         self != Self::Doubling || ranks.is_power_of_two()
     }
@@ -58,9 +58,9 @@ impl FromStr for Algorithm {
 /// One line of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// For so many ranks and more, until a row for more.
+    /// For this many ranks and more, until a row for more.
     pub ranks: usize,
-    /// For so many bytes at most.
+    /// For this many bytes at most.
     pub bytes: usize,
     pub algorithm: Algorithm,
 }
@@ -101,7 +101,7 @@ impl Tuning {
         &self.rows
     }
 
-    /// The way for so many bytes among so many ranks. Past the last row, and where that one does not work: the mesh, or the ring for
+    /// The way for this many bytes among this many ranks. Past the last row, and where that one does not work: the mesh, or the ring for
     /// many ranks.
     pub fn choose(&self, ranks: usize, bytes: usize) -> Algorithm {
         let nearest = self.rows.iter().map(|row| row.ranks).filter(|least| *least <= ranks).max();

@@ -171,7 +171,7 @@ fn times(sides: &[Series]) -> Vec<Line> {
 fn command(side: &Series) -> String {
     let words = side.runs.first().and_then(|run| run.whole["args"].as_array());
     let words = words.into_iter().flatten().filter_map(|word| word.as_str());
-    // The command's place says nothing, and may say where somebody's home is.
+    // The command's place says nothing, and may name a home folder.
     let words = words.enumerate().map(|(at, word)| if at == 0 { "ironrail" } else { word });
     words.collect::<Vec<_>>().join(" ")
 }

@@ -78,7 +78,7 @@ fn draw(
 }
 
 const SIZE: (u32, u32) = (960, 420);
-/// Told apart by people who see colours differently (Okabe and Ito).
+/// Distinguishable with colour blindness (Okabe and Ito).
 pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(Comparison::of(&[], &[1.0], true), None);
     }
 
-    /// Sides that are the same are told apart no more often than one time in twenty.
+    /// Sides that are the same are distinguished no more often than one time in twenty.
     #[test]
     fn noise_alone_gives_a_verdict_no_more_often_than_it_may() {
         let mut state = 1_u64;

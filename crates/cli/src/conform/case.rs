@@ -76,7 +76,7 @@ pub(super) struct Case {
     deadline: Instant,
     /// Gigabytes may be used.
     pub(super) is_large: bool,
-    /// How long a plugin may take to tell of a peer's death.
+    /// How long a plugin may take to report a peer's death.
     pub(super) death_is_told: Duration,
     /// How long a peer is idle.
     pub(super) idle: Duration,
@@ -148,16 +148,16 @@ impl Case {
         fail(format_args!("no end in sight: {}", what()))
     }
 
-    /// Calls `turn` until it answers something.
+    /// Calls `step` until it answers something.
     pub(super) fn until<T>(
         &self,
         what: &str,
-        mut turn: impl FnMut() -> Outcome<Option<T>>,
+        mut step: impl FnMut() -> Outcome<Option<T>>,
     ) -> Outcome<T> {
         self.stage(what);
         let mut idle = Idle::default();
         loop {
-            if let Some(answer) = turn()? {
+            if let Some(answer) = step()? {
                 return Ok(answer);
             }
             self.in_time(|| what.to_owned())?;
@@ -165,11 +165,11 @@ impl Case {
         }
     }
 
-    /// Calls `turn` over and over for a while.
-    pub(super) fn during(&self, time: Duration, mut turn: impl FnMut() -> Outcome) -> Outcome {
+    /// Calls `step` over and over for a while.
+    pub(super) fn during(&self, time: Duration, mut step: impl FnMut() -> Outcome) -> Outcome {
         let end = Instant::now() + time;
         loop {
-            turn()?;
+            step()?;
             if Instant::now() >= end {
                 return Ok(());
             }
@@ -187,7 +187,7 @@ impl Case {
         self.other()?.tell(words)
     }
 
-    /// What the other process told, if it has.
+    /// The message of the other process, if it has come.
     pub(super) fn heard(&self) -> Outcome<Option<Vec<u8>>> {
         self.other()?.heard()
     }
@@ -219,30 +219,30 @@ impl Case {
         Ok(())
     }
 
-    /// The same, with turns of what else is going on.
-    pub(super) fn meet_while(&self, what: &str, mut turn: impl FnMut() -> Outcome) -> Outcome {
+    /// The same, with steps of what else is going on.
+    pub(super) fn meet_while(&self, what: &str, mut step: impl FnMut() -> Outcome) -> Outcome {
         self.tell(what.as_bytes())?;
         self.stage(what);
         while self.heard()?.is_none() {
-            turn()?;
+            step()?;
             self.in_time(|| what.to_owned())?;
             thread::yield_now();
         }
         Ok(())
     }
 
-    /// Takes turns until both sides have seen enough: a busy machine may let one of them see it later, and neither is to
-    /// take a turn alone.
+    /// Takes steps until both sides have seen enough: a busy machine may let one of them see it later, and neither is to
+    /// take a step alone.
     pub(super) fn together(
         &self,
-        mut turn: impl FnMut() -> Outcome,
+        mut step: impl FnMut() -> Outcome,
         enough: impl Fn() -> bool,
     ) -> Outcome {
-        for _ in 0..TURNS_MOST {
-            turn()?;
+        for _ in 0..STEPS_MOST {
+            step()?;
             let ours = enough();
             let theirs = if self.is_pair() {
-                self.swap("agree on another turn", &[u8::from(ours)])? == [1]
+                self.swap("agree on another step", &[u8::from(ours)])? == [1]
             } else {
                 ours
             };
@@ -291,7 +291,7 @@ const NAP: Duration = Duration::from_micros(100);
 pub(super) const STAGE: &str = "conform-stage ";
 
 /// Turns that two sides take together at most.
-const TURNS_MOST: usize = 100;
+const STEPS_MOST: usize = 100;
 
 pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
 
@@ -363,17 +363,17 @@ mod tests {
     use super::*;
 
     /// Turns that both sides took, of which each saw enough after as many as it is given.
-    fn turns(enough: [usize; 2]) -> [usize; 2] {
+    fn steps(enough: [usize; 2]) -> [usize; 2] {
         let (one, other) = UnixStream::pair().expect("sockets");
         let side = |role: usize, end: UnixStream| {
             let limit = Duration::from_secs(60);
             let case = Case::new(String::new(), 12, role, Some(end), limit).expect("a case");
             let taken = Cell::new(0);
-            let turn = || {
+            let step = || {
                 taken.set(taken.get() + 1);
                 Ok(())
             };
-            case.together(turn, || taken.get() >= enough[role]).expect("both sides are there");
+            case.together(step, || taken.get() >= enough[role]).expect("both sides are there");
             taken.get()
         };
         thread::scope(|scope| {
@@ -384,9 +384,9 @@ mod tests {
 
     #[test]
     fn two_sides_take_as_many_turns_as_the_one_that_needs_more() {
-        assert_eq!(turns([1, 1]), [1; 2]);
-        assert_eq!(turns([1, 4]), [4; 2]);
-        assert_eq!(turns([3, 2]), [3; 2]);
-        assert_eq!(turns([1, usize::MAX]), [TURNS_MOST; 2]);
+        assert_eq!(steps([1, 1]), [1; 2]);
+        assert_eq!(steps([1, 4]), [4; 2]);
+        assert_eq!(steps([3, 2]), [3; 2]);
+        assert_eq!(steps([1, usize::MAX]), [STEPS_MOST; 2]);
     }
 }

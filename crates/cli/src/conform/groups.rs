@@ -1,4 +1,4 @@
-//! Grouped receives: many messages under one request, told apart by their tags.
+//! Grouped receives: many messages under one request, distinguished by their tags.
 
 use std::collections::VecDeque;
 
@@ -128,7 +128,7 @@ impl Stream {
 }
 
 impl Flow for GroupOutgoing<'_> {
-    fn turn(&mut self) -> Outcome<bool> {
+    fn step(&mut self) -> Outcome<bool> {
         let mut moved = false;
         for stream in &mut self.streams {
             if stream.outstanding.len() < STEPS {
@@ -266,7 +266,7 @@ impl<'a> GroupIncoming<'a> {
 }
 
 impl Flow for GroupIncoming<'_> {
-    fn turn(&mut self) -> Outcome<bool> {
+    fn step(&mut self) -> Outcome<bool> {
         let posted = self.post()?;
         Ok(self.poll()? || posted)
     }

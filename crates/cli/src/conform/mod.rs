@@ -70,7 +70,7 @@ pub(crate) struct Conform {
     /// Seconds a behaviour may take, in place of its own
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Seconds within which the death of a peer must be told
+    /// Seconds within which the death of a peer must be reported
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     death: u64,
     /// Seconds for which a peer is idle that must not be taken for dead

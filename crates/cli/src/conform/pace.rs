@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::case::{Outcome, hold};
 
-/// Fails if a call that must not wait for anybody did.
+/// Fails if a call that must not block did.
 pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     within(BLOCKS, name, call)
 }

@@ -67,7 +67,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
             });
         }
         drop(send);
-        // In the table's order, whoever is ready first.
+        // In the table's order, whichever is ready first.
         let mut early = std::collections::BTreeMap::new();
         let mut due = 0;
         for (place, report) in receive {

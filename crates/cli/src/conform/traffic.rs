@@ -1,4 +1,4 @@
-//! Messages in flight: each flow is one direction of a connection, moved a turn at a time, every byte checked.
+//! Messages in flight: each flow is one direction of a connection, moved a step at a time, every byte checked.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -143,10 +143,10 @@ impl Manner {
     };
 }
 
-/// Anything that is moved a turn at a time.
+/// Anything that is moved a step at a time.
 pub(super) trait Flow {
     /// Whether anything moved.
-    fn turn(&mut self) -> Outcome<bool>;
+    fn step(&mut self) -> Outcome<bool>;
     fn is_finished(&self) -> bool;
     fn says(&self) -> String;
 }
@@ -158,7 +158,7 @@ pub(super) fn drive(case: &Case, what: &str, flows: &mut [&mut dyn Flow]) -> Out
     while flows.iter().any(|flow| !flow.is_finished()) {
         let mut moved = false;
         for flow in flows.iter_mut().filter(|flow| !flow.is_finished()) {
-            moved |= flow.turn()?;
+            moved |= flow.step()?;
         }
         if moved {
             idle.end();
@@ -313,7 +313,7 @@ impl<'a> Outgoing<'a> {
 }
 
 impl Flow for Outgoing<'_> {
-    fn turn(&mut self) -> Outcome<bool> {
+    fn step(&mut self) -> Outcome<bool> {
         let posted = self.post()?;
         Ok(self.poll()? || posted)
     }
@@ -341,7 +341,7 @@ pub(super) struct Incoming<'a> {
     cleared: Option<usize>,
     done: usize,
     outstanding: VecDeque<(Request, (usize, usize))>,
-    /// A flush under way, and what it is for: nothing else is looked at meanwhile.
+    /// A flush under way, and what it is for: nothing else is polled meanwhile.
     flush: Option<(Request, (usize, usize))>,
 }
 
@@ -468,7 +468,7 @@ impl<'a> Incoming<'a> {
 }
 
 impl Flow for Incoming<'_> {
-    fn turn(&mut self) -> Outcome<bool> {
+    fn step(&mut self) -> Outcome<bool> {
         let posted = self.post()?;
         Ok(self.poll()? || posted)
     }
@@ -608,7 +608,7 @@ fn wrong(data: &[u8], expected: &[u8]) -> String {
     format!("{count} of its {len} bytes are wrong, the first at {first}{known}")
 }
 
-/// Bytes that tell messages, their senders and their places apart: noise, from a place that is each message's own. It repeats after
+/// Bytes that distinguish messages, their senders and their places: noise, from a place that is each message's own. It repeats after
 /// as many bytes as no stripe, slot or message has, and is copied, since a test's build makes it slowly.
 pub(super) fn pattern(salt: usize, number: usize, len: usize) -> Vec<u8> {
     let own = (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

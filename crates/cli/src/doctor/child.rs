@@ -1,6 +1,6 @@
 //! What a child process of the doctor does: load a plugin, a libfabric or the GPU's driver, and say how far it came.
 //!
-//! It says so by lines, one for each step, so that a crash tells where it happened. Other lines are the plugin's own.
+//! It says so by lines, one for each step, so that a crash shows where it happened. Other lines are the plugin's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -143,7 +143,7 @@ const COMMUNICATOR: u64 = 0x1d0c;
 const CUDA: i32 = 2;
 const DMABUF: i32 = 4;
 
-/// The file behind a name that the loader has found: what is mapped tells.
+/// The file behind a name that the loader has found: by the process's map.
 fn file_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return fs::canonicalize(name).ok();

@@ -1,7 +1,7 @@
 //! Ranks on this machine and others: each describes itself, then all pairs exchange messages.
 //!
 //! A rank is this command again, started here or by a remote shell (`ssh HOST …`), with this process's variables. Where the ranks
-//! meet is told on their standard input, since a command line can be read by everybody.
+//! meet is told on their standard input, since a command line can be read by every user.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -42,7 +42,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// Whether there is more than this process to look at.
+    /// Whether there are other ranks than this process.
     pub(super) fn is_asked(&self) -> bool {
         self.ranks.is_some() || !self.peer.is_empty() || self.hosts.is_some()
     }

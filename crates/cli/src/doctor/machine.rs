@@ -1,4 +1,4 @@
-//! A machine as the checks see it: plain data, read once by `read`, that can be written to a file and judged elsewhere.
+//! A machine as the checks see it: data without behaviour, read once by `read`, that can be written to a file and judged elsewhere.
 //!
 //! Nothing here knows what is right or wrong. What could not be read is empty or `None`.
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that the checks look at.
+/// All input of the checks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Machine {
@@ -100,7 +100,7 @@ pub(crate) struct Failure {
     pub(crate) why: String,
     /// The signal that ended its process.
     pub(crate) signal: Option<i32>,
-    /// It was ended after so many seconds without an answer.
+    /// It was ended after this many seconds without an answer.
     pub(crate) silent_s: Option<f64>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// A device as NCCL is told of it.
+/// A device by its properties for NCCL.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Device {
@@ -312,7 +312,7 @@ impl Machine {
         })
     }
 
-    /// Whether the plugin that matters is ours, or there is none to tell.
+    /// Whether the plugin that matters is ours, or none was found.
     pub(crate) fn is_ours(&self) -> bool {
         let named = self.plugins.iter().find_map(|plugin| plugin.network.as_deref());
         named.is_none_or(|name| name.eq_ignore_ascii_case(OURS))

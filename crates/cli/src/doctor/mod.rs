@@ -1,7 +1,7 @@
 //! `ironrail doctor`: what would happen if NCCL started here, now, with this environment.
 //!
 //! ```text
-//! read ──▶ Machine (plain data) ──▶ checks (pure) ──▶ findings ──▶ report
+//! read ──▶ Machine (data) ──▶ checks (pure) ──▶ findings ──▶ report
 //!  └─ child: whatever may crash or hang is loaded in a process of its own
 //! ```
 
@@ -123,7 +123,7 @@ impl Doctor {
 }
 
 impl Doctor {
-    /// What each of several ranks is told.
+    /// What each of several ranks gets.
     fn of_one(&self) -> Vec<String> {
         let mut arguments = vec!["--timeout".to_owned(), self.timeout.to_string()];
         arguments.extend(self.net.iter().flat_map(|net| ["--net".to_owned(), net.clone()]));

@@ -65,7 +65,7 @@ fn over(net: &str, place: &mut Remote, wait: Duration) -> Result<Vec<Pair>, Grou
     }
     peers.remove(rank);
     connect(&net, device, &mut peers, wait);
-    // Who fails at once must not leave while others still talk to it.
+    // A rank that fails at once must not leave while others still talk to it.
     let told = talk(rank, peers, wait, || place.barrier(wait * 2))?;
     Ok(told)
 }

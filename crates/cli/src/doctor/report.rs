@@ -72,7 +72,7 @@ fn style(level: Level) -> Style {
     colour.on_default().bold()
 }
 
-/// The plugin's log, for those who ask.
+/// The plugin's log, where it was asked for.
 pub(super) fn print_log(machine: &Machine) {
     for plugin in &machine.plugins {
         for line in &plugin.log {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::doctor::Machine;
 
-/// Variables, and what a launcher or a container must be told beside them.
+/// Variables, and what a launcher or a container needs besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Advice {
     pub(super) variables: Vec<Variable>,

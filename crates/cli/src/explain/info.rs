@@ -1,4 +1,4 @@
-//! `ironrail info`: the plugin, its devices and rails, what was probed of them, and what NCCL is told.
+//! `ironrail info`: the plugin, its devices and rails, what was probed of them, and their properties for NCCL.
 
 use anstyle::Style;
 use clap::Args;
@@ -7,7 +7,7 @@ use ironrail_group::error::GroupError;
 use super::told::{self, Device, Found, Probed, Properties, Rail};
 use crate::output;
 
-/// Shows the plugin's devices, rails and capabilities as probed, and what NCCL is told of them.
+/// Shows the plugin's devices, rails and capabilities as probed, and their properties for NCCL.
 ///
 /// The plugin is started in a process of its own, and connects each device to itself. Of another plugin than Ironrail, only what
 /// NCCL is told is known.

@@ -12,7 +12,7 @@ pub(crate) use info::Info;
 
 /// Says of each setting of Ironrail its value, where that is from, what it does and what else it depends on.
 ///
-/// Without names, the settings that somebody gave, then the others on a line each. The plugin is opened, not started.
+/// Without names, the settings that were given, then the others on a line each. The plugin is opened, not started.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
@@ -22,7 +22,7 @@ pub(crate) struct Explain {
     /// The plugin [default: what NCCL_NET_PLUGIN names, or Ironrail next to this executable]
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
-    /// Say what a message of so many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
+    /// Say what a message of this many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
     #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with = "names")]
     size: Option<u64>,
     /// Write all of it as JSON

@@ -110,7 +110,7 @@ fn first_sentence(text: &str) -> &str {
     &text[..end.unwrap_or_else(|| text.trim_end_matches('.').len())]
 }
 
-/// What libfabric's providers are told.
+/// The variables that libfabric's providers read.
 fn variables(told: &Told) {
     let set = told.provider_variables.iter().filter(|variable| variable.value.is_some());
     let set: Vec<_> = set.collect();

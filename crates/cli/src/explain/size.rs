@@ -22,7 +22,7 @@ struct Way {
     ends_by: Option<&'static str>,
 }
 
-/// Starts the plugin in a process of its own, and says for each device what a message of so many bytes would do.
+/// Starts the plugin in a process of its own, and says for each device what a message of this many bytes would do.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What the plugin tells of itself by `ironrail_explain`, and the child that asks it.
+//! What `ironrail_explain` returns of the plugin, and the child that asks it.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -103,7 +103,7 @@ pub(super) struct Probed {
     pub(super) largest_write: String,
 }
 
-/// What NCCL is told of a device, of any plugin.
+/// The properties of a device, of any plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Properties {
     pub(super) name: String,
@@ -177,7 +177,7 @@ pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
         told: read(&library)?,
         ..Found::default()
     };
-    // A wrong value stops the start, and has been told.
+    // A wrong value stops the start, and was reported.
     if start {
         let refused = found.told.as_ref().and_then(|told| told.refused.clone());
         found.failed =
@@ -242,7 +242,7 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
 const COMMUNICATOR: u64 = 0x1d0c;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// The file behind the name, where the process's map tells.
+/// The file behind the name, by the process's map.
 fn file_of(library: &Library) -> String {
     let name = library.path();
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();

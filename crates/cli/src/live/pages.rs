@@ -64,7 +64,7 @@ pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, Group
 
 fn look(path: &Path) -> State {
     let mut options = File::options();
-    // Neither what a link names nor a pipe that nobody writes to.
+    // Neither what a link names nor a pipe without a writer.
     options.read(true).custom_flags(NO_LINK_NO_WAIT);
     let file = match options.open(path) {
         Ok(file) => file,

@@ -86,7 +86,7 @@ const WAITS: &[Counter] = &[
     Counter::WaitsQueue,
 ];
 
-/// The end of the bucket that so many in 100 are in or below. None: nothing was measured.
+/// The end of the bucket that this many in 100 are in or below. None: nothing was measured.
 fn quantile(buckets: &[u64], percent: u64) -> Option<Duration> {
     let all: u64 = buckets.iter().sum();
     let wanted = (all * percent).div_ceil(100).max(1);

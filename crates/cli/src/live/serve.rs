@@ -10,7 +10,7 @@ use ironrail_group::error::GroupError;
 use super::{pages, prometheus};
 use crate::output;
 
-/// Where, if nobody says where.
+/// The default address.
 pub(super) const ADDRESS: &str = "127.0.0.1:9417";
 /// A client that is slower gets no answer.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -27,7 +27,7 @@ pub(crate) struct Top {
     /// Seconds between two frames
     #[arg(long, short = 'd', default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// Print so many frames, one below the other, and end
+    /// Print this many frames, one below the other, and end
     #[arg(long, short = 'n', value_name = "COUNT")]
     frames: Option<usize>,
     /// Where pages are
@@ -48,7 +48,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Top {
-    /// Shows frames until it is told to end.
+    /// Shows frames until the user ends it.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         match self.frames {
             None if io::stdout().is_terminal() => self.live(),

@@ -181,7 +181,7 @@ pub(super) struct Stream {
     /// Receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
-    /// Messages in one receive, told apart by their tags; more than one where the plugin's maxRecvs allows it (v9 and newer)
+    /// Messages in one receive, distinguished by their tags; more than one where the plugin's maxRecvs allows it (v9 and newer)
     #[arg(long, default_value_t = 1, value_parser = group)]
     pub(super) group: usize,
 }
@@ -198,17 +198,17 @@ pub(super) struct PingPong {
     /// Receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
-    /// So many messages go back and forth at a time, into one receive, told apart by their tags; busbw counts them all
+    /// So many messages go back and forth at a time, into one receive, distinguished by their tags; busbw counts them all
     #[arg(long, default_value_t = 1, value_parser = group)]
     pub(super) group: usize,
-    /// Receives are posted one at a time, when their turn has come, and so many microseconds later: after their message was
+    /// Receives are posted one at a time, each when it is the next, and this many microseconds later: after their message was
     /// sent
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["ahead", "batch"])]
     late: Option<u32>,
 }
 
 impl PingPong {
-    /// How long after its turn has come a receive is posted; none: ahead of it.
+    /// How long after it has become the next a receive is posted; none: ahead of it.
     pub(super) fn late(self) -> Option<Duration> {
         self.late.map(|late| Duration::from_micros(late.into()))
     }
@@ -236,8 +236,8 @@ pub(super) struct Raw {
     /// Each write waits for a message (two-sided) that says where it may go; one way, as many of them are ahead as --window says
     #[arg(long, conflicts_with_all = ["two_sided", "answered"])]
     pub(super) rendezvous: bool,
-    /// With --latency, so many receives are posted ahead: of messages, or places announced with --rendezvous; writes rotate
-    /// over so many places [default: 1]
+    /// With --latency, this many receives are posted ahead: of messages, or places announced with --rendezvous; writes rotate
+    /// over this many places [default: 1]
     #[arg(long, value_parser = requests, requires = "latency")]
     ahead: Option<usize>,
     /// Messages are outstanding only until the provider lets go of them, wherever they are then
@@ -257,12 +257,12 @@ impl Raw {
         self.ahead.unwrap_or(1)
     }
 
-    /// Where the bytes of so many messages can be at a time.
+    /// Where the bytes of this many messages can be at a time.
     pub(super) fn places(&self) -> usize {
         if self.latency { self.ahead() } else { self.window }
     }
 
-    /// How many answers are due after so many of all messages: one for half a window, so that the sender never stands still.
+    /// How many answers are due after this many of all messages: one for half a window, so that the sender never stands still.
     pub(super) fn answers(&self, over: usize, messages: usize) -> usize {
         let half = self.half_window();
         if over == messages { messages.div_ceil(half) } else { over / half }
@@ -300,7 +300,7 @@ impl Place {
 pub(super) struct Versus {
     #[command(flatten)]
     pub(super) place: Place,
-    /// How many pairs of runs: one of the plugin and one of bare libfabric, first the one, then the other, in turns
+    /// How many pairs of runs: one of the plugin and one of bare libfabric, which alternate
     #[arg(long, default_value_t = 9, value_parser = positive)]
     pub(super) runs: usize,
     /// Compare half round trips instead of bandwidth
@@ -339,7 +339,7 @@ pub(super) struct Versus {
     /// What the ratio is judged by: at most this for half round trips, at least this for bandwidths and rates
     #[arg(long, default_value_t = 1.0, value_parser = ratio, value_name = "RATIO")]
     pub(super) bound: f64,
-    /// The 95 % interval of the ratio may reach so many percent to each side; a wider one is no ground for a verdict
+    /// The 95 % interval of the ratio may reach this many percent to each side; a wider one is no ground for a verdict
     #[arg(long, default_value_t = 10.0, value_parser = percent, value_name = "PERCENT")]
     pub(super) precision: f64,
 }
@@ -354,7 +354,7 @@ impl Versus {
 #[derive(Clone, Copy, Debug, Args)]
 #[group(skip)]
 pub(super) struct Tune {
-    /// How many runs of each algorithm, which take turns
+    /// How many runs of each algorithm, which alternate
     #[arg(long, default_value_t = 5, value_parser = positive)]
     pub(super) runs: usize,
 }
@@ -590,9 +590,9 @@ impl Options {
 
 const ITERATIONS: usize = 20;
 const WARMUPS: usize = 5;
-/// One warm-up in so many iterations.
+/// One warm-up in this many iterations.
 const WARMUP_SHARE: usize = 10;
-/// Messages alone are short: so many of them, while they make no more than so many bytes.
+/// Messages alone are short: this many of them, while they make no more than this many bytes.
 const ITERATIONS_ALONE: usize = 1000;
 const ALONE_BYTES: usize = 1 << 30;
 /// NCCL_MAX_NET_SIZE.
@@ -601,9 +601,9 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// What a command line asks for.
 pub(super) enum Task<'a> {
     Run(Benchmark, &'a Options),
-    /// Two of them, in turns.
+    /// Two of them, alternating.
     Versus(&'a Versus, &'a Options),
-    /// Every algorithm, in turns.
+    /// Every algorithm, alternating.
     Tune(&'a Tune, &'a Options),
     /// Files of runs that are over.
     Compare(&'a compare::Compare),

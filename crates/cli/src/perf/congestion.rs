@@ -16,7 +16,7 @@ fn uses_tcp(provider: &str) -> bool {
     matches!(provider.split(';').next(), Some("net" | "tcp" | "sockets"))
 }
 
-/// A line for those who read the figures.
+/// A line for the reader of the figures.
 pub(super) fn line(name: &str) -> String {
     // It sends at the rate that it has estimated, whatever the path could take: over loopback, too.
     let warning = if name == "bbr" {

@@ -108,7 +108,7 @@ fn pairs_for(pairs: usize, times_too_wide: f64) -> usize {
     (pairs as f64 * times_too_wide * times_too_wide).ceil() as usize
 }
 
-/// Each pair lies below the true median or above it, as a coin falls: fewer than `outside` heads of so many coins are too rare to
+/// Each pair lies below the true median or above it, as a coin falls: fewer than `outside` heads of this many coins are too rare to
 /// be chance, and as few tails.
 fn by_signs(sorted: &[f64]) -> Option<Interval> {
     let outside = outside(sorted.len())?;

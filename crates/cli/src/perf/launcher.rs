@@ -1,4 +1,4 @@
-//! Starts the ranks, as processes or threads, and turns what rank 0 says into the report.
+//! Starts the ranks, as processes or threads, and makes the report of what rank 0 sends.
 
 use std::net::SocketAddr;
 use std::process;

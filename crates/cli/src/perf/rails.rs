@@ -17,10 +17,10 @@ use super::writes::{Counter, Ledger, Posts};
 pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
 /// Names the file of its report to the virtual fabric.
 pub(super) const FABRIC_VARIABLE: &str = "VFABRIC_REPORT";
-/// Names the directory to the ranks, who remove it when their launcher no longer can.
+/// Names the directory to the ranks, which remove it when their launcher no longer can.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
-/// In a rank whose launcher is gone, or cannot be told of its end.
+/// In a rank whose launcher is gone, or that cannot signal its end to it.
 pub(super) fn abandon() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let _ = fs::remove_dir_all(folder);

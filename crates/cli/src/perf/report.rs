@@ -15,7 +15,7 @@ use super::statistics::Times;
 use super::writes::{self, Counter, Ledger, Posts};
 use crate::output;
 
-/// What rank 0 tells the launcher.
+/// What rank 0 sends to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Event {
     /// All ranks are connected.

@@ -1,6 +1,6 @@
 //! `ironrail perf tune`: measures every algorithm of all-reduce, and makes the table of choices of it.
 //!
-//! The algorithms take turns, run by run, so that what else the machine does hits all of them. Of each size the medians of the
+//! The algorithms alternate, run by run, so that what else the machine does hits all of them. Of each size the medians of the
 //! runs are compared.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::output;
 /// Median times in µs: by size, by algorithm.
 type Times = BTreeMap<usize, Vec<(Algorithm, f64)>>;
 
-/// What was measured among so many ranks.
+/// What was measured among this many ranks.
 struct Measured {
     ranks: usize,
     times: Times,
@@ -71,7 +71,7 @@ fn measure(
     let mut runs: BTreeMap<usize, Vec<Vec<f64>>> = BTreeMap::new();
     for turn in 0..tune.runs {
         for place in 0..sides.len() {
-            // Each goes first in its turn: what a run leaves behind is no advantage of one.
+            // Each goes first equally often: what a run leaves behind favours none.
             let side = (place + turn) % sides.len();
             let ended = processes(&sides[side].1, &options, |event| {
                 if let Event::Row(row) = event {

@@ -49,7 +49,7 @@ fn time(versus: &Versus, row: &Row) -> f64 {
     if versus.latency { row.times.p50_us } else { row.slowest_us }
 }
 
-/// Runs both sides in turns. Whether every run went well.
+/// Runs both sides, alternating. Whether every run went well.
 pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError> {
     let mut plugin = Side::new("plugin", plugin(versus, options)?);
     let mut raw = Side::new("raw", raw(versus, options)?);

@@ -74,7 +74,7 @@ impl Ledger {
         self.sides.iter().map(|(_, posts)| posts.outgoing()).sum()
     }
 
-    /// For those who read the table.
+    /// For the reader of the table.
     pub(super) fn line(&self, messages: u64) -> String {
         let all = self.outgoing();
         let sides = self.sides.iter().map(|(side, posts)| {

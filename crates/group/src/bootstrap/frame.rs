@@ -49,15 +49,15 @@ pub(super) enum Frame {
     Bye,
     /// The hub has taken a rank in.
     Welcome,
-    /// Bytes from one rank to another: on the way to the hub it says for whom they are, from there on from whom.
+    /// Bytes from one rank to another: on the way to the hub it names the receiver, from there on the sender.
     Mail { peer: usize, bytes: Vec<u8> },
-    /// Nothing has moved on this rank for long: within so many milliseconds the hub says who is silent. 0: it moves again.
+    /// Nothing has moved on this rank for long: within this many milliseconds the hub names the silent ranks. 0: it moves again.
     Stuck(u32),
     /// What befell the group.
     News(News),
 }
 
-/// What befell a group, as the hub tells every rank.
+/// An event of the group, which the hub sends to every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// A rank left without a word, or says why it gives up.

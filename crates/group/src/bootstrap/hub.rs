@@ -229,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// Waits for what the others have to say, then says who has said nothing.
+    /// Waits for the others' answers, then names the ranks that have not answered.
     fn judge(&self, deadline: Instant) {
         let mut watch = self.watch();
         while !watch.all_said() {

@@ -1,4 +1,4 @@
-//! What has come from the hub and waits to be looked at.
+//! Messages of the hub that were not read yet.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;

@@ -1,7 +1,7 @@
 //! How ranks find each other: exchange bytes, wait for each other. Nothing here is on the data path.
 //!
 //! Two forms, one meaning: [`Local`] between threads, [`Remote`] over TCP to a [`Hub`]. A rank that leaves without a word
-//! fails the round for everybody, at once.
+//! fails the round for all ranks, at once.
 
 mod frame;
 mod hub;

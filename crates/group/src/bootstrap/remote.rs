@@ -13,7 +13,7 @@ use super::mailbox::Mailbox;
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
 
-/// Where to meet, and as whom. Travels in an environment variable.
+/// Where to meet, and as which rank. Travels in an environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
     pub address: SocketAddr,
@@ -153,7 +153,7 @@ impl Remote {
         self.mailbox.news()
     }
 
-    /// Says that nothing has moved here for long: the hub says within `within` who is silent, as news.
+    /// Says that nothing has moved here for long: the hub says within `within` which ranks are silent, as news.
     pub(crate) fn stuck(&mut self, within: Duration) -> Result<(), GroupError> {
         let ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX).max(1);
         self.say(&Frame::Stuck(ms))
@@ -190,7 +190,7 @@ pub(crate) struct Round {
 impl Round {
     /// Every rank's part.
     pub(crate) fn wait(self, wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
-        // The hub's wait ends first, and it knows who is missing.
+        // The hub's wait ends first, and it knows which ranks are missing.
         match self.mailbox.answer(Instant::now() + wait + GRACE) {
             Some(Frame::All(all)) if all.len() == self.size => Ok(all),
             Some(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),

@@ -1,4 +1,4 @@
-//! Who waits in vain, and who says nothing at all.
+//! Which ranks wait in vain, and which are silent.
 
 /// What the hub knows of each rank.
 #[derive(Debug)]

@@ -51,7 +51,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::all_reduce_into`]; [`GroupError::InvalidArgument`] for an algorithm that does not take so many ranks.
+    /// As [`Group::all_reduce_into`]; [`GroupError::InvalidArgument`] for an algorithm that does not take this many ranks.
     pub fn all_reduce_by<T: Element>(
         &self,
         algorithm: Algorithm,
@@ -142,7 +142,7 @@ impl Group {
         self.collective(|session| rooted::reduce(session, reducer, root, input, output))
     }
 
-    /// The root's `data` becomes everybody's.
+    /// Copies the root's `data` to every rank.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Group {
         self.collective(|session| rooted::broadcast(session, root, data))
     }
 
-    /// The root's `input` becomes everybody's `output`, the root's own too. Others' `input` is not looked at.
+    /// Copies the root's `input` to the `output` of every rank, the root's own too. Others' `input` is ignored.
     ///
     /// # Errors
     ///
@@ -367,7 +367,7 @@ impl Group {
         Ok(Reducer::new::<T>(op, self.size()))
     }
 
-    /// The root's output, which must be there and have so many elements.
+    /// The root's output, which must be there and have this many elements.
     fn of_root<T: Element>(
         &self,
         root: usize,

@@ -103,7 +103,7 @@ pub(super) fn all_to_all(
     })
 }
 
-/// In step k a rank tells the one 2^k ahead, and hears from the one 2^k behind.
+/// In step k a rank signals the one 2^k ahead, and waits for the one 2^k behind.
 pub(super) fn barrier(session: &mut Session<'_>) -> Result<(), GroupError> {
     let (rank, size) = (session.rank(), session.size());
     let mut distance = 1;

@@ -6,7 +6,7 @@ use crate::error::GroupError;
 use crate::loader::Place;
 use crate::mesh::SMALL;
 
-/// Small: by a tree, in which those who have it double in each step. Large: down a chain, in pieces.
+/// Small: by a tree, in which the ranks that have it double in each step. Large: down a chain, in pieces.
 pub(super) fn broadcast(
     session: &mut Session<'_>,
     root: usize,
@@ -38,7 +38,7 @@ pub(super) fn broadcast(
 
 fn tree(session: &mut Session<'_>, root: usize, data: Place) -> Result<(), GroupError> {
     let (size, own) = (session.size(), (session.rank() + session.size() - root) % session.size());
-    // The highest bit of a rank, counted from the root, says in which step it gets the data, and from whom.
+    // The highest bit of a rank, counted from the root, says in which step it gets the data, and from which rank.
     let mut distance = 1;
     if own > 0 {
         distance = 1 << own.ilog2();

@@ -266,7 +266,7 @@ impl<T: Element> Exchange<T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One look at everything. Whether it is complete.
+    /// One poll of the exchange. Whether it is complete.
     fn advance(&self) -> Result<bool, GroupError> {
         let mut inner = self.lock();
         if inner.failed {

@@ -13,7 +13,7 @@ pub(super) enum Note {
     Meta(u64),
     /// The elements that follow metadata.
     After(u64),
-    /// There are so many messages in all.
+    /// There are this many messages in all.
     Finish(u64),
     /// The sender gave up.
     Cancel,

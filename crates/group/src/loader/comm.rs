@@ -305,7 +305,7 @@ impl Request {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Send(usize),
-    /// Of so many messages.
+    /// Of this many messages.
     Receive(usize),
     Flush,
 }

@@ -16,7 +16,7 @@ pub struct Foreign<T> {
     _keeps: Box<dyn Any + Send>,
 }
 
-// SAFETY: an address and a count of plain numbers; by the contract of `new` they may be used from any thread.
+// SAFETY: an address and a count of numbers; by the contract of `new` they may be used from any thread.
 unsafe impl<T: Element> Send for Foreign<T> {}
 
 impl<T> fmt::Debug for Foreign<T> {

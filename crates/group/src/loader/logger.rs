@@ -15,7 +15,7 @@ pub(super) fn callback() -> Logger {
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
     type Variadic = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
     // A variadic function cannot be defined in stable Rust. On the System V x86-64 and AAPCS64 ABIs the first variadic
-    // pointer travels where a sixth fixed one does: in a register. It is only looked at when the format is "%s".
+    // pointer travels where a sixth fixed one does: in a register. It is only read when the format is "%s".
     // SAFETY: both are thin function pointers, and the callee reads what the caller put there, as said above.
     Some(unsafe { mem::transmute::<Fixed, Variadic>(receive) })
 }

@@ -65,7 +65,7 @@ impl Net {
         let device = index(device)?;
         macro_rules! fetch {
             ($get:ident, $type:ident, $from:ident) => {{
-                // SAFETY: all-zero bits are a value of this plain struct.
+                // SAFETY: all-zero bits are a value of this C struct.
                 let mut raw: $type = unsafe { mem::zeroed() };
                 // SAFETY: the place lives through the call.
                 check("getProperties", unsafe { $get(device, &raw mut raw) })?;

@@ -1,7 +1,7 @@
 //! Where an operation of a group reads or writes, without the lifetime of the borrow that it came from.
 //!
 //! An operation may be carried on by several calls, and by another thread than the one that began it, so no lifetime can say how
-//! long it uses its memory. The law that takes its place: who begins an operation with a place keeps that memory alive, and
+//! long it uses its memory. The law that takes its place: the caller that begins an operation with a place keeps that memory alive, and
 //! untouched by others, until the operation has ended or the comms it was posted on are closed. The blocking calls keep it by
 //! holding the borrow until then, requests by owning the memory, and both by closing the comms when a group fails.
 

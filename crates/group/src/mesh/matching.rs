@@ -106,7 +106,7 @@ struct Unexpected {
 #[derive(Debug)]
 enum Body {
     Bytes(Vec<u8>),
-    /// The bytes are on the source's bulk lane, so many messages from its beginning.
+    /// The bytes are on the source's bulk lane, this many messages from its beginning.
     Long(u64),
     /// This rank's own message to itself, still where it was.
     Own(Place, OpId),

@@ -103,7 +103,7 @@ impl Registry {
         if !self.entries.get(self.last).is_some_and(holds) {
             self.last = self.entries.iter().position(holds)?;
         }
-        // Memory that was freed may have come back as somebody else's.
+        // Memory that was freed may have been allocated again.
         (!self.entries[self.last].memory.is_abandoned()).then_some(self.last)
     }
 }

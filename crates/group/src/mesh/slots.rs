@@ -14,12 +14,12 @@ use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
 
 /// The longest message of elements in a slot; what is longer goes from where it is.
 pub(crate) const SMALL: usize = 32 << 10;
-/// The longest of an object: so many elements, and what is said of them.
+/// The longest of an object: this many elements, and what is said of them.
 pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
 const STRIDE: usize = SMALL_OBJECT + 64;
 /// Slots each way.
 const SLOTS: usize = 16;
-/// Receives are posted again so many at a time, that their announcements may travel together.
+/// Receives are posted again this many at a time, that their announcements may travel together.
 const BATCH: usize = 4;
 
 /// Messages that may wait for a slot before the queue grows.

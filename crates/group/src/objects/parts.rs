@@ -14,7 +14,7 @@ use super::block::{ALIGN, Block};
 use super::landing::Landing;
 use crate::loader::{DataType, Element, Place};
 
-/// Whether an array is copied into the packet, behind so many bytes of others: a message of its own costs more than such a copy, as long as
+/// Whether an array is copied into the packet, behind this many bytes of others: a message of its own costs more than such a copy, as long as
 /// the packet stays short.
 fn is_short(before: usize, bytes: usize) -> bool {
     bytes <= SHORT || before.saturating_add(bytes) <= TOGETHER
@@ -167,7 +167,7 @@ pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) 
     (done, left.inline == left.at && left.long.is_empty())
 }
 
-/// The elements of an array, and who else may have them.
+/// The elements of an array, and whether it is shared.
 pub(super) struct Spare {
     pub(super) element: DataType,
     /// An `Arc` of a `Vec`.

@@ -232,16 +232,16 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
         let mut erred = false;
         // An error says that the peer has gone, silence does not: both are allowed, a close that blocks is not. The plugin is called
         // in either case, on the other connection.
-        let mut turn = || {
+        let mut step = || {
             erred = erred || nudge(&mut [&mut out]).is_err();
             idle.poll().map(drop)
         };
         case.until("send until the peer has gone", || {
-            turn()?;
+            step()?;
             Ok(case.heard()?.map(drop))
         })?;
         case.stage("send on to a receiver that has gone");
-        case.during(Duration::from_millis(200), turn)?;
+        case.during(Duration::from_millis(200), step)?;
         if out.is_finished() {
             return fail("400 messages were done and 20 received");
         }
@@ -250,7 +250,7 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
     } else {
         let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
         for _ in 0..20 {
-            case.until("receive a few", || Ok(into.turn()?.then_some(())))?;
+            case.until("receive a few", || Ok(into.step()?.then_some(())))?;
         }
         into.into_region().deregister()?;
     }
@@ -304,7 +304,7 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
             nudge(&mut [&mut out, &mut into])?;
         }
         case.meet("both have requests in flight")?;
-        // Its progress thread has stopped: nobody tests its requests any more.
+        // Its progress thread has stopped: its requests are not tested any more.
         let buffers = [out.into_parts(), into.into_parts()];
         let mut whole = Some((other, bad, buffers));
         for turn in [first, 1 - first] {
@@ -339,13 +339,13 @@ fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcom
     }
     case.meet("both have requests in flight")?;
     if case.role() != first {
-        // The peer's end may be told as an error, which is the aborted link's alone.
-        let mut turn = || {
+        // The peer's end may be reported as an error, which is the aborted link's alone.
+        let mut step = || {
             let _ = nudge(&mut [&mut out]);
             let _ = nudge(&mut [&mut into]);
             Ok(())
         };
-        talk_beside(case, good, &mut turn)?;
+        talk_beside(case, good, &mut step)?;
     }
     // The peer calls the plugin for the other connection, or has closed its end.
     out.into_region().deregister()?;
@@ -357,17 +357,17 @@ fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcom
     talk(case, good, &few(), Manner::PLAIN)
 }
 
-/// Moves messages, with turns of something else in between.
-fn talk_beside(case: &mut Case, link: &Link, turn: &mut dyn FnMut() -> Outcome) -> Outcome {
+/// Moves messages, with steps of something else in between.
+fn talk_beside(case: &mut Case, link: &Link, step: &mut dyn FnMut() -> Outcome) -> Outcome {
     let mut out = Outgoing::new(&link.send, case.role(), &few(), Manner::PLAIN)?;
     let mut into = Incoming::new(&link.receive, case.source(), &few(), Manner::PLAIN)?;
     case.stage("move messages beside an aborted connection");
     while !(out.is_finished() && into.is_finished()) {
         nudge(&mut [&mut out, &mut into])?;
-        turn()?;
+        step()?;
         case.in_time(|| format!("{}; {}", out.says(), into.says()))?;
     }
     out.end()?;
     into.end()?;
-    case.meet_while("messages are done beside an aborted connection", turn)
+    case.meet_while("messages are done beside an aborted connection", step)
 }

@@ -591,11 +591,11 @@ fn give_all(case: &Case, comms: &[SendComm]) -> Outcome {
     for (number, comm) in comms.iter().enumerate() {
         flows.push(Outgoing::new(comm, 100 + number, &message, Manner::PLAIN)?);
     }
-    let mut turns: Vec<&mut dyn Flow> = Vec::new();
+    let mut moving: Vec<&mut dyn Flow> = Vec::new();
     for flow in &mut flows {
-        turns.push(flow);
+        moving.push(flow);
     }
-    drive(case, "send on every connection", &mut turns)?;
+    drive(case, "send on every connection", &mut moving)?;
     flows.into_iter().try_for_each(Outgoing::end)
 }
 

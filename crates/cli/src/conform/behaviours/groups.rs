@@ -82,7 +82,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
 ];
 
-/// Makes the groups for a plugin that takes so many receives, and moves them both ways. The first window of groups is
+/// Makes the groups for a plugin that takes this many receives, and moves them both ways. The first window of groups is
 /// posted before anything is sent, and its sends before anything is tested.
 fn groups(
     case: &mut Case,

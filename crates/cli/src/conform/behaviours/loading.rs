@@ -227,7 +227,7 @@ fn finalize_frees_what_init_made(case: &mut Case) -> Outcome {
         link.close()?;
         net.finalize()?;
     }
-    // A thread that was told to go may need a moment.
+    // A thread that is to end may need a moment.
     thread::sleep(Duration::from_millis(200));
     let after = holdings()?;
     let grew = |before: usize, after: usize| after >= before + CYCLES / 2;

@@ -173,7 +173,7 @@ pub(super) fn take(case: &Case, comm: &ReceiveComm, room: usize, tag: i32) -> Ou
     Ok(memory.read(GUARD_BYTES, len))
 }
 
-/// One message from end to end of a link in one process, told apart by a number.
+/// One message from end to end of a link in one process, distinguished by a number.
 pub(super) fn pass(case: &Case, send: &SendComm, receive: &ReceiveComm, number: usize) -> Outcome {
     let message = [Message::of(1000).in_room(1500)];
     let mut out = Outgoing::new(send, number, &message, Manner::PLAIN)?;
@@ -197,16 +197,16 @@ pub(super) fn give_back_beside_silence(region: Region) -> Outcome<bool> {
 /// ncclRemoteError.
 const REMOTE_ERROR: i32 = 6;
 
-/// Fails if anything but the caller writes to this memory for a while. `turn` is called meanwhile: what others do moves what is late.
+/// Fails if anything but the caller writes to this memory for a while. `step` is called meanwhile: what others do moves what is late.
 pub(super) fn watch(
     case: &Case,
     memory: Arena,
     since: &str,
-    turn: impl FnMut() -> Outcome,
+    step: impl FnMut() -> Outcome,
 ) -> Outcome {
     memory.fill(0, memory.len(), WATCHED);
     case.stage("watch the memory");
-    case.during(WATCH, turn)?;
+    case.during(WATCH, step)?;
     let bytes = memory.read(0, memory.len());
     match first_other_than(&bytes, WATCHED) {
         None => Ok(()),
@@ -245,7 +245,7 @@ const PROXY_MAX_SUBS: usize = 64;
 /// Runs flows for a while, whether they end or not.
 pub(super) fn nudge(flows: &mut [&mut dyn Flow]) -> Outcome {
     for flow in flows.iter_mut().filter(|flow| !flow.is_finished()) {
-        flow.turn()?;
+        flow.step()?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What getProperties must tell.
+//! What getProperties must return.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What stands in *request, *done and sizes, and who is tested when.
+//! What *request, *done and sizes hold, and which requests are tested when.
 
 use std::time::{Duration, Instant};
 
@@ -143,7 +143,7 @@ fn isend_overwrites_an_old_request(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Sizes are not told then, and the data may come later than "done": this looks at the places only.
+/// There are no sizes then, and the data may come later than "done": this checks the places only.
 fn irecv_overwrites_its_word(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
@@ -291,7 +291,7 @@ fn test_seldom_is_enough(case: &mut Case) -> Outcome {
             looked = Instant::now();
             for flow in [&mut out as &mut dyn Flow, &mut into] {
                 if !flow.is_finished() {
-                    flow.turn()?;
+                    flow.step()?;
                 }
             }
         }

@@ -108,7 +108,7 @@ fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
     case.stage("receive, looking seldom");
     let mut told = false;
     while !into.is_finished() {
-        into.turn()?;
+        into.step()?;
         told = told || case.heard()?.is_some();
         // Time for the sender to run ahead, be done and be stopped.
         thread::sleep(Duration::from_millis(if told { 0 } else { 4 }));
@@ -117,7 +117,7 @@ fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
         })?;
     }
     if !told {
-        // Nothing of ours is outstanding, so nobody calls the plugin here.
+        // Nothing of ours is outstanding, so NCCL would not call the plugin here.
         case.hear("wait until the sender's sends are done")?;
     }
     into.end()
@@ -155,7 +155,7 @@ fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
     let begun = Instant::now();
     case.stage("wait for an error");
     while begun.elapsed() < case.death_is_told {
-        match flow.turn() {
+        match flow.step() {
             Err(Stop::Fail(why)) => return Ok(why),
             Err(other) => return Err(other),
             Ok(_) => thread::yield_now(),
@@ -258,7 +258,7 @@ fn death_under_load_is_told(case: &mut Case) -> Outcome {
     let mut first = None;
     while !erred.iter().all(|erred| *erred) {
         for (flow, erred) in flows.iter_mut().zip(&mut erred).filter(|(_, erred)| !**erred) {
-            match flow.turn() {
+            match flow.step() {
                 Ok(_) => {}
                 Err(Stop::Fail(why)) if why.contains(" returned nccl") => *erred = true,
                 Err(other) => return Err(other),

@@ -49,7 +49,7 @@ fn died<T>(_: T) -> Stop {
     Stop::Fail("conform's thread died".to_owned())
 }
 
-/// What a service thread does until it is told to stop. Counts its rounds.
+/// What a service thread does until it is stopped. Counts its rounds.
 fn serve(case: &Case, net: &Net, link: &Link, over: &AtomicBool, rounds: &AtomicUsize) -> Outcome {
     let memory = arena(1 << 18)?;
     while !over.load(Ordering::Relaxed) {

@@ -55,7 +55,7 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
         case.until("post a receive", || Ok(link.receive.irecv(&[part], Before::Null, true)?))?;
     let mut ends = Ends::default();
     let mut send: Option<Request> = None;
-    let mut turn = |ends: &mut Ends| {
+    let mut step = |ends: &mut Ends| {
         if ends.sent == End::Open {
             ends.sent = match &mut send {
                 Some(request) => End::of(request.test()),
@@ -75,7 +75,7 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     let begun = Instant::now();
     case.stage(&format!("wait for both ends of {bytes} bytes sent into {room}"));
     while !ends.are_over() && begun.elapsed() < HEARD_BY_BOTH {
-        turn(&mut ends);
+        step(&mut ends);
         thread::yield_now();
     }
     // What is on its way may still land.

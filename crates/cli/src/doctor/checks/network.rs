@@ -1,4 +1,4 @@
-//! NCCL_NET: whether the name that NCCL is told to use is one that it will find.
+//! NCCL_NET: whether it names a network that NCCL will find.
 
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::{Machine, OURS};

@@ -161,7 +161,7 @@ const OWN: &[&str] = &[
     "NCCL_CONF_FILE",
 ];
 
-/// Who has another value than most. `None` of a rank counts as a value where `absence` does.
+/// The ranks with another value than most. `None` of a rank counts as a value where `absence` does.
 fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
     let mut by_value: BTreeMap<&Option<String>, Vec<usize>> = BTreeMap::new();
     for (rank, value) in values.iter().enumerate().filter(|(_, value)| absence || value.is_some()) {

@@ -49,7 +49,7 @@ pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
         }
     }
     files.push(read(&root.join("etc/nccl.conf"), false));
-    // A file that nobody named need not be there.
+    // A file that was not named need not exist.
     files.retain(|file| file.named || file.settings.is_some());
     files
 }

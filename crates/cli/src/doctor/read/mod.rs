@@ -1,4 +1,4 @@
-//! Reads a machine: the only place of the doctor that looks at the world.
+//! Reads a machine: the only module of the doctor with I/O.
 
 mod environment;
 mod limits;

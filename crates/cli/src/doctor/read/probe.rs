@@ -136,7 +136,7 @@ fn command(probe: Probe, name: &str, wait: Duration) -> Command {
     command.arg("--net").arg(name);
     // NCCL puts its files' settings into the environment before it loads a plugin.
     command.envs(super::settings_of_files());
-    // Counters of these short runs are nobody's.
+    // Counters of these short runs are of no use.
     command.env_remove("IRONRAIL_STATS_FILE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

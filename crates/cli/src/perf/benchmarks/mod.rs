@@ -148,7 +148,7 @@ impl<E: Exchange> Workload for Neighbours<E> {
 const GUARD_BYTES: usize = 4096;
 
 /// A buffer of which every page is there before the clock runs: memory that was never written to is one page of zeros to
-/// those who read it, and costs a fault per page the first time that something lands in it.
+/// its readers, and costs a fault per page the first time that something lands in it.
 fn buffer(len: usize) -> Result<Buffer, GroupError> {
     let mut buffer = Buffer::new(len)?;
     check::poison(&mut buffer)?;

@@ -150,7 +150,7 @@ impl Mail {
                 self.arrival()?;
             }
             self.patience.reset();
-            // The last one tells its end, so that it is not left behind in a queue that nothing pushes any more.
+            // The last one has a completion, so that it is not left in a queue that is not polled any more.
             let inject = inject && number + 1 < messages;
             while !(if inject { self.inject()? } else { self.send(number)? }) {
                 self.poll()?;

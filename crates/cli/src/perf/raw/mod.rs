@@ -42,7 +42,7 @@ pub(super) fn run(
 trait Side {
     /// Makes ready for messages of one size.
     fn begin(&mut self, bytes: usize);
-    /// Moves so many of them, one lap each.
+    /// Moves this many of them, one lap each.
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
     /// Makes progress once.
     fn poll(&mut self) -> Result<(), GroupError>;

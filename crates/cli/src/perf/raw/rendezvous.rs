@@ -186,7 +186,7 @@ impl Pair {
                 self.arrival()?;
                 self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
             }
-            // The last one tells its end, so that it is not left behind in a queue that nothing pushes any more.
+            // The last one has a completion, so that it is not left in a queue that is not polled any more.
             let inject = inject && number + 1 < messages;
             self.patience.reset();
             loop {

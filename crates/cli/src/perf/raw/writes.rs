@@ -159,7 +159,7 @@ impl Rail {
             if !serves {
                 self.arrival()?;
             }
-            // The last one tells its end, so that it is not left behind in a queue that nobody pushes any more.
+            // The last one has a completion, so that it is not left in a queue that is not polled any more.
             let inject = inject && number + 1 < messages;
             self.patience.reset();
             loop {

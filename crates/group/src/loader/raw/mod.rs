@@ -1,4 +1,4 @@
-//! The same tables for who holds a plugin to its contract: every place can be poisoned, nothing is closed behind the
+//! The same tables, for tests of a plugin's contract: every place can be poisoned, nothing is closed behind the
 //! caller's back, and what is wrong is said with the call's name.
 //!
 //! Pointers of a plugin's come from its own answers only, and none is used after the close, the deregistration or the

@@ -50,7 +50,7 @@ macro_rules! fetch {
 
 macro_rules! typed {
     ($raw:ident, $type:ident, $from:ident) => {{
-        // SAFETY: all-zero bits were a value of this plain struct, and the plugin wrote over some.
+        // SAFETY: all-zero bits were a value of this C struct, and the plugin wrote over some.
         let raw = unsafe { $raw.assume_init() };
         // SAFETY: a plugin's strings live as long as it is loaded.
         unsafe { Properties::$from(&raw) }
@@ -67,7 +67,7 @@ macro_rules! bytes {
 
 macro_rules! pointers {
     ($raw:ident, $type:ident, $from:ident) => {{
-        // SAFETY: all-zero bits were a value of this plain struct, and the plugin wrote over some.
+        // SAFETY: all-zero bits were a value of this C struct, and the plugin wrote over some.
         let raw = unsafe { $raw.assume_init() };
         (raw.name, raw.pci_path)
     }};
