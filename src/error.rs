@@ -84,7 +84,7 @@ pub(crate) enum List {
     Tags,
 }
 
-/// What there may be only so many of.
+/// Tables of fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Table {
     Communicators,
@@ -330,7 +330,7 @@ pub(crate) enum Cause {
     /// The peer's listener refused the connection.
     Refused(Refusal),
     NoCommonRail,
-    /// Neither immediates nor delivery completion: no message could be told.
+    /// Neither immediates nor delivery completion: the end of a message could not be signalled.
     CannotTell,
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum ObjectKind {
     SendRequest = 6,
     ReceiveRequest = 7,
     FlushRequest = 8,
-    /// Of a receive that may be told done before its bytes are there.
+    /// Of a receive that may be reported done before its bytes are there.
     OptionalReceiveRequest = 9,
     /// Of a connect that is on its way: what the id keeps between its calls.
     Connect = 11,

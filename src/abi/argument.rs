@@ -36,7 +36,7 @@ pub(super) fn device(index: c_int) -> Result<usize> {
     usize::try_from(index).map_err(|_| Cause::NoDevice(index.into()).into())
 }
 
-/// An address is a number to us: who may touch it is a question of its region.
+/// An address is a number here: its region says which bytes may be touched.
 #[inline]
 pub(super) fn address(data: *mut c_void, len: usize) -> Result<u64> {
     if data.is_null() && len > 0 {
@@ -171,8 +171,8 @@ unsafe fn list<'a, T>(first: *mut T, count: usize, list: List) -> Result<&'a [T]
     Ok(unsafe { slice::from_raw_parts(first, count) })
 }
 
-/// The traffic class that a communicator asks for. NCCL says -1 where its user has said nothing, and forwards what it was told:
-/// the byte of IP's header, as its own InfiniBand transport takes it.
+/// The traffic class that a communicator asks for. NCCL passes -1 where its user has set nothing, else the user's value:
+/// the byte of the IP header, as its own InfiniBand transport takes it.
 ///
 /// # Safety
 ///

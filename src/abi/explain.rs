@@ -18,7 +18,7 @@ pub unsafe extern "C" fn ironrail_explain(text: *mut c_char, bytes: usize) -> us
     let told = catch_unwind(plugin::explain).unwrap_or_default();
     if let Some(room) = bytes.checked_sub(1) {
         let fits = told.len().min(room);
-        // SAFETY: the caller vouches for more than so many bytes, and a new string lies elsewhere.
+        // SAFETY: the caller vouches for more bytes than that, and a new string does not overlap them.
         unsafe { ptr::copy_nonoverlapping(told.as_ptr(), text.cast::<u8>(), fits) };
         // SAFETY: `fits` is below `bytes`.
         let end = unsafe { text.add(fits) };

@@ -1,4 +1,4 @@
-//! Stands around every call: a panic, an error, a success become NCCL's code.
+//! The guard around every call: a panic, an error or a success becomes NCCL's result code.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use crate::fault;
 use crate::object_id::RawId;
 use crate::plugin::{self, Locked};
 
-/// Runs the body of a call. An error is logged here, once: what follows from it carries `logged`.
+/// Runs the body of a call. An error is logged here, once: later errors that follow from it carry `logged`.
 ///
 /// The body may be unwound out of: what it shares with other calls stands behind locks, and a panic under one of those is caught
 /// there (`plugin::registry`).
@@ -39,7 +39,7 @@ pub(super) fn guard_setup(
     guarded(call, body).unwrap_or(ResultCode::INTERNAL_ERROR)
 }
 
-/// None: it has panicked. The hook has said what happened, and where.
+/// None: it has panicked. The panic hook has logged the message and the place.
 fn guarded<E: Failure>(
     call: &'static str,
     body: impl FnOnce() -> Result<(), E>,
@@ -68,7 +68,7 @@ pub(super) fn guard_locked(
     match catch_unwind(AssertUnwindSafe(call_body)) {
         Ok(Ok(())) => ResultCode::SUCCESS,
         Ok(Err(error)) => {
-            // The log may take its time.
+            // Logging may block, so the lock is released first.
             drop(endpoint);
             failed(call, &error)
         }

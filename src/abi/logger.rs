@@ -28,7 +28,7 @@ pub(super) fn install(logger: Logger) {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Refused only if somebody within this library was faster, and nobody else is here.
+        // Refused only if this library has a logger already, and nothing else here sets one.
         if log::set_logger(&Forward).is_ok() {
             log::set_max_level(if cfg!(debug_assertions) {
                 LevelFilter::Trace

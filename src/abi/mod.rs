@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Laws kept here: no panic and no error type crosses into NCCL; every out-parameter is written on every path, before
-//! anything can fail; what NCCL holds is a handle, never a pointer, so a stale or wild one is a sentence and not a
+//! anything can fail; what NCCL holds is an object id, never a pointer, so a stale or wild one is an error and not a
 //! crash; an error is logged once, where it becomes a code.
 
 mod argument;

@@ -20,7 +20,7 @@ pub static ncclNetPlugin_v8: NetV8 = net_table!(NetV8 {
     v8: [get_properties, listen, isend, irecv],
 } without [get_device_mr, irecv_consumed]);
 
-/// Largest group up to v8, as a count and as `maxRecvs` tells it.
+/// Largest group up to v8, as a count and as `maxRecvs`.
 const GROUP_MAX: usize = 1;
 pub(super) const MAX_RECVS: c_int = 1;
 const FORM: Form = Form { most: GROUP_MAX, cut: true, may_end_early: false };

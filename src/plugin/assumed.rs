@@ -1,4 +1,4 @@
-//! What a provider can do that no write to oneself shows: by its wire protocol, and its name.
+//! Capabilities that a probe cannot show, taken from a provider's wire protocol and name.
 
 use fabric::Info;
 use proto::capabilities::{Capabilities, ImmediateWidth};
@@ -45,14 +45,14 @@ pub(super) fn assumed(info: &Info, inject_bytes: usize) -> Capabilities {
 /// the far side acknowledges, and a provider that speaks it for another one keeps its promises; software completes from a
 /// queue of its own.
 fn proves_arrival(protocol: u32, provider: &str) -> bool {
-    // A layer has a protocol of its own whatever it stands on, and cxi a second one in later releases: there the name of
-    // the core provider, which comes first, says who acknowledges.
+    // A layered provider has a wire protocol of its own, and cxi a second one in later releases: there the name of the core provider,
+    // which comes first, decides.
     matches!(protocol, FI_PROTO_CXI | FI_PROTO_EFA)
         || matches!(core(provider), "cxi" | "efa" | "verbs")
 }
 
 /// Whether an injected write that fails is without harm. Over tcp it is reported, without a context (libfabric prov/tcp, up to 2.5 at least),
-/// and rxm looks at the context of whatever fails: a process would not outlive the death of a peer that it writes to.
+/// and rxm dereferences the context of any failed operation: the process would crash when a peer dies.
 fn injects(provider: &str) -> bool {
     provider != "tcp;ofi_rxm"
 }

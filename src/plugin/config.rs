@@ -99,7 +99,7 @@ settings! {
     device_memory: DeviceMemory = "DEVICE_MEMORY", Takes::Choice(&["auto", "0", "1"]), "auto", shared false;
     /// How long connect and accept wait for the peer before they fail.
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
-    /// After how long the log says whom connect or accept is waiting for.
+    /// After how long the log names the peer that connect or accept is waiting for.
     connect_warn: Duration = "CONNECT_WARN_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
     /// How long a peer may leave questions unanswered, or its endpoint refuse every write, before its connections fail. A peer that is merely late is waited for: its plugin answers for it.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", Takes::Milliseconds { min: 1, max: DAY_MS }, "15000", shared false;
@@ -107,7 +107,7 @@ settings! {
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
     /// After how long a request that waits, while NCCL polls, is a warning: who is late, for what, and how far both ends are. One in a minute at most; 0: never.
     stall_report: Duration = "STALL_REPORT_MS", Takes::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
-    /// A file whose coming, or whose change, makes each process write a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
+    /// When this file appears or changes, each process writes a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
     dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", Takes::Path, "", shared false;
     /// Entries of each completion queue.
     cq_entries: usize = "CQ_ENTRIES", Takes::Number { min: 64, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
@@ -123,7 +123,7 @@ settings! {
     log_level: LevelFilter = "LOG_LEVEL", Takes::Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", shared false;
 }
 
-/// Names of aws-ofi-nccl whose meaning is equal to one of ours, and ours.
+/// Settings of aws-ofi-nccl that mean the same as one of ours.
 pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("OFI_NCCL_MIN_STRIPE_SIZE", "STRIPE_MIN"),
     ("OFI_NCCL_FORCE_NUM_RAILS", "MAX_RAILS"),
@@ -202,7 +202,7 @@ impl Config {
         &self.notes
     }
 
-    /// The settings that somebody gave, by full name, in the order of the names.
+    /// The settings that were given, by full name, in the order of the names.
     pub(crate) fn given(&self) -> String {
         self.given
             .iter()

@@ -27,7 +27,7 @@ pub(super) struct DeviceTable {
     settings: Arc<Config>,
 }
 
-/// A device, and what NCCL is told of it.
+/// A device, and its properties as NCCL gets them.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) device: Device,
@@ -38,7 +38,7 @@ pub(super) struct Known {
 
 #[derive(Debug)]
 struct Table {
-    /// All there ever were, by number: those that were found come first.
+    /// All devices of the process, by number: those that were found come first.
     all: Vec<&'static Known>,
     /// The numbers of those that NCCL has made since it loaded the plugin. Behind those found, their places are their indices.
     made: Vec<usize>,
@@ -83,7 +83,7 @@ impl DeviceTable {
         self.found + table.made.len()
     }
 
-    /// All there ever were, for a tool: NCCL's questions are not counted by it.
+    /// All devices of the process, for a tool; this is not one of NCCL's questions.
     pub(super) fn all(&self) -> Vec<&'static Known> {
         self.table.lock().all.clone()
     }
@@ -103,7 +103,7 @@ impl DeviceTable {
         number.and_then(|number| table.all.get(number).copied()).ok_or_else(|| no_device(index))
     }
 
-    /// One device with all rails of these, which were found, and its index. Of one it is that one.
+    /// One device with all rails of these, and its index; a single device is returned as it is.
     pub(super) fn make(&self, parts: &[usize]) -> Result<usize> {
         let refused = |cause: Cause| Err(Error::from(cause));
         let mut table = self.table.lock();

@@ -22,7 +22,7 @@ pub(crate) struct Discovery {
     pub(crate) library: Arc<Library>,
     /// One at least, with one rail each at least.
     pub(crate) devices: Vec<DevicePlan>,
-    /// What NCCL is to be told of them besides their properties.
+    /// The topology file for NCCL, where it needs one.
     pub(crate) hint: Option<Hint>,
     /// The provider, and why this one.
     #[cfg_attr(
@@ -32,7 +32,7 @@ pub(crate) struct Discovery {
     pub(crate) chosen_because: String,
 }
 
-/// Finds what the settings ask for. Takes as long as the providers take to look around.
+/// Finds what the settings ask for. It takes as long as fi_getinfo(3) does.
 pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
     let library = open(config)?;
     log::info!("Using Libfabric {} from {}", library.version(), library.path().display());

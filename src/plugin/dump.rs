@@ -1,7 +1,7 @@
-//! A dump of all connections, where the coming or the change of a file asks for one.
+//! A dump of all connections, written when the trigger file appears or changes.
 //!
-//! The keeper looks, at most once a second, and writes: no signal handler, and nothing in NCCL's calls. There is no secret in a dump:
-//! names, numbers, states.
+//! The keeper checks the file at most once a second, and writes the dump: there is no signal handler, and no work in NCCL's calls. A dump
+//! has names, numbers and states, and no secret.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::{registry, stats};
 use crate::types::counts;
 use crate::types::stall::{Connection, RailState, Sight, Snapshot, Waiting, Want};
 
-/// Changes whenever a reader would have to.
+/// The version of the dump's format.
 const FORMAT: u32 = 1;
-/// How often the file is looked for.
+/// How often the trigger file is checked.
 const EVERY: Duration = Duration::from_millis(500);
-/// How long an endpoint is tried that another thread has.
+/// How long to try for an endpoint's lock.
 const BUSY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Trigger {
 
 static TRIGGER: Mutex<Option<Trigger>> = Mutex::new(None);
 
-/// The file that asks for dumps. One that is there already asks for none.
+/// The trigger file. One that exists at the start triggers nothing.
 pub(super) fn watch(path: Option<&Path>) {
     let trigger = path.map(|path| Trigger {
         path: path.to_owned(),
@@ -41,7 +41,7 @@ pub(super) fn watch(path: Option<&Path>) {
     *TRIGGER.lock().unwrap_or_else(PoisonError::into_inner) = trigger;
 }
 
-/// How long until the file is to be looked for again. None: there is no such setting.
+/// How long until the next check of the file. None: the setting is unset.
 pub(super) fn look(endpoints: &[u16]) -> Option<Duration> {
     let mut trigger = TRIGGER.lock().unwrap_or_else(PoisonError::into_inner);
     let trigger = trigger.as_mut()?;
@@ -79,7 +79,7 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     }
 }
 
-/// One that a thread has for long says so: a call that hangs holds its lock.
+/// An endpoint whose lock another thread holds for long is shown as busy: a call hangs in it.
 fn endpoint(number: u16) -> String {
     let began = Instant::now();
     loop {

@@ -1,8 +1,8 @@
-//! The variables that providers want before libfabric initialises, and NCCL's own that say which protocols it may use and how wide
-//! devices are: the only place that changes the environment.
+//! The only place that changes the environment: variables that providers read when libfabric loads them, and NCCL's own for protocols and
+//! topology.
 //!
-//! Providers read their variables once, when libfabric loads them, and some have no other switch. A value that is there
-//! stays, whoever put it there; what is set here is logged once, and listed in docs/configuration.md.
+//! Providers read their variables once, and some behaviour has no other switch. A variable that is set already stays as it is; what is
+//! set here is logged once, and listed in docs/configuration.md.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,7 +14,7 @@ use topology::Hint;
 use super::config::{Config, PROTOCOLS, TOPOLOGY_FILE};
 use super::provider::core;
 
-/// A variable of libfabric's, the value it gets where nobody gave one, and why.
+/// A variable of a provider, the value that it gets if it is unset, and why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) name: &'static str,
@@ -72,7 +72,7 @@ pub(crate) const WANTED: &[Wanted] = &[
 /// rxm as this plugin chooses it only where a user asks for it: its variables are rxm's whatever is below, and verbs may be.
 const OVER_TCP: &str = "tcp;ofi_rxm";
 
-/// Sets what nobody set, for the providers that may be chosen. Once per process, before libfabric is loaded.
+/// Sets the unset variables of the providers that may be chosen. Once per process, before libfabric is loaded.
 pub(crate) fn prepare(config: &Config) {
     for wanted in missing(config) {
         put(wanted.name, wanted.value);
@@ -85,7 +85,7 @@ pub(crate) fn prepare(config: &Config) {
     }
 }
 
-/// Keeps NCCL from protocols that need an order of bytes which the provider does not promise. Once per process, while NCCL
+/// Keeps NCCL from protocols (LL, LL128) that need an order of bytes which the provider does not promise. Once per process, while NCCL
 /// initialises: it reads the variable afterwards (NCCL src/graph/tuning.cc:453, called from src/init.cc:1644).
 pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
     let Some(protocols) = protocols else { return };
@@ -101,7 +101,7 @@ pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
     );
 }
 
-/// Tells NCCL of devices that are wider than the PCIe link of the NIC that stands for them. Once per process, while NCCL initialises:
+/// Gives NCCL a topology file where a device is wider than the PCIe link that NCCL would assume for it. Once per process, while NCCL initialises:
 /// it reads the variable afterwards (NCCL src/graph/topo.cc, ncclTopoGetSystem).
 pub(crate) fn widen(config: &Config, hint: Option<&Hint>) {
     let Some(hint) = hint else { return };
@@ -124,7 +124,7 @@ pub(crate) fn widen(config: &Config, hint: Option<&Hint>) {
     }
 }
 
-/// Why NCCL is not told, though it might be.
+/// Why NCCL gets no topology file, although it would help.
 fn obstacle(config: &Config, nccls_own: &Path) -> Option<String> {
     if let Some(given) = config.topology_file() {
         return Some(format!("{TOPOLOGY_FILE}={given} was given"));
@@ -150,11 +150,11 @@ fn in_memory(text: &str) -> io::Result<String> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and owned here alone.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
     file.write_all(text.as_bytes())?;
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-    // SAFETY: the descriptor is open. A kernel that seals nothing is no reason to go without the file.
+    // SAFETY: the descriptor is open. On a kernel without seals the file is used unsealed.
     let _sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     // Where /proc is not mounted NCCL would not find it either.
@@ -170,7 +170,7 @@ pub(super) fn sets(config: &Config, wanted: &Wanted) -> bool {
     missing(config).any(|one| one.name == wanted.name)
 }
 
-/// What a user did not set, of the providers that the setting leaves open.
+/// The unset variables of the providers that IRONRAIL_PROVIDER allows.
 fn missing(config: &Config) -> impl Iterator<Item = &'static Wanted> {
     WANTED.iter().filter(|wanted| {
         let open = match wanted.provider {
@@ -181,7 +181,7 @@ fn missing(config: &Config) -> impl Iterator<Item = &'static Wanted> {
     })
 }
 
-/// Whether the provider is tcp, or on it, because a user says so. libfabric 1.17 offers `tcp` in its layered form alone.
+/// Whether the user asks for tcp, or for a provider layered on it. libfabric 1.17 offers `tcp` in its layered form alone.
 fn asks_for_tcp(config: &Config) -> bool {
     let named = config.provider.as_deref().or_else(|| config.provider_variable("FI_PROVIDER"));
     named.is_some_and(|name| matches!(core(name), "tcp" | "net"))

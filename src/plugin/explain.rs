@@ -1,6 +1,6 @@
-//! What a tool is told of the plugin, as JSON: settings, and the devices of a plugin that has started.
+//! A description of the plugin for tools, as JSON: settings, and the devices of a plugin that has started.
 //!
-//! Nothing is started for it. Names of fields are `ironrail info`'s and `ironrail explain`'s to read; the format has a version.
+//! The call starts nothing. `ironrail info` and `ironrail explain` read the fields by name; the format has a version.
 
 use proto::{Capabilities, ImmediateWidth};
 
@@ -53,7 +53,7 @@ fn device(known: &Known) -> Object {
         .raw("probed", probed.as_deref().unwrap_or("null"))
 }
 
-/// As libfabric describes it. What of that is so, the probe finds out.
+/// As libfabric describes it; the probe finds out what of that holds.
 fn rail(rail: &RailPlan) -> Object {
     let info = &rail.info;
     let mode = info.region_mode();

@@ -1,11 +1,11 @@
-//! Why the plugin did not start: kept with it, since every call fails of that.
+//! Why the plugin did not start. It is kept, since every later call fails with it.
 
 use fabric::{Attempt, FabricError, Version};
 
 use super::config::Setting;
 use crate::error::{Cause, Error, Kind};
 
-/// What was asked of the start, and what was found.
+/// What was asked for, and what was found.
 #[derive(Clone, Debug)]
 pub(crate) enum StartError {
     /// A setting has a value that it does not take.
@@ -20,7 +20,7 @@ pub(crate) enum StartError {
     NoProvider { version: Version, offered: Vec<String>, basic_regions: bool },
     /// A rail that a setting names is not there.
     NoSuchRail { rail: String, provider: String, there: Vec<String> },
-    /// The log has the line of it.
+    /// A panic, which the log has.
     Panicked,
 }
 

@@ -55,7 +55,7 @@ fn direct(
     Ok((infos, dmabuf))
 }
 
-/// A rail as libfabric describes it to who asks for GPU memory.
+/// A rail as libfabric describes it when FI_HMEM is asked for.
 fn with_gpu_memory(
     library: &Arc<Library>,
     config: &Config,
@@ -79,7 +79,7 @@ fn with_gpu_memory(
     };
     let info = here(&query).or_else(by_address);
     let Some(info) = info else { return Err(Obstacle::NotOffered { interface, provider }) };
-    // Before 1.18 nothing can be said: there a NIC is trusted, and software that copies is not.
+    // Before 1.18 FI_OPT_CUDA_API_PERMITTED does not exist: NICs are trusted not to call CUDA, software providers are not.
     let version = library.version();
     if version < TOLD_SINCE {
         let trusted = info.nic().is_some();
@@ -99,7 +99,7 @@ fn with_gpu_memory(
 const TOLD_SINCE: Version = Version::new(1, 18);
 
 /// Whether a provider reads FI_MR_DMABUF (fi_mr(3)): no call tells, and one that does not know the flag takes the descriptor for an
-/// address. These do, by their sources, and who speaks a NIC's protocol for it.
+/// address. These do, by their sources, and so do providers that use a NIC's wire protocol.
 fn knows_dmabuf(info: &Info) -> bool {
     matches!(core(info.provider()), "cxi" | "efa" | "verbs" | "opx")
         || matches!(info.protocol(), FI_PROTO_EFA | FI_PROTO_CXI)

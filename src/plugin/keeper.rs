@@ -1,9 +1,9 @@
 //! The keeper: a thread that polls endpoints in NCCL's place.
 //!
 //! NCCL may stop calling for good once its last request is reported, while packets are unacknowledged or a peer asks whether we live.
-//! So one thread per process polls, under the same lock, an endpoint that nobody has polled for 10 ms while it owes something, and now
-//! and then one that owes nothing. It begins with the first endpoint, ends with the last, takes no signals, calls no CUDA, and never
-//! waits for a lock: who has it polls.
+//! So one thread per process polls, under the same lock, an endpoint that was not polled for 10 ms while it owes something, and at longer
+//! intervals one that owes nothing. The thread starts with the first endpoint, ends with the last, takes no signals, calls no CUDA, and
+//! never waits for a lock: a thread that holds it polls the endpoint itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::registry;
 
-/// The keeper sleeps no longer, and no shorter.
+/// The longest and the shortest sleep of the keeper.
 const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(1);
-/// An endpoint that another thread has is asked again after this.
+/// When to try again an endpoint whose lock another thread holds.
 const BUSY: Duration = Duration::from_millis(50);
 /// Endpoints that a process has at most, as a rule.
 const ROOM: usize = 64;
@@ -78,7 +78,7 @@ fn leave(number: u16) -> Option<JoinHandle<()>> {
     thread
 }
 
-/// An endpoint owes something, and its caller may not come back: the keeper looks after it soon.
+/// An endpoint owes something, and NCCL may not call again: the keeper polls it soon.
 #[inline]
 pub(super) fn wake() {
     let soon = clock().saturating_add(nanos(SOON));
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Far more than a thread takes that was told to end.
+    /// Far more than a thread needs to end.
     const BOUND: Duration = Duration::from_secs(20);
 
     #[test]

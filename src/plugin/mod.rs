@@ -73,7 +73,7 @@ pub(crate) struct DeviceProperties {
 pub(crate) struct TrafficClass(u8);
 
 impl TrafficClass {
-    /// Of IP's old byte, whose upper six bits are the DSCP.
+    /// From the byte in the IP header (ToS), of which the upper six bits are the DSCP.
     pub(crate) fn of_byte(byte: u8) -> Self {
         Self(byte >> 2)
     }
@@ -83,7 +83,7 @@ impl TrafficClass {
     }
 }
 
-/// Who an endpoint belongs to: a communicator context (v11 and newer), or the calling thread.
+/// The owner of an endpoint: a communicator context (v11 and newer), or the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     Context(ObjectId),
@@ -239,7 +239,7 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Locked(registry::Locked);
 
-/// The endpoint that a name leads to, when no other thread has it any more.
+/// The endpoint that an id leads to, locked.
 #[inline(always)]
 pub(crate) fn locked(name: RawId) -> Locked {
     Locked(registry::lock(name))
@@ -255,7 +255,7 @@ impl Locked {
         }
     }
 
-    /// What a version, or a mark of NCCL's, says of receives is said by `how`. In v6 to v8 they are cut.
+    /// `how`: what the table's version, or NCCL's mark in the request, says of the receives. Up to v8 a message is cut to its receive.
     #[inline(always)]
     pub(crate) fn irecv(
         &mut self,
@@ -291,7 +291,7 @@ impl Locked {
         }
     }
 
-    /// The sizes of the messages of the group that was last told done.
+    /// The sizes of the messages of the group that `test` last reported done.
     pub(crate) fn sizes(&self, count: usize) -> &[usize] {
         self.0.as_deref().map_or(&[], |endpoint| endpoint.sizes(count))
     }
@@ -317,7 +317,7 @@ pub(crate) fn panicked(about: RawId) {
     }
 }
 
-/// There is no endpoint for what `named` names, if it names anything.
+/// The error of a call whose id leads to no endpoint.
 #[cold]
 fn absent(named: Result<ObjectId>) -> Error {
     named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())

@@ -17,7 +17,7 @@ use crate::error::{Bug, Cause, Error, Result};
 use crate::label::Label;
 use crate::types::Protocol;
 
-/// Opens the NICs of `device` in a traffic class; without one where they do not take it, which the log says once.
+/// Opens the NICs of `device` in a traffic class; without one where the provider refuses it, with one warning.
 pub(super) fn open_in_class(
     device: &Device,
     class: Option<TrafficClass>,
@@ -37,7 +37,7 @@ pub(super) fn open_in_class(
     })
 }
 
-/// Opens the NICs of `device`, with what is known of them without trying.
+/// Opens the NICs of `device`, and says which capabilities are known without a probe.
 fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Capabilities)> {
     let infos = device.infos(class);
     let mut nics: Vec<Opened> = Vec::with_capacity(infos.len());
@@ -56,7 +56,7 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
         return Ok((nics, of_messages(info)));
     }
     let mut known = assumed(info, first.nic.inject_bytes::<Data>());
-    // The message is acknowledged where it comes in, not where its bytes end.
+    // The provider acknowledges the message when it arrives, not when its bytes are in the buffer.
     known.proves_arrival &= !emulates_writes(device, info, &first.nic);
     Ok((nics, known))
 }
@@ -105,7 +105,7 @@ fn open_one(
     Ok(nic)
 }
 
-/// Control rails do without low latency: once, since all are alike.
+/// Control rails are opened without the low-latency class. Logged once, since all are alike.
 fn tell_of_class(error: FabricError) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
@@ -113,7 +113,7 @@ fn tell_of_class(error: FabricError) {
     }
 }
 
-/// Whether a provider makes messages of what is posted as a write.
+/// Whether a provider emulates writes by two-sided messages.
 fn emulates_writes(device: &Device, info: &Info, nic: &Nic) -> bool {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let asked = family(info) == "efa";

@@ -217,7 +217,7 @@ fn class_for(family: &str, class: TrafficClass) -> u32 {
     label.map_or(BEST_EFFORT, |(_, label, _)| *label)
 }
 
-/// What NCCL is told of a message's way, in whole microseconds: it adds them to its own figures, which are those of InfiniBand.
+/// The latency of a message for NCCL's properties, in whole microseconds. NCCL adds it to figures of its own, which are InfiniBand's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
     pub(crate) provider: &'static str,

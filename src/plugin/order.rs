@@ -10,7 +10,7 @@ use fabric::{Info, Library};
 use super::options::LINES;
 use super::provider::{core, opens_with};
 
-/// What a provider shows of a message that is landing: the least first.
+/// The order in which a message's bytes become visible; the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
     /// Any byte may come before any other.
@@ -21,7 +21,7 @@ pub(crate) enum Order {
     Lines,
 }
 
-/// What the rails' providers show in common.
+/// The weakest order of all rails.
 pub(super) fn of<'a>(library: &Arc<Library>, rails: impl Iterator<Item = &'a Info>) -> Order {
     rails.map(|info| of_rail(library, info)).min().unwrap_or(Order::Nothing)
 }
@@ -49,7 +49,7 @@ fn grants_lines(library: &Arc<Library>, info: &Info) -> bool {
     }
 }
 
-/// What no call tells, by provider (the quirks that cannot be probed).
+/// The order by provider: no libfabric call reports it, and no probe can prove it.
 fn by_name(provider: &str) -> Order {
     match core(provider) {
         // A stream is read into the buffer front to back, as NCCL's own socket transport does.

@@ -9,7 +9,7 @@ use crate::types::Protocol;
 /// A device before it is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePlan {
-    /// Unique in the process, and without blanks: NCCL tells devices apart by it.
+    /// Unique in the process, and without blanks: NCCL identifies devices by it.
     pub(crate) name: String,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) gpu_memory: GpuMemory,
@@ -57,19 +57,19 @@ pub(crate) enum Obstacle {
         interface: String,
         provider: String,
     },
-    /// The provider would call CUDA in our calls, in whose threads that may never come back.
+    /// The provider would call CUDA in NCCL's threads, where such a call may never return.
     CallsCuda {
         interface: String,
         provider: String,
         answer: String,
     },
-    /// A libfabric that cannot be told to leave CUDA alone.
+    /// A libfabric without FI_OPT_CUDA_API_PERMITTED.
     CannotBeTold {
         interface: String,
         provider: String,
         version: Version,
     },
-    /// Nothing flushes what a message has brought.
+    /// There is no RMA read to flush received bytes with.
     NoWrites,
 }
 
@@ -171,14 +171,14 @@ impl DevicePlan {
         self.name = device_name(&names);
     }
 
-    /// What its rails carry together, in megabits per second; a guess where nobody knows.
+    /// What its rails carry together, in megabits per second; a guess where it is not known.
     pub(crate) fn speed_mbps(&self) -> u32 {
         let speed = |rail: &RailPlan| rail.nic.speed_mbps.unwrap_or(SPEED_MBPS_DEFAULT);
         self.rails.iter().map(speed).fold(0, u32::saturating_add)
     }
 
-    /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it: what they
-    /// then say to it ends the process, inside of shm (of 1.17 and of 2.5.1).
+    /// Whether other processes have an endpoint's memory mapped, so that closing it makes their next write a crash inside the provider:
+    /// shm (of 1.17 and of 2.5.1).
     pub(crate) fn is_mapped_by_peers(&self) -> bool {
         self.rails.iter().any(|rail| rail.info.provider() == "shm")
     }

@@ -1,4 +1,4 @@
-//! What NCCL is told of a device (ncclNetProperties), from its plan.
+//! A device's properties for NCCL (ncclNetProperties), from its plan.
 
 use std::ffi::{CStr, CString};
 use std::fs;

@@ -146,7 +146,7 @@ fn one_less(drained: Option<Box<Endpoint>>) {
 }
 
 /// Runs `body` on the endpoint that `owner` has on `device`, opened by `open` when it is the first time: under its own lock, so that
-/// others, of whom some may be opened at the same time, are not waited for.
+/// other endpoints, which may be opened at the same time, do not wait.
 pub(super) fn with_owned<R, E: From<Error>>(
     owner: Owner,
     device: usize,
@@ -170,7 +170,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
         }
         let number = known.free_number()?;
         let place = known.give(key, number, known.class(owner));
-        // Whoever finds the number from now on waits here.
+        // A thread that finds the number from now on waits for this lock.
         let entry = entry(number);
         drop(registry);
         break open_in(entry, key, place, open)?;
@@ -269,10 +269,10 @@ fn forget(key: (Key, usize), communicator: Communicator) {
     }
 }
 
-/// Pushes on what endpoint `number` does for others, unless its own caller is at it.
+/// Advances the probe of endpoint `number`, unless another thread holds its lock.
 pub(super) fn push_probe(number: u16) {
     if let Some(mut place) = TABLE[usize::from(number) % ENTRIES].try_lock() {
-        // The endpoint that is closed, or broken, pushes nothing.
+        // A closed or broken endpoint has no probe to advance.
         let _gone = under(&mut place, Noun::Endpoint, |endpoint| {
             endpoint.check_intact()?;
             endpoint.push_probe();

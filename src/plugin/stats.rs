@@ -16,7 +16,7 @@ use crate::endpoint::close::{RailReport, Report};
 use crate::endpoint::incidents::Incidents;
 use crate::types::counts;
 
-/// Changes whenever a reader of the file would have to.
+/// The version of the file's format.
 const FORMAT: u32 = 1;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) fn add(config: &Config, report: &Report) {
     }
 }
 
-/// A file of the user's own choice. What is no file of its owner's alone, as a link in a folder of everybody's, is not followed.
+/// Opens the file that the user named. Links are not followed: in a folder that others may write to, one could lead anywhere.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);

@@ -1,7 +1,8 @@
 //! What connections have carried: rows of counters in a page that tools read, or in memory of our own.
 //!
-//! - A row belongs to one endpoint, whose lock its writer holds: so counting takes no lock, and no atomic step but loads and stores.
-//! - A row whose endpoint has closed rests, and goes on where it was with the next connection of the same key.
+//! - A row belongs to one endpoint, and its writer holds that endpoint's lock: counting takes no lock of its own, and no atomic operation
+//!   but loads and stores.
+//! - A row rests when its endpoint closes, and counts on with the next connection of the same key.
 //! - With the last row in use the page goes, too; what it had counted is kept for the file at the end.
 //!
 //! The page is a file of its owner's alone, made anew and never found; docs/counters.md has its layout.
@@ -21,7 +22,7 @@ use counters::{
 };
 use fabric::{Lock, Pages, is_unlocked, user_id};
 
-/// Where one endpoint counts what one key stands for.
+/// The row in which one endpoint counts, for one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pages: Arc<Pages>,
@@ -94,7 +95,7 @@ static SHOWS: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 struct Book {
     sheets: Vec<Sheet>,
-    /// What rows had counted whose page is gone.
+    /// Sums of the rows whose page is gone.
     settled: BTreeMap<Key, counters::Row>,
     host: String,
 }
@@ -226,7 +227,7 @@ impl Sheet {
 }
 
 impl Shown {
-    /// A new file for a page of so many bytes, in a folder that others may write to. None: tools see nothing, and the log says why.
+    /// A new file for a page of `bytes` bytes, in a folder that others may write to. None: tools see nothing, and the log says why.
     fn new(folder: &Path, bytes: usize) -> Option<(Pages, Self)> {
         tidy(folder);
         let made = (0..TURNS).map(|turn| {
@@ -286,7 +287,7 @@ fn tidy(folder: &Path) {
     }
 }
 
-/// Whether nobody has locked it. One that was made this minute may be about to be.
+/// Whether its lock is free. A page that was made within a minute may be about to be locked.
 fn is_left(path: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);

@@ -24,7 +24,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) address_format: u32,
     /// What its rails carry together.
     pub(crate) speed_mbps: u32,
-    /// Whether an endpoint that closes takes memory away from under those of its process that are connected with it.
+    /// Whether other processes have an endpoint's memory mapped (shm), so that it must not be closed before they are.
     pub(crate) is_mapped_by_peers: bool,
     pub(crate) gpu_access: GpuAccess,
     /// The first rail's interface, which the probe uses.
@@ -36,7 +36,7 @@ pub(crate) struct DeviceFacts {
 #[derive(Debug, Default)]
 pub(crate) struct Probed {
     capabilities: OnceLock<Capabilities>,
-    /// The number of the endpoint that finds them out, and one more; 0 while none does.
+    /// One more than the number of the endpoint that probes; 0 while none does.
     prober: AtomicU32,
 }
 
@@ -59,7 +59,7 @@ impl Probed {
         if self.prober.compare_exchange(0, taken, success, failure).is_err() {
             return false;
         }
-        // Another one may have ended between the caller's look and now.
+        // Another probe may have ended since the caller checked.
         let is_over = self.capabilities.get().is_some();
         if is_over {
             self.leave_probe(number);

@@ -1,4 +1,4 @@
-//! What is said of an endpoint where something waits for long, and what a dump tells of it. `abi::words` has the sentences.
+//! What a stall report and a dump say of an endpoint. `abi::words` has the sentences.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ pub(crate) enum Waiting {
     Connecting,
 }
 
-/// One connection has waited for long: who is late, and how far both ends are.
+/// One connection has waited for long: which side is late, and how far both ends are.
 #[derive(Clone, Debug)]
 pub(crate) struct Stall {
     pub(crate) device: Label,
     pub(crate) waiting: Waiting,
-    /// None: it has not been met.
+    /// None: it has not answered yet.
     pub(crate) peer: Option<String>,
     pub(crate) waited: Duration,
     pub(crate) late: Late,
     pub(crate) here: Sight,
     pub(crate) there: Option<Sight>,
-    /// What the rail is called that is late.
+    /// The name of the late rail.
     pub(crate) rail: Option<String>,
     /// How long nothing was heard of the peer.
     pub(crate) silent: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct Uncalled {
     pub(crate) waited: Duration,
 }
 
-/// Everything that a dump tells of one connection.
+/// Everything that a dump says of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) slot: u16,

@@ -1,7 +1,7 @@
 //! Connections: listen, connect, accept, close.
 //!
 //! NCCL polls connect and accept: success with a null comm is "not yet". Device handles are for plugins that offload to
-//! the GPU; NCCL passes the address of a null, or null itself, and this plugin looks at neither.
+//! the GPU; NCCL passes the address of a null, or null itself, and this plugin ignores both.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

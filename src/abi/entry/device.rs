@@ -118,7 +118,7 @@ fn parts(found: &[usize]) -> VProps8 {
     VProps8 { ndevs, devs }
 }
 
-/// A device of several, whose rails are all of theirs: NICs that NCCL fuses.
+/// Makes one device of several, with all their rails: NICs that NCCL fuses.
 pub(in crate::abi) unsafe extern "C" fn make_v_device(
     device: *mut c_int,
     parts: *mut VProps8,

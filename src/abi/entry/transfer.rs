@@ -71,7 +71,7 @@ pub(in crate::abi) unsafe extern "C" fn irecv(
     unsafe { receive(comm, count, form, lists, request) }
 }
 
-/// What a version, or a mark, says of receives.
+/// What a table's version, or NCCL's mark in the request, says of receives.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::abi) struct Form {
     /// The largest group of the version.
@@ -158,7 +158,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
     })
 }
 
-/// NCCL counts in `int` here, in every version: a longer message than that is told as the longest.
+/// NCCL counts in `int` here, in every version: a longer message is reported as the longest.
 #[inline]
 fn told(size: u64) -> c_int {
     c_int::try_from(size).unwrap_or(c_int::MAX)
