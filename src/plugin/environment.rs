@@ -16,7 +16,7 @@ use super::provider::core;
 
 /// A variable of a provider, the value that it gets if it is unset, and why.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ProviderVariable {
     pub(crate) name: &'static str,
     pub(crate) value: &'static str,
     /// Part of the name of the providers that read it; of a layered one ([`OVER_TCP`]) all of it.
@@ -24,44 +24,44 @@ pub(crate) struct Wanted {
     pub(crate) doc: &'static str,
 }
 
-pub(crate) const WANTED: &[Wanted] = &[
-    Wanted {
+pub(crate) const PROVIDER_VARIABLES: &[ProviderVariable] = &[
+    ProviderVariable {
         name: "FI_CXI_ENABLE_WRITEDATA",
         value: "1",
         provider: "cxi",
         doc: "Without it cxi refuses writes with immediates; the ones older than libfabric 2.5.0 do so in any case, and a FIN frame then ends each message.",
     },
-    Wanted {
+    ProviderVariable {
         name: "FI_EFA_FORK_SAFE",
         value: "1",
         provider: "efa",
         doc: "Frameworks fork for their data loaders. With a kernel or an rdma-core that does not copy pinned pages at a fork the provider aborts the process there, unless it was told to make its memory safe for it; with newer ones (Linux 5.13, rdma-core 38) this changes nothing.",
     },
-    Wanted {
+    ProviderVariable {
         name: "FI_OFI_RXM_MSG_RX_SIZE",
         value: "128",
         provider: OVER_TCP,
         doc: "The receive pool below rxm, which its first connection allocates. 128 holds more messages than one connection may have outstanding (64), and more than twice less memory than tcp's default: fi_pingpong takes 40 MB instead of 92 on libfabric 1.17, and 56 instead of 173 on 2.5.1. Over verbs, which reads the same variable, the queues stay as the NIC has them.",
     },
-    Wanted {
+    ProviderVariable {
         name: "FI_OFI_RXM_MSG_TX_SIZE",
         value: "128",
         provider: OVER_TCP,
         doc: "The send queue below rxm, for the same reason.",
     },
-    Wanted {
+    ProviderVariable {
         name: "FI_NET_STAGING_SBUF_SIZE",
         value: "0",
         provider: "net",
         doc: "Else what finds no room in a full socket is copied into a buffer of the provider's, and said to be sent: there it waits for the next poll, which may never come after a rank's last message.",
     },
-    Wanted {
+    ProviderVariable {
         name: "FI_TCP_STAGING_SBUF_SIZE",
         value: "0",
         provider: "tcp",
         doc: "The same, by the provider's name in libfabric 2.x, and below rxm.",
     },
-    Wanted {
+    ProviderVariable {
         name: "FI_TCP_MAX_RX_SIZE",
         value: "128",
         provider: "tcp",
@@ -166,13 +166,13 @@ fn in_memory(text: &str) -> io::Result<String> {
 }
 
 /// Whether `prepare` would set it.
-pub(super) fn sets(config: &Config, wanted: &Wanted) -> bool {
+pub(super) fn sets(config: &Config, wanted: &ProviderVariable) -> bool {
     missing(config).any(|one| one.name == wanted.name)
 }
 
 /// The unset variables of the providers that IRONRAIL_PROVIDER allows.
-fn missing(config: &Config) -> impl Iterator<Item = &'static Wanted> {
-    WANTED.iter().filter(|wanted| {
+fn missing(config: &Config) -> impl Iterator<Item = &'static ProviderVariable> {
+    PROVIDER_VARIABLES.iter().filter(|wanted| {
         let open = match wanted.provider {
             OVER_TCP => asks_for_tcp(config),
             part => config.provider.as_ref().is_none_or(|name| name.contains(part)),
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_users_value_stays() {
-        for wanted in WANTED {
+        for wanted in PROVIDER_VARIABLES {
             let provider = ("IRONRAIL_PROVIDER", wanted.provider);
             assert!(missing_with(&[provider]).contains(&wanted.name));
             assert!(!missing_with(&[provider, (wanted.name, "7")]).contains(&wanted.name));

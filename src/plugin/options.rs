@@ -10,7 +10,7 @@ use super::provider::family;
 
 /// One option of a provider's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ProviderOption {
     /// Whose NICs (`efa`), or any.
     pub(crate) provider: Option<&'static str>,
     pub(crate) option: EndpointOption,
@@ -60,8 +60,8 @@ pub(super) const LINES: EndpointOption = EndpointOption {
 };
 
 /// Everything that is asked.
-pub(crate) const WISHES: &[Wish] = &[
-    Wish {
+pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
+    ProviderOption {
         provider: None,
         option: NO_CUDA_CALLS,
         rails: Rails::Both,
@@ -73,7 +73,7 @@ pub(crate) const WISHES: &[Wish] = &[
             refused: "The provider reaches GPU memory by such calls alone. It is tried at the start: NCCL is told that the device takes host memory only, and the log says why.",
         },
     },
-    Wish {
+    ProviderOption {
         provider: Some("efa"),
         option: EndpointOption { required: false, ..LINES },
         rails: Rails::Data,
@@ -85,7 +85,7 @@ pub(crate) const WISHES: &[Wish] = &[
             refused: "The device cannot. It is tried at the start: NCCL_PROTO is set to Simple where nobody set it.",
         },
     },
-    Wish {
+    ProviderOption {
         provider: Some("efa"),
         option: EndpointOption {
             name: OptionName::SharedMemoryPermitted,
@@ -172,13 +172,13 @@ pub(super) fn of(info: &Info, version: Version, rails: Rails) -> Vec<EndpointOpt
 }
 
 fn asked(family: &str, gpu_memory: bool, version: Version, rails: Rails) -> Vec<EndpointOption> {
-    let fits = |wish: &&Wish| {
-        wish.provider.is_none_or(|named| named == family)
-            && version >= wish.since
-            && (gpu_memory || !wish.with_gpu_memory)
-            && (wish.rails == Rails::Both || wish.rails == rails)
+    let fits = |asked: &&ProviderOption| {
+        asked.provider.is_none_or(|named| named == family)
+            && version >= asked.since
+            && (gpu_memory || !asked.with_gpu_memory)
+            && (asked.rails == Rails::Both || asked.rails == rails)
     };
-    WISHES.iter().filter(fits).map(|wish| wish.option).collect()
+    PROVIDER_OPTIONS.iter().filter(fits).map(|asked| asked.option).collect()
 }
 
 /// FI_TC_LOW_LATENCY of rdma/fabric.h, which control rails ask for.
@@ -276,9 +276,9 @@ mod tests {
 
     #[test]
     fn only_what_was_tried_at_the_start_is_required() {
-        for wish in WISHES {
-            let tried = wish.option.name == OptionName::CudaApiPermitted;
-            assert_eq!(wish.option.required, tried, "{:?}", wish.option);
+        for asked in PROVIDER_OPTIONS {
+            let tried = asked.option.name == OptionName::CudaApiPermitted;
+            assert_eq!(asked.option.required, tried, "{:?}", asked.option);
         }
     }
 
@@ -327,7 +327,9 @@ mod tests {
 
     fn page() -> String {
         let mut page = String::from(PAGE_HEAD);
-        for Wish { provider, rails, since, with_gpu_memory, option, doc } in WISHES {
+        for ProviderOption { provider, rails, since, with_gpu_memory, option, doc } in
+            PROVIDER_OPTIONS
+        {
             let provider = provider.unwrap_or("any");
             let rails = if *rails == Rails::Data { "data rails" } else { "every rail" };
             let gpu = if *with_gpu_memory { " that GPU memory goes to" } else { "" };

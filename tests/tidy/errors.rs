@@ -30,8 +30,8 @@ const PAGES: &[(&str, &[&str])] = &[
 /// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from, and the message of a
 /// panic.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("src/plugin/environment.rs", "WANTED"),
-    ("src/plugin/options.rs", "WISHES"),
+    ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
+    ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
     ("src/plugin/config/takes.rs", "MISMATCH"),
 ];
 
@@ -105,7 +105,7 @@ fn a_sentence_is_found_wherever_it_stands() {
         #![doc = "No sentence."]
         /// No sentence.
         #[allow(dead_code, reason = "no sentence")]
-        const WANTED: &str = "a reason";
+        const PROVIDER_VARIABLES: &str = "a reason";
         const OTHER: &str = "a constant";
         fn f(x: u32) -> Option<&'static str> {
             log::warn!("one: {}", x);
@@ -122,7 +122,7 @@ fn a_sentence_is_found_wherever_it_stands() {
         mod tests { const NONE: &str = "no sentence"; }
         fn behind() -> &'static str { "behind tests" }
     "##;
-    let found = sentences(source, &["WANTED"]);
+    let found = sentences(source, &["PROVIDER_VARIABLES"]);
     let expected =
         ["a constant", "one: {}", "raw \"text\" {x}", "in a macro", "in a match", "behind tests"];
     assert_eq!(found, expected);

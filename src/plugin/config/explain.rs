@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, variables};
-use crate::plugin::environment::{self, WANTED};
+use crate::plugin::environment::{self, PROVIDER_VARIABLES};
 use crate::plugin::json::{Object, array};
 
 /// What the environment says now, whether the plugin has started or not.
@@ -18,7 +18,7 @@ fn explain(variables: BTreeMap<String, String>) -> Object {
     let notes = read.iter().flat_map(|config| &config.notes);
     let notes = notes.map(|note| Object::new().text("level", note.level).text("text", &note.text));
     let rows = SETTINGS.iter().map(|setting| row(setting, &given).end());
-    let wanted = WANTED.iter().map(|wanted| {
+    let wanted = PROVIDER_VARIABLES.iter().map(|wanted| {
         let set = read.as_ref().is_ok_and(|config| environment::sets(config, wanted));
         let own = set.then(|| wanted.value.to_owned());
         let value = given.get(wanted.name).cloned().or(own);

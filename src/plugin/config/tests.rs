@@ -1,7 +1,7 @@
 //! Each setting, each sentence, and the page made from the table.
 
 use super::*;
-use crate::plugin::environment::WANTED;
+use crate::plugin::environment::PROVIDER_VARIABLES;
 
 fn owned(variables: &[(&str, &str)]) -> Vec<(String, String)> {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -298,7 +298,7 @@ fn page() -> String {
         page.push_str(&format!("| `{alias}` | `{PREFIX}{ours}` |\n"));
     }
     page.push_str(PAGE_PROVIDERS);
-    for wanted in WANTED {
+    for wanted in PROVIDER_VARIABLES {
         page.push_str(&format!(
             "| `{}` | {} | {} | {} |\n",
             wanted.name, wanted.value, wanted.provider, wanted.doc
