@@ -209,8 +209,8 @@ impl Endpoint {
         Moment::from_nanos(fabric::monotonic_nanos())
     }
 
-    /// The moment of a call that posts. While requests are open their caller polls, and the last poll's is near enough: what it dates
-    /// are waits of round trips.
+    /// The time for a call that posts. While requests are open NCCL polls, so the time of the last poll is precise enough and saves a read
+    /// of the clock: it only dates waits of a round trip and more.
     #[inline]
     fn lately(&self) -> Moment {
         if self.outstanding == 0 { self.now() } else { self.hands.now }
