@@ -4,8 +4,8 @@
 //     collectives NAME CPUS ITERATIONS SIZES...
 //
 // CPUS is a list as 0,1: rank r runs on the r-th, and round again; `any` leaves it to the system. A size is nccl-tests': of all_gather
-// and gather that of the whole output, of reduce_scatter, scatter and alltoall that of the whole input. The data depends on rank and
-// index, and outputs are poisoned before the one call that is checked.
+// and gather that of the whole output, of reduce_scatter, scatter and alltoall that of the whole input; of a round of halos, by two
+// MPI_Sendrecv or by one MPI_Neighbor_alltoall in a ring, that of one border. The data depends on rank and index, and outputs are poisoned before the one call that is checked.
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -14,6 +14,20 @@
 #include <string.h>
 
 static int rank, size;
+static MPI_Comm ring;
+
+static int is_halo(const char *name) { return !strncmp(name, "halo_", 5); }
+
+// Two borders out, left and right, and two in.
+static void halo(int by_neighbours, float *in, float *out, int count) {
+  int left = (rank + size - 1) % size, right = (rank + 1) % size;
+  if (by_neighbours) {
+    MPI_Neighbor_alltoall(in, count, MPI_FLOAT, out, count, MPI_FLOAT, ring);
+    return;
+  }
+  MPI_Sendrecv(in, count, MPI_FLOAT, left, 1, out + count, count, MPI_FLOAT, right, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  MPI_Sendrecv(in + count, count, MPI_FLOAT, right, 2, out, count, MPI_FLOAT, left, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
 
 static float value(int of, int index) { return (float)((of * 7 + index) % 13); }
 
@@ -42,6 +56,7 @@ static void once(const char *name, float *in, float *out, int count) {
   else if (!strcmp(name, "reduce_scatter")) MPI_Reduce_scatter_block(in, out, each, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   else if (!strcmp(name, "alltoall")) MPI_Alltoall(in, each, MPI_FLOAT, out, each, MPI_FLOAT, MPI_COMM_WORLD);
   else if (!strcmp(name, "barrier")) MPI_Barrier(MPI_COMM_WORLD);
+  else if (is_halo(name)) halo(!strcmp(name, "halo_neighbor"), in, out, count / 2);
   else fprintf(stderr, "there is no %s\n", name), MPI_Abort(MPI_COMM_WORLD, 2);
 }
 
@@ -49,6 +64,7 @@ static void once(const char *name, float *in, float *out, int count) {
 static int filled(const char *name, int count) {
   int each = count / size;
   if (!strcmp(name, "barrier")) return 0;
+  if (is_halo(name)) return count;
   if (!strcmp(name, "reduce")) return rank ? 0 : count;
   if (!strcmp(name, "gather")) return rank ? 0 : each * size;
   if (!strcmp(name, "scatter") || !strcmp(name, "reduce_scatter")) return each;
@@ -58,6 +74,8 @@ static int filled(const char *name, int count) {
 static float expected(const char *name, int index, int count) {
   int each = count / size;
   if (!strcmp(name, "broadcast")) return value(0, index);
+  // Which of two equal neighbours a border came from, MPI's versions do not agree on: a rank's two borders are the same.
+  if (is_halo(name)) return value(index < count / 2 ? (rank + size - 1) % size : (rank + 1) % size, index % (count / 2));
   if (!strcmp(name, "scatter")) return value(0, rank * each + index);
   if (!strcmp(name, "alltoall")) return value(index / each, rank * each + index % each);
   if (strstr(name, "reduce") == NULL) return value(index / each, index % each);
@@ -69,7 +87,7 @@ static float expected(const char *name, int index, int count) {
 
 static int wrong(const char *name, float *in, float *out, int count) {
   int found = 0, broadcasts = !strcmp(name, "broadcast") && !rank;
-  for (int i = 0; i < count; i++) in[i] = value(rank, i), out[i] = broadcasts ? value(0, i) : -1;
+  for (int i = 0; i < count; i++) in[i] = value(rank, is_halo(name) ? i % (count / 2) : i), out[i] = broadcasts ? value(0, i) : -1;
   once(name, in, out, count);
   for (int i = 0; i < filled(name, count); i++) found += out[i] != expected(name, i, count);
   return found;
@@ -82,11 +100,12 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Cart_create(MPI_COMM_WORLD, 1, &size, &(int){1}, 0, &ring);
   int iterations = atoi(argv[3]);
   for (int arg = 4; arg < argc; arg++) {
     size_t bytes = strtoull(argv[arg], NULL, 10);
-    int count = (int)(bytes / sizeof(float)), mine, all;
-    float *in = malloc(bytes + 64), *out = malloc(bytes + 64);
+    int count = (int)(bytes / sizeof(float)) * (is_halo(name) ? 2 : 1), mine, all;
+    float *in = malloc((size_t)count * sizeof(float) + 64), *out = malloc((size_t)count * sizeof(float) + 64);
     mine = wrong(name, in, out, count);
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     for (int i = 0; i < iterations / 10 + 5; i++) once(name, in, out, count);

@@ -149,7 +149,8 @@ fn halo_rounds_among_one_two_and_three_ranks_are_right() {
 
 #[test]
 fn a_plugin_that_flips_a_bit_is_found_out() {
-    for benchmark in ["all_reduce", "all_gather", "reduce_scatter", "sendrecv", "pingpong"] {
+    for benchmark in ["all_reduce", "all_gather", "reduce_scatter", "sendrecv", "pingpong", "halo"]
+    {
         let mut command = perf(&format!("{benchmark} -r 2 -b 64K -e 64K -n 2 -w 1 -c 4"));
         command.env("LOOPBACK_CORRUPT", "2");
         let (code, table, errors) = ended(command);

@@ -116,6 +116,44 @@ def test_tensors_with_dlpack_alone_are_moved_in_place(ranks):
     """)  # fmt: skip
 
 
+def test_the_byte_offset_of_a_dlpack_tensor_counts(ranks):
+    # NumPy's own capsules point at the first element; other packages' may point at the start of the memory and say how far it is.
+    ranks(2, """
+        import ctypes
+
+        class Described(ctypes.Structure):
+            _fields_ = [
+                ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("dimensions", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+            ]
+
+        class Managed(ctypes.Structure):
+            _fields_ = [("tensor", Described), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+        class Offset:
+            def __init__(self, array, skip, count):
+                self.array, self.shape = array, (ctypes.c_int64 * 1)(count)
+                device = (ctypes.c_int32 * 2)(1, 0)
+                bytes = skip * array.itemsize
+                self.managed = Managed(Described(array.ctypes.data, device, 1, 2, 64, 1, self.shape, None, bytes))
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+            def __dlpack__(self, **_):
+                new = ctypes.pythonapi.PyCapsule_New
+                new.restype = ctypes.py_object
+                new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+                return new(ctypes.addressof(self.managed), NAME, None)
+
+        NAME = b"dltensor"
+        data = np.arange(6.0)
+        group.all_reduce(Offset(data, 2, 3))
+        assert list(data) == [0, 1, 4, 6, 8, 5], data
+    """)  # fmt: skip
+
+
 def test_bfloat16_of_other_packages_is_added_as_such(ranks):
     ranks(2, """
         class Bfloat16:

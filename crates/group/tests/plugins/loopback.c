@@ -5,7 +5,8 @@
 // that a mistake in the loader's does not cancel itself out.
 //
 // Faults, by environment variable:
-//   LOOPBACK_CORRUPT=n      flips a bit in every n-th message that is received
+//   LOOPBACK_CORRUPT=n      flips a bit in every n-th message that is received, of those longer than a header: a header that is
+//                           damaged is a message that never comes
 //   LOOPBACK_REFUSE=n       every n-th isend and irecv answers "not now"
 //   LOOPBACK_STALL=n        from the n-th isend on, nothing is ever taken
 //   LOOPBACK_ERROR=n        the n-th isend returns ncclSystemError
@@ -30,7 +31,7 @@
 #include <unistd.h>
 
 enum { OK = 0, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
-enum { REQUESTS = 32, MAGIC = 0x10095ac6 };
+enum { REQUESTS = 32, MAGIC = 0x10095ac6, HEADER_BYTES = 48 };
 typedef void (*logger_t)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 // ---- state -----------------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ static int progress(struct comm *comm) {
       if (moved == 0) return OK;
       request->moved += (size_t)moved;
     }
-    if (!comm->sends && request->header) {
+    if (!comm->sends && request->header > HEADER_BYTES) {
       long every = fault("LOOPBACK_CORRUPT");
       if (every && __atomic_add_fetch(&messages_received, 1, __ATOMIC_RELAXED) % (unsigned long)every == 0)
         request->data[request->header / 2] ^= 4;
