@@ -95,23 +95,27 @@ pub(super) struct Hanging {
     look_at: Moment,
     /// A bit per rail on which nothing has ended for too long.
     rails: u16,
+    /// Nothing has ended on a rail from one look to the next: the peer is asked, else nothing tells whether it is stopped.
+    waits: bool,
     ended: Box<[(u32, Moment)]>,
 }
 
 impl Hanging {
     pub(super) fn new(rails: u8) -> Self {
         let ended = vec![(0, Moment::default()); rails.into()].into();
-        Self { look_at: Moment::default(), rails: 0, ended }
+        Self { look_at: Moment::default(), rails: 0, waits: false, ended }
     }
 
     /// Looks at the rails: whether nothing ends on one of them for so long, and as long as its writes may take. The time in which
     /// the peer is stopped does not count: it cannot take what it is sent.
     #[cold]
     fn look(&mut self, account: &Account, stopped: bool, now: Moment, bound: Duration) {
-        self.look_at = now.plus(RAIL_LOOK);
+        (self.look_at, self.waits) = (now.plus(RAIL_LOOK), false);
         for (rail, (ended, since)) in (0..).zip(&mut self.ended) {
             let count = account.rails.ended_on(rail);
-            if stopped || account.rails.flying_on(rail) == 0 || count != *ended {
+            let still = account.rails.flying_on(rail) > 0 && count == *ended;
+            self.waits |= still && account.loads.is_open(rail);
+            if stopped || !still {
                 (*ended, *since) = (count, now);
                 continue;
             }
@@ -169,6 +173,11 @@ impl Peer {
     pub(super) fn awaits_fence(&self) -> bool {
         let ended = self.channel.ending().has_peer_said();
         !ended && self.outages.iter().any(|one| one.expects.is_none() || !one.peer_fenced)
+    }
+
+    /// Whether writes on a data rail wait for a peer that may be stopped.
+    pub(super) fn awaits_writes(&self) -> bool {
+        self.hanging.waits
     }
 
     /// Whether nothing of the peer's lands here by a lost rail any more: only then the channel is over.
@@ -531,6 +540,7 @@ mod tests {
         let mut hanging = Hanging::new(2);
         hanging.look(&account, true, at(60), bound);
         hanging.look(&account, false, at(64), bound);
+        assert!(hanging.waits, "only an answer tells that the peer runs");
         assert_eq!(hanging.rails, 0, "while it was stopped nothing could end");
         hanging.look(&account, false, at(65), bound);
         assert_eq!(hanging.rails, 0b10);
@@ -541,5 +551,8 @@ mod tests {
         hanging.look(&account, false, at(64), bound);
         hanging.look(&account, false, at(66), bound);
         assert_eq!(hanging.rails, 0, "one has ended meanwhile");
+        assert!(account.rails.ended(1, true, true));
+        hanging.look(&account, false, at(67), bound);
+        assert!(!hanging.waits, "nothing is under way");
     }
 }

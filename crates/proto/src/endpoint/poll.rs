@@ -293,7 +293,7 @@ impl<C: Connection> Endpoint<C> {
         if peer.is_fenced() && peer.channel.has_ended(now.1) {
             return self.over(perform, index, now.0);
         }
-        let waits = peer.owing.waiting > 0 || peer.awaits_fence();
+        let waits = peer.owing.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
         let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1) else {
             return;
         };
