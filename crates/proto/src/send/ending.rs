@@ -89,6 +89,7 @@ impl SendFlow {
             }
         };
         account.sent -= self.unadvertised.clear();
+        self.no_more_keys(account);
         self.stick(Fault::Closed);
         Ok(())
     }
@@ -127,6 +128,10 @@ impl SendFlow {
     }
 
     /// Whether parts may still be posted.
+    pub(super) const fn has_peer_closed(&self) -> bool {
+        matches!(self.ending, Ending::PeerClosed | Ending::Closing { peer: true } | Ending::Over)
+    }
+
     pub(super) const fn may_post(&self) -> bool {
         matches!(self.ending, Ending::Open | Ending::PeerClosed)
     }

@@ -26,6 +26,8 @@ pub(super) struct Lost {
     complete: Line,
     /// By place of a line: the line, and the parts of it that the receiver has.
     held: [(Line, u64); WINDOW as usize],
+    /// A bit per rail that was lost, or is, since the receiver has closed: it says no new keys any more.
+    unkeyed: u16,
     /// Of each record: parts whose write has failed, and parts that are to be posted again.
     failed: [u64; RECORDS],
     again: [u64; RECORDS],
@@ -37,6 +39,7 @@ impl Lost {
             fenced: 0,
             complete,
             held: [(Line::FIRST, 0); WINDOW as usize],
+            unkeyed: 0,
             failed: [0; RECORDS],
             again: [0; RECORDS],
         })
@@ -155,6 +158,25 @@ impl SendFlow {
     #[cold]
     pub fn rail_left(&mut self, rail: u8) {
         self.parts.set(rail, 0);
+        if self.has_peer_closed() {
+            self.lost_mut().unkeyed |= 1 << (rail % 16);
+        }
+    }
+
+    /// The receiver has closed: rails that are closed now come back with keys that nobody tells.
+    #[cold]
+    pub(super) fn no_more_keys(&mut self, account: &Account) {
+        let closed = (0..account.loads.rails()).filter(|rail| !account.loads.is_open(*rail));
+        let closed = closed.fold(0, |set, rail| set | 1 << rail);
+        if closed != 0 {
+            self.lost_mut().unkeyed |= closed;
+        }
+    }
+
+    /// Whether the receiver may have other keys on this rail than it has told.
+    #[inline]
+    pub(super) fn lacks_keys(&self, rail: u8) -> bool {
+        self.lost.as_ref().is_some_and(|lost| lost.unkeyed >> (rail % 16) & 1 == 1)
     }
 
     /// A rail of the receiver's has another endpoint, and a line another key there.
@@ -167,7 +189,8 @@ impl SendFlow {
     #[cold]
     pub(super) fn other_rail(&mut self, at: usize, part: u8, len: u64, account: &Account) -> u8 {
         self.lost_mut();
-        let rail = account.loads.soonest(len, |_| true);
+        let keyed = |rail: usize| !self.lacks_keys(low8(rail as u64));
+        let rail = account.loads.soonest(len, keyed);
         let words = self.rail_words();
         let part = usize::from(part) % (words * super::parts::PARTS_PER_WORD);
         let word = &mut self.rails[at * words + part / super::parts::PARTS_PER_WORD];

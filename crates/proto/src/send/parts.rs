@@ -98,9 +98,14 @@ impl SendFlow {
         let part = again.unwrap_or(writing.posted);
         let (offset, len) = writing.part(part, record.len);
         let (line, mut rail) = (record.line, self.rail(at, part));
-        let closed = !account.loads.is_open(rail);
+        let closed = !account.loads.is_open(rail) || self.lacks_keys(rail);
         if closed {
             rail = self.other_rail(at, part, len, account);
+            if self.lacks_keys(rail) {
+                // The receiver has closed, and waits for what is under way, not for this.
+                self.posting &= !bit_of(MessageId(low8(at as u64)));
+                return self.next_part(account);
+            }
         }
         let advert = self.adverts.get(line);
         let immediate = match writing.path {
