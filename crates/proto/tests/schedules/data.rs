@@ -202,6 +202,12 @@ impl Flows {
         self.closed[node] >> link & 1 == 1
     }
 
+    /// A fault touches a data rail.
+    fn disturb(&mut self, link: u8) {
+        self.disturbed |= 1 << link;
+        self.returns.disturb(link);
+    }
+
     /// Whether a part of this message is in flight, landed or not.
     pub(crate) fn flies(&self, message: u32, counts: impl Fn(&Flight) -> bool) -> bool {
         self.flights.iter().any(|flight| flight.write.source.region == message && counts(flight))
@@ -326,8 +332,11 @@ impl Data for Flows {
         let follows = matches!(cause, Cause::RailDown { .. } | Cause::RailClosing { .. });
         // A part that is late for long enough is as good as lost.
         let late = wire.data.late > 0 || wire.setup.slow > 0 || wire.setup.refuse > 0;
-        wire.law(touched || follows || late, "a rail was given up that nothing ailed");
-        wire.data.disturbed |= 1 << link;
+        let nothing = format!("a rail was given up that nothing ailed: {cause:?}");
+        wire.law(touched || follows || late, &nothing);
+        let sound = wire.data.returns.is_sound((node, channel, rail));
+        wire.law(!sound || follows || late, "a rail that was back was given up again for nothing");
+        wire.data.disturb(link);
         if wire.data.returns.returned >> link & 1 == 1 {
             wire.faults.fire(Fault::RailFlapped);
         }
@@ -345,6 +354,7 @@ impl Data for Flows {
         let link = wire.data.order[node][usize::from(local)];
         let again = wire.data.is_closed(node, link);
         wire.law(!again, "a data rail is closed twice");
+        arrive_at_last(wire, node, link);
         wire.data.closed[node] |= 1 << link;
         trials::close(wire, node, link);
         wire.faults.fire(Fault::DataRailClosed);
@@ -400,6 +410,9 @@ impl Data for Flows {
     fn rail_returned(wire: &mut Wire<Self>, (node, channel): (usize, ChannelId), rail: u8) {
         let link = wire.data.data_link(node, channel, rail);
         wire.data.returns.returned |= 1 << link;
+        if wire.data.death(node, wire.data.channels[node][channel.0 as usize].far, link).is_none() {
+            wire.data.returns.is_back((node, channel, rail), link);
+        }
         wire.faults.fire(Fault::RailReturned);
     }
 
@@ -416,6 +429,22 @@ impl Data for Flows {
     /// A write that hangs ends when its endpoint closes.
     fn is_quiet(&self) -> bool {
         self.flights.iter().all(|flight| flight.fate == Fate::Hangs) && self.returns.is_quiet()
+    }
+}
+
+/// The last poll of an endpoint that closes finds what nobody has been told of before.
+fn arrive_at_last(wire: &mut Wire<Flows>, node: usize, link: u8) {
+    for index in 0..wire.data.flights.len() {
+        let flight = &wire.data.flights[index];
+        let current = flight.incarnation == wire.data.returns.incarnation(node, link);
+        let here = (flight.to, flight.link, flight.fate) == (node, link, Fate::Lands) && current;
+        if !here || flight.held_until > wire.now || wire.random.percent(50) {
+            continue;
+        }
+        while !wire.data.flights[index].has_landed() {
+            wire.faults.fire(Fault::ArrivedAtClose);
+            land(wire, index, 0);
+        }
     }
 }
 
@@ -450,11 +479,12 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     wire.law(fits || gone, "a part has the key of another rail, endpoint or buffer");
     let death = wire.data.death(node, far, link);
     if death == Some(Death::Refusing) {
+        wire.data.disturb(link);
         wire.faults.fire(Fault::RefusedForGood);
         return false;
     }
     wire.faults.fire(Fault::PartWritten);
-    if wire.data.returns.returned >> link & 1 == 1 {
+    if wire.data.returns.is_sound((node, channel, write.rail)) {
         wire.faults.fire(Fault::PartByReturnedRail);
     }
     if write.len > 0 && !wire.data.posted.insert(write.target) {
@@ -469,12 +499,14 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
     let survives = wire.setup.failover && joined.rails.data.len() > 1;
     let mut fate = Fate::Lands;
     if let Some(death) = death {
+        wire.data.disturb(link);
         fate = doomed(wire, death, proves);
     } else if wire.data.is_closed(far, link) || gone {
+        wire.data.disturb(link);
         fate = Fate::Fails;
     } else if wire.data.to_lose > 0 && !proves && wire.random.percent(5) {
         wire.data.to_lose -= 1;
-        wire.data.disturbed |= 1 << link;
+        wire.data.disturb(link);
         if !survives {
             wire.data.lost.push((node, channel));
         }
@@ -482,7 +514,7 @@ fn post(wire: &mut Wire<Flows>, node: usize, slot: Slot, write: &PartWrite) -> b
         fate = Fate::Lost;
     } else if wire.data.to_fail > 0 && wire.random.percent(5) {
         wire.data.to_fail -= 1;
-        wire.data.disturbed |= 1 << link;
+        wire.data.disturb(link);
         if !survives {
             wire.data.failed.push(write.source.region as usize >> 12);
         }
@@ -544,7 +576,7 @@ pub(crate) fn kill(wire: &mut Wire<Flows>, (one, other): (usize, usize), link: u
         Death::Loud | Death::Refusing => Fault::DataRailDied,
     });
     wire.data.dead.push((one, other, link, death));
-    wire.data.disturbed |= 1 << link;
+    wire.data.disturb(link);
     for index in 0..wire.data.flights.len() {
         let flight = &wire.data.flights[index];
         let pair = (flight.from.0.min(flight.to), flight.from.0.max(flight.to));

@@ -69,7 +69,9 @@ pub(crate) enum Fault {
     RefusedForGood,
     RailLost,
     RailLostElsewhere,
+    StoodStill,
     DataRailClosed,
+    ArrivedAtClose,
     DataRailOpened,
     DataRailRevived,
     TrialPosted,
@@ -121,7 +123,7 @@ pub(crate) const TALKS: [Fault; 34] = [
 ];
 
 /// Those of real ones.
-pub(crate) const FLOWS: [Fault; 70] = [
+pub(crate) const FLOWS: [Fault; 72] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
@@ -181,7 +183,9 @@ pub(crate) const FLOWS: [Fault; 70] = [
     Fault::RefusedForGood,
     Fault::RailLost,
     Fault::RailLostElsewhere,
+    Fault::StoodStill,
     Fault::DataRailClosed,
+    Fault::ArrivedAtClose,
     Fault::DataRailOpened,
     Fault::DataRailRevived,
     Fault::TrialPosted,

@@ -238,7 +238,11 @@ impl World {
                 (random.below(steps), pair, random.below(links) as u8, death)
             })
             .collect();
+        let stands_at = self.wire.random.percent(5).then(|| self.wire.random.below(steps));
         for step in 0..steps {
+            if stands_at == Some(step) {
+                self.stand_still()?;
+            }
             self.wire.now += if self.wire.random.percent(5) {
                 self.wire.random.between(100_000, 3_000_000)
             } else if !data_deaths.is_empty() && self.wire.random.percent(3) {
@@ -304,6 +308,21 @@ impl World {
             }
         }
         Err("no rest".to_owned())
+    }
+
+    /// Nothing moves, as between processes of which one is stopped, for less time than a peer may be silent.
+    fn stand_still(&mut self) -> Result<(), String> {
+        self.wire.faults.fire(Fault::StoodStill);
+        let until = self.wire.now + (self.wire.setup.peer_timeout * 11 / 20).as_nanos() as u64;
+        while self.wire.now < until {
+            self.wire.now += 45_000_000;
+            for node in 0..self.ranks.len() {
+                self.call(node);
+            }
+            self.keepers();
+            self.check()?;
+        }
+        Ok(())
     }
 
     pub(crate) fn check(&mut self) -> Result<(), String> {

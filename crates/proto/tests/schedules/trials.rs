@@ -22,6 +22,8 @@ pub(crate) struct Returns {
     /// By node, channel and rail.
     known: BTreeMap<(usize, u32, u8), u8>,
     trials: Vec<Trial>,
+    /// The link of each rail of a channel that has come back and that no fault has touched since.
+    sound: BTreeMap<(usize, u32, u8), u8>,
 }
 
 #[derive(Debug)]
@@ -47,7 +49,21 @@ impl Trial {
 impl Returns {
     pub(crate) fn new(new_keys: bool) -> Self {
         let (incarnations, known, trials) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { new_keys, returned: 0, incarnations, known, trials }
+        Self { new_keys, returned: 0, incarnations, known, trials, sound: BTreeMap::new() }
+    }
+
+    /// A rail of a channel has come back.
+    pub(crate) fn is_back(&mut self, (node, channel, rail): (usize, ChannelId, u8), link: u8) {
+        self.sound.insert((node, channel.0, rail), link);
+    }
+
+    /// Whether nothing has ailed a rail of a channel since it came back.
+    pub(crate) fn is_sound(&self, (node, channel, rail): (usize, ChannelId, u8)) -> bool {
+        self.sound.contains_key(&(node, channel.0, rail))
+    }
+
+    pub(crate) fn disturb(&mut self, link: u8) {
+        self.sound.retain(|_, other| *other != link);
     }
 
     pub(crate) fn incarnation(&self, node: usize, link: u8) -> u8 {
@@ -146,6 +162,7 @@ pub(crate) fn post(
         Some(Death::Silent) => (false, Some(true)),
         Some(_) => (wire.random.percent(20), Some(false)),
         None if gone || wire.data.is_closed(far, link) => (false, Some(false)),
+        None if wire.random.percent(5) => (false, Some(true)),
         None => (true, Some(true)),
     };
     if !lands {
