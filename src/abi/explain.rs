@@ -15,17 +15,17 @@ use crate::plugin;
 #[unsafe(no_mangle)]
 #[expect(unreachable_pub, reason = "a symbol is public")]
 pub unsafe extern "C" fn ironrail_explain(text: *mut c_char, bytes: usize) -> usize {
-    let told = catch_unwind(plugin::explain).unwrap_or_default();
+    let json = catch_unwind(plugin::explain).unwrap_or_default();
     if let Some(room) = bytes.checked_sub(1) {
-        let fits = told.len().min(room);
+        let fits = json.len().min(room);
         // SAFETY: the caller vouches for more bytes than that, and a new string does not overlap them.
-        unsafe { ptr::copy_nonoverlapping(told.as_ptr(), text.cast::<u8>(), fits) };
+        unsafe { ptr::copy_nonoverlapping(json.as_ptr(), text.cast::<u8>(), fits) };
         // SAFETY: `fits` is below `bytes`.
         let end = unsafe { text.add(fits) };
         // SAFETY: as above.
         unsafe { end.write(0) };
     }
-    told.len()
+    json.len()
 }
 
 #[cfg(test)]

@@ -197,10 +197,13 @@ mod tests {
         let addresses: Vec<_> =
             made.device.plan.rails.iter().map(|rail| rail.address.as_str()).collect();
         assert_eq!(addresses, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
-        let told = &made.properties;
-        assert_eq!(told.name.to_str().unwrap(), "127.0.0.1+127.0.0.2+127.0.0.3");
-        assert_eq!((told.speed_mbps, told.parts.as_slice()), (30_000, [0, 1].as_slice()));
-        assert_ne!(told.guid, devices.get(0).unwrap().properties.guid);
+        let properties = &made.properties;
+        assert_eq!(properties.name.to_str().unwrap(), "127.0.0.1+127.0.0.2+127.0.0.3");
+        assert_eq!(
+            (properties.speed_mbps, properties.parts.as_slice()),
+            (30_000, [0, 1].as_slice())
+        );
+        assert_ne!(properties.guid, devices.get(0).unwrap().properties.guid);
         assert_eq!(devices.get(2).unwrap().properties.parts, [2]);
     }
 

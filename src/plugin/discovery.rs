@@ -80,12 +80,12 @@ fn plans(
     protocol: Protocol,
     offer: &Offer,
 ) -> Vec<DevicePlan> {
-    let told = topology::properties(machine, &offer.nics, &offer.grouping);
+    let properties = topology::properties(machine, &offer.nics, &offer.grouping);
     let mut rails: Vec<_> = rails.into_iter().map(Some).collect();
     let mut plans: Vec<DevicePlan> = Vec::new();
-    for (group, told) in offer.grouping.groups.iter().zip(told) {
+    for (group, properties) in offer.grouping.groups.iter().zip(properties) {
         let taken = group.rails.iter().filter_map(|rail| rails[*rail].take()).collect();
-        let mut plan = DevicePlan::new(taken, protocol, told, group.reason.to_string());
+        let mut plan = DevicePlan::new(taken, protocol, properties, group.reason.to_string());
         if plans.iter().any(|other| other.name == plan.name) {
             plan.name = format!("{}-{}", plan.name, plans.len());
         }
@@ -318,8 +318,8 @@ fn candidate(info: &Info) -> Candidate {
     let address = ip_address(info.address_format(), info.source_address());
     let nic = info.nic();
     let interface = sysfs::interface(Path::new(SYSFS), info.domain_name());
-    let told = nic.as_ref().and_then(|nic| nic.pci).and_then(|pci| pci.to_string().parse().ok());
-    let by_bus = told.and_then(|pci| sysfs::directory(Path::new(SYSFS), pci));
+    let listed = nic.as_ref().and_then(|nic| nic.pci).and_then(|pci| pci.to_string().parse().ok());
+    let by_bus = listed.and_then(|pci| sysfs::directory(Path::new(SYSFS), pci));
     let link = nic.as_ref().and_then(|nic| nic.link_bits_per_second);
     let link_mbps = link.and_then(|bits| u32::try_from(bits / 1_000_000).ok());
     let pci_path = by_bus.or(interface.pci_path);
@@ -331,7 +331,7 @@ fn candidate(info: &Info) -> Candidate {
         class: Candidate::class_of(interface.class, address),
         speed_mbps: link_mbps.or(interface.speed_mbps),
         hardware: nic.is_some(),
-        pci: pci_path.as_deref().and_then(sysfs::function_of).or(told),
+        pci: pci_path.as_deref().and_then(sysfs::function_of).or(listed),
         pci_path: pci_path.and_then(|path| path.into_os_string().into_string().ok()),
         link_up: nic.as_ref().and_then(|nic| nic.link_up),
         network: nic.and_then(|nic| nic.network).unwrap_or_default(),

@@ -77,7 +77,7 @@ pub(crate) fn prepare(config: &Config) {
     for wanted in missing(config) {
         put(wanted.name, wanted.value);
         log::info!(
-            "{}={} is set for {}, since nobody set it",
+            "{}={} is set for {}, since it was unset",
             wanted.name,
             wanted.value,
             wanted.provider
@@ -97,7 +97,7 @@ pub(crate) fn steer(config: &Config, protocols: Option<&'static str>) {
     }
     put(PROTOCOLS, protocols);
     log::info!(
-        "{PROTOCOLS}={protocols} is set, since nobody set it: the provider does not promise the order of bytes that the other protocols need"
+        "{PROTOCOLS}={protocols} is set, since it was unset: the provider does not promise the order of bytes that the other protocols need"
     );
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn widen(config: &Config, hint: Option<&Hint>) {
     let Some(hint) = hint else { return };
     if let Some(because) = obstacle(config, Path::new(NCCLS_OWN_FILE)) {
         log::info!(
-            "{} devices are wider than one PCIe link, and NCCL is not told: {because}; docs/topology.md has what it should say",
+            "{} devices are wider than one PCIe link, and NCCL gets no topology file: {because}; docs/topology.md has what it should say",
             hint.raised.len()
         );
         return;
@@ -116,7 +116,7 @@ pub(crate) fn widen(config: &Config, hint: Option<&Hint>) {
         Ok(path) => {
             put(TOPOLOGY_FILE, &path);
             log::info!(
-                "{TOPOLOGY_FILE}={path} is set, since nobody set it: {} devices are wider than one PCIe link",
+                "{TOPOLOGY_FILE}={path} is set, since it was unset: {} devices are wider than one PCIe link",
                 hint.raised.len()
             );
         }

@@ -34,7 +34,7 @@ fn protocols(plugin: &'static Plugin) -> Option<&'static str> {
 }
 
 fn device(known: &Known) -> Object {
-    let (device, told) = (&known.device, &known.properties);
+    let (device, properties) = (&known.device, &known.properties);
     let plan = &device.plan;
     let facts = device.facts(known.number);
     let found = facts.probed.capabilities();
@@ -44,11 +44,11 @@ fn device(known: &Known) -> Object {
         .text("because", &plan.because)
         .text("libfabric", device.libfabric_version())
         .number("speed_mbps", plan.speed_mbps())
-        .text("gpu_memory", plan.gpu_memory.told())
-        .maybe("pci_path", told.pci_path.map(|path| path.to_string_lossy()))
-        .text("guid", format_args!("{:016x}", told.guid))
-        .number("groups", told.max_receives.unsigned_abs())
-        .number("comms", told.max_comms.unsigned_abs())
+        .text("gpu_memory", plan.gpu_memory.describe())
+        .maybe("pci_path", properties.pci_path.map(|path| path.to_string_lossy()))
+        .text("guid", format_args!("{:016x}", properties.guid))
+        .number("groups", properties.max_receives.unsigned_abs())
+        .number("comms", properties.max_comms.unsigned_abs())
         .raw("rails", &array(plan.rails.iter().map(|plan| rail(plan).end())))
         .raw("probed", probed.as_deref().unwrap_or("null"))
 }

@@ -116,7 +116,7 @@ fn announce(config: &Config, devices: &[DevicePlan]) {
                 obstacle.phrase(),
                 obstacle.next_step()
             ),
-            found => log::info!("{of}GPU memory {}", found.told()),
+            found => log::info!("{of}GPU memory {}", found.describe()),
         }
     }
 }
@@ -127,9 +127,9 @@ pub(super) fn owner(address: u64, len: usize) -> Result<Owner> {
     let driver = Driver::get()
         .map_err(|reason| Cause::NoGpuDriver { len, because: Label::of(&reason.to_string()) })?;
     let end_address = address.saturating_add(len.saturating_sub(1) as u64);
-    let nobody = |last| Error::from(Cause::NotGpuMemory { address, len, last });
-    let first = driver.owner(address).ok_or_else(|| nobody(false))?;
-    let end = driver.owner(end_address).ok_or_else(|| nobody(true))?;
+    let not_gpu = |last| Error::from(Cause::NotGpuMemory { address, len, last });
+    let first = driver.owner(address).ok_or_else(|| not_gpu(false))?;
+    let end = driver.owner(end_address).ok_or_else(|| not_gpu(true))?;
     if first.device != end.device {
         let (first, last) = (gpu_number(first.device), gpu_number(end.device));
         return Err(Cause::OfTwoGpus { address, len, first, last }.into());

@@ -107,19 +107,19 @@ fn open_one(
 
 /// Control rails are opened without the low-latency class. Logged once, since all are alike.
 fn tell_of_class(error: FabricError) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         log::info!("control rails go without the traffic class of low latency: {error}");
     }
 }
 
 /// Whether a provider emulates writes by two-sided messages.
 fn emulates_writes(device: &Device, info: &Info, nic: &Nic) -> bool {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static LOGGED: AtomicBool = AtomicBool::new(false);
     let asked = family(info) == "efa";
     let name = OptionName::EfaEmulatedWrite;
     let emulated = asked && nic.flag::<Data>(device.library(), name) == Some(true);
-    if emulated && !TOLD.swap(true, Ordering::Relaxed) {
+    if emulated && !LOGGED.swap(true, Ordering::Relaxed) {
         log::warn!(
             "{} makes messages of writes, which is slow: the device has no RDMA writes, or FI_EFA_USE_DEVICE_RDMA=0 turns them off",
             info.provider()

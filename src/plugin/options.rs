@@ -70,7 +70,7 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         doc: Doc {
             name: "FI_OPT_CUDA_API_PERMITTED = false",
             why: "The provider's progress runs in NCCL's threads, for one of which kernels wait: a call of CUDA's that waits for a kernel there never ends.",
-            refused: "The provider reaches GPU memory by such calls alone. It is tried at the start: NCCL is told that the device takes host memory only, and the log says why.",
+            refused: "The provider reaches GPU memory by such calls alone. It is tried at the start: NCCL learns that the device takes host memory only, and the log says why.",
         },
     },
     ProviderOption {
@@ -82,7 +82,7 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         doc: Doc {
             name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
             why: "NCCL's LL and LL128 poll flags inside the bytes that land, and EFA's packets overtake each other unless they are kept from it.",
-            refused: "The device cannot. It is tried at the start: NCCL_PROTO is set to Simple where nobody set it.",
+            refused: "The device cannot. It is tried at the start: NCCL_PROTO is set to Simple where it is unset.",
         },
     },
     ProviderOption {
@@ -402,7 +402,7 @@ provider refuses is one line in the log, and the rail opens without.
 
 ## Latency
 
-What NCCL is told of a message's way, in microseconds; it adds them to its own figures, and cuts off what is not whole. Of all others 0. EFA's are
+The latency of a message for NCCL, in microseconds; NCCL adds it to its own figures, and truncates it. Of all others 0. EFA's are
 those that AWS's plugin gives for the instances with these devices.
 
 | provider | PCI device | µs |

@@ -15,7 +15,7 @@ pub(crate) struct DevicePlan {
     pub(crate) gpu_memory: GpuMemory,
     pub(crate) protocol: Protocol,
     /// What the machine decides of its properties.
-    pub(crate) told: Properties,
+    pub(crate) properties: Properties,
     /// Why it has these rails.
     pub(crate) because: String,
 }
@@ -84,7 +84,7 @@ impl GpuMemory {
     }
 
     /// For the log.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Direct { dmabuf: true } => "goes direct, by address or DMA-BUF".to_owned(),
             Self::Direct { dmabuf: false } => "goes direct, by address".to_owned(),
@@ -134,12 +134,12 @@ impl DevicePlan {
     pub(super) fn new(
         rails: Vec<RailPlan>,
         protocol: Protocol,
-        told: Properties,
+        properties: Properties,
         because: String,
     ) -> Self {
         let names: Vec<_> = rails.iter().map(|rail| rail.interface.as_str()).collect();
         let gpu_memory = GpuMemory::ByHost(Obstacle::TurnedOff);
-        Self { name: device_name(&names), rails, gpu_memory, protocol, told, because }
+        Self { name: device_name(&names), rails, gpu_memory, protocol, properties, because }
     }
 
     /// Takes the rails of another device. Networks of two kinds do not go together.
@@ -158,10 +158,10 @@ impl DevicePlan {
             }
             (GpuMemory::Direct { .. }, obstacle) | (obstacle, _) => obstacle.clone(),
         };
-        let (one, other) = (self.told.speed_mbps, other.told.speed_mbps);
-        self.told.speed_mbps = one.zip(other).map(|(one, other)| one + other);
+        let (one, other) = (self.properties.speed_mbps, other.properties.speed_mbps);
+        self.properties.speed_mbps = one.zip(other).map(|(one, other)| one + other);
         // Its own: the first part's belongs to a device that may be used beside it.
-        self.told.guid = None;
+        self.properties.guid = None;
         Ok(())
     }
 
@@ -246,8 +246,8 @@ mod tests {
             let phrase = obstacle.phrase();
             assert!(phrase.contains(words) && !phrase.contains('\n'), "{phrase}");
             assert!(!obstacle.next_step().is_empty());
-            let told = GpuMemory::ByHost(obstacle).told();
-            assert!(told.starts_with("goes through the host: "), "{told}");
+            let described = GpuMemory::ByHost(obstacle).describe();
+            assert!(described.starts_with("goes through the host: "), "{described}");
         }
     }
 }

@@ -27,15 +27,15 @@ pub(super) fn of_made(
     parts: &[usize],
     part: impl Fn(usize) -> DeviceProperties,
 ) -> DeviceProperties {
-    let told: Vec<_> = parts.iter().map(|index| part(*index)).collect();
+    let properties: Vec<_> = parts.iter().map(|index| part(*index)).collect();
     let common = |of: fn(&DeviceProperties) -> Option<i16>| {
-        let first = of(told.first()?)?;
-        told.iter().all(|one| of(one) == Some(first)).then_some(first)
+        let first = of(properties.first()?)?;
+        properties.iter().all(|one| of(one) == Some(first)).then_some(first)
     };
     DeviceProperties {
-        rail: common(|told| told.rail),
-        plane: common(|told| told.plane),
-        latency_us: told.iter().map(|told| told.latency_us).fold(0.0, f32::max),
+        rail: common(|properties| properties.rail),
+        plane: common(|properties| properties.plane),
+        latency_us: properties.iter().map(|properties| properties.latency_us).fold(0.0, f32::max),
         parts: parts.to_vec(),
         ..of(index, plan)
     }
@@ -76,7 +76,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
     DeviceProperties {
         name: leak(&plan.name),
         pci_path: plan.rails.iter().find_map(|rail| rail.pci_path.as_deref()).map(leak),
-        guid: plan.told.guid.unwrap_or_else(|| guid(&host(), index, &plan.name)),
+        guid: plan.properties.guid.unwrap_or_else(|| guid(&host(), index, &plan.name)),
         speed_mbps: i32::try_from(plan.speed_mbps()).unwrap_or(i32::MAX),
         port: 1,
         latency_us: f32::from(latency_us(plan)),
@@ -91,7 +91,7 @@ fn of(index: usize, plan: &DevicePlan) -> DeviceProperties {
             Protocol::Sendrecv => plan.rails.iter().map(largest).min().unwrap_or(BYTES_MAX),
         },
         max_collective_bytes: BYTES_MAX,
-        rail: plan.told.rail.and_then(|rail| i16::try_from(rail).ok()),
+        rail: plan.properties.rail.and_then(|rail| i16::try_from(rail).ok()),
         plane: None,
         parts: vec![index],
     }

@@ -42,7 +42,7 @@ pub(crate) struct Choice {
 const PREFERENCE: &[&str] =
     &["cxi", "efa", "verbs;ofi_rxm", "tcp", "net", "tcp;ofi_rxm", "sockets"];
 
-/// Picks one of the providers offered. `wanted` is the user's; `filtered` says that libfabric was told which to offer.
+/// Picks one of the providers offered. `wanted` is the user's; `filtered` says that FI_PROVIDER restricts what libfabric offers.
 pub(crate) fn choose(
     candidates: &[Candidate],
     wanted: Option<&str>,

@@ -5,7 +5,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"IRSTATS\0");
 /// Changes whenever a word moves or changes its meaning.
 pub const LAYOUT: u64 = 1;
 pub const HEADER_WORDS: usize = 64;
-/// Rows of one page: what does not fit is counted in memory that nobody else reads.
+/// Rows of one page: what does not fit is counted in memory of the process alone.
 pub const ROWS: usize = 1023;
 
 /// Words of the header.

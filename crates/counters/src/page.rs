@@ -16,8 +16,8 @@ pub const FOLDER: &str = "/dev/shm";
 pub const PREFIX: &str = "ironrail-stats.";
 
 /// The name of a process's page: its user, its number, and how many pages it had before.
-pub fn file_name(user: u32, process: u32, turn: u32) -> String {
-    format!("{PREFIX}{user}.{process}.{turn}")
+pub fn file_name(user: u32, process: u32, serial: u32) -> String {
+    format!("{PREFIX}{user}.{process}.{serial}")
 }
 
 /// One row.

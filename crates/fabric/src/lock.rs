@@ -142,7 +142,7 @@ mod pthread {
 
     impl<T> Drop for Lock<T> {
         fn drop(&mut self) {
-            // SAFETY: nobody borrows it any more.
+            // SAFETY: nothing borrows it any more.
             unsafe { libc::pthread_mutex_destroy(self.mutex.get()) };
         }
     }

@@ -25,7 +25,7 @@ use crate::launch::MEETING_VARIABLE;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     meeting: Meeting,
-    /// Nobody else holds the rendezvous: rank 0 does.
+    /// Rank 0 holds the rendezvous itself.
     holds_hub: bool,
     matrix: Option<DeviceMatrix>,
 }

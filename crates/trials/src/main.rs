@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A line of standard output. Nobody may be reading any more.
+/// A line of standard output. Its reader may be gone.
 fn say(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

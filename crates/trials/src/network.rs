@@ -31,7 +31,7 @@ pub(crate) enum Deed {
     /// Both ends are down.
     Down,
     Up,
-    /// Every packet is dropped, each way, and nobody is told.
+    /// Every packet is dropped, each way, without an error.
     Cut,
     Join,
     /// Established sockets on the link are destroyed, at the side of rank 0: both ends get an error (ss(8), -K).
@@ -128,7 +128,7 @@ impl Network {
         Ok(())
     }
 
-    /// Waits for all links. The kernel tells of carriers at most once a second, and libfabric passes interfaces by that are not told to run.
+    /// Waits for all links. The kernel reports carriers at most once a second, and libfabric skips interfaces without a carrier.
     pub(crate) fn wait_until_up(&self) -> Outcome<()> {
         let is_up = |side: &String| {
             let shown = Command::new("ip").args(["-n", side, "-o", "link", "show"]).output()?;

@@ -1,4 +1,4 @@
-//! The trials of scripts/rails: a job for each, something is done to one rail's link, and undone; what happened is told.
+//! The trials of scripts/rails: a job for each, something is done to one rail's link, and undone; what happened is reported.
 
 use std::time::Duration;
 

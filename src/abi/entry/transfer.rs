@@ -146,7 +146,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
         let done = done?;
         match (endpoint.test(request)?, first) {
             (Tested::Pending, _) => return Ok(()),
-            (Tested::Done(size), Some(first)) => *first = told(size),
+            (Tested::Done(size), Some(first)) => *first = as_int(size),
             (Tested::Group(count), Some(_)) => {
                 // SAFETY: as long as the request's group, which the plugin counted.
                 unsafe { write_sizes(sizes, endpoint.sizes(count)) };
@@ -160,7 +160,7 @@ pub(in crate::abi) unsafe extern "C" fn test(
 
 /// NCCL counts in `int` here, in every version: a longer message is reported as the longest.
 #[inline]
-fn told(size: u64) -> c_int {
+fn as_int(size: u64) -> c_int {
     c_int::try_from(size).unwrap_or(c_int::MAX)
 }
 
@@ -172,7 +172,7 @@ unsafe fn write_sizes(sizes: *mut c_int, found: &[usize]) {
         // SAFETY: within what the caller vouches for.
         let place = unsafe { sizes.add(index) };
         // SAFETY: as above.
-        unsafe { place.write(told(*len as u64)) };
+        unsafe { place.write(as_int(*len as u64)) };
     }
 }
 

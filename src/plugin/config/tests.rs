@@ -174,8 +174,8 @@ fn an_unknown_name_is_told_its_nearest() {
 fn a_setting_of_an_earlier_version_is_told_as_any_unknown_name() {
     for name in ["LONE_DONE_TURNS", "ADVERT_BATCHING", "EAGER_MAX_SIZE", "BUNDLE_MAX_SIZE"] {
         let config = with(name, "0");
-        let told = format!("{PREFIX}{name} is not a setting of Ironrail and is ignored: ");
-        assert!(texts(&config)[0].starts_with(&told), "{:?}", config.notes());
+        let sentence = format!("{PREFIX}{name} is not a setting of Ironrail and is ignored: ");
+        assert!(texts(&config)[0].starts_with(&sentence), "{:?}", config.notes());
         assert_eq!(config.notes()[0].level, Level::Warn);
     }
 }

@@ -20,7 +20,7 @@ pub struct Owner {
     /// The CUDA device, as this process counts them.
     pub device: i32,
     /// The driver's id of the allocation that the address lies in. A process never has two allocations with one id, not even one
-    /// after the other at the same address. 0: the driver gave no id, so such allocations cannot be told apart.
+    /// after the other at the same address. 0: the driver gave no id, so such allocations cannot be distinguished.
     pub buffer: u64,
 }
 

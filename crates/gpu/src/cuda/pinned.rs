@@ -5,7 +5,7 @@ use cudarc::driver::sys::{self, CUresult};
 use super::devices::{Devices, within};
 use super::library::{DriverError, check, has};
 
-/// A range of the host's memory, page-locked for all devices until it is dropped. Whoever frees the memory drops this before.
+/// A range of the host's memory, page-locked for all devices until it is dropped. Dropped before the memory is freed.
 #[derive(Debug)]
 pub struct Pinned {
     address: usize,

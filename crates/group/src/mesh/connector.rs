@@ -36,7 +36,7 @@ struct Job {
 impl Job {
     /// Whether it goes on.
     fn step(&mut self) -> bool {
-        // Nobody waits for it any more.
+        // The caller has gone.
         if Arc::strong_count(&self.outcome) == 1 {
             return false;
         }

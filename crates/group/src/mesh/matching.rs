@@ -40,7 +40,7 @@ type Outcome = (Envelope, Option<Refusal>);
 enum State {
     Free,
     Pending,
-    /// Nobody will ask how it ended.
+    /// Its outcome is not needed any more.
     Abandoned,
     Done(Outcome),
 }
@@ -269,7 +269,7 @@ impl Matching {
         Some((wanted.outcome(found.source, &found.header).0, found.header.element))
     }
 
-    /// Nobody will ask for this operation any more. Whether its memory is free: it has ended, or is a receive that no message has come
+    /// The operation was dropped. Whether its memory is free: it has ended, or is a receive that no message has come
     /// to, which is taken back.
     pub(super) fn abandon(&mut self, op: OpId) -> bool {
         let over = self.take_back(op);

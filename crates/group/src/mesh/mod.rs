@@ -443,7 +443,7 @@ impl Mesh {
         self.failure.is_none() && self.matching.ended(op).is_none()
     }
 
-    /// Nobody asks for this operation any more; whether its memory is free.
+    /// The operation was dropped; whether its memory is free.
     pub(crate) fn abandon(&mut self, op: OpId) -> bool {
         self.matching.abandon(op) || self.failure.is_some()
     }
@@ -453,7 +453,7 @@ impl Mesh {
         self.matching.take_back(op) || self.failure.is_some()
     }
 
-    /// Nobody takes messages of this space any more: those that have come and those that will are thrown away.
+    /// The space has ended: messages of it that have come, and those that will, are dropped.
     pub(crate) fn cancel(&mut self, scope: u32, space: Space) {
         self.matching.cancel(scope, space);
         let (element, place) = (DataType::U8, Place::empty());

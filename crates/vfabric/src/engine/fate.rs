@@ -57,7 +57,7 @@ impl Engine {
             region: None,
             held: None,
             read_device: None,
-            // Nobody hears of its end.
+            // Its end is not reported.
             silent: true,
             signalled: false,
             reported: true,

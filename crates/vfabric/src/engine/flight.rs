@@ -36,7 +36,7 @@ pub(crate) struct Operation {
     /// Its end was written to the queue before it had departed (Progress::Software).
     pub(super) reported: bool,
     /// The user has read that.
-    pub(super) told: bool,
+    pub(super) was_read: bool,
     pub(super) fails_late: bool,
     /// It ends well, and does nothing.
     pub(super) vanishes: bool,
@@ -122,7 +122,7 @@ impl Engine {
             && operation.result.is_ok();
         let initiator = operation.initiator;
         operation.reported = reported;
-        operation.told = !operation.signalled;
+        operation.was_read = !operation.signalled;
         self.operations.insert(id, operation);
         if reported {
             self.report(id);
@@ -168,7 +168,7 @@ impl Engine {
             let ready = self
                 .operations
                 .get(&id)
-                .is_none_or(|operation| operation.told || !operation.reported);
+                .is_none_or(|operation| operation.was_read || !operation.reported);
             if !ready {
                 return;
             }

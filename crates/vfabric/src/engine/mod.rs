@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     posts: u64,
     accepted: u64,
     messages: u64,
-    /// Turns of progress, or nanoseconds.
+    /// Polls, or nanoseconds.
     clock: u64,
     nics: Vec<Nic>,
     fabrics: usize,

@@ -206,7 +206,7 @@ impl Engine {
             silent: ask.silent,
             delivery: ask.flags & sys::FI_DELIVERY_COMPLETE != 0,
             reported: false,
-            told: false,
+            was_read: false,
             fails_late: false,
             vanishes: false,
             fate: Fate::default(),

@@ -61,7 +61,7 @@ impl Engine {
     /// Makes progress, and takes up to `most` entries that are no errors.
     pub(crate) fn poll(&mut self, queue: u64, most: usize) -> Outcome<Taken> {
         self.counters.count("polls");
-        self.turn(queue)?;
+        self.progress(queue)?;
         let mut taken = Vec::new();
         while taken.len() < most {
             let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;
@@ -71,7 +71,7 @@ impl Engine {
                 _ => break,
             }
             if let Some(entry) = entries.pop_front() {
-                self.told(&entry);
+                self.was_read(&entry);
                 taken.push(entry);
             }
         }
@@ -84,7 +84,7 @@ impl Engine {
         let is_error = entries.front().is_some_and(|entry| entry.error.is_some());
         let entry = if is_error { entries.pop_front() } else { None };
         if let Some(entry) = &entry {
-            self.told(entry);
+            self.was_read(entry);
         }
         Ok(entry)
     }
@@ -97,19 +97,19 @@ impl Engine {
         name.unwrap_or(sys::FI_ADDR_NOTAVAIL)
     }
 
-    /// The user knows: what the entry held back goes on.
-    fn told(&mut self, entry: &Entry) {
+    /// The user has read this entry: what it held back goes on.
+    fn was_read(&mut self, entry: &Entry) {
         self.let_go(entry.region);
         if let Some(held) = entry.held {
             self.show_arrived(held);
         }
         if let Some(operation) = entry.operation.and_then(|id| self.operations.get_mut(&id)) {
-            operation.told = true;
+            operation.was_read = true;
         }
     }
 
     /// One poll by the owner of `queue`.
-    fn turn(&mut self, queue: u64) -> Outcome {
+    fn progress(&mut self, queue: u64) -> Outcome {
         if !self.settings.is_virtual {
             self.clock += 1;
         }

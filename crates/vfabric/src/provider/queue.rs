@@ -51,7 +51,7 @@ table! {
     }
 }
 
-/// fi_cq_open in fi_cq(3). Nobody can wait on such a queue: it has to be polled.
+/// fi_cq_open in fi_cq(3). Such a queue has no wait object: it has to be polled.
 pub(super) unsafe extern "C" fn open(
     domain: *mut sys::fid_domain,
     attributes: *mut sys::fi_cq_attr,
@@ -213,7 +213,7 @@ unsafe extern "C" fn read_error(
         Err(Errno(code)) => return -(code as isize),
     };
     let (Errno(code), cut) = entry.error.unwrap_or((Errno(sys::FI_EOTHER), 0));
-    let told = sys::fi_cq_err_entry {
+    let error_entry = sys::fi_cq_err_entry {
         op_context: pointer(entry.context),
         flags: entry.flags,
         len: crate::memory::bits(entry.len),
@@ -228,7 +228,7 @@ unsafe extern "C" fn read_error(
     };
     // The part that 1.17 has: who asked for an older interface has no room for more.
     // SAFETY: the user gives a valid place.
-    unsafe { buffer.write(told) };
+    unsafe { buffer.write(error_entry) };
     1
 }
 
