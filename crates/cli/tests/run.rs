@@ -59,24 +59,18 @@ fn a_program_that_is_not_there_and_a_wrong_number_are_code_2() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// An example of the group library, built by cargo.
+/// An example of any package, built by cargo with the features that the whole workspace has its dependencies by: other ones would
+/// compile them again.
 fn example(name: &str) -> PathBuf {
-    example_of("ironrail-group", name)
-}
-
-fn example_of(package: &str, name: &str) -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-    let cargo = escargot::CargoBuild::new().manifest_path(manifest).package(package).example(name);
+    let cargo =
+        escargot::CargoBuild::new().manifest_path(manifest).arg("--workspace").example(name);
     cargo.run().unwrap().path().to_owned()
 }
 
 fn lines_of(name: &str, ranks: usize) -> Vec<String> {
-    lines_of_program(&example(name), ranks)
-}
-
-fn lines_of_program(program: &Path, ranks: usize) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
-    command.args(["run", "-n", &ranks.to_string(), "--"]).arg(program);
+    command.args(["run", "-n", &ranks.to_string(), "--"]).arg(example(name));
     command.arg(support::loopback(env!("CARGO_TARGET_TMPDIR")));
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -122,13 +116,12 @@ fn the_example_of_heat_writes_the_same_picture_in_one_band_and_in_three() {
 
 #[test]
 fn the_example_of_a_gather_of_record_batches_brings_every_row() {
-    let program = example_of("ironrail-group-arrow", "ragged_batches");
     let lines = [
         "[0] rank 0: 1 rows, 0 nulls, sum 0",
         "[0] rank 1: 1001 rows, 100 nulls, sum 225350",
         "[0] rank 2: 2001 rows, 200 nulls, sum 900700",
     ];
-    assert_eq!(lines_of_program(&program, 3), lines);
+    assert_eq!(lines_of("ragged_batches", 3), lines);
 }
 
 #[test]
