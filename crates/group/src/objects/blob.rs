@@ -16,7 +16,7 @@ use super::parts::{MISSING, STRANGE, sending, taking};
 use crate::loader::{DataType, Place};
 
 /// Bytes of an object that stay where they were received, at a multiple of 64: for formats that are read in place. Long ones go from
-/// where they are, as those of a [`Leaf`] do.
+/// where they are, as those of a [`Leaf`](super::Leaf) do.
 #[derive(Clone)]
 pub struct Blob(Elements<u8>);
 
