@@ -303,3 +303,19 @@ fn widen(rails: &mut Box<[u64]>) {
     let old = std::mem::take(rails);
     *rails = old.chunks(few).flat_map(|words| (0..all).map(|at| words[at % few])).collect();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_line_are_not_those_of_the_line_before_it_in_its_place() {
+        let mut lost = Lost::new(Line::FIRST);
+        let line = Line::FIRST.plus(5);
+        lost.held[place(line)] = (line, 0b11);
+        assert_eq!(lost.has(line), 0b11);
+        assert_eq!(lost.has(line.plus(WINDOW)), 0);
+        lost.complete_to(line.plus(1));
+        assert_eq!(lost.has(line), u64::MAX);
+    }
+}
