@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use proto::channel::{Inbox, Parameters, Post, WriteId};
+use proto::channel::{Inbox, Parameters, Post, RailNews, WriteId};
 use proto::codec::Address;
 use proto::connection::{Connection, Owes, Submit, Which};
 use proto::endpoint::{Entrance, LentInbox};
@@ -317,6 +317,10 @@ impl Perform<Listener> for Hands {
 
     fn violated(&mut self, _: Slot, (): ()) {}
 
+    fn control_rails(&mut self, _: ChannelId, news: RailNews) {
+        assert!((news.lost | news.returned) >> CONTROL_RAILS == 0);
+    }
+
     fn rail_lost(&mut self, _: ChannelId, rail: u8, _: Cause) {
         assert!(rail < DATA_RAILS);
     }
@@ -366,6 +370,7 @@ fn small8(script: &mut Script<'_>, below: u32) -> u8 {
 
 const KEY: u64 = 77;
 const DATA_RAILS: u8 = 3;
+const CONTROL_RAILS: u8 = 2;
 
 /// One end of a channel: its inbox, its letters and the ends of its writes come from the input.
 pub(super) fn channel(input: &[u8]) {
@@ -374,7 +379,7 @@ pub(super) fn channel(input: &[u8]) {
     let first = PacketNumber::new([1, u32::MAX - 5][script.small(2) as usize]);
     let parameters = Parameters {
         ring: ring(),
-        rails: 2,
+        rails: CONTROL_RAILS,
         data_rails: DATA_RAILS,
         locals: std::array::from_fn(|at| at as u8),
         failover: true,

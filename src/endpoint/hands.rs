@@ -15,12 +15,12 @@ use fabric::{
     Data, Delivery, FabricError, MemoryKind, Post as Posted, RemoteBytes, RemoteKey, Write,
 };
 use proto::Capabilities;
-use proto::channel::{Post, WriteId, Written};
+use proto::channel::{Post, RailNews, WriteId, Written};
 use proto::codec::Address;
 use proto::endpoint::{Entrance, LentInbox};
 use proto::flow::{Action, Flow};
 use proto::frame::{Offer, Open, Refused};
-use proto::letter::Letter;
+use proto::letter::{Body, Letter};
 use proto::memory::{MemoryId, Payload, Shadows};
 use proto::receive::{Copy, Place};
 use proto::sendrecv::Tag;
@@ -347,10 +347,14 @@ impl Perform<Flow> for Hands {
         let (Some(lane), Some(bytes)) = (lane, bytes) else { return false };
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
         let Some(letters) = letters else { return false };
-        let sent = letters.send(nic, lane.peer, &bytes, About::Channel { channel, rail });
+        // A trial is of a rail that is lost already: its failure says nothing new of the peer.
+        let trial = matches!(letter.body, Body::Trial(_));
+        let about = if trial { About::Stranger } else { About::Channel { channel, rail } };
+        let sent = letters.send(nic, lane.peer, &bytes, about);
         self.written = bytes;
         let now = self.now;
         match sent {
+            Ok(Posted::Accepted) if trial => true,
             Ok(Posted::Accepted) => {
                 if let Some(peer) = self.peer_mut(channel) {
                     peer.taken();
@@ -358,6 +362,7 @@ impl Perform<Flow> for Hands {
                 true
             }
             Ok(Posted::Full) => false,
+            Ok(Posted::Again) | Err(_) if trial => false,
             Ok(Posted::Again) => {
                 if let Some(peer) = self.peer_mut(channel) {
                     peer.refused(now);
@@ -484,6 +489,27 @@ impl Perform<Flow> for Hands {
     fn violated(&mut self, slot: Slot, breach: Breach) {
         let (channel, _) = self.seats[slot.index()];
         log::error!("{} broke the protocol: {}", self.label(channel), breach.0);
+    }
+
+    #[cold]
+    fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
+        let Some(peer) = self.peer_mut(channel) else { return };
+        let (label, control) = (peer.label(), peer.control.clone());
+        let why = peer.first_failure.take();
+        for (rail, lane) in (0_u8..).zip(&control) {
+            let name = &self.nics[lane.nic].label;
+            if news.lost >> rail & 1 != 0 {
+                match why {
+                    Some(why) => {
+                        log::warn!("control rail {rail} ({name}) to {label} is lost: {why}")
+                    }
+                    None => log::warn!("control rail {rail} ({name}) to {label} is lost"),
+                }
+            }
+            if news.returned >> rail & 1 != 0 {
+                log::warn!("control rail {rail} ({name}) to {label} is back");
+            }
+        }
     }
 
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: proto::Cause) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proto::codec::{Address, Bounded, Name, check_of};
 use proto::counts::PeerCounts;
-use proto::letter::{Body, Letter, Query, Status};
+use proto::letter::{Body, Letter, Query, RailNumbers, Status};
 use proto::packet::Ring;
 use proto::rails::Rail;
 use proto::setup::{EndpointId, Entries, Hello, Message, Offers, Secret};
@@ -233,7 +233,7 @@ fn what_nothing_proves_and_letters_of_no_channel_are_counted_and_dropped() {
                     about: None,
                 });
                 for body in [query, status] {
-                    let letter = Letter { key, lost: u8::MAX, body };
+                    let letter = Letter { key, rails: RailNumbers::new([1; 4]), body };
                     assert!(door.throw(&Message::encode_letter(&letter).expect("it fits")));
                 }
             }

@@ -11,7 +11,7 @@ use fabric::{
 };
 use proto::codec::{Address, Bounded, Name};
 use proto::frame::{Inline, Open};
-use proto::letter::{self, Body, LETTER_WORDS, Letter};
+use proto::letter::{self, Body, LETTER_WORDS, Letter, RailNumbers};
 use proto::memory::Lease;
 use proto::packet::{HEADER_WORDS, Header, Ring, START_BYTES, check};
 use proto::rails::Rail;
@@ -240,7 +240,8 @@ impl Stranger {
             echo: lease.epoch,
             wants_echo: true,
         });
-        let words = Letter { key, lost: 0, body }.encode().map(u64::to_le_bytes);
+        let words =
+            Letter { key, rails: RailNumbers::default(), body }.encode().map(u64::to_le_bytes);
         let mut answer = Hello {
             echo: theirs.nonce,
             channel: Bounded::new(words.as_flattened()).expect("it fits"),

@@ -253,9 +253,9 @@ fn logged(one: &str, other: &str) -> usize {
     lines().iter().filter(says).count()
 }
 
-/// A message of one part, whose write fails.
-fn message_whose_part_fails(link: &Link, case: &str) {
-    let (net, len) = (link.net, 100);
+/// A message of so many bytes, whose write fails: of 100 the write of its part, of 16 that of the packet with it.
+fn message_whose_write_fails(link: &Link, len: usize, case: &str) {
+    let net = link.net;
     let (into, out) = (link.into.address(), link.out.address());
     link.into.write(0, &vec![0xee; len]);
     let received =
@@ -277,7 +277,7 @@ fn a_rail_that_was_lost_comes_back_and_carries_all_when_the_other_one_goes() {
         let link = open(world_with(part, profile, 2, "immediates=1"));
         for turn in 0.. {
             let case = format!("{profile}, turn {turn}");
-            message_whose_part_fails(&link, &case);
+            message_whose_write_fails(&link, 100, &case);
             messages(&link, &case);
             within(&link, "both ends take it back", || {
                 (logged("data rail", " is back") >= 2 * (turn + 1)).then_some(())
@@ -291,6 +291,26 @@ fn a_rail_that_was_lost_comes_back_and_carries_all_when_the_other_one_goes() {
         }
         let again = logged("data rail", " is open again");
         assert!(again >= 4, "{profile}: what came late was kept out by a close each time: {again}");
+        close(&link);
+    });
+}
+
+/// More losses than there are control rails: without their return the channel would have failed.
+#[test]
+fn control_rails_that_were_lost_come_back() {
+    play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
+        set("IRONRAIL_TEST_LOG_LEVEL", "info");
+        let link = open(world(part, profile, 2));
+        for turn in 1..=6 {
+            let case = format!("{profile}, turn {turn}");
+            message_whose_write_fails(&link, 16, &case);
+            messages(&link, &case);
+            within(&link, "both ends take it back", || {
+                (logged("control rail", " is back") >= 2 * turn).then_some(())
+            });
+            assert_eq!(logged("control rail", " is lost"), 2 * turn, "{case}");
+        }
+        messages(&link, profile);
         close(&link);
     });
 }

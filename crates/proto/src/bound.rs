@@ -18,7 +18,7 @@ pub const PACKETS_PER_POLL: usize = 64;
 /// Control rails of one channel.
 pub const CONTROL_RAILS_MAX: usize = 4;
 /// Inboxes of one channel and rail that are read no more and that a late write may still reach.
-pub const QUARANTINE_MAX: usize = 4;
+pub const QUARANTINE_MAX: usize = 16;
 /// Shadows that a channel has left and whose writes have not all completed.
 pub const SHADOWS_MAX: usize = 8;
 
@@ -84,5 +84,5 @@ const _: () = {
     );
     assert!(TOLD_AFTER.as_millis() < QUERY_AFTER.as_millis(), "the cell spares a QUERY");
     assert!(KEEPER_WAITS.as_millis() < POLL_GAP_MAX.as_millis(), "else a wait goes uncounted");
-    assert!(CONTROL_RAILS_MAX <= u8::BITS as usize, "lost rails are bits of a u8");
+    assert!(CONTROL_RAILS_MAX * 4 <= u16::BITS as usize, "each has a number of 4 bits in letters");
 };

@@ -11,6 +11,7 @@
 
 mod acknowledgement;
 mod asking;
+mod control_rails;
 mod ending;
 mod epoch;
 mod inbox;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use acknowledgement::Acknowledgement;
 pub use asking::Told;
+pub use control_rails::RailNews;
 pub use ending::Ending;
 pub use epoch::Left;
 pub use inbox::{Arrived, Inbox};
@@ -31,6 +33,7 @@ pub use round_trip::RoundTrip;
 pub use shadow::{Abandoned, NeverSent, PacketWrite, Sent, Shadow};
 
 use self::asking::Asking;
+use self::control_rails::ControlRails;
 use super::bound::{CONTROL_RAILS_MAX, SHADOWS_MAX};
 use super::counts::PeerCounts;
 use super::frame::Malformed;
@@ -154,8 +157,7 @@ pub struct Channel {
     ending: Ending,
     round_trip: RoundTrip,
     peer_key: u64,
-    /// Control rails that this side has lost, one bit each.
-    lost: u8,
+    rails: ControlRails,
     /// A new inbox must be lent.
     wants_inbox: bool,
     /// It must lie on another rail than the present one, if one lives: a packet was lost there.
@@ -184,7 +186,7 @@ impl Channel {
             ending: Ending::default(),
             round_trip: RoundTrip::default(),
             peer_key: 0,
-            lost: 0,
+            rails: ControlRails::new(rails),
             wants_inbox: true,
             wants_another_rail: false,
             quarantined: [0; CONTROL_RAILS_MAX],
@@ -496,8 +498,9 @@ impl Channel {
         self.recovery.ask_now();
     }
 
+    /// Whether a control rail is lost.
     pub fn is_lost(&self, rail: u8) -> bool {
-        self.lost >> rail & 1 != 0
+        self.rails.is_lost(rail)
     }
 }
 

@@ -5,6 +5,7 @@
 //! HELLO     lends an inbox; repeated until its epoch is echoed in a HELLO of the other side
 //! QUERY     what was consumed last?
 //! STATUS    the answer
+//! TRIAL     does this control rail carry letters again?
 //! ```
 
 use crate::bits::{low8, low16, low32};
@@ -23,9 +24,52 @@ pub struct Letter {
     /// What the recipient's first HELLO said must be named here; 0 as long as that has not come. Only a HELLO whose proof
     /// holds may have 0.
     pub key: u64,
-    /// The control rails that the sender has lost, one bit each.
-    pub lost: u8,
+    /// What the sender knows of the control rails.
+    pub rails: RailNumbers,
     pub body: Body,
+}
+
+/// How often each control rail was lost and came back, modulo 16: odd while it is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailNumbers(u16);
+
+impl RailNumbers {
+    /// Each is below 16.
+    pub fn new(numbers: [u8; 4]) -> Self {
+        let mut all = Self::default();
+        (0..).zip(numbers).for_each(|(rail, number)| all.set(rail, number));
+        all
+    }
+
+    #[inline]
+    pub(crate) const fn of(self, rail: u8) -> u8 {
+        low8((self.0 >> (4 * (rail % 4))) as u64 & 15)
+    }
+
+    #[inline]
+    pub(crate) const fn is_lost(self, rail: u8) -> bool {
+        self.of(rail) & 1 != 0
+    }
+
+    /// It is lost, or back.
+    pub(crate) fn advance(&mut self, rail: u8) {
+        self.set(rail, self.of(rail) + 1);
+    }
+
+    /// Takes over the number of a rail if that is newer: at most 7 ahead, as numbers wrap.
+    pub(crate) fn take_newer(&mut self, rail: u8, from: Self) -> bool {
+        let ahead = from.of(rail).wrapping_sub(self.of(rail)) & 15;
+        let newer = (1..8).contains(&ahead);
+        if newer {
+            self.set(rail, from.of(rail));
+        }
+        newer
+    }
+
+    fn set(&mut self, rail: u8, number: u8) {
+        let shift = 4 * (rail % 4);
+        self.0 = self.0 & !(15 << shift) | u16::from(number & 15) << shift;
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +77,16 @@ pub enum Body {
     Hello(Hello),
     Query(Query),
     Status(Status),
+    Trial(Trial),
+}
+
+/// A control rail that is lost is tried, or such a trial answered, by that rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trial {
+    pub rail: u8,
+    /// That of the rail when it was tried.
+    pub number: u8,
+    pub answers: bool,
 }
 
 /// An inbox is lent.
@@ -100,10 +154,11 @@ impl Letter {
             Body::Status(status) => {
                 (STATUS, u8::from(status.waits) | u8::from(status.failed) << 1, status.epoch)
             }
+            Body::Trial(trial) => (TRIAL, u8::from(trial.answers), Epoch(0)),
         };
         words[1] = u64::from(kind)
             | u64::from(flags) << 8
-            | u64::from(self.lost) << 16
+            | u64::from(self.rails.0) << 16
             | u64::from(epoch.0) << 32;
         match &self.body {
             Body::Hello(hello) => {
@@ -129,6 +184,9 @@ impl Letter {
                 }
                 words[6] = status.idle_ms.into();
                 put_counts(&status.counts, &mut words);
+            }
+            Body::Trial(trial) => {
+                words[2] = u64::from(trial.rail) | u64::from(trial.number) << 8;
             }
         }
         words
@@ -170,9 +228,14 @@ impl Letter {
                 idle_ms: low32(words[6]),
                 about: about_of(words),
             }),
+            TRIAL => Body::Trial(Trial {
+                rail: low8(third),
+                number: low8(third >> 8),
+                answers: flags & 1 != 0,
+            }),
             _ => return None,
         };
-        let letter = Self { key, lost: low8(head >> 16), body };
+        let letter = Self { key, rails: RailNumbers(low16(head >> 16)), body };
         (letter.encode() == *words).then_some(letter)
     }
 }
@@ -220,6 +283,7 @@ fn counts_of(words: &[u64; LETTER_WORDS]) -> PeerCounts {
 const HELLO: u8 = 1;
 const QUERY: u8 = 2;
 const STATUS: u8 = 3;
+const TRIAL: u8 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -255,8 +319,13 @@ mod tests {
                     About { name, sight: Sight { want, open: true, begun: u32::MAX, done: 3 } }
                 }),
             };
-            for body in [Body::Hello(hello), Body::Query(query), Body::Status(status)] {
-                letters.push(Letter { key: 1 << 63, lost: 5, body });
+            let trial = Body::Trial(Trial { rail: 3, number: 15, answers: flag });
+            for body in [Body::Hello(hello), Body::Query(query), Body::Status(status), trial] {
+                letters.push(Letter {
+                    key: 1 << 63,
+                    rails: RailNumbers::new([14, 13, 11, 7]),
+                    body,
+                });
             }
         }
         letters
@@ -267,6 +336,19 @@ mod tests {
         for letter in examples() {
             assert_eq!(Letter::decode(&letter.encode()), Some(letter));
         }
+    }
+
+    #[test]
+    fn the_newer_number_of_a_rail_counts_across_the_wrap() {
+        let mut numbers = RailNumbers::default();
+        for step in 1..=40_u8 {
+            let mut newer = numbers;
+            newer.advance(2);
+            assert!(newer.take_newer(1, numbers).eq(&false) && numbers.take_newer(2, newer));
+            assert_eq!((numbers.of(2), numbers.is_lost(2)), (step % 16, step % 2 == 1));
+            assert!(!numbers.take_newer(2, newer), "it is known");
+        }
+        assert_eq!([0, 1, 3].map(|rail| numbers.of(rail)), [0; 3]);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod packet;
 pub mod parking;
 pub mod rails;
 pub mod receive;
+mod rest;
 pub mod send;
 pub mod sendrecv;
 pub mod setup;

@@ -219,9 +219,13 @@ impl SendFlow {
     #[cold]
     fn goes_on(&self, message: MessageId, fault: Fault) -> bool {
         let at = message.index() % RECORDS;
-        // A receiver that has closed says no more what it lacks.
-        let lost = self.ending != Ending::Open && self.has_lost(at);
         let over = self.ending == Ending::Over;
+        // A receiver that has closed says no more what it lacks; and past the end nothing is posted again.
+        let lost = match self.ending {
+            Ending::Open => false,
+            Ending::Over => self.lacks_parts_of(at),
+            _ => self.has_lost(at),
+        };
         // A receiver closes, and its channel ends, when it has what it wants: often before its acknowledgement or our
         // completion is read here.
         let begun = match self.records[at].state {

@@ -1,7 +1,7 @@
 //! New inboxes: a lender that lends one, a writer that goes on in one, and what both leave behind.
 //!
-//! An inbox that was left stays in quarantine until its rail is closed, at most four per rail: then the rail is given up. A
-//! shadow that was left stays until its writes have ended.
+//! An inbox that was left stays in quarantine until its rail is closed, at most sixteen per rail: then none is lent there any
+//! more. A shadow that was left stays until its writes have ended.
 
 use super::super::bound::{QUARANTINE_MAX, SHADOWS_MAX};
 use super::super::ids::{Epoch, Moment, Nonce, PacketNumber};
@@ -24,14 +24,17 @@ impl Channel {
         if !self.wants_inbox || self.state != State::Alive {
             return None;
         }
-        if let Some(inbox) = &self.inbox {
-            let rail = inbox.lease().rail;
-            if usize::from(self.quarantined[usize::from(rail)]) >= QUARANTINE_MAX {
-                // Whatever is wrong with it: it costs an inbox each time.
-                self.rail_lost(rail);
-            }
+        let present = self.inbox.as_ref().map(|inbox| inbox.lease().rail);
+        // Whatever is wrong with a rail: it costs an inbox each time.
+        let has_room =
+            |rail: &u8| usize::from(self.quarantined[usize::from(*rail)]) < QUARANTINE_MAX;
+        let another = |rail: &u8| self.wants_another_rail && Some(*rail) != present;
+        let rails = || self.living_rails().filter(has_room);
+        let rail = rails().find(another).or_else(|| rails().next());
+        if rail.is_none() && self.living_rail().is_some() {
+            self.fail(Cause::NoRail);
         }
-        self.living_rail_past(self.wants_another_rail.into())
+        rail
     }
 
     /// Lends this memory. Answers the inbox that is read no more, and its rail.
@@ -125,6 +128,7 @@ impl Channel {
     /// shadows that waited for such writes.
     pub fn rail_closed(&mut self, rail: u8, mut free: impl FnMut(MemoryId)) {
         self.rail_lost(rail);
+        self.rails.close(rail);
         if let Some(count) = self.quarantined.get_mut(usize::from(rail)) {
             *count = 0;
         }
@@ -137,14 +141,16 @@ impl Channel {
         }
     }
 
-    /// This side has lost a control rail, or hears that the other side has. Past the peer's END a lost
-    /// peer is no error.
+    /// This side has lost a control rail.
     pub fn rail_lost(&mut self, rail: u8) {
-        if rail >= self.parameters.rails || self.is_lost(rail) {
-            return;
+        if self.rails.lose(rail) {
+            self.without_rail(rail);
         }
+    }
+
+    /// A control rail was lost; it may be back already. Past the peer's END a lost peer is no error.
+    pub(super) fn without_rail(&mut self, rail: u8) {
         // A channel that is over answers QUERY still, but not there.
-        self.lost |= 1 << rail;
         if self.state == State::Over {
             return;
         }
@@ -164,22 +170,24 @@ impl Channel {
 
     /// The rail of letters and of new inboxes: the present inbox's, if it lives.
     pub(super) fn living_rail(&self) -> Option<u8> {
-        self.living_rail_past(0)
+        self.living_rails().next()
     }
 
     /// A living rail so many behind that one, round and round.
     pub(super) fn living_rail_past(&self, passed: u32) -> Option<u8> {
+        let count = self.living_rails().count();
+        self.living_rails().nth(passed as usize % count.max(1))
+    }
+
+    /// From the present inbox's on, round.
+    fn living_rails(&self) -> impl Iterator<Item = u8> {
         let first = match &self.inbox {
             Some(inbox) => inbox.lease().rail,
             None => self.parameters.rail,
         };
         let rails = self.parameters.rails;
-        let living = || {
-            let all = (0..rails).map(|step| (first + step) % rails);
-            all.filter(|rail| !self.is_lost(*rail))
-        };
-        let count = living().count();
-        living().nth(passed as usize % count.max(1))
+        let all = (0..rails).map(move |step| (first + step) % rails);
+        all.filter(|rail| !self.is_lost(*rail))
     }
 
     /// The last packet that was consumed, in whichever inbox.

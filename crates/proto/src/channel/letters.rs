@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::super::bound::{RAIL_ASK, RAIL_SILENT};
 use super::super::counts::{Counts, PeerCounts};
 use super::super::ids::{Epoch, Moment, Name, PacketNumber};
-use super::super::letter::{About, Body, Hello, Letter, Query, Status};
+use super::super::letter::{About, Body, Hello, Letter, Query, Status, Trial};
+use super::control_rails::RailNews;
 use super::{Cause, Channel, DueLetter, Sent, State, Told};
 use crate::bits::low8;
 use crate::limits::MAX_DATA_RAILS;
@@ -134,7 +135,7 @@ impl Channel {
             }),
         };
         let rail = self.living_rail_past(self.recovery.rails_passed())?;
-        let letter = Letter { key: self.peer_key, lost: self.lost, body };
+        let letter = Letter { key: self.peer_key, rails: self.rails.numbers(), body };
         Some(Due { rail, letter, what })
     }
 
@@ -178,9 +179,9 @@ impl Channel {
         }
     }
 
-    /// The last word of a channel that has failed or is over: it answers a QUERY.
+    /// The last word of a channel that has failed or is over: it answers a QUERY or a HELLO. None as long as the peer has said none.
     pub fn last_letter(&self, counts: &PeerCounts) -> Option<(u8, Letter)> {
-        let inbox = self.inbox.as_ref()?;
+        let inbox = self.inbox.as_ref().filter(|_| self.peer_key != 0)?;
         let body = Body::Status(Status {
             epoch: inbox.lease().epoch,
             consumed: inbox.consumed(),
@@ -191,8 +192,9 @@ impl Channel {
             idle_ms: 0,
             about: None,
         });
-        let rail = self.living_rail()?;
-        Some((rail, Letter { key: self.peer_key, lost: self.lost, body }))
+        // One that was lost may work again.
+        let rail = self.living_rail().or_else(|| self.rails.open(inbox.lease().rail))?;
+        Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
 
     /// Asks the peer how far it is, with this connection if one is named by what the peer calls it.
@@ -223,13 +225,42 @@ impl Channel {
     }
 
     /// What every letter says, whatever else.
-    pub fn letter_arrived(&mut self, letter: &Letter, now: Moment) {
-        self.recovery.heard(now);
-        for rail in 0..self.parameters.rails {
-            if letter.lost >> rail & 1 != 0 {
-                self.rail_lost(rail);
-            }
+    pub fn letter_arrived(&mut self, letter: &Letter, (now, patience): (Moment, Moment)) {
+        self.recovery.heard(patience);
+        let changed = self.rails.heard(letter.rails, now);
+        for rail in (0..self.parameters.rails).filter(|rail| changed >> rail & 1 != 0) {
+            self.without_rail(rail);
         }
+    }
+
+    /// A letter about one control rail alone: a trial of a lost one, or the answer to one. It is due once.
+    #[inline]
+    pub fn next_trial(&mut self, now: Moment) -> Option<(u8, Letter)> {
+        let ends = self.ending.is_begun() || self.ending.has_peer_said();
+        if self.rails.is_whole()
+            || ends
+            || self.state != State::Alive
+            || self.shadow.target().is_none()
+        {
+            return None;
+        }
+        let (rail, trial) = self.rails.next_trial(now)?;
+        let body = Body::Trial(trial);
+        Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
+    }
+
+    /// A letter about one control rail has come.
+    pub fn tried(&mut self, trial: &Trial, now: Moment) {
+        self.rails.tried(trial, now);
+    }
+
+    /// Control rails that were lost or came back, for the log: each once.
+    #[inline]
+    pub fn rail_news(&mut self) -> Option<RailNews> {
+        if self.rails.is_whole() {
+            return None;
+        }
+        Some(self.rails.take_news()).filter(|news| *news != RailNews::default())
     }
 
     /// A HELLO whose inbox was adopted, or is known.

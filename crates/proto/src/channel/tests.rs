@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
-use crate::letter::{Body, Hello, Letter, Query};
+use crate::letter::{Body, Hello, Letter, Query, RailNumbers};
 use crate::line::Line;
 use crate::memory::Lease;
 use crate::message::MessageId;
@@ -390,7 +390,7 @@ fn lend(channel: &mut Channel) -> Option<(u8, Option<(MemoryId, u8)>)> {
 }
 
 #[test]
-fn a_rail_that_cost_four_inboxes_is_given_up() {
+fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     let mut channel = channel(2);
     assert_eq!(lend(&mut channel), Some((0, None)));
     assert_eq!(lend(&mut channel), None, "one is enough");
@@ -401,20 +401,25 @@ fn a_rail_that_cost_four_inboxes_is_given_up() {
         counts: PeerCounts::default(),
         about: None,
     };
-    for epoch in 1..=8 {
+    for epoch in 1..=32 {
         channel.asked(&lost(epoch - 1), None, Duration::ZERO);
         assert_eq!(lend(&mut channel), None, "the question is about an older inbox");
         channel.asked(&lost(epoch), None, Duration::ZERO);
+        if epoch == 32 {
+            break;
+        }
         // A packet was lost on the rail of the old one: the other rail is tried.
         let (old, new) = if epoch % 2 == 1 { (0, 1) } else { (1, 0) };
         assert_eq!(lend(&mut channel), Some((new, Some((MemoryId(7), old)))));
-        assert!(!channel.is_lost(0) && !channel.is_lost(1));
     }
-    channel.asked(&lost(9), None, Duration::ZERO);
-    assert_eq!(lend(&mut channel), Some((1, Some((MemoryId(7), 0)))));
-    assert!(channel.is_lost(0));
+    assert_eq!(channel.quarantined, [16, 15, 0, 0]);
+    assert_eq!(lend(&mut channel), Some((1, Some((MemoryId(7), 1)))), "rail 0 is full");
+    assert!(!channel.is_lost(0) && !channel.is_lost(1) && channel.is_alive());
     channel.rail_closed(0, |_| {});
-    assert_eq!(channel.quarantined, [0, 4, 0, 0]);
+    assert_eq!(channel.quarantined, [0, 16, 0, 0]);
+    channel.asked(&lost(33), None, Duration::ZERO);
+    assert_eq!(lend(&mut channel), None);
+    assert_eq!(channel.is_failing(), Some(Cause::NoRail), "the other one is closed");
 }
 
 #[test]
@@ -476,7 +481,7 @@ fn a_stranger_has_no_effect() {
         (0, false, false, false),
         (6, true, false, false),
     ] {
-        let letter = |body| Letter { key, lost: 0, body };
+        let letter = |body| Letter { key, rails: RailNumbers::default(), body };
         assert_eq!(channel.believes(&letter(Body::Hello(hello)), proven), greets);
         assert_eq!(channel.believes(&letter(Body::Query(query)), proven), asks);
     }

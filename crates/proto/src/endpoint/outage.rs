@@ -336,9 +336,14 @@ impl<C: Connection> Endpoint<C> {
             }
         }
         for index in 0..self.peers.len() {
+            for at in 0..self.peers[index].outages.len() {
+                self.tend_outage(perform, (index, at), now);
+            }
+        }
+        // Each channel has seen by now that a rail is closed: one may open it again.
+        for index in 0..self.peers.len() {
             let mut at = 0;
             while at < self.peers[index].outages.len() {
-                self.tend_outage(perform, (index, at), now);
                 let returned = self.tend_return(perform, (index, at), now);
                 at += usize::from(!returned);
             }

@@ -1,7 +1,7 @@
 //! What the loop asks of the one that performs it: the plugin, over libfabric; the simulator, over a wire with faults.
 
 use super::super::account::Account;
-use super::super::channel::{Cause, Post, WriteId};
+use super::super::channel::{Cause, Post, RailNews, WriteId};
 use super::super::connection::Connection;
 use super::super::frame::{Offer, Open, Refused};
 use super::super::ids::{Generation, Nonce, Slot};
@@ -109,6 +109,9 @@ pub trait Perform<C: Connection>: Shadows {
 
     /// A frame broke a bound of this connection: the channel fails.
     fn violated(&mut self, slot: Slot, error: C::Error);
+
+    /// Control rails of a channel are lost, and the channel goes on by others, or they are back: for the log.
+    fn control_rails(&mut self, channel: ChannelId, news: RailNews);
 
     /// A data rail of a channel is lost, and the channel goes on by others: for the log.
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: Cause);

@@ -99,16 +99,19 @@ impl<C: Connection> Endpoint<C> {
             return;
         }
         if peer.channel.failure().is_some() || peer.channel.is_over() {
-            if let Body::Query(_) = letter.body
+            if let Body::Hello(hello) = &letter.body {
+                peer.channel.greeted(hello);
+            }
+            if let Body::Hello(_) | Body::Query(_) = letter.body
                 && let Some((rail, answer)) = peer.channel.last_letter(&peer.account.counts)
             {
-                // If it is refused, the next QUERY asks again.
+                // If it is refused, the peer says its letter again.
                 perform.send(id, rail, &answer);
             }
             return;
         }
         peer.stirred = true;
-        peer.channel.letter_arrived(letter, now.1);
+        peer.channel.letter_arrived(letter, now);
         match &letter.body {
             Body::Hello(hello) => {
                 let Self { peers, table, .. } = self;
@@ -139,6 +142,7 @@ impl<C: Connection> Endpoint<C> {
                     self.rail_lost(perform, (index, rail), Cause::DataLost { rail }, now);
                 }
             }
+            Body::Trial(trial) => peer.channel.tried(trial, now.0),
         }
     }
 
@@ -293,6 +297,7 @@ impl<C: Connection> Endpoint<C> {
         if peer.is_fenced() && peer.channel.has_ended(now.1) {
             return self.over(perform, index, now.0);
         }
+        tend_control_rails(perform, peer, now.0);
         let waits = peer.owing.waiting > 0 || peer.awaits_fence() || peer.awaits_writes();
         let Some(due) = peer.channel.next_letter(&peer.account.counts, waits, now.1) else {
             return;
@@ -356,6 +361,18 @@ impl<C: Connection> Endpoint<C> {
 fn left<C: Connection>(table: &mut Table<C>, sent: Sent) {
     if let Some(tenant) = table.named(sent.from) {
         tenant.connection.inline_left(sent.message);
+    }
+}
+
+/// Says which control rails were lost or are back, and tries lost ones.
+#[inline]
+fn tend_control_rails<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Moment) {
+    if let Some(news) = peer.channel.rail_news() {
+        perform.control_rails(peer.id, news);
+    }
+    if let Some((rail, letter)) = peer.channel.next_trial(now) {
+        // One that is refused has failed.
+        perform.send(peer.id, rail, &letter);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::codec::{self, Bounded, HandshakeError, Reader, Writer};
 pub enum Message {
     /// HELLO; [`Hello::channel`] has the letter, as soon as there is one.
     Hello(Box<Hello>),
-    /// QUERY or STATUS: its key says which channel it is for.
+    /// QUERY, STATUS or TRIAL: its key says which channel it is for.
     Letter(Letter),
 }
 
@@ -31,11 +31,11 @@ impl Message {
         let letter = letter.ok_or(HandshakeError::Missing("letter"))?;
         match letter.body {
             Body::Hello(_) => Err(HandshakeError::Value("letter")),
-            Body::Query(_) | Body::Status(_) => Ok(Self::Letter(letter)),
+            Body::Query(_) | Body::Status(_) | Body::Trial(_) => Ok(Self::Letter(letter)),
         }
     }
 
-    /// The message of a QUERY or STATUS.
+    /// The message of a letter that is no HELLO.
     pub fn encode_letter(letter: &Letter) -> Result<Vec<u8>, HandshakeError> {
         Self::encode_letter_into(letter, Vec::new())
     }
@@ -64,7 +64,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Result<Option<Letter>, HandshakeError> {
     let letter = letter_of(bytes)?;
     match letter.body {
         Body::Hello(_) => Ok(Some(letter)),
-        Body::Query(_) | Body::Status(_) => Err(HandshakeError::Value("letter")),
+        Body::Query(_) | Body::Status(_) | Body::Trial(_) => Err(HandshakeError::Value("letter")),
     }
 }
 
@@ -103,7 +103,11 @@ mod tests {
             letter::Hello { lease, key: 7, consumed: number, echo: epoch, wants_echo: true };
         let counts = PeerCounts::default();
         let query = letter::Query { epoch, completed: number, lost: true, counts, about: None };
-        [Body::Hello(hello), Body::Query(query)].map(|body| Letter { key: 5, lost: 1, body })
+        [Body::Hello(hello), Body::Query(query)].map(|body| Letter {
+            key: 5,
+            rails: letter::RailNumbers::default(),
+            body,
+        })
     }
 
     #[test]

@@ -208,7 +208,9 @@ impl<P: Prove> Peers<P> {
         let meeting = self.of(channel)?;
         let bytes = match letter.body {
             Body::Hello(_) => meeting.hello(&self.us, Some(letter), &self.prove).encode(),
-            Body::Query(_) | Body::Status(_) => Message::encode_letter_into(letter, into),
+            Body::Query(_) | Body::Status(_) | Body::Trial(_) => {
+                Message::encode_letter_into(letter, into)
+            }
         };
         bytes.ok()
     }

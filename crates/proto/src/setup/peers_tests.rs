@@ -81,7 +81,7 @@ fn lending(key: u64) -> Letter {
     let lease = Lease { epoch: Epoch(1), nonce: Nonce(8), rail: 0, address: 4096, key: 2 };
     let consumed = PacketNumber::new(0);
     let hello = letter::Hello { lease, key: 77, consumed, echo: Epoch(0), wants_echo: true };
-    Letter { key, lost: 0, body: Body::Hello(hello) }
+    Letter { key, rails: letter::RailNumbers::default(), body: Body::Hello(hello) }
 }
 
 fn name(slot: usize) -> Name {

@@ -21,6 +21,9 @@ pub(crate) enum Fault {
     RepeatedLetter,
     RailDeath,
     AllRailsDead,
+    ControlRailRevived,
+    ControlRailTried,
+    ControlRailReturned,
     RailClosed,
     SilentForEver,
     StoppedCalling,
@@ -85,7 +88,7 @@ pub(crate) enum Fault {
 }
 
 /// Those of stand-in connections.
-pub(crate) const TALKS: [Fault; 34] = [
+pub(crate) const TALKS: [Fault; 37] = [
     Fault::EarlyCompletion,
     Fault::TornLanding,
     Fault::LateLanding,
@@ -103,6 +106,9 @@ pub(crate) const TALKS: [Fault; 34] = [
     Fault::RepeatedLetter,
     Fault::RailDeath,
     Fault::AllRailsDead,
+    Fault::ControlRailRevived,
+    Fault::ControlRailTried,
+    Fault::ControlRailReturned,
     Fault::RailClosed,
     Fault::SilentForEver,
     Fault::StoppedCalling,
@@ -123,7 +129,7 @@ pub(crate) const TALKS: [Fault; 34] = [
 ];
 
 /// Those of real ones.
-pub(crate) const FLOWS: [Fault; 72] = [
+pub(crate) const FLOWS: [Fault; 75] = [
     Fault::TornLanding,
     Fault::LateLanding,
     Fault::LandedInQuarantine,
@@ -139,6 +145,9 @@ pub(crate) const FLOWS: [Fault; 72] = [
     Fault::RepeatedLetter,
     Fault::RailDeath,
     Fault::AllRailsDead,
+    Fault::ControlRailRevived,
+    Fault::ControlRailTried,
+    Fault::ControlRailReturned,
     Fault::RailClosed,
     Fault::SilentForEver,
     Fault::StoppedCalling,

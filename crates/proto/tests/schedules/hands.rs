@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use proto::channel::{Post, Written};
+use proto::channel::{Post, RailNews, Written};
 use proto::codec::Address;
 use proto::endpoint::{Entrance, LentInbox};
 use proto::frame::{Offer, Open, Refused};
@@ -231,6 +231,10 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         if self.is_closed(link) {
             return false;
         }
+        if let Body::Trial(trial) = &letter.body {
+            self.wire.law(trial.rail == rail, "a control rail is tried by another one");
+            self.wire.faults.fire(Fault::ControlRailTried);
+        }
         if let Body::Query(query) = &letter.body {
             self.wire.faults.fire(Fault::Query);
             if query.lost {
@@ -329,6 +333,16 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
     fn violated(&mut self, slot: Slot, error: ErrorOf<D>) {
         let law = format!("a connection found a breach where none was: {slot:?} {error:?}");
         self.wire.law(false, &law);
+    }
+
+    fn control_rails(&mut self, channel: ChannelId, news: RailNews) {
+        let known = (1 << self.wire.setup.rails) - 1;
+        self.wire.law((news.lost | news.returned) & !known == 0, "a control rail that is none");
+        if news.returned != 0 {
+            self.wire.faults.fire(Fault::ControlRailReturned);
+        }
+        let ended = self.me().outcomes[channel.0 as usize].is_some();
+        self.wire.law(!ended, "a control rail of a channel that has ended");
     }
 
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: Cause) {

@@ -1,5 +1,6 @@
 //! When a schedule of ranks is at rest, and what must hold then.
 
+use proto::bound::QUARANTINE_MAX;
 use proto::{Cause, ChannelId, Outcome};
 
 use crate::conversation::{Conversation, Receiving, Sending, Side};
@@ -34,7 +35,7 @@ impl World {
         let channel = endpoint.channel(id).unwrap();
         // A peer that closes meets nobody any more.
         let far = self.wire.data.channels[node][id.0 as usize].far;
-        let alone = self.silent.is_some() || self.ranks[far].ending;
+        let alone = self.silent.is_some() || self.wire.died || self.ranks[far].ending;
         if channel.shadow().target().is_none() && alone {
             return true;
         }
@@ -67,7 +68,7 @@ impl World {
     fn channel_laws(&self, node: usize, id: ChannelId) -> Result<(), String> {
         let Some(far) = self.wire.data.far(node, id) else { return Ok(()) };
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
-        let dead = self.wire.dead.iter().any(|dead| *dead);
+        let dead = self.wire.died;
         let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
         if let Some(Outcome::Failed(cause)) = self.outcome((node, id)) {
             let allowed = match cause {
@@ -76,10 +77,10 @@ impl World {
                 | Cause::DataFailed { .. }
                 | Cause::DataHangs { .. }
                 | Cause::DataRefused { .. } => parts || self.lacks_rails((node, id)),
-                Cause::NoRail => dead || self.wire.packets_lost > 3,
+                Cause::NoRail => dead || self.wire.packets_lost >= QUARANTINE_MAX,
                 Cause::Silent | Cause::Peer => {
                     let rails = self.lacks_rails((node, id));
-                    silent || dead || parts || rails || self.wire.packets_lost > 3
+                    silent || dead || parts || rails || self.wire.packets_lost >= QUARANTINE_MAX
                 }
                 _ => false,
             };
@@ -207,7 +208,8 @@ impl World {
     }
 
     pub(crate) fn why(&self) -> String {
-        let mut text = format!("{} ns, dead {:?}", self.wire.now, self.wire.dead);
+        let mut text =
+            format!("{} ns, dead {:?}, {}", self.wire.now, self.wire.dead, self.wire.unrest());
         for (node, rank) in self.ranks.iter().enumerate() {
             text += &format!(
                 "\nnode {node}: rests {} calling {} ending {} stale {} silent {:?} used {}",

@@ -117,14 +117,17 @@ fn every_message_of_real_flows_arrives_once_or_both_ends_fail() {
 }
 
 /// Seeds that broke a law once, and what was wrong.
-const MENDED: [(Schedule, u64, &str); 9] = [
+const MENDED: [(Schedule, u64, &str); 12] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer's time hardly passed"),
+    (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
     (ranks::run, 112, "a receiver did not hear of a failed write"),
     (ranks::run, 143, "a connection was put on a channel that was ending"),
     (ranks::run, 168, "what CLOSE said was complete did not count"),
     (ranks::run, 263, "END was not answered"),
     (ranks::run, 1_356, "a caller waited for an advert of a peer that had fallen silent"),
+    (ranks::run, 17_293, "a rail was opened again before each channel had seen that it was closed"),
+    (ranks::run, 45_891, "a part that was to be posted again kept its message waiting past END"),
     (ranks::run, 128_536, "a write failed while its sender closed"),
     (ranks::run, 7_005_719, "END waited for what a receiver lacks that had closed"),
 ];

@@ -12,7 +12,7 @@ use proto::rails::Rail;
 use proto::setup::{
     EndpointId, Handle, Heard, Host, Ignored, Offers, PeerId, Peers, Presence, Secret,
 };
-use proto::{ChannelId, Endpoint, Event, Flow, Moment, Name};
+use proto::{ChannelId, Endpoint, Event, Flow, Moment, Name, Outcome, Slot};
 
 use crate::conversation::{Conversation, Side};
 use crate::data::{Death, Flows, Joined, Mixing, address, kill};
@@ -245,7 +245,8 @@ impl World {
             }
             self.wire.now += if self.wire.random.percent(5) {
                 self.wire.random.between(100_000, 3_000_000)
-            } else if !data_deaths.is_empty() && self.wire.random.percent(3) {
+            } else if !(deaths.is_empty() && data_deaths.is_empty()) && self.wire.random.percent(3)
+            {
                 // Lost rails rest for so long.
                 self.wire.random.between(10_000_000, 400_000_000)
             } else {
@@ -254,6 +255,9 @@ impl World {
             for (at, rail) in &deaths {
                 if *at == step {
                     self.wire.kill_rail(*rail);
+                }
+                if self.wire.random.percent(1) {
+                    self.wire.revive_rail(*rail);
                 }
             }
             for (at, pair, link, death) in &data_deaths {
@@ -430,6 +434,25 @@ impl World {
         let Rank { endpoint, budget, .. } = &mut self.ranks[node];
         endpoint.progress(&mut Hands { node, wire: &mut self.wire }, now);
         budget.give_back(endpoint.entries_freed()).unwrap();
+        self.give_entries_back(node);
+    }
+
+    /// The receives of a channel that has failed take no entries any more, as in the plugin.
+    fn give_entries_back(&mut self, node: usize) {
+        let Self { ranks, wire, .. } = self;
+        let Rank { endpoint, budget, .. } = &mut ranks[node];
+        for (slot, seat) in wire.data.slots[node].iter().enumerate() {
+            let failed = |channel: ChannelId| {
+                matches!(wire.nodes[node].outcomes[channel.0 as usize], Some(Outcome::Failed(_)))
+            };
+            let Some(slot) = Slot::new(slot).filter(|_| seat.is_some_and(|(id, _)| failed(id)))
+            else {
+                continue;
+            };
+            if let Some(flow) = endpoint.connection_mut(slot).and_then(Flow::receiver_mut) {
+                budget.give_back(flow.give_entries_back()).unwrap();
+            }
+        }
     }
 
     fn keepers(&mut self) {
@@ -445,10 +468,14 @@ impl World {
                 self.wire.faults.fire(Fault::KeeperPolled);
             }
             budget.give_back(endpoint.entries_freed()).unwrap();
+            self.give_entries_back(node);
         }
     }
 
     fn close_rails(&mut self, node: usize, percent: u32) {
+        if !self.wire.setup.closes_rails {
+            return;
+        }
         for link in 0..self.wire.setup.rails {
             let lost = (0..).zip(&self.wire.data.channels[node]).any(|(id, joined)| {
                 let ours = self.wire.data.order[node].iter().position(|other| *other == link);
@@ -567,7 +594,7 @@ impl World {
                 let joined = met.and_then(|peer| self.wire.data.peers[node].channel(peer));
                 // A handle names one control rail, which may be dead.
                 let far = one.nodes[1 - side];
-                let alone = self.silent.is_some() || self.wire.dead[0] || self.ranks[far].ending;
+                let alone = self.silent.is_some() || self.wire.died || self.ranks[far].ending;
                 side == 1 || joined.is_none() && alone
             }
             // Set-up has bounds of its own.
@@ -575,7 +602,7 @@ impl World {
                 let there = self.wire.data.slots[node][name.slot.index()];
                 let channel = there.and_then(|(id, _)| self.ranks[node].endpoint.channel(id));
                 let known = channel.is_some_and(|channel| channel.shadow().target().is_some());
-                self.silent.is_some() && !known
+                (self.silent.is_some() || self.wire.died) && !known
             }
             Side::Open(_) => false,
         }

@@ -33,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) losses: usize,
     pub(crate) parts_lost: usize,
     pub(crate) deaths: usize,
+    /// Nodes close control rails that they have lost, for good.
+    pub(crate) closes_rails: bool,
     /// Data rails between two nodes that die, and whether other rails take over.
     pub(crate) data_deaths: usize,
     pub(crate) failover: bool,
@@ -49,7 +51,7 @@ impl Setup {
         let nodes = random.pick(&[2, 2, 2, 3]);
         let some =
             |random: &mut Random, most: usize| if harsh { random.below(most) as u32 } else { 0 };
-        Self {
+        let mut setup = Self {
             nodes,
             ring: Ring::new(ring).unwrap(),
             inline_max,
@@ -76,10 +78,13 @@ impl Setup {
             },
             parts_lost: usize::from(harsh && random.percent(10)),
             deaths: if harsh { random.pick(&[0, 0, 0, 1, 1, 3]) } else { 0 },
+            closes_rails: false,
             data_deaths: if harsh { random.pick(&[0, 0, 1, 1, 2, 4]) } else { 0 },
             failover: random.percent(85),
             forges: harsh && random.percent(50),
             calm,
-        }
+        };
+        setup.closes_rails = setup.deaths > 0 && random.percent(40);
+        setup
     }
 }

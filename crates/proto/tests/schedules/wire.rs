@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use proto::channel::Post;
-use proto::letter::{Body, Letter, Status};
+use proto::letter::{Body, Letter, RailNumbers, Status};
 use proto::memory::{InboxMemory, ShadowMemory};
 use proto::packet::START_BYTES;
 use proto::{ChannelId, Event, Outcome};
@@ -126,6 +126,8 @@ pub(crate) struct Wire<D: Data> {
     pub(crate) writes: Vec<Write>,
     pub(crate) mail: Vec<Mail>,
     pub(crate) dead: [bool; 4],
+    /// One of them was, ever.
+    pub(crate) died: bool,
     losses: usize,
     pub(crate) packets_lost: usize,
     pub(crate) now: u64,
@@ -154,6 +156,7 @@ impl<D: Data> Wire<D> {
             writes: Vec::new(),
             mail: Vec::new(),
             dead: [false; 4],
+            died: false,
             packets_lost: 0,
             now: 0,
             fair: false,
@@ -199,9 +202,18 @@ impl<D: Data> Wire<D> {
             && self.mail.is_empty()
             && self.data.is_quiet()
             && self.nodes.iter().all(|node| {
-                // After the last channel nothing polls any more.
-                node.events.is_empty() || node.outcomes.iter().all(Option::is_some)
+                // After the last channel nothing polls any more. Questions of one that waits go on for ever.
+                node.events.iter().all(|event| matches!(event, Event::Letter { .. }))
+                    || node.outcomes.iter().all(Option::is_some)
             })
+    }
+
+    /// What is under way, for a schedule that comes to no rest.
+    pub(crate) fn unrest(&self) -> String {
+        let writes = self.writes.iter().filter(|write| !(write.completed && write.lost)).count();
+        let events: Vec<_> = self.nodes.iter().map(|node| node.events.len()).collect();
+        let mail = self.mail.len();
+        format!("writes {writes} mail {mail} data {} events {events:?}", !self.data.is_quiet())
     }
 
     /// Some steps of what is under way.
@@ -352,19 +364,28 @@ impl<D: Data> Wire<D> {
     pub(crate) fn forge(&mut self, node: usize, channel: ChannelId, template: &Status) {
         self.faults.fire(Fault::ForgedLetter);
         let body = Body::Status(Status { failed: true, ..*template });
-        let letter = Letter { key: self.random.next() | 1, lost: 15, body };
+        let rails = RailNumbers::new([1; 4]);
+        let letter = Letter { key: self.random.next() | 1, rails, body };
         self.nodes[node].events.push_back(Event::Letter { channel, letter, proven: false });
-        let letter = Letter { key: 0, lost: 15, body };
+        let letter = Letter { key: 0, rails, body };
         self.nodes[node].events.push_back(Event::Letter { channel, letter, proven: true });
     }
 
     pub(crate) fn kill_rail(&mut self, rail: usize) {
         if !self.dead[rail] {
-            self.dead[rail] = true;
+            (self.dead[rail], self.died) = (true, true);
             self.faults.fire(Fault::RailDeath);
             if self.dead[..usize::from(self.setup.rails)].iter().all(|dead| *dead) {
                 self.faults.fire(Fault::AllRailsDead);
             }
+        }
+    }
+
+    /// A control rail works again, unless a node has closed it.
+    pub(crate) fn revive_rail(&mut self, rail: usize) {
+        let closed = self.nodes.iter().any(|node| node.closed[rail]);
+        if !closed && std::mem::replace(&mut self.dead[rail], false) {
+            self.faults.fire(Fault::ControlRailRevived);
         }
     }
 
@@ -375,7 +396,7 @@ impl<D: Data> Wire<D> {
             return;
         }
         self.faults.fire(Fault::RailClosed);
-        self.dead[at] = true;
+        (self.dead[at], self.died) = (true, true);
         let mut index = 0;
         while index < self.writes.len() {
             let write = &mut self.writes[index];

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use proto::bound::QUARANTINE_MAX;
 use proto::channel::Parameters;
 use proto::letter::Status;
 use proto::{
@@ -139,6 +140,9 @@ impl World {
             // Where nothing may be asked, nothing may seem to be quiet.
             self.wire.now += if self.wire.setup.calm {
                 self.wire.random.between(100, 5_000)
+            } else if !deaths.is_empty() && self.wire.random.percent(3) {
+                // Lost rails rest for so long.
+                self.wire.random.between(10_000_000, 400_000_000)
             } else if self.wire.random.percent(20) {
                 self.wire.random.between(100_000, 3_000_000)
             } else {
@@ -147,6 +151,9 @@ impl World {
             for (at, rail) in &deaths {
                 if *at == step {
                     self.wire.kill_rail(*rail);
+                }
+                if self.wire.random.percent(1) {
+                    self.wire.revive_rail(*rail);
                 }
             }
             if step == silent_at && self.silent.is_none() {
@@ -339,7 +346,8 @@ impl World {
             let channel = self.wire.data.nodes[node].channels[slot.index()];
             let known = endpoint.channel(channel).unwrap().shadow().target().is_some();
             // Set-up has bounds of its own.
-            (!known && self.silent.is_some()) || endpoint.connection(*slot).unwrap().rests()
+            (!known && (self.silent.is_some() || self.wire.died))
+                || endpoint.connection(*slot).unwrap().rests()
         };
         *calls == 0 && slots.iter().all(rests)
     }
@@ -379,6 +387,9 @@ impl World {
     }
 
     fn close_rails(&mut self, node: usize, percent: u32) {
+        if !self.wire.setup.closes_rails {
+            return;
+        }
         for rail in 0..self.wire.setup.rails {
             let Node { endpoint, channels, .. } = &self.nodes[node];
             let lost =
@@ -394,7 +405,8 @@ impl World {
             return true;
         }
         let channel = self.nodes[node].endpoint.channel(id).unwrap();
-        if channel.shadow().target().is_none() && self.silent.is_some() {
+        // Set-up has bounds of its own.
+        if channel.shadow().target().is_none() && (self.silent.is_some() || self.wire.died) {
             return true;
         }
         !channel.owes(&self.nodes[node].endpoint.account(id).unwrap().counts)
@@ -424,14 +436,16 @@ impl World {
         let outcome = self.wire.nodes[node].outcomes[id.0 as usize];
         let others = self.wire.nodes[far.0].outcomes[far.1.0 as usize];
         let silent = self.silent.is_some_and(|silent| silent == node || silent == far.0);
-        let dead = self.wire.dead.iter().any(|dead| *dead);
+        let dead = self.wire.died;
         let parts = [(node, id), far].iter().any(|end| self.wire.data.lost.contains(end));
         if let Some(Outcome::Failed(cause)) = outcome {
             let allowed = match cause {
-                Cause::NoRail => dead || self.wire.packets_lost > 3,
-                Cause::Silent => silent || dead || parts || self.wire.packets_lost > 3,
+                Cause::NoRail => dead || self.wire.packets_lost >= QUARANTINE_MAX,
+                Cause::Silent => {
+                    silent || dead || parts || self.wire.packets_lost >= QUARANTINE_MAX
+                }
                 Cause::DataLost { .. } => parts,
-                Cause::Peer => silent || dead || parts || self.wire.packets_lost > 3,
+                Cause::Peer => silent || dead || parts || self.wire.packets_lost >= QUARANTINE_MAX,
                 _ => false,
             };
             if !allowed {
@@ -442,7 +456,10 @@ impl World {
             }
         }
         let ours = self.wire.data.lost.contains(&(node, id));
-        if ours && !silent && outcome.is_none() {
+        // Set-up has bounds of its own.
+        let channel = self.nodes[node].endpoint.channel(id).unwrap();
+        let alone = channel.shadow().target().is_none() && self.wire.died;
+        if ours && !silent && !alone && outcome.is_none() {
             return Err("a lost part went unnoticed".to_owned());
         }
         let fine = |outcome: Option<Outcome>| !matches!(outcome, Some(Outcome::Failed(_)));
@@ -474,7 +491,8 @@ impl World {
     }
 
     fn why(&self) -> String {
-        let mut text = format!("{} ns, dead {:?}", self.wire.now, self.wire.dead);
+        let mut text =
+            format!("{} ns, dead {:?}, {}", self.wire.now, self.wire.dead, self.wire.unrest());
         for (index, node) in self.nodes.iter().enumerate() {
             text += &format!(
                 "\nnode {index}: rests {} calls {} calling {} closing {} silent {:?}",

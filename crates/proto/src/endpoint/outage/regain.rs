@@ -13,13 +13,9 @@
 //! A round is one number on both ends: the newer one counts, and begins anew on the end that hears of it. An end that has said
 //! *seen* begins no other by itself, since the peer may be posting already; a peer that is not says so by a newer OFFER.
 
-use std::time::Duration;
-
 use super::{Endpoint, Local, Now, Peer};
 use crate::account::Account;
-use crate::bound::{
-    RAIL_FLAP, RAIL_FLAPS, RAIL_REST, RAIL_REST_MAX, RAIL_ROUNDS, RAIL_TRIAL, RAIL_TRY_AGAIN,
-};
+use crate::bound::{RAIL_TRIAL, RAIL_TRY_AGAIN};
 use crate::channel::{Cause, Channel};
 use crate::connection::Connection;
 use crate::endpoint::perform::{ChannelId, Entrance, Perform};
@@ -27,6 +23,7 @@ use crate::frame::{Frame, Offer, RailNote, RailState};
 use crate::ids::{Moment, Name};
 use crate::line::Line;
 use crate::memory::MemoryId;
+use crate::rest::Rest;
 
 /// How far a lost rail is on its way back.
 #[derive(Debug)]
@@ -83,26 +80,7 @@ pub(in crate::endpoint) struct Histories {
 struct History {
     rail: u8,
     round: u8,
-    /// Rounds that have failed since it was lost.
-    failed: u32,
-    /// How often it was lost again soon after its return.
-    flaps: u32,
-    returned_at: Option<Moment>,
-}
-
-impl History {
-    /// How long it is left alone before the next round.
-    fn rest(&self) -> Duration {
-        let failed = self.failed.saturating_sub(RAIL_ROUNDS);
-        let flaps = self.flaps.saturating_sub(RAIL_FLAPS);
-        RAIL_REST.saturating_mul(1 << failed.max(flaps).min(16)).min(RAIL_REST_MAX)
-    }
-
-    fn lost(&mut self, now: Moment) {
-        let soon = self.returned_at.is_some_and(|at| now.since(at) < RAIL_FLAP);
-        self.flaps = if soon { self.flaps.saturating_add(1) } else { 0 };
-        self.failed = 0;
-    }
+    rest: Rest,
 }
 
 impl Histories {
@@ -113,8 +91,7 @@ impl Histories {
     fn of(&mut self, rail: u8) -> &mut History {
         let at = self.rails.iter().position(|history| history.rail == rail);
         let at = at.unwrap_or_else(|| {
-            let (round, failed, flaps) = (0, 0, 0);
-            self.rails.push(History { rail, round, failed, flaps, returned_at: None });
+            self.rails.push(History { rail, round: 0, rest: Rest::default() });
             self.rails.len() - 1
         });
         &mut self.rails[at]
@@ -123,8 +100,8 @@ impl Histories {
     /// A rail is lost.
     pub(super) fn lost(&mut self, rail: u8, now: Moment) -> Regain {
         let history = self.of(rail);
-        history.lost(now);
-        Regain::resting(history.round, now.plus(history.rest()))
+        history.rest.lost(now);
+        Regain::resting(history.round, now.plus(history.rest.pause()))
     }
 }
 
@@ -208,8 +185,9 @@ impl Peer {
     fn rest(&mut self, at: usize, now: Moment) {
         let outage = &mut self.outages[at];
         let history = self.histories.of(outage.rail);
-        (history.failed, history.round) = (history.failed.saturating_add(1), outage.regain.round);
-        outage.regain.stage = Stage::Resting { until: now.plus(history.rest()) };
+        history.rest.failed();
+        history.round = outage.regain.round;
+        outage.regain.stage = Stage::Resting { until: now.plus(history.rest.pause()) };
     }
 
     /// RAIL seen: our trial of this round has come.
@@ -359,7 +337,7 @@ impl<C: Connection> Endpoint<C> {
         }
         let peer = &mut self.peers[index];
         let rail = peer.outages[at].rail;
-        let failed = peer.histories.of(rail).failed;
+        let has_failed = peer.histories.of(rail).rest.has_failed();
         let local = self.local_of(index, rail);
         if self.locals.len() <= local {
             self.locals.resize(local + 1, Local::Open);
@@ -372,7 +350,7 @@ impl<C: Connection> Endpoint<C> {
                 None => return self.peers[index].rest(at, now.0),
             },
             // It has failed with this endpoint.
-            Local::Open | Local::Reopened { .. } if failed > 0 && self.may_renew(local, now) => {
+            Local::Open | Local::Reopened { .. } if has_failed && self.may_renew(local, now) => {
                 if perform.close_rail(crate::bits::low8(local as u64)) {
                     self.locals[local] = Local::Closing;
                     self.stop_trials(local, now.0);
@@ -438,7 +416,8 @@ impl<C: Connection> Endpoint<C> {
         let outage = peer.outages.swap_remove(at);
         let rail = outage.rail;
         let history = peer.histories.of(rail);
-        (history.round, history.returned_at) = (outage.regain.round, Some(now.0));
+        history.round = outage.regain.round;
+        history.rest.returned(now.0);
         let Peer { account, channel, .. } = peer;
         let Account { rails, counts, loads, .. } = account;
         rails.returned(rail);
@@ -483,33 +462,6 @@ impl<C: Connection> Endpoint<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(millis: u64) -> Moment {
-        Moment::from_nanos(millis * 1_000_000)
-    }
-
-    #[test]
-    fn a_rail_rests_longer_the_more_often_it_fails_or_flaps() {
-        let mut histories = Histories::new(true);
-        let mut rests = Vec::new();
-        for loss in 0..16 {
-            let lost_at = at(loss * 2000);
-            histories.lost(3, lost_at);
-            let history = histories.of(3);
-            rests.push(history.rest().as_millis());
-            history.returned_at = Some(at(loss * 2000 + 1000));
-        }
-        assert_eq!(rests[..7], [300, 300, 300, 300, 600, 1200, 2400]);
-        assert_eq!(rests[15], 60_000);
-        histories.lost(3, at(15 * 2000 + 1000 + 60_000));
-        assert_eq!(histories.of(3).rest().as_millis(), 300, "a minute without a loss is forgotten");
-        for round in 0..60 {
-            histories.of(3).failed = round;
-            let rest = histories.of(3).rest();
-            assert!(round > 40 || rest == RAIL_REST);
-            assert!(round < 50 || rest == RAIL_REST_MAX);
-        }
-    }
 
     #[test]
     fn the_newer_round_counts_across_the_wrap() {

@@ -1,0 +1,255 @@
+//! Which control rails of a channel live. One that was lost is tried by a letter of its own, and lives again when that was
+//! answered by the same rail.
+//!
+//! ```text
+//!  lives (number n, even) ── an error of ours, or a newer number of the peer's ──▶ lost (n + 1)
+//!        ▲                                                                        │ rested: TRIAL by that rail
+//!        └───────── its answer by that rail, or a newer number of the peer's ─────┘
+//! ```
+//!
+//! A number per rail counts its losses and returns. Every letter says all of them, and on both ends the newer one counts: so a
+//! letter that comes late says nothing.
+
+use super::super::bound::{CONTROL_RAILS_MAX, RAIL_TRIAL};
+use super::super::ids::Moment;
+use super::super::letter::{RailNumbers, Trial};
+use crate::rest::Rest;
+
+#[derive(Debug)]
+pub(super) struct ControlRails {
+    count: u8,
+    numbers: RailNumbers,
+    rests: [History; CONTROL_RAILS_MAX],
+    /// Rails that are lost and not tried any more.
+    closed: u8,
+    /// Rails of which a trial of the peer's is to be answered, and the number that it named.
+    answers: [Option<u8>; CONTROL_RAILS_MAX],
+    /// Rails that were lost, or came back, of which the log has not heard.
+    news: RailNews,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    rest: Rest,
+    /// When it is tried next. None: it was lost since the last look.
+    try_at: Option<Moment>,
+}
+
+/// A bit per control rail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailNews {
+    pub lost: u8,
+    pub returned: u8,
+}
+
+impl ControlRails {
+    pub(super) fn new(count: u8) -> Self {
+        Self {
+            count,
+            numbers: RailNumbers::default(),
+            rests: [History::default(); CONTROL_RAILS_MAX],
+            closed: 0,
+            answers: [None; CONTROL_RAILS_MAX],
+            news: RailNews::default(),
+        }
+    }
+
+    pub(super) fn numbers(&self) -> RailNumbers {
+        self.numbers
+    }
+
+    #[inline]
+    pub(super) fn is_lost(&self, rail: u8) -> bool {
+        self.numbers.is_lost(rail)
+    }
+
+    /// False: it was lost before, or there is no such rail.
+    pub(super) fn lose(&mut self, rail: u8) -> bool {
+        let lost = rail < self.count && !self.is_lost(rail);
+        if lost {
+            self.numbers.advance(rail);
+            self.changed(rail);
+        }
+        lost
+    }
+
+    /// It is lost for good.
+    pub(super) fn close(&mut self, rail: u8) {
+        self.closed |= 1 << (rail % 8);
+        if let Some(answer) = self.answers.get_mut(usize::from(rail)) {
+            *answer = None;
+        }
+    }
+
+    /// The rail, unless it is closed.
+    pub(super) fn open(&self, rail: u8) -> Option<u8> {
+        (!self.is_closed(rail)).then_some(rail)
+    }
+
+    fn is_closed(&self, rail: u8) -> bool {
+        self.closed >> (rail % 8) & 1 != 0
+    }
+
+    /// A letter of the peer's has come. The rails, a bit each, that were lost meanwhile, whether they are back or not.
+    pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> u8 {
+        let mut changed = 0;
+        for rail in 0..self.count {
+            let mut next = self.numbers;
+            next.advance(rail);
+            let returns = self.is_lost(rail) && next.of(rail) == theirs.of(rail);
+            if self.numbers.take_newer(rail, theirs) {
+                changed |= 1 << rail;
+                if !returns {
+                    self.changed(rail);
+                }
+                if self.is_closed(rail) && !self.is_lost(rail) {
+                    self.numbers.advance(rail);
+                } else if !self.is_lost(rail) {
+                    self.returned(rail, now);
+                }
+            }
+        }
+        changed
+    }
+
+    /// A letter about a rail alone is due: an answer, or a trial of one that has rested. It is due once, whether it can be posted
+    /// or not: a trial that is not answered has failed.
+    pub(super) fn next_trial(&mut self, now: Moment) -> Option<(u8, Trial)> {
+        for (rail, answer) in (0..self.count).zip(&mut self.answers) {
+            if let Some(number) = answer.take() {
+                return Some((rail, Trial { rail, number, answers: true }));
+            }
+        }
+        (0..self.count).find_map(|rail| self.trial_of(rail, now))
+    }
+
+    fn trial_of(&mut self, rail: u8, now: Moment) -> Option<(u8, Trial)> {
+        if !self.is_lost(rail) || self.is_closed(rail) {
+            return None;
+        }
+        let History { rest, try_at } = &mut self.rests[usize::from(rail)];
+        let Some(at) = *try_at else {
+            rest.lost(now);
+            *try_at = Some(now.plus(rest.pause()));
+            return None;
+        };
+        if now < at {
+            return None;
+        }
+        rest.failed();
+        *try_at = Some(now.plus(RAIL_TRIAL).plus(rest.pause()));
+        Some((rail, Trial { rail, number: self.numbers.of(rail), answers: false }))
+    }
+
+    /// A letter about one rail has come, by that rail.
+    pub(super) fn tried(&mut self, trial: &Trial, now: Moment) {
+        let Trial { rail, number, answers } = *trial;
+        if rail >= self.count || self.is_closed(rail) {
+            return;
+        }
+        if !answers {
+            self.answers[usize::from(rail)] = Some(number);
+        } else if self.is_lost(rail) && number == self.numbers.of(rail) {
+            self.numbers.advance(rail);
+            self.returned(rail, now);
+            // By this the peer hears of it.
+            self.answers[usize::from(rail)] = Some(number);
+        }
+    }
+
+    fn changed(&mut self, rail: u8) {
+        self.rests[usize::from(rail)].try_at = None;
+        self.news.lost |= 1 << rail;
+        self.news.returned &= !(1 << rail);
+    }
+
+    fn returned(&mut self, rail: u8, now: Moment) {
+        self.rests[usize::from(rail)].rest.returned(now);
+        self.news.returned |= 1 << rail;
+    }
+
+    /// Whether no rail was lost, nor is the peer's trial of one to be answered.
+    #[inline]
+    pub(super) fn is_whole(&self) -> bool {
+        self.numbers == RailNumbers::default() && self.answers == [None; CONTROL_RAILS_MAX]
+    }
+
+    pub(super) fn take_news(&mut self) -> RailNews {
+        std::mem::take(&mut self.news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    /// The trials that are due, at which millisecond, until then.
+    fn trials(rails: &mut ControlRails, from: u64, until: u64) -> Vec<(u64, Trial)> {
+        (from..until).filter_map(|now| Some((now, rails.next_trial(ms(now))?.1))).collect()
+    }
+
+    #[test]
+    fn a_lost_rail_is_tried_until_an_answer_to_its_present_number_comes() {
+        let (mut one, mut other) = (ControlRails::new(2), ControlRails::new(2));
+        assert!(one.is_whole() && one.next_trial(ms(0)).is_none());
+        assert!(one.lose(1) && !one.lose(1) && !one.lose(2) && one.is_lost(1));
+        let due = trials(&mut one, 0, 4000);
+        assert_eq!(due.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [300, 1600, 2900]);
+        let (_, trial) = due[0];
+        assert_eq!(trial, Trial { rail: 1, number: 1, answers: false });
+        // The peer has not heard of the loss.
+        assert_eq!(other.heard(one.numbers(), ms(0)), 0b10);
+        assert_eq!(other.take_news(), RailNews { lost: 0b10, returned: 0 });
+        other.tried(&trial, ms(0));
+        let (by, answer) = other.next_trial(ms(0)).unwrap();
+        assert_eq!((by, answer), (1, Trial { answers: true, ..trial }));
+        assert!(other.is_lost(1), "one direction proves nothing");
+        one.tried(&answer, ms(5000));
+        assert!(!one.is_lost(1));
+        assert_eq!(one.take_news(), RailNews { lost: 0b10, returned: 0b10 });
+        let (by, last) = one.next_trial(ms(5000)).unwrap();
+        assert_eq!(by, 1, "the peer hears of it by that rail");
+        assert_eq!(other.heard(one.numbers(), ms(5000)), 0b10);
+        assert_eq!(other.take_news(), RailNews { lost: 0, returned: 0b10 });
+        other.tried(&last, ms(5000));
+        assert!(!other.is_lost(1) && other.next_trial(ms(9000)).is_none());
+        assert!(one.lose(1));
+        one.tried(&answer, ms(5001));
+        assert!(one.is_lost(1), "an answer from before the second loss");
+    }
+
+    #[test]
+    fn a_loss_and_a_return_that_were_both_missed_are_a_loss() {
+        let (mut one, mut other) = (ControlRails::new(4), ControlRails::new(4));
+        assert!(one.lose(3));
+        let late = one.numbers();
+        one.tried(&Trial { rail: 3, number: 1, answers: true }, ms(0));
+        assert_eq!(other.heard(one.numbers(), ms(0)), 0b1000);
+        assert!(!other.is_lost(3));
+        assert_eq!(other.take_news(), RailNews { lost: 0b1000, returned: 0b1000 });
+        assert_eq!(other.heard(late, ms(0)), 0, "a letter that was overtaken");
+        assert!(!other.is_lost(3));
+    }
+
+    #[test]
+    fn a_rail_that_is_closed_is_neither_tried_nor_back() {
+        let mut rails = ControlRails::new(1);
+        assert!(rails.lose(0));
+        rails.close(0);
+        assert!(trials(&mut rails, 0, 5000).is_empty());
+        rails.tried(&Trial { rail: 0, number: 1, answers: true }, ms(0));
+        assert!(rails.is_lost(0));
+        rails.tried(&Trial { rail: 0, number: 1, answers: false }, ms(0));
+        assert!(trials(&mut rails, 0, 5000).is_empty(), "nor answered");
+        let mut newer = RailNumbers::default();
+        newer.advance(0);
+        newer.advance(0);
+        assert_eq!(rails.heard(newer, ms(0)), 1);
+        assert!(rails.is_lost(0), "the peer tries it in vain");
+        rails.tried(&Trial { rail: 9, number: 1, answers: false }, ms(0));
+    }
+}

@@ -1,0 +1,72 @@
+//! How long a rail that was lost is left alone before it is tried.
+
+use std::time::Duration;
+
+use super::bound::{RAIL_FLAP, RAIL_FLAPS, RAIL_REST, RAIL_REST_MAX, RAIL_ROUNDS};
+use super::ids::Moment;
+
+/// The losses of one rail of a channel, as far as they make its pauses longer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rest {
+    /// Trials that have failed since it was lost.
+    failed: u32,
+    /// How often it was lost again soon after its return.
+    flaps: u32,
+    returned_at: Option<Moment>,
+}
+
+impl Rest {
+    pub(crate) fn pause(&self) -> Duration {
+        let failed = self.failed.saturating_sub(RAIL_ROUNDS);
+        let flaps = self.flaps.saturating_sub(RAIL_FLAPS);
+        RAIL_REST.saturating_mul(1 << failed.max(flaps).min(16)).min(RAIL_REST_MAX)
+    }
+
+    pub(crate) fn lost(&mut self, now: Moment) {
+        let soon = self.returned_at.is_some_and(|at| now.since(at) < RAIL_FLAP);
+        self.flaps = if soon { self.flaps.saturating_add(1) } else { 0 };
+        self.failed = 0;
+    }
+
+    pub(crate) fn failed(&mut self) {
+        self.failed = self.failed.saturating_add(1);
+    }
+
+    /// Whether a trial has failed since it was lost.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed > 0
+    }
+
+    pub(crate) fn returned(&mut self, now: Moment) {
+        self.returned_at = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_rail_rests_longer_the_more_often_it_fails_or_flaps() {
+        let mut rest = Rest::default();
+        let mut pauses = Vec::new();
+        for loss in 0..16 {
+            rest.lost(at(loss * 2000));
+            pauses.push(rest.pause().as_millis());
+            rest.returned(at(loss * 2000 + 1000));
+        }
+        assert_eq!(pauses[..7], [300, 300, 300, 300, 600, 1200, 2400]);
+        assert_eq!(pauses[15], 60_000);
+        rest.lost(at(15 * 2000 + 1000 + 60_000));
+        assert_eq!(rest.pause().as_millis(), 300, "a minute without a loss is forgotten");
+        for trial in 0..60 {
+            assert!(trial > 40 || rest.pause() == RAIL_REST);
+            assert!(trial < 50 || rest.pause() == RAIL_REST_MAX);
+            rest.failed();
+        }
+    }
+}
