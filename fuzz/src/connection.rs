@@ -209,7 +209,7 @@ pub(super) fn connection(input: &[u8]) {
                     writes.push((write.message, write.part));
                 }
                 if let Some((message, part)) = writes.get(script.small(64) as usize) {
-                    sender.written(*message, *part, &mut ours);
+                    sender.written(*message, *part, &mut ours, Moment::default());
                 }
             }
             6 => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::counts::PeerCounts;
 use super::data_rails::DataRails;
 use super::parking::Parking;
+use super::speeds::Speeds;
 use super::split::Loads;
 
 /// One per channel, handed to each connection while it is called.
@@ -19,6 +20,7 @@ pub struct Account {
     /// Entries of completion queues that complete receives have given back since the endpoint last took them.
     pub entries_freed: u32,
     pub loads: Loads,
+    pub speeds: Speeds,
     pub counts: PeerCounts,
     pub rails: DataRails,
     pub parking: Parking,
@@ -37,6 +39,7 @@ impl Account {
             lazy_wait: LAZY_WAIT_MAX,
             entries_freed: 0,
             loads: Loads::equal(rails),
+            speeds: Speeds::new(rails),
             counts: PeerCounts::default(),
             rails: DataRails::default(),
             parking: Parking::new(),

@@ -229,7 +229,7 @@ impl Connection for Flow {
     fn happened(&mut self, event: Event, account: &mut Account, now: Moment) -> Result<(), Breach> {
         match (self, event) {
             (Self::Send(flow), Event::Written { message, part }) => {
-                flow.written(message, part, account);
+                flow.written(message, part, account, now);
             }
             (Self::Send(flow), Event::WriteFailed { message, part, code }) => {
                 flow.write_failed(message, part, code, account);

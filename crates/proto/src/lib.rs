@@ -43,6 +43,7 @@ mod rest;
 pub mod send;
 pub mod sendrecv;
 pub mod setup;
+pub mod speeds;
 pub mod split;
 pub mod stall;
 pub mod terms;

@@ -41,6 +41,8 @@ use super::unadvertised::Unadvertised;
 use super::window::RECORDS;
 
 pub use parts::PartWrite;
+#[cfg(test)]
+pub(crate) use parts::share_out;
 
 /// A message as the caller gives it to `isend`.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! How a message is cut into parts, and which rail carries each: pure functions of lengths, rails and loads.
 //!
 //! Parts have one length, the step, but for the last; they start on [`PART_ALIGN`] and none is longer than the largest
-//! write. A message of one part takes the next rail of a cycle; each part of a longer one takes the rail that is expected
-//! to finish it first.
+//! write. A message of one part takes the next rail of a cycle, where all are about equally fast; else, as each part of a longer
+//! one, the rail that is expected to finish it first.
 
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS, PART_ALIGN};
 
@@ -99,8 +99,10 @@ pub struct Loads {
     /// A bit per rail that parts may be given to.
     open: u16,
     queued: [u64; MAX_DATA_RAILS],
-    /// Bytes per time, in any unit; never 0.
-    speeds: [u32; MAX_DATA_RAILS],
+    /// Of [`FULL_SPEED`](Self::FULL_SPEED); never 0.
+    speeds: [u8; MAX_DATA_RAILS],
+    /// One of them is slower than others.
+    uneven: bool,
 }
 
 impl Loads {
@@ -112,8 +114,12 @@ impl Loads {
             rails => rails,
         };
         let open = u16::MAX >> (16 - rails as u32);
-        Self { rails, next: 0, open, queued: [0; MAX_DATA_RAILS], speeds: [1; MAX_DATA_RAILS] }
+        let speeds = [Self::FULL_SPEED; MAX_DATA_RAILS];
+        Self { rails, next: 0, open, queued: [0; MAX_DATA_RAILS], speeds, uneven: false }
     }
+
+    /// That of the fastest rail.
+    pub const FULL_SPEED: u8 = 128;
 
     /// A rail is lost: no part is given to it any more.
     pub fn close(&mut self, rail: u8) {
@@ -139,19 +145,30 @@ impl Loads {
     }
 
     /// Sets how fast a rail has lately been; 0 counts as 1.
-    pub fn set_speed(&mut self, rail: u8, speed: u32) {
+    pub fn set_speed(&mut self, rail: u8, speed: u8) {
         if let Some(kept) = self.speeds.get_mut(usize::from(rail)) {
             *kept = speed.max(1);
+            self.uneven = self.speeds != [Self::FULL_SPEED; MAX_DATA_RAILS];
         }
+    }
+
+    /// Whether a rail is much slower than another one.
+    pub const fn is_uneven(&self) -> bool {
+        self.uneven
     }
 
     pub const fn rails(&self) -> u8 {
         self.rails
     }
 
-    /// The rail of a message of one part.
+    /// The rail of a message of one part, of `len` bytes.
     #[inline]
-    pub fn in_cycle(&mut self) -> u8 {
+    pub fn of_one_part(&mut self, len: u64) -> u8 {
+        if self.uneven { self.soonest(len, |_| true) } else { self.in_cycle() }
+    }
+
+    #[inline]
+    fn in_cycle(&mut self) -> u8 {
         let rail = self.next;
         self.next = if rail + 1 < self.rails { rail + 1 } else { 0 };
         if self.is_open(rail) { rail } else { self.next_open() }
@@ -308,7 +325,7 @@ mod tests {
     fn messages_of_one_part_take_every_rail_of_the_cycle() {
         for rails in 1..=16 {
             let mut loads = Loads::equal(rails);
-            let taken: Vec<_> = (0..40).map(|_| loads.in_cycle()).collect();
+            let taken: Vec<_> = (0..40).map(|_| loads.of_one_part(8)).collect();
             let expected: Vec<_> = (0..40).map(|index| index % rails).collect();
             assert_eq!(taken, expected);
         }
@@ -331,6 +348,7 @@ mod tests {
     fn rails_carry_in_proportion_to_their_speeds() {
         let mut loads = Loads::equal(2);
         loads.set_speed(0, 3);
+        loads.set_speed(1, 1);
         loads.set_speed(9, 0);
         for _ in 0..400 {
             let rail = loads.soonest(1000, |_| true);
@@ -344,7 +362,7 @@ mod tests {
         for (a, b, c) in
             (0..4).flat_map(|a| (0..4).flat_map(move |b| (0..4).map(move |c| (a, b, c))))
         {
-            for speeds in 0..27_u32 {
+            for speeds in 0..27_u8 {
                 let speed = [1 + speeds % 3, 1 + speeds / 3 % 3, 1 + speeds / 9];
                 let mut loads = Loads::equal(3);
                 for (rail, queued) in [(0, a), (1, b), (2, c)] {

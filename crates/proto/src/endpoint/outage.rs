@@ -161,6 +161,7 @@ impl Peer {
         if now >= self.hanging.look_at {
             let stopped = self.channel.silence(now) >= QUERY_AFTER_MAX;
             self.hanging.look(&self.account, stopped, now, self.channel.peer_timeout() / 2);
+            self.account.speeds.look(&mut self.account.loads);
         }
         self.account.rails.has_news() || self.hanging.rails != 0 || self.has_rested(real)
     }

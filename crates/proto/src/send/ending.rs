@@ -127,11 +127,12 @@ impl SendFlow {
         }
     }
 
-    /// Whether parts may still be posted.
+    /// Whether the receiver has closed.
     pub(super) const fn has_peer_closed(&self) -> bool {
         matches!(self.ending, Ending::PeerClosed | Ending::Closing { peer: true } | Ending::Over)
     }
 
+    /// Whether parts may still be posted.
     pub(super) const fn may_post(&self) -> bool {
         matches!(self.ending, Ending::Open | Ending::PeerClosed)
     }

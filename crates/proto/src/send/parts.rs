@@ -6,6 +6,7 @@ use super::{Refused, SendFlow, bit_of};
 use crate::account::Account;
 use crate::bits::{low8, low32};
 use crate::fault::Fault;
+use crate::ids::Moment;
 use crate::immediate::Immediate;
 use crate::limits::{MAX_DATA_RAILS, MAX_PARTS};
 use crate::line::Line;
@@ -34,6 +35,13 @@ pub struct PartWrite {
     pub moved: bool,
 }
 
+/// A part that has ended.
+pub(super) struct Carried {
+    pub(super) rail: u8,
+    pub(super) len: u64,
+    pub(super) immediate: bool,
+}
+
 /// Words of four bits per part that a record has, for so many rails: none for one rail. Where the largest write asks for more
 /// parts than they hold, the rails repeat.
 pub(super) const fn rail_words(rails: usize) -> usize {
@@ -59,7 +67,7 @@ impl SendFlow {
         let words = self.rail_words();
         let chosen = &mut self.rails[message.index() * words..][..words];
         if split.parts == 1 {
-            chosen[0] = loads.in_cycle().into();
+            chosen[0] = loads.of_one_part(len).into();
         } else {
             share(chosen, split, len, *loads);
         }
@@ -104,6 +112,7 @@ impl SendFlow {
             if self.lacks_keys(rail) {
                 // The receiver has closed, and waits for what is under way, not for this.
                 self.posting &= !bit_of(MessageId(low8(at as u64)));
+                self.records[at].state = State::Writing(Writing { failed: true, ..writing });
                 return self.next_part(account);
             }
         }
@@ -152,11 +161,15 @@ impl SendFlow {
 
     /// A part's write has completed well.
     #[inline]
-    pub fn written(&mut self, message: MessageId, part: u8, account: &mut Account) {
+    pub fn written(&mut self, message: MessageId, part: u8, account: &mut Account, now: Moment) {
         let at = message.index() % RECORDS;
-        let Some(immediate) = self.part_ended(at, part, true, account) else { return };
+        let Some(Carried { rail, len, immediate }) = self.part_ended(at, part, true, account)
+        else {
+            return;
+        };
+        account.speeds.ended(rail, len, &mut account.loads, now);
         if immediate {
-            account.counts.completed.add(self.rail(at, part));
+            account.counts.completed.add(rail);
         }
         let State::Writing(writing) = &mut self.records[at].state else { return };
         writing.completed |= 1 << (part % 64);
@@ -220,7 +233,7 @@ impl SendFlow {
         part: u8,
         well: bool,
         account: &mut Account,
-    ) -> Option<bool> {
+    ) -> Option<Carried> {
         let record = &self.records[at];
         let State::Writing(writing) = &record.state else { return None };
         if part >= writing.posted || writing.completed >> part & 1 == 1 {
@@ -237,7 +250,7 @@ impl SendFlow {
             return None;
         };
         self.in_flight = in_flight;
-        Some(immediate)
+        Some(Carried { rail, len, immediate })
     }
 
     /// The rails that carry a message, one bit each.
@@ -252,6 +265,8 @@ fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
     chosen.fill(0);
     let parts = split.parts.min((chosen.len() * PARTS_PER_WORD) as u64);
     let most = parts.div_ceil(u64::from(loads.open_rails().max(1))).max(PARTS_PER_RAIL as u64);
+    // What a slow rail does not take, others do.
+    let most = if loads.is_uneven() { parts } else { most };
     let mut given = [0_u64; MAX_DATA_RAILS];
     let places = (0..).zip((0..PARTS_PER_WORD).cycle());
     for ((index, place), at) in places.zip((0..chosen.len()).flat_map(|at| [at; PARTS_PER_WORD])) {
@@ -264,6 +279,16 @@ fn share(chosen: &mut [u64], split: Split, len: u64, mut loads: Loads) {
         loads.posted(rail, bytes);
         chosen[at] |= u64::from(rail) << (4 * place);
     }
+}
+
+/// The rail and the length of each part of a message, as it would be sent now.
+#[cfg(test)]
+pub(crate) fn share_out(rails: usize, len: u64, loads: Loads) -> Vec<(u8, u64)> {
+    let split = crate::split::Cutting::new(rails, 1, 1 << 30).unwrap().split(len);
+    let mut chosen = vec![0; rail_words(rails)];
+    share(&mut chosen, split, len, loads);
+    let rail = |part: usize| chosen[part / PARTS_PER_WORD] >> (4 * (part % PARTS_PER_WORD)) & 15;
+    (0..split.parts).zip(0..).map(|(part, at)| (low8(rail(at)), split.part(part, len).1)).collect()
 }
 
 #[cfg(test)]

@@ -497,7 +497,7 @@ impl Pair {
         let at = self.random.of(&open);
         self.wire[at].completed = true;
         let write = self.wire[at].write;
-        self.sender.written(write.message, write.part, &mut self.accounts[0]);
+        self.sender.written(write.message, write.part, &mut self.accounts[0], Moment::default());
         self.forget_ended();
     }
 

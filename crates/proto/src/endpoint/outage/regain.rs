@@ -419,11 +419,12 @@ impl<C: Connection> Endpoint<C> {
         history.round = outage.regain.round;
         history.rest.returned(now.0);
         let Peer { account, channel, .. } = peer;
-        let Account { rails, counts, loads, .. } = account;
+        let Account { rails, counts, loads, speeds, .. } = account;
         rails.returned(rail);
         counts.completed.set(rail, rails.posted_on(rail));
         channel.heed_counts_of(rail, rails.posted_on(rail));
         loads.open(rail);
+        speeds.forget(rail, loads);
         peer.stirred = true;
         perform.rail_returned(peer.id, rail);
     }
