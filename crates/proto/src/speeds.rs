@@ -238,4 +238,44 @@ mod tests {
         let found = network.now - from;
         assert!(!network.loads.is_uneven(), "not within {found} us");
     }
+
+    /// A rail carries parts of a MiB, one after the other: each takes so many milliseconds. Answers when the last one ends.
+    fn carry(
+        (speeds, loads): (&mut Speeds, &mut Loads),
+        rail: u8,
+        from: u64,
+        (parts, each): (u64, u64),
+    ) -> u64 {
+        (0..parts).for_each(|_| loads.posted(rail, 1 << 20));
+        for part in 1..=parts {
+            assert!(loads.ended(rail, 1 << 20));
+            let now = Moment::from_nanos((from + part * each) * 1_000_000);
+            speeds.ended(rail, 1 << 20, loads, now);
+        }
+        from + parts * each
+    }
+
+    #[test]
+    fn a_slow_rail_that_is_given_nothing_is_taken_for_faster_by_and_by() {
+        let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
+        carry((&mut speeds, &mut loads), 0, 0, (8, 2));
+        carry((&mut speeds, &mut loads), 1, 0, (8, 8));
+        assert!(loads.is_uneven());
+        let looks = (1..10).find(|_| {
+            speeds.look(&mut loads);
+            !loads.is_uneven()
+        });
+        assert_eq!(looks, Some(5));
+    }
+
+    #[test]
+    fn a_rail_is_not_slow_for_having_had_nothing_to_carry() {
+        let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
+        carry((&mut speeds, &mut loads), 0, 0, (8, 2));
+        let mut now = 0;
+        for _ in 0..8 {
+            now = 100 + carry((&mut speeds, &mut loads), 1, now, (4, 2));
+            assert!(!loads.is_uneven());
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::{Frame, Inline};
 use crate::ids::{Name, Nonce};
-use crate::letter::{Body, Hello, Letter, Query, RailNumbers};
+use crate::letter::{Body, Hello, Letter, Query, RailNumbers, Trial};
 use crate::line::Line;
 use crate::memory::Lease;
 use crate::message::MessageId;
@@ -420,6 +420,23 @@ fn a_rail_that_cost_sixteen_inboxes_lends_no_more() {
     channel.asked(&lost(33), None, Duration::ZERO);
     assert_eq!(lend(&mut channel), None);
     assert_eq!(channel.is_failing(), Some(Cause::NoRail), "the other one is closed");
+}
+
+#[test]
+fn a_rail_that_was_lost_and_came_back_unnoticed_costs_its_inbox() {
+    let mut channel = channel(2);
+    assert_eq!(lend(&mut channel), Some((0, None)));
+    let trial = Trial { rail: 1, number: 1, answers: false };
+    for (numbers, lent) in [
+        ([0, 2, 0, 0], None),
+        ([2, 2, 0, 0], Some((0, Some((MemoryId(7), 0))))),
+        ([3, 2, 0, 0], Some((1, Some((MemoryId(7), 0))))),
+    ] {
+        let rails = RailNumbers::new(numbers);
+        let letter = Letter { key: 5, rails, body: Body::Trial(trial) };
+        channel.letter_arrived(&letter, (Moment::default(), Moment::default()));
+        assert_eq!(lend(&mut channel), lent, "{numbers:?}");
+    }
 }
 
 #[test]
