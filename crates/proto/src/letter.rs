@@ -56,14 +56,14 @@ impl RailNumbers {
         self.set(rail, self.of(rail) + 1);
     }
 
-    /// Takes over the number of a rail if that is newer: at most 7 ahead, as numbers wrap.
-    pub(crate) fn take_newer(&mut self, rail: u8, from: Self) -> bool {
+    /// Takes over the number of a rail if that is newer: at most 7 ahead, as numbers wrap. Answers by how much; 0: it is not.
+    pub(crate) fn take_newer(&mut self, rail: u8, from: Self) -> u8 {
         let ahead = from.of(rail).wrapping_sub(self.of(rail)) & 15;
         let newer = (1..8).contains(&ahead);
         if newer {
             self.set(rail, from.of(rail));
         }
-        newer
+        if newer { ahead } else { 0 }
     }
 
     fn set(&mut self, rail: u8, number: u8) {
@@ -344,9 +344,9 @@ mod tests {
         for step in 1..=40_u8 {
             let mut newer = numbers;
             newer.advance(2);
-            assert!(newer.take_newer(1, numbers).eq(&false) && numbers.take_newer(2, newer));
+            assert_eq!((newer.take_newer(1, numbers), numbers.take_newer(2, newer)), (0, 1));
             assert_eq!((numbers.of(2), numbers.is_lost(2)), (step % 16, step % 2 == 1));
-            assert!(!numbers.take_newer(2, newer), "it is known");
+            assert_eq!(numbers.take_newer(2, newer), 0, "it is known");
         }
         assert_eq!([0, 1, 3].map(|rail| numbers.of(rail)), [0; 3]);
     }

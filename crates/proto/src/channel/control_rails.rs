@@ -94,19 +94,23 @@ impl ControlRails {
     pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> u8 {
         let mut changed = 0;
         for rail in 0..self.count {
-            let mut next = self.numbers;
-            next.advance(rail);
-            let returns = self.is_lost(rail) && next.of(rail) == theirs.of(rail);
-            if self.numbers.take_newer(rail, theirs) {
-                changed |= 1 << rail;
-                if !returns {
-                    self.changed(rail);
-                }
-                if self.is_closed(rail) && !self.is_lost(rail) {
-                    self.numbers.advance(rail);
-                } else if !self.is_lost(rail) {
-                    self.returned(rail, now);
-                }
+            let was_lost = self.is_lost(rail);
+            let ahead = self.numbers.take_newer(rail, theirs);
+            if ahead == 0 {
+                continue;
+            }
+            changed |= 1 << rail;
+            // One change behind a loss is the return alone.
+            if !(was_lost && ahead == 1) {
+                self.changed(rail);
+            }
+            if self.is_lost(rail) {
+                continue;
+            }
+            if self.is_closed(rail) {
+                self.numbers.advance(rail);
+            } else {
+                self.returned(rail, now);
             }
         }
         changed
@@ -168,10 +172,12 @@ impl ControlRails {
         self.news.returned |= 1 << rail;
     }
 
-    /// Whether no rail was lost, nor is the peer's trial of one to be answered.
+    /// Whether no rail is known to be lost, no trial of the peer's is to be answered, and the log has heard of all.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
-        self.numbers == RailNumbers::default() && self.answers == [None; CONTROL_RAILS_MAX]
+        self.numbers == RailNumbers::default()
+            && self.answers == [None; CONTROL_RAILS_MAX]
+            && self.news == RailNews::default()
     }
 
     pub(super) fn take_news(&mut self) -> RailNews {
@@ -233,6 +239,19 @@ mod tests {
         assert_eq!(other.take_news(), RailNews { lost: 0b1000, returned: 0b1000 });
         assert_eq!(other.heard(late, ms(0)), 0, "a letter that was overtaken");
         assert!(!other.is_lost(3));
+    }
+
+    #[test]
+    fn a_return_is_news_though_the_numbers_have_wrapped() {
+        let mut rails = ControlRails::new(1);
+        for number in [1, 3, 5, 7, 9, 11, 13, 15] {
+            assert!(rails.lose(0));
+            rails.tried(&Trial { rail: 0, number, answers: true }, ms(0));
+            assert!(rails.next_trial(ms(0)).is_some(), "the peer is to hear of it");
+            assert!(!rails.is_whole());
+            assert_eq!(rails.take_news(), RailNews { lost: 1, returned: 1 });
+        }
+        assert!(rails.is_whole());
     }
 
     #[test]
