@@ -18,7 +18,7 @@ const SENDS: u16 = 32;
 pub(super) enum About {
     /// A channel, on this rail of its own.
     Channel { channel: ChannelId, rail: u8 },
-    /// A peer that is not known yet, an answer that nobody here waits for, or a trial of a rail that is lost.
+    /// A peer that is not known yet, an answer that nothing here waits for, or a trial of a rail that is lost.
     Stranger,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Its own sentences: a rail that was lost may be told of in the same call, or in one before.
+    /// Its own sentences: a rail that was lost may be reported in the same call, or in one before.
     pub(crate) fn errors(&self) -> Vec<&str> {
         let own = self.said.iter().filter(|line| !line.contains(" is lost: "));
         own.map(String::as_str).collect()

@@ -1,6 +1,6 @@
 //! The pages of errors have every sentence that the sources can put into an error or a warning, with its cause and the next step.
 //!
-//! A sentence is a string literal of two words and more, wherever it stands: nobody has to mark it. Left out are tests, messages of
+//! A sentence is a string literal of two words and more, wherever it stands, without a mark. Left out are tests, messages of
 //! panics, log lines below a warning, and the constants in [`ELSEWHERE`].
 
 use std::collections::BTreeSet;

@@ -203,7 +203,7 @@ impl Batches {
         }
     }
 
-    /// A batch for these ranks, which are told its schema.
+    /// A batch for these ranks, which are sent its schema.
     fn frame(
         &self,
         batch: &RecordBatch,

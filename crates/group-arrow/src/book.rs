@@ -1,4 +1,4 @@
-//! Schemas: which ones peers were told, and which ones they told.
+//! Schemas: which ones were sent to peers, and which ones they have sent.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use ironrail_group::objects::ReceivingObject;
 
 use crate::frame::Described;
 
-/// What one rank knows. A schema leaves before the first batch that has it, so whoever holds a batch need not ask for its schema.
+/// What one rank knows. A schema leaves before the first batch that has it, so the holder of a batch need not ask for its schema.
 #[derive(Debug)]
 pub(crate) struct Book {
     /// Schemas alone go in it.
@@ -23,7 +23,7 @@ pub(crate) struct Book {
 #[derive(Debug, Default)]
 struct Pages {
     own: Vec<(SchemaRef, Arc<Described>)>,
-    told: HashSet<(usize, u64)>,
+    sent: HashSet<(usize, u64)>,
     known: HashMap<(usize, u64), Arc<Described>>,
     coming: HashMap<usize, ReceivingObject<Described>>,
 }
@@ -64,15 +64,15 @@ impl Book {
         let fingerprint = described.fingerprint;
         if to == self.group.rank() {
             pages.known.insert((to, fingerprint), Arc::clone(described));
-        } else if to < self.group.size() && !pages.told.contains(&(to, fingerprint)) {
+        } else if to < self.group.size() && !pages.sent.contains(&(to, fingerprint)) {
             // It still goes when the request is dropped.
             drop(self.group.isend_obj(described.as_ref(), to, 0)?);
-            pages.told.insert((to, fingerprint));
+            pages.sent.insert((to, fingerprint));
         }
         Ok(())
     }
 
-    /// A schema that a peer has told, once it is here.
+    /// A schema that a peer has sent, once it is here.
     pub(crate) fn find(
         &self,
         peer: usize,

@@ -145,7 +145,7 @@ fn requests_of_any_source_and_tag_find_their_schemas_whatever_the_order() {
     ranks(&library(), 3, |group| {
         let batches = Batches::new(&group).unwrap();
         if group.rank() == 0 {
-            // The last one first: its schema was told after the others'.
+            // The last one first: its schema was sent after the others'.
             for tag in (0..4).rev() {
                 for source in 1..3 {
                     let mut receiving = batches.irecv(source, tag).unwrap();

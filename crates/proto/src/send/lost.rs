@@ -163,7 +163,7 @@ impl SendFlow {
         }
     }
 
-    /// The receiver has closed: rails that are closed now come back with keys that nobody tells.
+    /// The receiver has closed: rails that are closed now come back with keys that it does not send.
     #[cold]
     pub(super) fn no_more_keys(&mut self, account: &Account) {
         let closed = (0..account.loads.rails()).filter(|rail| !account.loads.is_open(*rail));
@@ -173,7 +173,7 @@ impl SendFlow {
         }
     }
 
-    /// Whether the receiver may have other keys on this rail than it has told.
+    /// Whether the receiver may have other keys on this rail than it has sent.
     #[inline]
     pub(super) fn lacks_keys(&self, rail: u8) -> bool {
         self.lost.as_ref().is_some_and(|lost| lost.unkeyed >> (rail % 16) & 1 == 1)

@@ -432,7 +432,7 @@ impl Data for Flows {
     }
 }
 
-/// The last poll of an endpoint that closes finds what nobody has been told of before.
+/// The last poll of an endpoint that closes finds what was not reported before.
 fn arrive_at_last(wire: &mut Wire<Flows>, node: usize, link: u8) {
     for index in 0..wire.data.flights.len() {
         let flight = &wire.data.flights[index];
