@@ -1,7 +1,7 @@
-//! How the provider is unloaded: not at all.
+//! Links the provider so that it is never unloaded.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Libfabric closes the file at exit, before the process's other destructors have run.
+    // Libfabric closes the file at exit, before other destructors of the process have run.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

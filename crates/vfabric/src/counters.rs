@@ -1,4 +1,4 @@
-//! What happened, counted by name: every operation, every refusal, every injected fault.
+//! Counters by name: every operation, every refusal, every injected fault.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// One more.
+    /// Adds one.
     pub(crate) fn count(&mut self, name: &'static str) {
         self.add(name, 1);
     }
 
-    /// So many more.
+    /// Adds `more`.
     pub(crate) fn add(&mut self, name: &'static str, more: u64) {
         *self.numbers.entry(name).or_default() += more;
     }
 
-    /// All that happened, by name.
+    /// Every counter that is not 0, with its name.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.numbers.iter().map(|(name, number)| (*name, *number))
     }

@@ -1,5 +1,5 @@
-//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when an endpoint
-//! takes nothing, when a NIC stalls, dies and comes back.
+//! Faults by script: which post is refused, which operation fails or is late, which message is lost, when an endpoint accepts no posts,
+//! when a NIC stalls, dies and comes back.
 //!
 //! Posts are counted from 1 over all endpoints, refused ones included; operations (accepted posts that complete) and two-sided
 //! messages likewise.
@@ -19,30 +19,30 @@ pub(crate) enum Fault {
     Vanish(u64),
     /// `fail_late=5`: this operation ends in an error although its bytes have landed.
     FailLate(u64),
-    /// `delay=5:200`: this operation lands that much later (polls, or ns in virtual time).
+    /// `delay=5:200`: this operation lands that much later (polls, or ns of virtual time).
     Delay(u64, u64),
     /// `lose=2`: this message never arrives, though its completion says that it was sent.
     Lose(u64),
-    /// `double=2` or `double=2:200`: this message arrives twice, the second time so much later.
+    /// `double=2` or `double=2:200`: this message arrives twice, the second time this much later.
     Double(u64, u64),
-    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`: NIC 1, at these posts.
+    /// `stall=1@40`, `resume=1@90`, `kill=1@100`, `revive=1@300`: NIC 1, at the 40th, 90th… post.
     Nic(NicAction, usize, u64),
-    /// `shut=12` or `shut=12@40`: all that is posted to endpoint 12 gets -FI_EAGAIN, from this post on.
+    /// `shut=12` or `shut=12@40`: every post to endpoint 12 gets -FI_EAGAIN, from the 40th post on.
     Shut(u64, u64),
-    /// `open=12` or `open=12@90`: it takes posts again.
+    /// `open=12` or `open=12@90`: the endpoint accepts posts again.
     Open(u64, u64),
 }
 
 /// What can happen to a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NicAction {
-    /// Nothing moves on it; nothing fails either.
+    /// Its operations stand still; none fails.
     Stall,
-    /// It moves again.
+    /// Its operations continue.
     Resume,
     /// Everything on it fails, and so does all that is posted to it.
     Kill,
-    /// It works again, for what is posted from now on.
+    /// It works again, for posts from now on.
     Revive,
 }
 
@@ -54,13 +54,13 @@ impl NicAction {
         ("revive", Self::Revive),
     ];
 
-    /// By its word in scripts.
+    /// The action of this name in scripts.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(word, _)| *word == name).map(|(_, action)| *action)
     }
 }
 
-/// The rules of a script: words apart by blanks, commas or semicolons.
+/// Parses a script: words separated by blanks, commas or semicolons.
 pub(crate) fn parse(script: &str) -> Result<Vec<Fault>, String> {
     script
         .split([' ', ',', ';'])

@@ -1,4 +1,4 @@
-//! The rules that users of a provider must keep, and the record of those who did not.
+//! The rules that a provider's user must keep, and the record of those that were broken.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ macro_rules! rules {
             /// Every rule, for settings and documentation.
             pub(crate) const ALL: &[Self] = &[$(Self::$rule),*];
 
-            /// As settings and reports spell it.
+            /// Its name in settings and reports.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$rule => $name,)*
@@ -30,13 +30,13 @@ rules! {
     WrongDescriptor = "wrong_descriptor",
     /// A key of a region that is bound to another endpoint than the target.
     WrongKey = "wrong_key",
-    /// A key or descriptor that never was one.
+    /// A key or descriptor that never existed.
     Unknown = "unknown",
     /// A descriptor or key of a region that is not enabled.
     NotEnabled = "not_enabled",
     /// A descriptor, key or object after its close.
     Closed = "closed",
-    /// A requested key that an open region of the domain has, or that does not fit the key's size.
+    /// A requested key that an open region of the domain has already, or that is longer than the key size.
     KeyTwice = "key_twice",
     /// Bytes outside a region.
     Bounds = "bounds",
@@ -48,23 +48,23 @@ rules! {
     FreedEarly = "freed_early",
     /// More completions than the queue was opened for.
     Overrun = "overrun",
-    /// Two threads at once on what FI_THREAD_COMPLETION or FI_THREAD_DOMAIN serialises.
+    /// Two threads at once in objects that FI_THREAD_COMPLETION or FI_THREAD_DOMAIN serialises.
     Threads = "threads",
     /// An object closed while others depend on it.
     CloseOrder = "close_order",
     /// A region bound to an endpoint that is not enabled, bound twice, or enabled before it is bound.
     BindOrder = "bind_order",
-    /// A peer that the address vector does not have, or no longer.
+    /// A peer that is not, or no longer, in the address vector.
     UnknownPeer = "unknown_peer",
     /// A context that is missing, in use already or was written to, where FI_CONTEXT2 is in force.
     Context = "context",
-    /// More bytes than the provider injects, or moves in one operation.
+    /// More bytes than the provider can inject, or move in one operation.
     TooLong = "too_long",
-    /// Arguments that no manual page allows.
+    /// Arguments that no manual page permits.
     Arguments = "arguments",
 }
 
-/// What was broken, with words for the first ones.
+/// The broken rules, with texts for the first ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     texts: Vec<(Rule, String)>,
@@ -74,12 +74,12 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Those rules may be broken: they are counted apart.
+    /// Rules of `tolerated` may be broken: they are counted apart.
     pub(crate) fn new(tolerated: Vec<Rule>) -> Self {
         Self { tolerated, ..Self::default() }
     }
 
-    /// Writes it down.
+    /// Records a broken rule.
     pub(crate) fn record(&mut self, rule: Rule, text: impl FnOnce() -> String) {
         if self.tolerated.contains(&rule) {
             self.tolerated_count += 1;
@@ -91,28 +91,28 @@ impl Ledger {
         }
     }
 
-    /// How many there were, of all rules.
+    /// How many rules were broken.
     pub(crate) fn len(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// How many broke this rule.
+    /// How often this rule was broken.
     pub(crate) fn of(&self, rule: Rule) -> u64 {
         self.counts.get(&rule).copied().unwrap_or(0)
     }
 
-    /// How many were tolerated.
+    /// How many tolerated ones were broken.
     pub(crate) fn tolerated(&self) -> u64 {
         self.tolerated_count
     }
 
-    /// The first ones, in the order they came.
+    /// The first broken rules, in order.
     pub(crate) fn texts(&self) -> &[(Rule, String)] {
         &self.texts
     }
 }
 
-/// One mistake may be repeated by every operation: later ones are only counted.
+/// The most texts that are kept: one mistake may repeat with every operation.
 const TEXTS_MAX: usize = 1000;
 
 impl fmt::Display for Rule {

@@ -1,19 +1,19 @@
-//! The user's memory, of which nothing is certain: copies that say so where there is none, instead of a crash.
+//! Access to the user's memory, which may be freed at any time: copies that fail instead of crashing.
 //!
-//! The kernel copies, by process_vm_readv(2) on ourselves, and answers EFAULT for memory that was freed too early. No reference
-//! to the user's memory is ever made.
+//! The kernel copies, by process_vm_readv(2) on this process, and answers EFAULT for memory that was freed too early. No reference to the
+//! user's memory is ever made.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set where the system forbids the call (some sandboxes do): copies are then made directly, and a wild address crashes.
+/// Set where a sandbox forbids the call: copies are then made directly, and a bad address crashes.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Copies memory at `address` into `into`; false if not all of it is there.
+/// Copies memory at `address` into `into`; false if part of it is not mapped.
 pub(crate) fn read(address: u64, into: &mut [u8]) -> bool {
     copy(address, into.as_mut_ptr(), into.len(), Direction::In)
 }
 
-/// Copies `from` to memory at `address`; false if not all of it is there and writable.
+/// Copies `from` to memory at `address`; false if part of it is not mapped or not writable.
 pub(crate) fn write(address: u64, from: &[u8]) -> bool {
     copy(address, from.as_ptr().cast_mut(), from.len(), Direction::Out)
 }
@@ -29,7 +29,7 @@ fn copy(address: u64, ours: *mut u8, len: usize, direction: Direction) -> bool {
     let mut done = 0;
     while done < len {
         if FORBIDDEN.load(Ordering::Relaxed) {
-            return plain(theirs, ours, len, direction);
+            return copy_directly(theirs, ours, len, direction);
         }
         let local = libc::iovec { iov_base: ours.wrapping_add(done).cast(), iov_len: len - done };
         let remote =
@@ -60,7 +60,7 @@ fn copy(address: u64, ours: *mut u8, len: usize, direction: Direction) -> bool {
     true
 }
 
-fn plain(theirs: *mut u8, ours: *mut u8, len: usize, direction: Direction) -> bool {
+fn copy_directly(theirs: *mut u8, ours: *mut u8, len: usize, direction: Direction) -> bool {
     let (from, to) = match direction {
         Direction::In => (theirs, ours),
         Direction::Out => (ours, theirs),
@@ -70,7 +70,7 @@ fn plain(theirs: *mut u8, ours: *mut u8, len: usize, direction: Direction) -> bo
     true
 }
 
-/// Our own view of a file's bytes.
+/// A mapping of a file of our own.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     first: *mut libc::c_void,
@@ -83,7 +83,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The first `len` bytes of an open file. None if the system refuses.
+    /// Maps the first `len` bytes of an open file. None if the system refuses.
     pub(crate) fn of(descriptor: std::ffi::c_int, len: usize) -> Option<Self> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, wherever there is room; a descriptor may be anything.
@@ -105,7 +105,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A number that shows whether a buffer was changed: of its first and last bytes only, since buffers may be large.
+/// A fingerprint that shows whether a buffer was changed: of its first and last bytes only, since buffers may be large.
 pub(crate) fn print(address: u64, len: usize) -> Option<u64> {
     let mut bytes = [0; 2 * EDGE];
     let head = len.min(EDGE);
@@ -121,7 +121,7 @@ pub(crate) fn print(address: u64, len: usize) -> Option<u64> {
 
 const EDGE: usize = 256;
 
-/// An address as the machine has it: this crate is for 64 bits.
+/// An address as `usize`: this crate is for 64-bit machines.
 pub(crate) fn bits(address: u64) -> usize {
     const { assert!(size_of::<usize>() == size_of::<u64>()) };
     usize::from_ne_bytes(address.to_ne_bytes())

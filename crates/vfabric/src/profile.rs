@@ -8,7 +8,7 @@ use libfabric_sys as sys;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
-    /// FI_MR_* bits that registration asks for; FI_MR_HMEM of those alone who ask for device memory.
+    /// FI_MR_* bits that registration demands; FI_MR_HMEM only of users that ask for device memory.
     pub(crate) regions: c_int,
     /// Whether it has one-sided access (FI_RMA).
     pub(crate) rma: bool,
@@ -17,13 +17,13 @@ pub(crate) struct Profile {
     pub(crate) key_bytes: usize,
     /// `cq_data_size`.
     pub(crate) immediate_bytes: usize,
-    /// Whether writes with immediates are more than a promise.
+    /// Whether writes with immediates really work.
     pub(crate) immediates: bool,
-    /// Whether the completion of an arrival has its true length and address.
+    /// Whether the completion of a remote write has its true length and address.
     pub(crate) true_lengths: bool,
     pub(crate) arrival_context: ArrivalContext,
     pub(crate) inject_bytes: usize,
-    /// What FI_OPT_INJECT_RMA_SIZE answers where the library knows it.
+    /// The value of FI_OPT_INJECT_RMA_SIZE, where the library knows the option.
     pub(crate) inject_rma_bytes: usize,
     pub(crate) transmit_depth: usize,
     pub(crate) receive_depth: usize,
@@ -31,18 +31,18 @@ pub(crate) struct Profile {
     pub(crate) endpoints_per_nic: usize,
     /// FI_ORDER_* bits that it keeps when asked to.
     pub(crate) orders: u64,
-    /// The orders that it keeps unasked.
+    /// FI_ORDER_* bits that it always keeps.
     pub(crate) always_ordered: u64,
     /// How far completions and bytes may overtake each other, in polls.
     pub(crate) reorder: u64,
-    /// Whether landed bytes may stay unseen for a while, torn at cache lines.
+    /// Whether landed bytes may stay invisible for a while, torn at cache lines.
     pub(crate) hold: bool,
     pub(crate) progress: Progress,
     /// FI_PROTO_*.
     pub(crate) protocol: u32,
-    /// The traffic classes that endpoints open in.
+    /// The traffic classes in which an endpoint can be opened.
     pub(crate) classes: Classes,
-    /// The largest frame in bytes, and the kind of network, for fi_info.nic.
+    /// The MTU in bytes and the link type, for fi_info.nic.
     pub(crate) mtu: usize,
     pub(crate) network: &'static str,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArrivalContext {
     Null,
-    /// As cxi has it.
+    /// The region's context, as on cxi.
     Region,
     /// The context of some other operation in flight, if there is one: it exposes a user that relies on it.
     Misleading,
@@ -67,24 +67,24 @@ pub(crate) enum Classes {
 }
 
 impl Classes {
-    /// Whether an endpoint opens in this one.
+    /// Whether an endpoint can be opened in this class.
     pub(crate) fn has(self, class: u32) -> bool {
         let is_label = (sys::FI_TC_LABEL..=sys::FI_TC_SCAVENGER).contains(&class);
         class == sys::FI_TC_UNSPEC || self == Self::Any || self == Self::Labels && is_label
     }
 }
 
-/// Who has to call for what to happen.
+/// Which calls move data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The NIC moves RMA by itself; messages wait for the target's poll.
+    /// The NIC moves RMA by itself; messages wait for a poll of the target.
     Hardware,
-    /// Both ends' polls move everything: an operation completes at its post, its bytes leave when the sender polls again after it was
-    /// reported, and land when the target polls. Connections cost -FI_EAGAIN first.
+    /// Polls of both ends move everything. An operation completes at its post; its bytes leave when the sender polls again after reading
+    /// the completion, and land when the target polls. Posts get -FI_EAGAIN until the connection is up.
     Software,
 }
 
-/// All of them, by name.
+/// All profiles.
 pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "cxi",
@@ -233,7 +233,7 @@ const EVERY_ORDER: u64 = sys::FI_ORDER_RAR
 /// Protocols with the highest bit are a provider's own: rdma/fabric.h, FI_PROV_SPECIFIC.
 const FI_PROTO_VFABRIC: u32 = sys::FI_PROV_SPECIFIC | 0x5646;
 
-/// The profile of that name.
+/// The profile of this name.
 pub(crate) fn named(name: &str) -> Option<Profile> {
     PROFILES.iter().find(|profile| profile.name == name).copied()
 }

@@ -1,11 +1,11 @@
-//! The one source of chance: the same seed gives the same draws in the same order.
+//! The only random generator: the same seed gives the same draws in the same order.
 
 /// A small generator (xorshift64*).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Seeds that differ by little give draws that differ by much.
+    /// Similar seeds give unrelated draws.
     pub(crate) fn new(seed: u64) -> Self {
         let mixed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         Self((mixed ^ (mixed >> 31)) | 1)

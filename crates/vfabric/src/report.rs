@@ -1,6 +1,6 @@
-//! The report: broken rules with their words, counters, and what is open, as text for those who cannot call us.
+//! The report for programs that cannot call the control table: broken rules, counters and open objects, as text.
 //!
-//! Lines are a word, a name and a value: `violations 0`, `violation bounds …`, `counter posts.write 12`, `open regions 0`.
+//! A line is a kind, a name and a value: `violations 0`, `violation bounds …`, `counter posts.write 12`, `open regions 0`.
 
 use std::fmt::Write;
 
@@ -8,17 +8,17 @@ use crate::engine::Engine;
 use crate::ledger::Rule;
 use crate::provider::calls;
 
-/// Writes it where VFABRIC_REPORT says, over what an earlier one of this process wrote. A process that opened no domain has
-/// nothing to say, and leaves a file of another one alone.
+/// Writes the report to the file of VFABRIC_REPORT, over an earlier one of this process. A process that opened no domain writes none, and
+/// so keeps the file of another process.
 pub(crate) fn write(engine: &Engine) {
     let Some(path) = &engine.settings.report else { return };
     if engine.census().iter().any(|(name, _, ever)| *name == "domains" && *ever > 0) {
-        // At exit a failure cannot be reported; the reader misses the file.
+        // At exit a failure cannot be reported; the reader finds no file.
         let _ = std::fs::write(path, text(engine));
     }
 }
 
-/// All of it.
+/// The whole report.
 pub(crate) fn text(engine: &Engine) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| {
@@ -40,7 +40,7 @@ pub(crate) fn text(engine: &Engine) -> String {
     text
 }
 
-/// The command line, for a reader of several processes' reports.
+/// The command line, which tells the reports of several processes apart.
 fn process() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     words.collect::<Vec<_>>().join(" ").replace('\n', " ")

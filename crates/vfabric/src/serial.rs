@@ -1,37 +1,37 @@
-//! Which calls are under way on objects that the user promised to serialise (fi_domain(3)).
+//! Finds two calls at once on objects that the user promised to serialise (fi_domain(3)).
 //!
-//! With FI_THREAD_COMPLETION there is one mark per completion queue: it, the endpoints bound to it and their regions are one group.
-//! With FI_THREAD_DOMAIN a domain and everything opened on it are one group. The mark stands from a call's first instruction to
-//! its last, the wait for the engine's lock included, so that two calls at once meet.
+//! With FI_THREAD_COMPLETION there is one mark per completion queue: the queue, the endpoints bound to it and their regions are one group.
+//! With FI_THREAD_DOMAIN a domain and everything opened on it are one group. The mark is set from a call's first instruction to its last,
+//! including the wait for the engine's lock; otherwise the lock would hide two calls at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A group of objects: whether a call is under way on one of them.
+/// A group of objects, and whether a call is under way on one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Serial(AtomicBool);
 
-/// A call's mark, until it is dropped.
+/// A call under way; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct Mark<'a> {
     serial: &'a Serial,
-    /// Whether another thread was there already.
+    /// Whether another call was under way already.
     pub(crate) clash: bool,
 }
 
 impl Serial {
-    /// A group of its own.
+    /// A new group.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
-    /// Marks that a call is in the group.
-    pub(crate) fn enter(&self) -> Turn<'_> {
-        Turn { serial: self, clash: self.0.swap(true, Ordering::AcqRel) }
+    /// Marks a call in the group.
+    pub(crate) fn enter(&self) -> Mark<'_> {
+        Mark { serial: self, clash: self.0.swap(true, Ordering::AcqRel) }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Mark<'_> {
     fn drop(&mut self) {
         if !self.clash {
             self.serial.0.store(false, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What a user can set: by VFABRIC_* in the environment, and by the control table's `configure`.
+//! The settings: VFABRIC_* in the environment, or the control table's `configure`.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::faults::{self, Fault};
 use crate::ledger::Rule;
 use crate::profile::{self, Classes, Profile};
 
-/// One name, what it takes, its default, and what it does. docs/vfabric.md has the same table.
+/// A setting: its name, its values, its default and its effect. docs/vfabric.md has the same table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Setting {
 
 macro_rules! settings {
     ($($name:literal, $takes:literal, $default:literal, $doc:literal;)*) => {
-        /// Every setting. The environment has each in capitals, after VFABRIC_.
+        /// All settings. In the environment each is in capitals, after VFABRIC_.
         pub(crate) const SETTINGS: &[Setting] =
             &[$(Setting { name: $name, takes: $takes, default: $default, doc: $doc }),*];
     };
@@ -45,12 +45,12 @@ settings! {
     "depth", "a number", "the profile's", "How many operations an endpoint may have in flight; the next one is refused with -FI_EAGAIN.";
     "inject", "bytes", "the profile's", "The largest injected operation.";
     "message", "bytes", "the profile's", "The largest operation.";
-    "reorder", "turns", "the profile's", "How far completions and bytes may overtake each other.";
+    "reorder", "polls", "the profile's", "How far completions and bytes may overtake each other.";
     "hold", "0 or 1", "the profile's", "Whether landed bytes may stay unseen for a while, torn at cache lines.";
     "linger", "0 to 1000", "1000",
         "Profile tcp: so many of a thousand operations wait for another poll of the sender's after they were reported complete; the rest leave at once.";
-    "clock", "turns or virtual", "turns",
-        "What time is. Turns: every poll is one. Virtual: nanoseconds, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
+    "clock", "polls or virtual", "polls",
+        "The unit of time. Polls: every poll is one. Virtual: nanoseconds, by bandwidth and latency; a poll that finds nothing jumps to the next event.";
     "bandwidth", "Mb/s, one or one per NIC", "200000", "Of each NIC, in virtual time.";
     "latency", "ns, one or one per NIC", "1500", "Of each NIC, in virtual time.";
     "speed", "Mb/s, one or one per NIC", "200000", "The link speed that fi_info.nic tells.";
@@ -65,7 +65,7 @@ settings! {
     "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
 }
 
-/// What was set, or the profile's own.
+/// The values: as set, or the profile's defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) profile: Profile,
@@ -83,7 +83,7 @@ pub(crate) struct Settings {
     pub(crate) pci: Vec<PciAddress>,
     pub(crate) numa: Vec<u64>,
     pub(crate) tolerated: Vec<Rule>,
-    /// Of each NIC, or of all.
+    /// One value for all NICs, or one for each.
     pub(crate) device_memory: Vec<DeviceMemory>,
     pub(crate) emulated_writes: bool,
     pub(crate) report: Option<PathBuf>,
@@ -95,11 +95,11 @@ pub(crate) enum DeviceMemory {
     None,
     /// By itself.
     Direct,
-    /// Somebody calls CUDA for it.
+    /// By calls of CUDA.
     Calls,
 }
 
-/// As sysfs writes it: `0000:3b:00.0`.
+/// A PCI address as in sysfs: `0000:3b:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PciAddress {
     pub(crate) domain: u16,
@@ -132,7 +132,7 @@ impl Settings {
         }
     }
 
-    /// Of names and values; a value may only be missing by being empty.
+    /// From names and values; an empty value counts as not set.
     pub(crate) fn of<'a>(
         given: impl Iterator<Item = (&'a str, &'a str)> + Clone,
     ) -> Result<Self, String> {
@@ -142,7 +142,7 @@ impl Settings {
                 return Err(format!("there is no setting {name}"));
             }
         }
-        // In the table's order, since the profile comes first.
+        // In the table's order, since `profile` must come first.
         for setting in SETTINGS {
             for (_, value) in given.clone().filter(|(name, _)| *name == setting.name) {
                 if !value.is_empty() {
@@ -155,7 +155,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Of `name=value` words. A value with blanks is quoted by apostrophes.
+    /// From `name=value` words. A value with blanks stands between apostrophes.
     pub(crate) fn of_text(text: &str) -> Result<Self, String> {
         let mut quoted = false;
         let words: Vec<&str> = text
@@ -169,7 +169,7 @@ impl Settings {
         Self::of(pairs.map(|(name, value)| (name, value.trim_matches('\''))))
     }
 
-    /// Of the environment. Names that do not exist are reported, too.
+    /// From the environment. Unknown VFABRIC_ names are errors.
     pub(crate) fn of_environment() -> Result<Self, String> {
         let variables: Vec<(String, String)> = std::env::vars_os()
             .filter_map(|(name, value)| {
@@ -208,7 +208,7 @@ impl Settings {
             "linger" => self.linger_permille = number(value, 0, 1000)?,
             "clock" => {
                 self.is_virtual = match value {
-                    "turns" => false,
+                    "polls" => false,
                     "virtual" => true,
                     _ => return None,
                 }
@@ -243,7 +243,7 @@ impl Settings {
         Some(())
     }
 
-    /// A list's entry for a NIC: the last one serves the rest.
+    /// A NIC's entry of a list; the last entry serves all further NICs.
     pub(crate) fn of_nic(list: &[u64], nic: usize) -> u64 {
         list.get(nic).or_else(|| list.last()).copied().unwrap_or(0)
     }
@@ -254,7 +254,7 @@ impl Settings {
         self.device_memory.get(nic).or(last).copied().unwrap_or(DeviceMemory::None)
     }
 
-    /// Where a NIC says that it is.
+    /// The PCI address that a NIC reports.
     pub(crate) fn pci_of(&self, nic: usize) -> PciAddress {
         self.pci.get(nic).copied().unwrap_or_else(|| PciAddress {
             domain: u16::try_from(Self::of_nic(&self.numa, nic)).unwrap_or(0),
@@ -265,7 +265,7 @@ impl Settings {
     }
 }
 
-/// Domains vnic0 to vnic15.
+/// The domains are vnic0 to vnic15.
 pub(crate) const NICS_MAX: usize = 16;
 
 fn number(value: &str, least: u64, most: u64) -> Option<u64> {

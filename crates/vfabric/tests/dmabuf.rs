@@ -1,7 +1,7 @@
-//! Device memory that is registered by a descriptor (FI_MR_DMABUF, fi_mr(3)), as the plugin's own objects do it: the descriptor may
-//! be closed right after, as NCCL does (NCCL src/transport/net.cc:1000), and the region begins where the offset says.
+//! Device memory registered by a dmabuf descriptor (FI_MR_DMABUF, fi_mr(3)), through the plugin's fabric layer: the descriptor may be
+//! closed right after, as NCCL does (NCCL src/transport/net.cc:1000), and the region begins at the offset.
 //!
-//! The device is the virtual fabric's: memory of a file without a name, which shows what arrived after a read only.
+//! The device is the virtual fabric's: an anonymous file, which shows what arrived after a read only.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -59,17 +59,17 @@ fn with(library: &OsStr, test: impl Fn() + 'static, body: fn(&Arc<Library>, &Inf
     harness::again(test, &settings);
 }
 
-/// 1.17, which knows no descriptors.
+/// Release 1.17, which has no FI_MR_DMABUF.
 fn first() -> &'static OsStr {
     OsStr::new("libfabric.so.1")
 }
 
-/// One that knows them.
+/// A release that has it.
 fn second() -> OsString {
     second_libfabric().expect("the test runs only where it is").into_os_string()
 }
 
-/// A device's memory: a file without a name, mapped.
+/// A device's memory: an anonymous file, mapped.
 struct Device {
     descriptor: c_int,
     address: u64,
@@ -95,7 +95,7 @@ impl Device {
         assert_eq!(unsafe { libc::close(self.descriptor) }, 0);
     }
 
-    /// From its second page on: two pages.
+    /// Two pages, from the second on.
     fn memory(&self) -> UserMemory {
         let dmabuf = Dmabuf { fd: self.descriptor, offset: PAGE as u64 };
         // SAFETY: the mapping stays for the rest of the process.
@@ -123,7 +123,7 @@ fn register(nic: &mut Nic, memory: UserMemory) -> Result<Region<Data>, FabricErr
     nic.register(memory.into())
 }
 
-/// Polls until one operation of ours has completed; the other side's polls move the fabric.
+/// Polls until one operation has completed; polls of the other side move the fabric.
 fn complete(nic: &mut Nic, other: &mut Nic) {
     let start = Instant::now();
     loop {
@@ -185,7 +185,7 @@ fn register_and_close(library: &Arc<Library>, info: &Info) {
         near.write(&write, None, 0)
     });
     complete(&mut near, &mut far);
-    // As a flush does: the device shows what arrived after a read of its memory by the same NIC.
+    // A flush: the device shows what arrived after a read of its memory by the same NIC.
     let landing = Arc::new(Pages::map(PAGE).unwrap());
     let landing = far.register::<Data>(landing.into()).unwrap();
     let name = far.data_name().to_vec();
@@ -222,7 +222,7 @@ fn refuse_descriptors(library: &Arc<Library>, info: &Info) {
         if nic.takes_dmabuf() {
             assert_eq!(registered.unwrap_err().code(), -code);
         } else {
-            // 1.17 has no such flag: the memory is registered by its address alone.
+            // 1.17 has no such flag: it registers the memory by its address alone.
             nic.deregister(registered.unwrap()).unwrap();
         }
     }

@@ -1,4 +1,4 @@
-//! Faults come when the script or the seed says so, and virtual time is what NICs make of it.
+//! Faults come when the script or the seed says so, and virtual time follows the NICs' bandwidth and latency.
 
 mod support;
 
@@ -45,7 +45,7 @@ fn the_nth_post_is_refused_and_nothing_was_posted() {
     assert_eq!(rig.number("counter.posts"), 6);
 }
 
-/// What it posts itself goes on its way, and so does what is posted to others.
+/// Its own posts, and posts to others, still work.
 #[test]
 fn an_endpoint_that_is_shut_takes_nothing_until_it_is_opened() {
     let rig = Rig::new("profile=efa regions=none");
@@ -132,7 +132,7 @@ fn a_late_operation_is_overtaken() {
     assert_eq!(rig.number("counter.faults.delay"), 1);
 }
 
-/// Whether something has ended, which is well.
+/// Whether an operation completed with success.
 fn well(polled: Polled) -> bool {
     match polled {
         Polled::Nothing => false,
@@ -141,7 +141,7 @@ fn well(polled: Polled) -> bool {
     }
 }
 
-/// Messages of one byte from `a` to `b`, each sent when the one before it was told sent. What has come after many polls.
+/// Sends messages of one byte from `a` to `b`, each after the completion of the one before. Returns what has arrived after many polls.
 fn messages(rig: &Rig, count: u8) -> Vec<u8> {
     let sides = sides(rig);
     let peer = sides.a.know(&sides.b);
@@ -232,7 +232,7 @@ fn a_dead_nic_fails_what_it_has_and_comes_back() {
     let rig = Rig::new("profile=cxi faults='kill=1@3 revive=1@5'");
     let sides = sides(&rig);
     assert_eq!((sides.write(64), sides.write(64)), (0, 0));
-    // The third post finds it dead, and so do the first two, which were under way.
+    // The third post finds it dead; the first two were in flight, and fail too.
     assert_eq!(sides.write(64), 0);
     for _ in 0..3 {
         assert_eq!(sides.a.wait().failed().err, sys::FI_EHOSTUNREACH);
@@ -248,7 +248,7 @@ fn a_dead_nic_fails_what_it_has_and_comes_back() {
     assert_eq!(rig.count(), 0, "{:?}", rig.violations());
 }
 
-/// What happened, poll by poll, and when.
+/// The completions, poll by poll, with their times.
 fn trace(settings: &str) -> Vec<(u64, u64, u64)> {
     let rig = Rig::new(settings);
     let sides = sides(&rig);
@@ -285,7 +285,7 @@ fn the_same_seed_gives_the_same_run() {
     assert_ne!(of(3), of(4));
 }
 
-/// How long it takes to write 1 MiB so often from each of the NICs to NIC 3, in ns.
+/// The time in ns to write 1 MiB `writes` times from each of the NICs to NIC 3.
 fn makespan(settings: &str, nics: &[usize], writes: usize) -> u64 {
     let rig = Rig::new(&format!("profile=cxi nics=4 clock=virtual hold=0 {settings}"));
     let source = Buffer::new(1 << 20);
@@ -309,7 +309,7 @@ fn makespan(settings: &str, nics: &[usize], writes: usize) -> u64 {
 
 #[test]
 fn virtual_time_is_length_by_bandwidth_and_the_way_there_and_back() {
-    // 1 MiB at 8 Gb/s, which is a byte per ns.
+    // 1 MiB at 8 Gb/s, one byte per ns.
     let wire = 1 << 20;
     let one = makespan("bandwidth=8000 latency=1000", &[0], 1);
     assert_eq!(one, wire + 2000);
@@ -322,7 +322,7 @@ fn virtual_time_is_length_by_bandwidth_and_the_way_there_and_back() {
 }
 
 #[test]
-fn time_passes_when_told() {
+fn virtual_time_advances_by_the_control_table() {
     let rig = Rig::new("profile=cxi clock=virtual bandwidth=8000 latency=1000");
     let sides = sides(&rig);
     assert_eq!(sides.write(1000), 0);

@@ -1,4 +1,4 @@
-//! What each profile promises, demands and leaves open, seen by raw calls.
+//! What each profile promises, demands and leaves open, tested by raw calls.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{AGAIN, Buffer, EVERY_ACCESS, EVERY_MODE, End, Polled, Rig, To, con
 
 const PROFILES: [&str; 4] = ["cxi", "efa", "tcp", "adversary"];
 
-/// Posts over -FI_EAGAIN, while both ends poll.
+/// Posts again after -FI_EAGAIN, while both ends poll.
 #[track_caller]
 fn posted(ends: [&End<'_>; 2], post: impl Fn() -> isize) {
     for _ in 0..100 {
@@ -21,7 +21,7 @@ fn posted(ends: [&End<'_>; 2], post: impl Fn() -> isize) {
     panic!("never accepted");
 }
 
-/// Two ends, 4 KiB at each, registered.
+/// Two ends, each with 4 KiB registered.
 fn pair<T>(settings: &str, test: impl FnOnce(&Pair<'_>) -> T) -> T {
     let rig = Rig::new(settings);
     let (a, b) = (rig.end(0), rig.end(1));
@@ -84,17 +84,17 @@ fn every_profile_moves_bytes_by_every_call() {
             assert_eq!(a.wait_with(&[b]).done().flags, sys::FI_RMA | sys::FI_WRITE);
             pair.posted(|| a.inject_write(pair.from(32), *there));
             pair.posted(|| a.write_data(*from, *there, 0x1234));
-            let mut told = false;
+            let mut completed = false;
             let arrival = loop {
                 if let Polled::Done(entry) = b.poll() {
                     break entry;
                 }
-                told |= matches!(a.poll(), Polled::Done(_));
+                completed |= matches!(a.poll(), Polled::Done(_));
             };
             assert_eq!(arrival.data, 0x1234, "{profile}");
             assert_ne!(arrival.flags & sys::FI_REMOTE_WRITE, 0);
             assert!(pair.arrived(4096), "{profile}: what came with an arrival is there");
-            if !told {
+            if !completed {
                 a.wait_with(&[b]).done();
             }
             pair.target.put(0, &[0; 4096]);
@@ -125,7 +125,7 @@ fn messages_find_their_receives_before_and_after() {
             assert_eq!(received.flags, sys::FI_MSG | sys::FI_RECV);
             assert!(pair.arrived(100));
             a.wait_with(&[b]).done();
-            // This time the message is there first.
+            // This time the message arrives first.
             pair.posted(|| a.inject(pair.from(32), there.peer));
             b.idle(200);
             assert_eq!(rig.number("counter.unexpected"), 1);
@@ -165,7 +165,7 @@ fn a_receive_that_is_cancelled_says_so_and_one_that_is_not_there_too() {
 }
 
 #[test]
-fn cxi_promises_immediates_and_refuses_them_unless_told() {
+fn cxi_promises_immediates_and_refuses_them_unless_set_otherwise() {
     let refused = -(sys::FI_ENOSYS as isize);
     pair("profile=cxi", |pair| {
         let data = sys::FI_REMOTE_CQ_DATA;
@@ -214,7 +214,7 @@ fn efa_keeps_no_order() {
 }
 
 impl End<'_> {
-    /// The immediate of the next arrival, while the sender reads what it is told.
+    /// The immediate of the next arrival, while the sender reads its completions.
     fn wait_arrival(&self, sender: &End<'_>) -> u64 {
         loop {
             sender.poll();
@@ -226,7 +226,7 @@ impl End<'_> {
 }
 
 #[test]
-fn tcp_tells_nothing_of_lengths_and_keeps_order() {
+fn tcp_reports_no_true_lengths_and_keeps_order() {
     pair("profile=tcp", |pair| {
         pair.posted(|| pair.a.write_data(pair.from, pair.there, 0));
         for data in 1..64 {
@@ -255,7 +255,7 @@ fn tcp_connects_first_and_both_ends_must_poll() {
         pair.a.idle(1);
         assert_eq!(pair.a.write(pair.from, pair.there), 0);
         assert_eq!(pair.rig.number("counter.refused.connect"), 100);
-        // The other way is up too.
+        // The other direction is up too.
         assert_eq!(pair.b.send(support::From { len: 8, ..pair.into }, pair.to_a), 0);
     });
 }
@@ -288,7 +288,7 @@ fn tcp_loses_what_has_not_left_when_its_endpoint_closes() {
 }
 
 #[test]
-fn the_adversary_misleads_who_believes_the_context_of_an_arrival() {
+fn the_adversary_gives_arrivals_misleading_contexts() {
     pair("profile=adversary", |pair| {
         let waiting = context();
         assert_eq!(pair.b.receive_in(pair.into, waiting), 0);
@@ -337,7 +337,7 @@ fn marked_memory_stays_unseen_until_a_read_by_the_same_nic() {
     b.wait().done();
     b.idle(1000);
     assert_eq!(target.bytes(0, 3), [0; 3], "its arrival does not show it");
-    // Another NIC's read is of no use.
+    // A read by another NIC does not show it.
     let elsewhere = c.register(&page, EVERY_ACCESS).at(c.know(&c), 0);
     assert_eq!(c.read(page.bare(8), elsewhere), 0);
     c.wait().done();
@@ -363,7 +363,7 @@ fn a_devices_memory_is_marked_by_its_registration() {
     a.wait().done();
     a.idle(1000);
     assert_eq!(target.bytes(0, 3), [0; 3]);
-    // What another device has, or the host, is read on another way.
+    // A read of another device's memory, or of the host's, goes another way.
     let page = Buffer::new(64);
     let own = b.register(&page, EVERY_ACCESS).at(b.know(&b), 0);
     assert_eq!(b.read(page.bare(8), own), 0);
@@ -512,7 +512,7 @@ fn an_endpoint_that_closed_takes_what_was_under_way_with_it() {
     pair("profile=efa", |pair| {
         assert_eq!(pair.b.close_endpoint(), 0);
         assert_eq!(pair.a.write(pair.from, pair.there), 0);
-        assert_eq!(pair.a.wait().failed().err, sys::FI_EHOSTUNREACH, "nobody is there");
+        assert_eq!(pair.a.wait().failed().err, sys::FI_EHOSTUNREACH, "the endpoint is closed");
         assert_eq!(pair.rig.count(), 0, "{:?}", pair.rig.violations());
     });
 }

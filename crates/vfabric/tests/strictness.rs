@@ -1,4 +1,4 @@
-//! Every rule, broken by raw calls, and caught.
+//! Every rule, broken by raw calls and detected.
 
 mod support;
 
@@ -168,7 +168,7 @@ fn bytes_outside_of_a_region_are_caught_at_both_ends() {
         rig.caught("bounds", 1);
         let flags = sys::FI_DELIVERY_COMPLETE | sys::FI_COMPLETION;
         let mut expected = 1;
-        // One byte too far, before the start, and so far that the sum turns over.
+        // One byte beyond the end, before the start, and so far that the sum overflows.
         for (offset, len) in [(1, 64), (0, 65), (u64::MAX, 2), (u64::MAX - 7, 64)] {
             let mut there = theirs.at(to_b, 0);
             there.address = there.address.wrapping_add(offset);
@@ -274,7 +274,7 @@ fn a_buffer_that_is_changed_or_gone_is_caught() {
     changed.put(3, b"y");
     a.wait();
     rig.caught("freed_early", 1);
-    // However many see it: the NIC that reads too late, and the check at the end.
+    // Two checks may see it: the NIC, which reads too late, and the one at completion.
     for _ in 0..20 {
         let gone = Buffer::of(4096, b"x");
         assert_eq!(a.write(gone.bare(64), there), 0);
@@ -327,7 +327,7 @@ impl Shared {
     }
 }
 
-/// Both run at once, until the rule is broken or they have run long enough.
+/// Runs both at once until the rule is broken, or for a bounded time.
 fn at_once(rig: &Rig, one: impl Fn() + Sync, other: impl Fn() + Sync) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

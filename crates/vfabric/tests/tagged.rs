@@ -1,4 +1,4 @@
-//! Messages with tags, seen by raw calls, and the profile that has nothing else.
+//! Tagged messages, tested by raw calls, and the profile that has no one-sided access.
 
 mod support;
 
@@ -7,7 +7,7 @@ use support::{AGAIN, Buffer, EVERY_ACCESS, End, Polled, Rig, context};
 
 const PROFILES: [&str; 5] = ["cxi", "efa", "tcp", "adversary", "messages"];
 
-/// Two ends with 4 KiB at each: the first sends, the second receives.
+/// Two ends with 4 KiB each: the first sends, the second receives.
 struct Pair<'a> {
     rig: &'a Rig,
     a: &'a End<'a>,

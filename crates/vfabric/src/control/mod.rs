@@ -30,12 +30,12 @@ static TABLE: Control = Control {
     forget,
 };
 
-/// The only one.
+/// The process's only table.
 pub(crate) fn table() -> &'static Control {
     &TABLE
 }
 
-/// The table, for those who have opened nothing yet.
+/// The control table, for a test that has not opened a domain yet.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn vfabric_control() -> *const Control {
     table()

@@ -1,4 +1,4 @@
-//! The table of calls by which a test speaks to the fabric: C, and the same text on both sides.
+//! The table of calls by which a test controls the fabric: in C, declared by this one file for both sides.
 //!
 //! A test gets it by `fi_open_ops(&domain->fid, "vfabric_control", ...)`, or, before any domain is open, by the symbol
 //! `vfabric_control` of the provider's file. A test in Rust includes this file by `#[path]`.
@@ -12,29 +12,28 @@ pub(crate) const NAME: &CStr = c"vfabric_control";
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
-    /// Bytes of the table: later ones are longer.
+    /// Size of the table in bytes; later versions are longer.
     pub(crate) size: usize,
-    /// Starts anew by settings, `name=value` with blanks between, as in the environment but in small letters. -FI_EBUSY while a domain
-    /// is open, -FI_EINVAL for a setting that is wrong.
+    /// Starts again with other settings: `name=value`, separated by blanks, named as in the environment but in small letters. -FI_EBUSY
+    /// while a domain is open, -FI_EINVAL for a setting that is wrong.
     pub(crate) configure: unsafe extern "C" fn(settings: *const c_char) -> c_int,
-    /// Adds to the script of faults.
+    /// Adds to the script of faults. -FI_EINVAL for a word that is no fault.
     pub(crate) fault: unsafe extern "C" fn(script: *const c_char) -> c_int,
     /// Stalls, resumes, kills or revives a NIC, now.
     pub(crate) nic: unsafe extern "C" fn(nic: u32, action: *const c_char) -> c_int,
-    /// What the time is.
+    /// The time of the fabric: polls, or nanoseconds of virtual time.
     pub(crate) now: unsafe extern "C" fn() -> u64,
-    /// Lets so much time pass, with all that happens in it. Answers what the time is then.
+    /// Advances the time by `by`, and runs every event that falls due. Returns the new time.
     pub(crate) advance: unsafe extern "C" fn(by: u64) -> u64,
-    /// How many rules were broken.
+    /// The number of broken rules.
     pub(crate) violations: unsafe extern "C" fn() -> u64,
-    /// Copies the words of one, `rule: words`, and answers their length; -FI_ENOENT beyond the last.
+    /// Copies the text of one broken rule, `rule: text`, and returns its length; -FI_ENOENT beyond the last.
     pub(crate) violation:
         unsafe extern "C" fn(index: usize, buffer: *mut c_char, len: usize) -> isize,
-    /// A number of the report by its name, such as `counter.posts.write`, `broken.bounds` or `open.regions`; 0 for what never
-    /// happened.
+    /// A number of the report by its name, such as `counter.posts.write`, `broken.bounds` or `open.regions`; 0 for what never happened.
     pub(crate) number: unsafe extern "C" fn(name: *const c_char) -> u64,
-    /// Marks memory that stays unseen until a read by the same NIC completes; no bytes: none is marked any more.
+    /// Marks memory whose landed bytes stay invisible until a read by the same NIC completes. A length of 0 removes all marks.
     pub(crate) mark: unsafe extern "C" fn(address: u64, len: u64),
-    /// Forgets broken rules and counters, and nothing else.
+    /// Clears the record of broken rules and the counters, and nothing else.
     pub(crate) forget: unsafe extern "C" fn(),
 }

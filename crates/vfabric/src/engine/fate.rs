@@ -1,23 +1,23 @@
-//! What becomes of a two-sided message, as real providers have it now and then: its completion says success, and it never arrives, or
-//! it arrives twice.
+//! Faults of two-sided messages that real providers show now and then: the send completes with success, and the message never arrives, or
+//! arrives twice.
 
 use super::flight::{Event, Operation, Source};
 use super::post::Kind;
 use super::{Engine, Outcome};
 use crate::faults::Fault;
 
-/// Decided when a message is accepted.
+/// What happens to a message; decided when it is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Fate {
     #[default]
     Arrives,
     Lost,
-    /// And once more, so much later.
+    /// It arrives again, this much later.
     Doubled(u64),
 }
 
 impl Engine {
-    /// By the script, which counts messages from 1, or by chance.
+    /// Decides by the script, which counts messages from 1, or by chance.
     pub(super) fn fate(&mut self, kind: Kind) -> Fate {
         if kind != Kind::Send {
             return Fate::Arrives;
@@ -42,13 +42,13 @@ impl Engine {
         if self.random.chance(self.settings.lose_permille) {
             Fate::Lost
         } else if self.random.chance(self.settings.double_permille) {
-            Fate::Doubled(self.random.up_to(DOUBLE_TURNS_MAX))
+            Fate::Doubled(self.random.up_to(DOUBLE_DELAY_MAX))
         } else {
             Fate::Arrives
         }
     }
 
-    /// Sends a second copy of what arrives now on its way, `later`.
+    /// Starts a second copy of a message that arrives now; it arrives `later`.
     pub(super) fn double(&mut self, original: &Operation, later: u64) {
         let Source::Taken(bytes) = &original.source else { return };
         let copy = Operation {
@@ -57,7 +57,7 @@ impl Engine {
             region: None,
             held: None,
             read_device: None,
-            // Its end is not reported.
+            // The copy has no completion.
             silent: true,
             signalled: false,
             reported: true,
@@ -74,11 +74,11 @@ impl Engine {
         self.at(self.clock + later, Event::Land(id));
     }
 
-    /// How many two-sided messages were accepted: what their faults are numbered by.
+    /// The number of accepted two-sided messages, by which the script numbers their faults.
     pub(crate) fn messages(&self) -> u64 {
         self.messages
     }
 }
 
-/// How much later a copy comes that chance has made.
-const DOUBLE_TURNS_MAX: u64 = 2000;
+/// The longest delay of a copy that chance makes.
+const DOUBLE_DELAY_MAX: u64 = 2000;

@@ -1,4 +1,4 @@
-//! Operations in flight: they depart, land and are acknowledged, each at its time, unless a NIC stalls, dies or a script says otherwise.
+//! Operations in flight: each departs, lands and is acknowledged at its time, unless a NIC stalls or dies, or the script interferes.
 
 use std::ffi::c_int;
 
@@ -27,25 +27,25 @@ pub(crate) struct Operation {
     pub(super) immediate: Option<u64>,
     pub(super) tag: Option<u64>,
     pub(super) source: Source,
-    /// What the buffer looked like at the post.
+    /// A fingerprint of the buffer at the post.
     pub(super) print: Option<u64>,
     pub(super) region: Option<u64>,
     pub(super) signalled: bool,
     pub(super) silent: bool,
     pub(super) delivery: bool,
-    /// Its end was written to the queue before it had departed (Progress::Software).
+    /// Its completion was written to the queue before it departed (Progress::Software).
     pub(super) reported: bool,
-    /// The user has read that.
+    /// The user has read that completion.
     pub(super) was_read: bool,
     pub(super) fails_late: bool,
-    /// It ends well, and does nothing.
+    /// It completes with success, and its bytes never land.
     pub(super) vanishes: bool,
     pub(super) fate: Fate,
-    /// So much later it lands.
+    /// Added to its flight time.
     pub(super) delay: u64,
-    /// Where its landed bytes wait to be seen.
+    /// The id of its landed bytes that are still invisible.
     pub(super) held: Option<u64>,
-    /// Of a read: the device whose memory it reads.
+    /// For a read of device memory: the device.
     pub(super) read_device: Option<c_int>,
     pub(super) result: Outcome,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Operation {
 /// The bytes of an operation.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// In the user's memory.
+    /// Still in the user's memory.
     Memory,
     Taken(Vec<u8>),
 }
@@ -67,18 +67,18 @@ pub(crate) struct Message {
     pub(super) tag: Option<u64>,
 }
 
-/// What happens at its time. Of an operation that is no more, nothing happens.
+/// What happens at a time. An event of an operation that is gone does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Depart(u64),
     Land(u64),
     Acknowledge(u64),
-    /// Bytes that were held become visible.
+    /// Held bytes become visible.
     Show(u64, usize),
 }
 
 impl Engine {
-    /// Puts an event on the calendar. At the same time, the earlier made comes first.
+    /// Schedules an event. Of two at the same time, the one scheduled first comes first.
     pub(super) fn at(&mut self, time: u64, event: Event) {
         self.last_event += 1;
         self.events.insert((time, self.last_event), event);
@@ -115,7 +115,7 @@ impl Engine {
         self.last_operation += 1;
         let id = self.last_operation;
         let waits = self.settings.profile.progress == Progress::Software;
-        // A queue of the sender's own takes the bytes, and that is all that its completion says.
+        // A send buffer takes the bytes, and the completion means only that.
         let reported = waits
             && !operation.delivery
             && operation.kind != Kind::Read
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// Writes the end of an operation whose bytes are still here.
+    /// Writes the completion of an operation whose bytes have not left.
     fn report(&mut self, id: u64) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let (signalled, region) = (operation.signalled, operation.region.take());
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// An operation departs with the poll after the one that reported it; those behind it wait.
+    /// An operation departs with the poll after the one that reported it; later ones wait for it.
     pub(super) fn empty_outbox(&mut self, endpoint: u64) {
         while let Some(id) =
             self.endpoints.get(endpoint).and_then(|one| one.outbox.front().copied())
@@ -179,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Departure now or soon: by chance, or when the transmitter is free.
+    /// Schedules the departure: after a random delay, or when the transmitter is free.
     fn schedule(&mut self, id: u64) {
         let Some(operation) = self.operations.get(&id) else { return };
         let (from, to, len) = (operation.initiator, operation.target, operation.local.len);
@@ -205,7 +205,7 @@ impl Engine {
         self.at(departs, Event::Depart(id));
     }
 
-    /// The NIC takes the bytes, and sends them on their way.
+    /// The NIC takes the bytes and sends them.
     pub(super) fn depart(&mut self, id: u64) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let len = memory::bits(operation.local.len);
@@ -252,7 +252,7 @@ impl Engine {
         delay.unwrap_or(0)
     }
 
-    /// When bytes that depart now have landed, by both NICs' bandwidth and the way between.
+    /// When bytes that depart now will have landed, by the bandwidth of both NICs and the latency.
     fn flight_time(&mut self, nics: [Option<usize>; 2], len: u64) -> u64 {
         let time_on = |engine: &Self, nic: usize| {
             len.saturating_mul(8000) / Settings::of_nic(&engine.settings.bandwidth_mbps, nic)
@@ -268,7 +268,7 @@ impl Engine {
         lands
     }
 
-    /// The end of an operation is known at its initiator.
+    /// The initiator learns that the operation has ended.
     pub(super) fn acknowledge(&mut self, id: u64) {
         let Some(mut operation) = self.operations.remove(&id) else { return };
         let endpoint = operation.initiator;
@@ -320,7 +320,7 @@ impl Engine {
                 format!("{len} bytes at {address:#x} are gone before endpoint {endpoint} has read into them")
             });
         }
-        // A read pushes what came by the same NIC before it: to the memory that it reads.
+        // A read flushes the writes by the same NIC to the memory that it reads.
         let nics =
             [endpoint, operation.target].map(|end| self.endpoints.get(end).map(|one| one.nic));
         if let [Some(reader), Some(read)] = nics
@@ -330,7 +330,7 @@ impl Engine {
         }
     }
 
-    /// The user must leave a buffer alone until its operation has ended.
+    /// Reports a buffer that changed before its operation completed.
     fn check_print(&mut self, operation: &Operation) {
         let Some(print) = operation.print.filter(|_| !operation.reported) else { return };
         let (address, len) = (operation.local.place(), operation.local.len);
@@ -344,7 +344,7 @@ impl Engine {
         }
     }
 
-    /// Everything from or to a NIC that dies ends in an error.
+    /// Fails every operation from or to a NIC that died.
     pub(super) fn fail_operations_of(&mut self, nic: usize) {
         let on = |engine: &Self, endpoint: u64| {
             engine.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.nic == nic)
@@ -362,7 +362,7 @@ impl Engine {
         }
     }
 
-    /// Ends an operation in an error, now, wherever it is.
+    /// Ends an operation with an error now, whatever its state.
     pub(super) fn fail(&mut self, id: u64, errno: c_int) {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.result = Err(Errno(errno));
@@ -370,7 +370,7 @@ impl Engine {
         }
     }
 
-    /// An endpoint closes: what it had in flight ends without a word.
+    /// Drops what a closed endpoint had in flight, without a completion.
     pub(super) fn abandon_operations_of(&mut self, endpoint: u64) {
         let ids: Vec<u64> = self
             .operations
@@ -389,7 +389,7 @@ impl Engine {
 }
 
 impl Operation {
-    /// Its end, as its initiator's queue has it.
+    /// The completion that the initiator reads.
     fn entry(&self) -> Entry {
         let flags = match self.kind {
             Kind::Write => sys::FI_RMA | sys::FI_WRITE,

@@ -11,7 +11,7 @@ use crate::memory;
 use crate::profile::{ArrivalContext, Progress};
 
 impl Engine {
-    /// An operation has come to its target's NIC. What needs the target's own progress waits for its next poll.
+    /// An operation has reached the target's NIC. If it needs the target's progress, it waits for the target's next poll.
     pub(super) fn come_in(&mut self, id: u64) {
         let Some(operation) = self.operations.get(&id) else { return };
         let by_poll =
@@ -22,7 +22,7 @@ impl Engine {
         }
     }
 
-    /// A poll of the target lets in what has come.
+    /// A poll of the target processes what has reached it.
     pub(super) fn empty_inbox(&mut self, endpoint: u64) {
         while let Some(id) = self.endpoints.get_mut(endpoint).and_then(|one| one.inbox.pop_front())
         {
@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// Does at the target what the operation is for, and sends the answer on its way.
+    /// Carries the operation out at the target, and sends the acknowledgement.
     fn land(&mut self, id: u64) {
         let Some(mut operation) = self.operations.remove(&id) else { return };
         if operation.result.is_ok() {
@@ -127,7 +127,7 @@ impl Engine {
             let (device, shift) =
                 self.regions.get(region).map_or((None, 0), |region| (region.device, region.shift));
             operation.read_device = device;
-            // A NIC reads what it has written.
+            // A NIC reads what it wrote itself, visible or not.
             self.show_over(address, len);
             if !memory::read(address.wrapping_add(shift), &mut bytes) {
                 return self.refuse(Rule::FreedEarly, sys::FI_EIO, || {
@@ -143,7 +143,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The region that a key names at this endpoint, and the place of the bytes in memory.
+    /// Finds the region of a key at this endpoint, and the address of the bytes in memory.
     fn find_target(
         &mut self,
         target: u64,
@@ -209,7 +209,7 @@ impl Engine {
         }
     }
 
-    /// A message finds its receive. One that is too long is cut, and an error.
+    /// Matches a message with a receive. A message that is too long is truncated, and the receive ends with an error.
     pub(super) fn fill(&mut self, endpoint: u64, receive: Receive, message: Message) {
         let room = memory::bits(receive.local.len);
         let len = message.bytes.len().min(room);

@@ -1,9 +1,9 @@
-//! The fabric itself: one engine for the process, behind one lock, without a word of C.
+//! The fabric itself: one engine per process, behind one lock, free of C types.
 //!
-//! Domains, endpoints, queues, address vectors and regions are numbers in its tables. A post is checked (`post`), becomes an
-//! operation, and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues are what makes
-//! events happen (`progress`). Landed bytes may stay unseen for a while (`sight`). All chance comes from one generator, drawn in
-//! the order of calls, so that one thread that drives all ranks sees the same run for the same seed.
+//! Domains, endpoints, queues, address vectors and regions are entries of its tables, named by numbers. A post is checked (`post`), becomes
+//! an operation, and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues drive the events
+//! (`progress`). Landed bytes may stay invisible for a while (`sight`). One generator makes all random decisions, in the order of calls: a
+//! single thread that drives all ranks sees the same run for the same seed.
 
 mod fate;
 mod flight;
@@ -39,7 +39,7 @@ use table::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// What a call answers.
+/// What a call returns.
 pub(crate) type Outcome<T = ()> = Result<T, Errno>;
 
 /// The whole fabric.
@@ -48,13 +48,13 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) ledger: Ledger,
     pub(crate) counters: Counters,
-    /// What was wrong with the environment's settings: nothing is offered then.
+    /// The error of the environment's settings, if they are wrong: no NIC is offered then.
     pub(crate) misconfigured: Option<String>,
     random: Random,
     faults: Vec<Fault>,
-    /// Endpoints that take nothing, by the script.
+    /// Endpoints that accept no posts, by the script.
     shut: BTreeSet<u64>,
-    /// Posts, and of the accepted ones operations and two-sided messages, for the script.
+    /// Counts of posts, of accepted operations and of two-sided messages, which the script refers to.
     posts: u64,
     accepted: u64,
     messages: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Engine {
     queues: Table<Queue>,
     vectors: Table<Vector>,
     regions: Table<Region>,
-    /// By domain and key.
+    /// Regions by domain and key.
     keys: BTreeMap<(u64, u64), u64>,
     retired_keys: BTreeSet<(u64, u64)>,
     operations: BTreeMap<u64, Operation>,
@@ -76,12 +76,12 @@ pub(crate) struct Engine {
     last_event: u64,
     held: BTreeMap<u64, Held>,
     last_held: u64,
-    /// Address and length of memory that stays unseen until a read by the same NIC completes.
+    /// Address and length of memory that stays invisible until a read by the same NIC completes.
     marked: Vec<(u64, u64)>,
-    /// Pairs of endpoints, the lower number first, and the polls that each still owes.
+    /// Pairs of endpoints that are connecting, the lower number first, and the polls that each side still has to make.
     connecting: Vec<Connecting>,
     connected: BTreeSet<(u64, u64)>,
-    /// When the last operation of a pair that is kept in order departed and landed.
+    /// When the last operation of an ordered pair departed and landed.
     last_times: BTreeMap<(u64, u64, bool), (u64, u64)>,
     /// Contexts in flight, where FI_CONTEXT2 is in force.
     contexts: BTreeSet<u64>,
@@ -92,9 +92,9 @@ pub(crate) struct Engine {
 pub(crate) struct Nic {
     stalled: bool,
     dead: bool,
-    /// Events that wait for it to move again.
+    /// Events that wait while it is stalled.
     parked: Vec<Event>,
-    /// When its transmitter and its receiver are free again, in virtual time.
+    /// When its transmitter and its receiver are free again (virtual time).
     transmitter_free: u64,
     receiver_free: u64,
     pub(crate) operations: u64,
@@ -109,7 +109,7 @@ struct Connecting {
 
 static ENGINE: LazyLock<Mutex<Engine>> = LazyLock::new(|| Mutex::new(Engine::of_environment()));
 
-/// The engine, for the length of one call.
+/// Locks the engine for the length of one call.
 pub(crate) fn engine() -> MutexGuard<'static, Engine> {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// Starts anew; refused while a domain is open.
+    /// Starts again with other settings; refused while a domain is open.
     pub(crate) fn configure(&mut self, settings: Settings) -> Outcome {
         if self.domains.open() > 0 {
             return Err(Errno(sys::FI_EBUSY));
@@ -172,12 +172,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes a broken rule down.
+    /// Records a broken rule.
     pub(crate) fn broken(&mut self, rule: Rule, text: impl FnOnce() -> String) {
         self.ledger.record(rule, text);
     }
 
-    /// Writes a broken rule down, and gives the answer of the call that broke it.
+    /// Records a broken rule, and returns the error of the call that broke it.
     fn refuse<T>(&mut self, rule: Rule, errno: c_int, text: impl FnOnce() -> String) -> Outcome<T> {
         self.broken(rule, text);
         Err(Errno(errno))
@@ -188,7 +188,7 @@ impl Engine {
         self.faults.extend(faults);
     }
 
-    /// What has the time come to.
+    /// The time: polls, or nanoseconds of virtual time.
     pub(crate) fn now(&self) -> u64 {
         self.clock
     }
@@ -197,12 +197,12 @@ impl Engine {
         &self.nics
     }
 
-    /// How many posts were tried, refused ones included.
+    /// The number of posts, refused ones included.
     pub(crate) fn posts(&self) -> u64 {
         self.posts
     }
 
-    /// Accepted posts that complete, without receives: what faults of operations are numbered by.
+    /// The number of accepted posts that complete, receives left out: the script numbers faults of operations by it.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted
     }
@@ -235,12 +235,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Memory that stays unseen until a read by the same NIC completes, as a GPU's may.
+    /// Marks memory that stays invisible until a read by the same NIC completes, as a GPU's may.
     pub(crate) fn mark(&mut self, address: u64, len: u64) {
         self.marked.push((address, len));
     }
 
-    /// No memory is marked any more; what was held back of it becomes visible.
+    /// Removes all marks; bytes held back by them become visible.
     pub(crate) fn unmark(&mut self) {
         self.marked.clear();
         for held in self.held.keys().copied().collect::<Vec<_>>() {
@@ -248,7 +248,7 @@ impl Engine {
         }
     }
 
-    /// How many of each kind of object are open, and ever were.
+    /// How many objects of each kind are open, and how many were ever opened.
     pub(crate) fn census(&self) -> [(&'static str, usize, usize); 5] {
         [
             ("domains", self.domains.open(), self.domains.opened()),
@@ -259,12 +259,12 @@ impl Engine {
         ]
     }
 
-    /// How many peers the open address vectors name.
+    /// How many peers the open address vectors contain.
     pub(crate) fn peers(&self) -> usize {
         self.vectors.iter().map(|(_, vector)| vector.len()).sum()
     }
 
-    /// How many operations are under way.
+    /// How many operations are in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.operations.len()
     }

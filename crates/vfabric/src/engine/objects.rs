@@ -1,4 +1,4 @@
-//! What can be opened: domains, endpoints, completion queues, address vectors and regions, with the order of their lives.
+//! The objects that a user opens: domains, endpoints, completion queues, address vectors and regions, and the order in which they close.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -44,14 +44,14 @@ pub(crate) struct Endpoint {
     /// FI_ORDER_* bits that were asked for.
     pub(super) orders: u64,
     pub(super) bound_regions: usize,
-    /// Operations whose end is not written yet.
+    /// Operations whose completion is not written yet.
     pub(super) outstanding: usize,
     pub(super) receives: VecDeque<Receive>,
-    /// Messages that came before their receive.
+    /// Messages that arrived before their receive was posted.
     pub(super) unexpected: VecDeque<Message>,
-    /// Accepted operations that wait for a poll of ours to leave.
+    /// Accepted operations that leave at the next poll of this side.
     pub(super) outbox: VecDeque<u64>,
-    /// Operations of peers that wait for a poll of ours to land.
+    /// Operations of peers that land at the next poll of this side.
     pub(super) inbox: VecDeque<u64>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Queue {
     pub(super) endpoints: Vec<u64>,
 }
 
-/// An address vector: endpoints' numbers.
+/// An address vector: numbers of endpoints.
 #[derive(Debug)]
 pub(crate) struct Vector {
     domain: u64,
@@ -77,12 +77,12 @@ impl Vector {
         self.peers.iter().flatten().count()
     }
 
-    /// The endpoint that a name stands for.
+    /// The endpoint behind an `fi_addr_t`.
     pub(super) fn peer(&self, name: u64) -> Option<u64> {
         self.peers.get(usize::try_from(name).ok()?).copied().flatten()
     }
 
-    /// The name of an endpoint.
+    /// The `fi_addr_t` of an endpoint.
     pub(super) fn name_of(&self, endpoint: u64) -> Option<u64> {
         self.peers.iter().position(|peer| *peer == Some(endpoint)).map(|place| place as u64)
     }
@@ -96,14 +96,14 @@ pub(crate) struct Region {
     pub(super) len: u64,
     pub(super) access: u64,
     pub(super) context: u64,
-    /// The device whose memory it is: what lands in it is seen after a flush only.
+    /// The device whose memory it is: bytes that land there become visible by a flush only.
     pub(super) device: Option<c_int>,
-    /// What is added to an address in it to find the bytes.
+    /// Added to an address of the region to find its bytes.
     pub(super) shift: u64,
-    /// Where these are, if the region has its own view of them.
+    /// The mapping that holds them, if the region has one of its own.
     _mapping: Option<Arc<Mapping>>,
     pub(super) key: Option<u64>,
-    /// The endpoint it is bound to.
+    /// The endpoint that it is bound to.
     pub(super) endpoint: Option<u64>,
     pub(super) enabled: bool,
     /// Local operations whose completion the user has not read.
@@ -111,7 +111,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// A region to be registered.
+    /// A host region that is about to be registered.
     pub(crate) fn new(base: u64, len: u64, access: u64, context: u64) -> Self {
         Self {
             domain: 0,
@@ -129,7 +129,7 @@ impl Region {
         }
     }
 
-    /// The same, of a device's memory, whose bytes are found at `place`.
+    /// A region of device memory, whose bytes are at `place`.
     pub(crate) fn of_device(
         self,
         device: c_int,
@@ -140,7 +140,7 @@ impl Region {
         Self { device: Some(device), shift, _mapping: mapping, ..self }
     }
 
-    /// What FI_MR_PROV_KEY leaves unknown before the region is enabled.
+    /// The key; FI_KEY_NOTAVAIL under FI_MR_PROV_KEY before the region is enabled.
     pub(crate) fn key(&self) -> u64 {
         self.key.unwrap_or(sys::FI_KEY_NOTAVAIL)
     }
@@ -178,13 +178,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether regions of this domain may be of a device's memory.
+    /// Whether device memory can be registered in this domain.
     pub(crate) fn takes_device_memory(&self, id: u64) -> bool {
         let nic = self.domains.get(id).map(|domain| domain.nic);
         nic.is_some_and(|nic| self.settings.device_memory_of(nic) != DeviceMemory::None)
     }
 
-    /// Whether an endpoint may call CUDA, by its user.
+    /// Records whether the user permits an endpoint to call CUDA (FI_OPT_CUDA_API_PERMITTED).
     pub(crate) fn permit_cuda(&mut self, id: u64, permitted: bool) -> Outcome {
         let endpoint = self.endpoint(id)?;
         if endpoint.enabled {
@@ -203,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// Whether no domain is open any more.
+    /// Whether no domain is open.
     pub(crate) fn is_idle(&self) -> bool {
         self.domains.open() == 0
     }
@@ -249,7 +249,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Names an endpoint, which may be gone already: only a post finds out.
+    /// Adds an endpoint, which may be closed already: only a post to it fails.
     pub(crate) fn insert_peer(&mut self, vector: u64, endpoint: u64) -> Outcome<u64> {
         let vector = self.vectors.get_mut(vector).ok_or(Errno(sys::FI_EINVAL))?;
         vector.peers.push(Some(endpoint));
@@ -369,13 +369,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The NIC of an enabled endpoint: its address is that and its number.
+    /// The NIC of an enabled endpoint: its address is the NIC and the endpoint's number.
     pub(crate) fn address_of(&self, id: u64) -> Outcome<usize> {
         let endpoint = self.endpoint(id)?;
         if endpoint.enabled { Ok(endpoint.nic) } else { Err(Errno(sys::FI_EOPBADSTATE)) }
     }
 
-    /// Afterwards nothing touches memory through it: what is in flight ends without a word.
+    /// Closes an endpoint: nothing touches memory through it any more, and its operations in flight end without a completion.
     pub(crate) fn close_endpoint(&mut self, id: u64) -> Outcome {
         let bound = self.endpoint(id)?.bound_regions;
         if bound > 0 {
@@ -390,7 +390,7 @@ impl Engine {
             self.contexts.remove(&receive.context);
             self.let_go(receive.region);
         }
-        // Peers' operations that had come this far find no endpoint.
+        // Operations of peers that have arrived find no endpoint.
         for operation in endpoint.inbox {
             self.at(self.clock, super::Event::Land(operation));
         }
@@ -410,7 +410,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Entries that were not read yet hold regions no longer than their endpoint lives.
+    /// Unread completions of a closed endpoint no longer count as uses of a region.
     fn forget_uses(&mut self, queue: u64, endpoint: u64) {
         let Some(queue) = self.queues.get_mut(queue) else { return };
         let entries = queue.entries.iter_mut().filter(|entry| entry.endpoint == endpoint);
@@ -420,7 +420,7 @@ impl Engine {
         }
     }
 
-    /// Registers a region; its number is its descriptor.
+    /// Registers a region; its descriptor is made of its number.
     pub(crate) fn register(
         &mut self,
         domain: u64,
@@ -485,7 +485,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Answers the key.
+    /// Enables a region, and returns its key.
     pub(crate) fn enable_region(&mut self, id: u64) -> Outcome<u64> {
         let region = self.region(id)?;
         if self.domain(region.domain)?.modes & sys::FI_MR_ENDPOINT == 0 {
@@ -503,7 +503,7 @@ impl Engine {
     fn make_usable(&mut self, id: u64) {
         let Some(region) = self.regions.get_mut(id) else { return };
         region.enabled = true;
-        // As on cxi, a region that no peer may touch gets no key.
+        // As on cxi, a region without remote access gets no key.
         if region.key.is_none() && region.access & REMOTE != 0 {
             let key = KEY_TAG | id;
             region.key = Some(key);
@@ -535,14 +535,14 @@ impl Engine {
         Ok(())
     }
 
-    /// An operation from or to a region has ended, and the user knows.
+    /// The user has read the completion of an operation that used the region.
     pub(super) fn let_go(&mut self, region: Option<u64>) {
         if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
             region.uses = region.uses.saturating_sub(1);
         }
     }
 
-    /// Puts an entry into a queue.
+    /// Writes an entry to a queue.
     pub(super) fn tell(&mut self, queue: Option<u64>, entry: Entry) {
         let Some(id) = queue else { return };
         let Some(queue) = self.queues.get_mut(id) else { return };
@@ -587,8 +587,8 @@ impl Domain {
     }
 }
 
-/// Of a queue whose user leaves the size to us.
+/// The size of a queue whose user leaves it to the provider.
 const QUEUE_ENTRIES: usize = 1024;
 
-/// The keys we choose use all of their bytes, so that a user who cuts them is found out.
+/// Chosen keys use all eight bytes, so that a user that truncates them is detected.
 const KEY_TAG: u64 = 0x5646_4142_0000_0000;

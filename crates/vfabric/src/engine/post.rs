@@ -1,4 +1,4 @@
-//! Posts: what the user asks for, checked against every rule before it becomes an operation.
+//! Posts: checked against every rule before they become operations.
 
 use libfabric_sys as sys;
 
@@ -10,7 +10,7 @@ use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::Progress;
 
-/// What is to be done.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
@@ -18,32 +18,32 @@ pub(crate) enum Kind {
     Send,
 }
 
-/// Memory of the caller's.
+/// Local memory of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub(crate) address: u64,
     pub(crate) len: u64,
-    /// 0 for none.
+    /// The descriptor; 0 for none.
     pub(crate) descriptor: u64,
-    /// What is added to the address to find the bytes: of a device's, they are elsewhere.
+    /// Added to the address to find the bytes, which differs for device memory.
     pub(crate) shift: u64,
 }
 
 impl Local {
-    /// Where the bytes are.
+    /// The address of the bytes.
     pub(super) fn place(&self) -> u64 {
         self.address.wrapping_add(self.shift)
     }
 }
 
-/// Memory of the peer's, as its user named it.
+/// Remote memory of an operation, as the user named it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Remote {
     pub(crate) address: u64,
     pub(crate) key: u64,
 }
 
-/// One post, whichever call it came by.
+/// One post, by whichever call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) endpoint: u64,
@@ -52,12 +52,12 @@ pub(crate) struct Ask {
     pub(crate) peer: u64,
     pub(crate) remote: Remote,
     pub(crate) immediate: Option<u64>,
-    /// Of a tagged send.
+    /// The tag of a tagged send.
     pub(crate) tag: Option<u64>,
     /// FI_COMPLETION, FI_INJECT, FI_DELIVERY_COMPLETE.
     pub(crate) flags: u64,
     pub(crate) context: u64,
-    /// By a call of the inject family, which has no completion.
+    /// By a call of the inject family, which writes no completion.
     pub(crate) silent: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Receive {
     pub(super) local: Local,
     pub(super) context: u64,
     pub(super) region: Option<u64>,
-    /// What it takes; none: messages without a tag.
+    /// The tags that it matches; none: messages without a tag.
     pub(super) tags: Option<Tags>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Tags {
 }
 
 impl Receive {
-    /// Whether it takes a message with this tag, or with none.
+    /// Whether it matches a message with this tag, or without one.
     pub(super) fn takes(&self, tag: Option<u64>) -> bool {
         match (self.tags, tag) {
             (None, None) => true,
@@ -89,13 +89,13 @@ impl Receive {
         }
     }
 
-    /// FI_TAGGED or FI_MSG, for its completion.
+    /// FI_TAGGED or FI_MSG, for the completion's flags.
     pub(super) fn class(&self) -> u64 {
         if self.tags.is_some() { sys::FI_TAGGED } else { sys::FI_MSG }
     }
 }
 
-/// Marks descriptors, so that no other number passes for one; as a pointer it leads nowhere.
+/// Marks descriptors, so that no other number is mistaken for one; as a pointer it is invalid.
 const DESCRIPTOR_TAG: u64 = 0x5646_0000_0000_0000;
 
 /// The descriptor of a region.
@@ -118,7 +118,7 @@ impl Ask {
         }
     }
 
-    /// What counts it once it is under way.
+    /// The counter of accepted operations of this kind.
     fn accepted_name(&self) -> &'static str {
         match (self.kind, self.immediate.is_some(), self.silent) {
             (Kind::Write, false, false) => "accepted.write",
@@ -133,7 +133,7 @@ impl Ask {
         }
     }
 
-    /// The access that the local region must have been registered for: fi_mr(3).
+    /// The access with which the local region must have been registered: fi_mr(3).
     fn access(&self) -> u64 {
         match self.kind {
             Kind::Write => sys::FI_WRITE,
@@ -148,7 +148,7 @@ impl Ask {
 }
 
 impl Engine {
-    /// Accepts a send, a write or a read; -FI_EAGAIN where there is no room or a fault says so.
+    /// Accepts a send, a write or a read. -FI_EAGAIN where the queue is full or a fault says so.
     pub(crate) fn post(&mut self, mut ask: Ask) -> Outcome {
         let nic = self.ready(ask.endpoint)?;
         if ask.kind == Kind::Write && ask.immediate.is_some() && !self.settings.profile.immediates {
@@ -218,7 +218,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Posts a receive; a message that came before it fills it at once.
+    /// Posts a receive; a message that arrived before fills it at once.
     pub(crate) fn post_receive(
         &mut self,
         id: u64,
@@ -250,7 +250,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a receive back: it ends as cancelled.
+    /// Cancels a receive: it completes with FI_ECANCELED.
     pub(crate) fn cancel(&mut self, id: u64, context: u64) -> Outcome {
         let endpoint = self.endpoint_mut(id)?;
         let place = endpoint.receives.iter().position(|receive| receive.context == context);
@@ -267,7 +267,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The NIC of an endpoint that can take posts.
+    /// The NIC of an endpoint that is enabled.
     fn ready(&mut self, id: u64) -> Outcome<usize> {
         match self.endpoints.get(id) {
             Some(endpoint) if endpoint.enabled => Ok(endpoint.nic),
@@ -282,7 +282,7 @@ impl Engine {
         let most = match (ask.is_injected(), ask.kind) {
             (false, _) => profile.max_message,
             (true, Kind::Send) => profile.inject_bytes as u64,
-            // A library that does not report the second limit leaves the user with the first.
+            // With a library that does not report the second limit, the user knows only the first.
             (true, _) => profile.inject_bytes.max(profile.inject_rma_bytes) as u64,
         };
         if ask.local.len > most {
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Device memory needs a descriptor that says so, and so is not injected: the processor cannot read it.
+    /// Device memory needs a descriptor that names it, and cannot be injected: the CPU cannot read it.
     fn check_kind(&mut self, ask: &Ask) -> Outcome {
         let Local { address, len, descriptor, .. } = ask.local;
         let device = |region: &super::Region| region.device.is_some() && region.holds(address, len);
@@ -336,7 +336,7 @@ impl Engine {
         region.and_then(|region| self.regions.get(region)).map_or(0, |region| region.shift)
     }
 
-    /// Whether these bytes may be used by this endpoint. Answers their region.
+    /// Checks that this endpoint may use these bytes. Returns their region.
     fn check_local(&mut self, id: u64, local: &Local, access: u64) -> Outcome<Option<u64>> {
         let domain = self.endpoint(id)?.domain;
         let modes = self.domain(domain)?.modes();
@@ -385,7 +385,7 @@ impl Engine {
         Ok(Some(number))
     }
 
-    /// Counts the post, moves the script on, and refuses what it or chance refuses.
+    /// Counts the post, runs the script up to it, and refuses it if the script or chance says so.
     fn may_post(&mut self, nic: usize) -> Outcome {
         self.posts += 1;
         let post = self.posts;
@@ -415,7 +415,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Shuts and opens endpoints as the script says, and refuses what goes to one that is shut.
+    /// Closes and opens endpoints for posts as the script says, and refuses a post to one that is shut.
     fn may_reach(&mut self, target: u64) -> Outcome {
         let Self { faults, shut, counters, posts, .. } = self;
         faults.retain(|fault| match fault {
@@ -438,7 +438,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The first posts to a peer cost -FI_EAGAIN until both ends have polled.
+    /// The first posts to a peer get -FI_EAGAIN until both ends have polled.
     fn connect(&mut self, from: u64, to: u64) -> Outcome {
         if self.settings.profile.progress == Progress::Hardware || !self.is_open(to) {
             return Ok(());
@@ -454,7 +454,7 @@ impl Engine {
         Err(Errno(sys::FI_EAGAIN))
     }
 
-    /// A poll of an endpoint's owner moves its connections on.
+    /// A poll of an endpoint's owner advances its connections.
     pub(super) fn move_connections(&mut self, endpoint: u64) {
         for one in &mut self.connecting {
             let (first, second) = one.pair;
@@ -479,7 +479,7 @@ impl Engine {
         self.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.enabled)
     }
 
-    /// What is taken of the bytes already, and what is taken when the operation departs.
+    /// Copies the bytes now if they are injected, or if the provider buffers them; otherwise they are read when the operation departs.
     fn source_of(&mut self, ask: &Ask) -> Outcome<Source> {
         let early = ask.is_injected() || self.settings.profile.progress == Progress::Software;
         if ask.kind == Kind::Read || !early {
@@ -499,7 +499,7 @@ impl Engine {
         })
     }
 
-    /// FI_CONTEXT2: each operation has a context of its own, and the provider scribbles on it meanwhile.
+    /// FI_CONTEXT2: each operation has a context of its own, and the provider writes to it while the operation is in flight.
     fn take_context(&mut self, context: u64, endpoint: u64) {
         if self.settings.profile.mode & sys::FI_CONTEXT2 == 0 {
             return;
@@ -515,7 +515,7 @@ impl Engine {
         }
     }
 
-    /// Before the end of an operation is written.
+    /// Checks the context of an operation whose completion is about to be written.
     pub(super) fn give_context_back(&mut self, context: u64) {
         if !self.contexts.remove(&context) {
             return;
@@ -530,15 +530,15 @@ impl Engine {
 }
 
 impl super::Region {
-    /// Whether these bytes lie inside.
+    /// Whether the region contains these bytes.
     pub(super) fn holds(&self, address: u64, len: u64) -> bool {
         let end = address.checked_sub(self.base).and_then(|offset| offset.checked_add(len));
         end.is_some_and(|end| end <= self.len)
     }
 }
 
-/// What a context holds while its operation is in flight: as many bytes as FI_CONTEXT2 gives us.
+/// What a context contains while its operation is in flight: 64 bytes, the size of `fi_context2`.
 const SCRIBBLE: [u8; 64] = [0x5f; 64];
 
-/// Polls that each end of a connection owes before it is up.
+/// Polls that each end makes before a connection is up.
 const HANDSHAKE_POLLS: u8 = 2;

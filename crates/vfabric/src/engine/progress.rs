@@ -1,4 +1,4 @@
-//! Polls: what makes events happen, and how the user hears of them.
+//! Polls: they drive the events, and bring completions to the user.
 
 use std::ffi::c_int;
 
@@ -16,16 +16,16 @@ pub(crate) struct Entry {
     pub(crate) buffer: u64,
     pub(crate) immediate: u64,
     pub(crate) tag: u64,
-    /// The error, and how many bytes were cut off.
+    /// The error, and how many bytes were truncated.
     pub(crate) error: Option<(Errno, u64)>,
-    /// Whom it came from.
+    /// The endpoint that it came from.
     pub(crate) source: Option<u64>,
     pub(super) endpoint: u64,
-    /// The region that the user may let go of by this.
+    /// The region that the user may deregister after reading it.
     pub(super) region: Option<u64>,
-    /// The operation that it reports before its bytes have left.
+    /// The operation, if this reports it before its bytes have left.
     pub(super) operation: Option<u64>,
-    /// What reading it makes visible.
+    /// The held bytes that become visible when it is read.
     pub(super) held: Option<u64>,
 }
 
@@ -48,17 +48,17 @@ impl Entry {
     }
 }
 
-/// What a poll takes.
+/// What a poll returns.
 #[derive(Debug)]
 pub(crate) enum Taken {
     Nothing,
-    /// The next one is an error, and has to be asked for.
+    /// The next entry is an error: fi_cq_readerr(3).
     Error,
     Entries(Vec<Entry>),
 }
 
 impl Engine {
-    /// Makes progress, and takes up to `most` entries that are no errors.
+    /// Makes progress, and takes up to `most` entries; stops at an error.
     pub(crate) fn poll(&mut self, queue: u64, most: usize) -> Outcome<Taken> {
         self.counters.count("polls");
         self.progress(queue)?;
@@ -78,7 +78,7 @@ impl Engine {
         Ok(if taken.is_empty() { Taken::Nothing } else { Taken::Entries(taken) })
     }
 
-    /// Takes the error that is next.
+    /// Takes the error entry at the head of the queue.
     pub(crate) fn take_error(&mut self, queue: u64) -> Outcome<Option<Entry>> {
         let entries = &mut self.queues.get_mut(queue).ok_or(Errno(sys::FI_EINVAL))?.entries;
         let is_error = entries.front().is_some_and(|entry| entry.error.is_some());
@@ -89,7 +89,7 @@ impl Engine {
         Ok(entry)
     }
 
-    /// By what name an endpoint's address vector knows where an entry came from.
+    /// The `fi_addr_t` of an entry's source in the endpoint's address vector.
     pub(crate) fn source_name(&self, entry: &Entry) -> u64 {
         let endpoint = self.endpoints.get(entry.endpoint);
         let vector = endpoint.and_then(|endpoint| self.vectors.get(endpoint.vector?));
@@ -97,7 +97,7 @@ impl Engine {
         name.unwrap_or(sys::FI_ADDR_NOTAVAIL)
     }
 
-    /// The user has read this entry: what it held back goes on.
+    /// The user has read this entry: what waited for that continues.
     fn was_read(&mut self, entry: &Entry) {
         self.let_go(entry.region);
         if let Some(held) = entry.held {
@@ -137,7 +137,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets virtual time pass.
+    /// Advances virtual time.
     pub(crate) fn advance(&mut self, by: u64) -> u64 {
         let end = self.clock.saturating_add(by);
         while let Some((time, _)) = self.events.keys().next().filter(|(time, _)| *time <= end) {
@@ -148,7 +148,7 @@ impl Engine {
         end
     }
 
-    /// Everything whose time has come, in its order.
+    /// Runs every event that is due, in order of time.
     fn run_due(&mut self) {
         while let Some(entry) = self.events.first_entry() {
             if entry.key().0 > self.clock {
@@ -180,12 +180,12 @@ impl Engine {
         }
     }
 
-    /// The NIC that an operation is stuck on.
+    /// The stalled NIC that holds an operation up.
     fn stalled_nic(&self, id: u64) -> Option<usize> {
         self.nics_of(id)?.into_iter().flatten().find(|nic| self.nics[*nic].stalled)
     }
 
-    /// What an operation from or to a dead NIC ends in.
+    /// The error in which an operation from or to a dead NIC ends.
     fn dead_end(&self, id: u64) -> Option<c_int> {
         let [from, to] = self.nics_of(id)?.map(|nic| nic.is_some_and(|nic| self.nics[nic].dead));
         match (from, to) {

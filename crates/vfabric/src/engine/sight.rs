@@ -1,9 +1,9 @@
-//! What has landed and cannot be seen yet.
+//! Landed bytes that are not visible yet.
 //!
-//! A write's bytes come to light cache line by cache line, in any order, within a bound of polls. These make them visible before
-//! that: the target reads the arrival that came with them, the initiator reads that they were delivered, a later write or a
-//! read meets the same bytes, the region or its endpoint closes. Memory that is marked stays unseen longer: until a read
-//! by the same NIC completes. Of a device's, until one of memory of that device does, for no other goes the way of the writes.
+//! The bytes of a write become visible cache line by cache line, in any order, within a bounded number of polls. They become visible at
+//! once when the target reads the completion that came with them, when the initiator reads a delivery completion, when a later write or a
+//! read meets the same bytes, or when the region or its endpoint closes. Marked memory stays invisible longer: until a read by the same NIC
+//! completes. For memory of a device that must be a read of the same device's memory, since no other read takes the same way over the bus.
 
 use std::ffi::c_int;
 
@@ -21,9 +21,9 @@ pub(super) struct Held {
     nic: usize,
     region: u64,
     marked: bool,
-    /// Of a device's memory: a read of that alone shows it.
+    /// The device whose memory it is: only a read of that memory makes it visible.
     device: Option<c_int>,
-    /// None once it was shown.
+    /// Each is None once it is visible.
     lines: Vec<Option<Line>>,
 }
 
@@ -40,7 +40,7 @@ impl Line {
 }
 
 impl Engine {
-    /// Writes `bytes`, or a part of them and the rest later. Answers what is held, if anything is.
+    /// Writes `bytes`, or a part of them now and the rest later. Returns the id of what is held, if anything is.
     pub(super) fn write_or_hold(
         &mut self,
         endpoint: u64,
@@ -73,7 +73,7 @@ impl Engine {
         self.counters.add("held", lines.len() as u64);
         if !marked {
             for index in 0..lines.len() {
-                let wait = 1 + self.random.up_to(HOLD_TURNS);
+                let wait = 1 + self.random.up_to(HOLD_POLLS_MAX);
                 let unit = if self.settings.is_virtual { HOLD_NS } else { 1 };
                 self.at(self.clock + wait * unit, Event::Show(id, index));
             }
@@ -88,7 +88,7 @@ impl Engine {
         Ok(Some(id))
     }
 
-    /// A few cache lines of a write, in order: those that come to light later than the rest.
+    /// Chooses a few cache lines of a write, in order, that become visible later than the rest.
     fn choose_lines(&mut self, address: u64, len: usize) -> Vec<(usize, usize)> {
         let head = memory::bits(LINE - address % LINE).min(len);
         let rest = len - head;
@@ -96,7 +96,7 @@ impl Engine {
         let count = usize::from(head > 0) + rest.div_ceil(line);
         let mut chosen: Vec<usize> = (0..HELD_LINES_MAX.min(count))
             .filter_map(|place| {
-                // The first and the last line matter most: users look there.
+                // The first and the last line matter most: users poll there.
                 let which = match place {
                     0 => 0,
                     1 => count - 1,
@@ -128,7 +128,7 @@ impl Engine {
         })
     }
 
-    /// One line comes to light.
+    /// Makes one line visible.
     pub(super) fn show_line(&mut self, id: u64, index: usize) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let line = held.lines.get_mut(index).and_then(Option::take);
@@ -137,19 +137,19 @@ impl Engine {
             self.held.remove(&id);
         }
         if let Some(Line { address, bytes }) = line {
-            // What was broken is written down.
+            // A failure is recorded by `put`.
             let _ = self.put(region, address, &bytes);
         }
     }
 
-    /// All of a write comes to light.
+    /// Makes all of a write visible.
     pub(super) fn show(&mut self, id: u64) {
         for index in 0..self.held.get(&id).map_or(0, |held| held.lines.len()) {
             self.show_line(id, index);
         }
     }
 
-    /// The target reads the arrival of a write: its bytes are there, but for marked memory.
+    /// The target has read the completion of a write: its bytes become visible, marked memory excepted.
     pub(super) fn show_arrived(&mut self, id: u64) {
         if self.held.get(&id).is_some_and(|held| !held.marked) {
             self.show(id);
@@ -164,13 +164,12 @@ impl Engine {
         self.show_where(|held| held.endpoint == endpoint);
     }
 
-    /// A read by this NIC has completed, of this device's memory or the host's. It pushes what lies on its own way: a device's
-    /// memory is another end of the bus.
+    /// A read by this NIC, of this device's memory or of the host's, has completed. It makes visible what went the same way over the bus.
     pub(super) fn show_by_read(&mut self, nic: usize, device: Option<c_int>) {
         self.show_where(|held| held.nic == nic && held.device.is_none_or(|of| device == Some(of)));
     }
 
-    /// What is held of these bytes, but of a device's.
+    /// Makes visible what is held of these bytes, device memory excepted.
     pub(super) fn show_over(&mut self, address: u64, len: u64) {
         self.show_where(|held| {
             held.device.is_none()
@@ -178,14 +177,14 @@ impl Engine {
         });
     }
 
-    /// What is held of these bytes of a device's, which come behind it.
+    /// Makes visible what is held of these bytes of device memory before a later write reaches them.
     fn show_under(&mut self, address: u64, len: u64) {
         self.show_where(|held| held.lines.iter().flatten().any(|line| line.meets(address, len)));
     }
 
-    /// What this NIC has written of these bytes is what it reads, seen or not.
+    /// Puts over `bytes` what this NIC has written there, visible or not.
     pub(super) fn overlay(&self, nic: usize, address: u64, bytes: &mut [u8]) {
-        // In the order in which they landed.
+        // In the order of landing.
         for held in self.held.values().filter(|held| held.nic == nic) {
             for line in held.lines.iter().flatten() {
                 let from = line.address.max(address);
@@ -212,8 +211,8 @@ impl Engine {
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
-/// Lines of one write that are held at most.
+/// The most lines of one write that are held.
 const HELD_LINES_MAX: usize = 8;
-/// How long at most, in polls, and in virtual time how long a poll is.
-const HOLD_TURNS: u64 = 64;
+/// The longest hold, in polls; and in virtual time, the length of a poll.
+const HOLD_POLLS_MAX: u64 = 64;
 const HOLD_NS: u64 = 20;

@@ -1,4 +1,4 @@
-//! Objects by number. Numbers start at 1 and are never given out again, so that a closed object is distinguished from one that never was.
+//! Objects by number. Numbers start at 1 and are never reused, so that a closed object differs from one that never existed.
 
 /// A table of `T`.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ impl<T> Table<T> {
         Self { slots: Vec::new(), open: 0 }
     }
 
-    /// Adds it, and answers its number.
+    /// Adds an object, and returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u64 {
         self.slots.push(Some(Box::new(value)));
         self.open += 1;
@@ -33,22 +33,22 @@ impl<T> Table<T> {
         Some(*taken)
     }
 
-    /// Whether there once was such an object, and is no more.
+    /// Whether an object of this number existed and is closed.
     pub(crate) fn was(&self, number: u64) -> bool {
         slot(number).and_then(|slot| self.slots.get(slot)).is_some_and(Option::is_none)
     }
 
-    /// How many are open.
+    /// The number of open objects.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
 
-    /// How many there ever were.
+    /// The number of objects ever opened.
     pub(crate) fn opened(&self) -> usize {
         self.slots.len()
     }
 
-    /// The open ones, in the order of their numbers.
+    /// The open objects, in order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         (1..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_deref()?)))
     }

@@ -66,7 +66,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = domain.enter("fi_close");
+    let _marks = domain.enter("fi_close");
     let mut engine = engine();
     let outcome = engine.close_domain(domain.id);
     if outcome.is_ok() {

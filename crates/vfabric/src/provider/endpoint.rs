@@ -1,5 +1,5 @@
-//! Endpoints: opened, bound, enabled, named, closed. Their posts are in `messages`, `tagged` and `rma`; what an info did not ask for
-//! is not there.
+//! Endpoints: opened, bound, enabled, named, closed. Posts are in `messages`, `tagged` and `rma`; an endpoint lacks the calls of
+//! capabilities that its info did not ask for.
 
 use std::ffi::{c_int, c_void};
 
@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn open(
     let orders = unsafe { transmit.as_ref() }.map_or(0, |transmit| transmit.msg_order);
     // SAFETY: as above.
     let class = unsafe { transmit.as_ref() }.map_or(sys::FI_TC_UNSPEC, |transmit| transmit.tclass);
-    let _turns = domain.enter("fi_endpoint");
+    let _marks = domain.enter("fi_endpoint");
     if !engine().settings.profile.classes.has(class) {
         engine().counters.count("endpoints.class_refused");
         return -sys::FI_EINVAL;
@@ -93,7 +93,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = endpoint.enter("fi_close");
+    let _marks = endpoint.enter("fi_close");
     let outcome = engine().close_endpoint(endpoint.id);
     if outcome.is_ok() {
         endpoint.bury();
@@ -114,7 +114,7 @@ unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64)
             let Some(queue) = (unsafe { Object::<sys::fid_cq>::of(object.cast()) }) else {
                 return -sys::FI_EINVAL;
             };
-            let _turns = queue.enter("fi_ep_bind");
+            let _marks = queue.enter("fi_ep_bind");
             let outcome = engine().bind_queue(endpoint.id, queue.id, flags);
             if outcome.is_ok() {
                 endpoint.join_groups_of(queue);
@@ -140,7 +140,7 @@ unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, _argument: *mut
     if command.cast_unsigned() != sys::FI_ENABLE {
         return -sys::FI_ENOSYS;
     }
-    let _turns = endpoint.enter("fi_enable");
+    let _marks = endpoint.enter("fi_enable");
     answer(engine().enable_endpoint(endpoint.id))
 }
 
@@ -162,7 +162,7 @@ unsafe extern "C" fn cancel(fid: *mut sys::fid, context: *mut c_void) -> isize {
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let _turns = endpoint.enter("fi_cancel");
+    let _marks = endpoint.enter("fi_cancel");
     answer_size(engine().cancel(endpoint.id, number(context)))
 }
 
@@ -226,7 +226,8 @@ unsafe extern "C" fn set_option(
     }
 }
 
-/// As fi_endpoint(3) has it: without CUDA there is nothing to permit, and who moves device memory by its calls needs them.
+/// FI_OPT_CUDA_API_PERMITTED as in fi_endpoint(3): -FI_EOPNOTSUPP where CUDA is not available, or where the NIC can reach device memory
+/// only by calls of CUDA.
 ///
 /// # Safety
 ///

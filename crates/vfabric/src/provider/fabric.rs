@@ -1,4 +1,4 @@
-//! Fabrics: all of the process's are one.
+//! Fabrics: all fabrics of a process are the same one.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,7 +17,7 @@ table! {
     fn calls() -> sys::fi_ops_fabric { domain: super::domain::open }
 }
 
-/// fi_fabric(3). Libfabric itself fills in its own part.
+/// fi_fabric(3). Libfabric fills in its own part.
 pub(super) unsafe extern "C" fn open(
     _attributes: *mut sys::fi_fabric_attr,
     fabric: *mut *mut sys::fid_fabric,

@@ -1,7 +1,7 @@
-//! What is offered: one fi_info per virtual NIC, for those who ask for what the profile has. fi_getinfo(3).
+//! fi_getinfo(3): one fi_info per virtual NIC, if the profile has what the hints ask for.
 //!
-//! Everything in it is libfabric's to free: structures come from fi_dupinfo of nothing, as long as the loaded release has them,
-//! and strings from strdup.
+//! Libfabric frees everything in it. Hence structures come from fi_dupinfo(NULL), which allocates them as long as the loaded release has
+//! them, and strings from strdup.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
@@ -16,14 +16,14 @@ use crate::settings::{DeviceMemory, Settings};
 /// What every profile can do.
 const MESSAGES: u64 = sys::FI_MSG | sys::FI_TAGGED | sys::FI_SEND | sys::FI_RECV | SECONDARY;
 
-/// What those can that have one-sided access, too.
+/// What profiles with one-sided access can do as well.
 const RMA: u64 =
     sys::FI_RMA | sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
 
-/// What is granted unasked.
+/// What is granted without being asked for.
 const SECONDARY: u64 = sys::FI_SOURCE | sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
 
-/// Capabilities that say which way a primary one goes; asked for none, both are meant.
+/// Capabilities that restrict the direction of a primary one; if none is asked for, all are meant.
 const DIRECTIONS: u64 = sys::FI_READ
     | sys::FI_WRITE
     | sys::FI_SEND
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn getinfo(
     info: *mut *mut sys::fi_info,
 ) -> c_int {
     let engine = engine();
-    // An address is not a way to find a NIC here: the domain's name is.
+    // A node's address does not select a NIC here; the domain's name does.
     if engine.misconfigured.is_some() || !node.is_null() {
         return -sys::FI_ENODATA;
     }
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C" fn getinfo(
     0
 }
 
-/// The NIC that a domain's name stands for.
+/// The NIC of a domain's name.
 ///
 /// # Safety
 ///
@@ -88,7 +88,7 @@ pub(super) unsafe fn nic_of(name: *const c_char) -> Option<usize> {
     name.strip_prefix("vnic")?.parse().ok()
 }
 
-/// FI_MR_BASIC spelled out.
+/// Replaces FI_MR_BASIC by the bits that it stands for.
 pub(super) fn modes_in_force(modes: c_int) -> c_int {
     if modes == MR_BASIC { MR_BASIC_MODES } else { modes }
 }
@@ -97,11 +97,11 @@ fn domain_name(nic: usize) -> String {
     format!("vnic{nic}")
 }
 
-/// What the hints ask for, copied out of them.
+/// What the hints ask for.
 #[derive(Debug, Default)]
 struct Wanted {
     caps: u64,
-    /// Mode bits, if there were hints at all.
+    /// Mode bits; None without hints.
     mode: Option<u64>,
     endpoint: sys::fi_ep_type,
     max_message: u64,
@@ -115,7 +115,7 @@ struct Wanted {
     fabric: Option<String>,
 }
 
-/// What they get.
+/// What the user gets.
 #[derive(Debug)]
 struct Granted {
     caps: u64,
@@ -160,7 +160,7 @@ impl Wanted {
         wanted
     }
 
-    /// None where the profile cannot give what is asked, or asks more than is offered.
+    /// None where the profile lacks what is asked for, or demands a mode that is not offered.
     fn granted(&self, settings: &Settings) -> Option<Granted> {
         let profile = &settings.profile;
         let fits = self.caps & !(caps_of(profile) | sys::FI_HMEM) == 0
@@ -195,7 +195,7 @@ impl Wanted {
         self.caps | directions | SECONDARY
     }
 
-    /// A mode that the profile needs has to be offered; one that it does not need is not kept.
+    /// The user must offer every mode that the profile needs; other modes are cleared.
     fn granted_modes(&self, profile: &Profile) -> Option<c_int> {
         let hmem = if self.caps & sys::FI_HMEM == 0 { sys::FI_MR_HMEM } else { 0 };
         let needed = profile.regions & !hmem;
@@ -207,7 +207,7 @@ impl Wanted {
     }
 }
 
-/// One answer.
+/// Makes one fi_info.
 fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sys::fi_info> {
     let library = library()?;
     // SAFETY: of nothing, it makes an empty one.
@@ -284,7 +284,7 @@ fn fill_domain(domain: &mut sys::fi_domain_attr, profile: &Profile, granted: &Gr
     domain.mr_cnt = 1 << 16;
 }
 
-/// A copy for libfabric to free; null when there is no memory, which a name may be.
+/// A copy for libfabric to free; null when there is no memory, which is a valid name.
 pub(super) fn duplicate(text: &CStr) -> *mut c_char {
     // SAFETY: a C string.
     unsafe { libc::strdup(text.as_ptr()) }

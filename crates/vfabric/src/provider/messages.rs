@@ -23,12 +23,12 @@ table! {
     }
 }
 
-/// Bytes as a call names them.
+/// Local bytes from a call's arguments.
 pub(super) fn local(buffer: *const c_void, len: usize, descriptor: *mut c_void) -> Local {
     Local { address: number(buffer), len: len as u64, descriptor: number(descriptor), shift: 0 }
 }
 
-/// The one piece that operations may have; none at all are no bytes.
+/// The only iovec of an operation; with none, zero bytes.
 ///
 /// # Safety
 ///
@@ -55,7 +55,7 @@ pub(super) unsafe fn piece(
     Some(local(piece.iov_base, piece.iov_len, descriptor))
 }
 
-/// A send's part of what a post needs. With a tag it is one of fi_tagged(3).
+/// The arguments of a send. With a tag it is one of fi_tagged(3).
 pub(super) struct Sending {
     pub(super) local: Local,
     pub(super) peer: u64,
@@ -75,7 +75,7 @@ pub(super) unsafe fn post(endpoint: *mut sys::fid_ep, sending: Sending) -> isize
         return -(sys::FI_EINVAL as isize);
     };
     let Sending { local, peer, immediate, tag, flags, context, silent } = sending;
-    let _turns = endpoint.enter(if tag.is_some() { "a tagged send" } else { "a send" });
+    let _marks = endpoint.enter(if tag.is_some() { "a tagged send" } else { "a send" });
     answer_size(engine().post(Ask {
         endpoint: endpoint.id,
         kind: Kind::Send,
@@ -103,7 +103,7 @@ pub(super) unsafe fn post_receive(
     let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let _turns = endpoint.enter(if tags.is_some() { "a tagged receive" } else { "a receive" });
+    let _marks = endpoint.enter(if tags.is_some() { "a tagged receive" } else { "a receive" });
     answer_size(engine().post_receive(endpoint.id, local, tags, number(context)))
 }
 

@@ -1,7 +1,7 @@
-//! The face that libfabric sees: tables of C calls, each of which becomes one call of the engine's.
+//! What libfabric sees: tables of C functions, each of which makes one call of the engine.
 //!
-//! Every object that libfabric holds is a `fid` of its kind, followed by our number for it (`object`). Slots that are not
-//! ours answer -FI_ENOSYS (`table`), since the inline calls of C headers jump without looking.
+//! Every object that libfabric holds is a `fid` of its kind, followed by its number in the engine (`object`). Empty slots answer -FI_ENOSYS
+//! (`table`), because the inline functions of the C headers call a slot without checking it.
 
 mod domain;
 mod endpoint;
@@ -29,7 +29,7 @@ use crate::report;
 
 pub(crate) use object::calls;
 
-/// The libfabric that loaded us. Nothing of it is linked: its user may have opened it for itself alone.
+/// The libfabric that loaded this provider. It is not linked: the user may have opened it with RTLD_LOCAL.
 fn library() -> Option<&'static Symbols> {
     static LIBRARY: OnceLock<Option<Symbols>> = OnceLock::new();
     LIBRARY.get_or_init(find_library).as_ref()
@@ -41,17 +41,17 @@ fn find_library() -> Option<Symbols> {
     if loaded.is_null() {
         return None;
     }
-    // Wherever its file lies, the loader knows it by this name now.
+    // The loader finds it by this name now, wherever its file lies.
     Symbols::load(&[SONAME.to_str().ok()?]).ok()
 }
 
 const SONAME: &std::ffi::CStr = c"libfabric.so.1";
 
-/// What libfabric asks of a file that it takes for a provider.
+/// The entry point of a provider's file.
 ///
 /// # Safety
 ///
-/// None: it only makes a structure. Libfabric calls it once.
+/// None: it only allocates a structure. Libfabric calls it once.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fi_prov_ini() -> *mut sys::fi_provider {
     let Some(library) = library() else { return ptr::null_mut() };
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn fi_prov_ini() -> *mut sys::fi_provider {
     Box::into_raw(Box::new(provider))
 }
 
-/// Also the fabric's name.
+/// The provider's name, and the fabric's.
 const NAME: &std::ffi::CStr = c"vfabric";
 
 unsafe extern "C" fn cleanup() {
@@ -87,7 +87,7 @@ fn say(line: &str) {
     eprintln!("vfabric: {line}; it offers nothing");
 }
 
-/// An outcome as calls answer it.
+/// An outcome as a return code.
 fn answer(outcome: Outcome) -> c_int {
     match outcome {
         Ok(()) => 0,
@@ -95,7 +95,7 @@ fn answer(outcome: Outcome) -> c_int {
     }
 }
 
-/// The same for calls that answer a size.
+/// The same for calls that return `ssize_t`.
 fn answer_size(outcome: Outcome) -> isize {
     answer(outcome) as isize
 }
@@ -105,7 +105,7 @@ fn number(pointer: *const c_void) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// A number as an address; only ever handed back, or copied from by the kernel.
+/// A number as an address; only passed back to the user, or copied from by the kernel.
 fn pointer(number: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(crate::memory::bits(number))
 }

@@ -1,6 +1,6 @@
-//! fi_info.nic: where a virtual NIC says that it is, and how fast. fi_nic(3).
+//! fi_info.nic: the bus address, the link and the speed of a virtual NIC. fi_nic(3).
 //!
-//! Its memory is libfabric's allocator's, with room to spare: a later release copies structures of its own size.
+//! Its memory comes from libfabric's allocator and is larger than needed: a later release copies structures of its own size.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -14,14 +14,14 @@ table! {
     fn objects() -> sys::fi_ops { close: close, control: control, tostr: describe }
 }
 
-/// Zeroed memory for a `T`, and more behind it.
+/// Zeroed memory for a `T`, with spare bytes behind it.
 fn allocate<T>() -> *mut T {
     const SPARE: usize = 128;
     // SAFETY: calloc has no preconditions; of these types, all zeroes is a value.
     unsafe { libc::calloc(1, size_of::<T>() + SPARE) }.cast()
 }
 
-/// The NIC of one answer; null when there is no memory.
+/// The NIC of one fi_info; null when there is no memory.
 pub(super) fn make(settings: &Settings, number: usize, name: &str) -> *mut sys::fid_nic {
     let profile = &settings.profile;
     let text =
@@ -94,7 +94,7 @@ fn free<T>(memory: *mut T) {
     unsafe { libc::free(memory.cast()) };
 }
 
-/// fi_dupinfo of an answer asks for a copy.
+/// FI_DUP: fi_dupinfo copies the NIC by this call.
 unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, argument: *mut c_void) -> c_int {
     if command.cast_unsigned() != sys::FI_DUP {
         return -sys::FI_ENOSYS;

@@ -1,7 +1,7 @@
-//! What libfabric's pointers point to: a `fid` of their kind, then what we know of it.
+//! What libfabric's pointers point to: a `fid` of the kind, then our own data.
 //!
-//! A closed object's memory stays for a while, marked as closed, so that a second close or a late call is a broken rule and
-//! not undefined behaviour.
+//! A closed object's memory stays for a while, marked as closed, so that a second close or a late call is a broken rule instead of
+//! undefined behaviour.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use libfabric_sys as sys;
 
 use crate::engine::engine;
 use crate::ledger::Rule;
-use crate::serial::{Serial, Turn};
+use crate::serial::{Mark, Serial};
 
-/// Calls on objects, ever.
+/// The number of calls on objects.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// How many calls on objects there were, of this process.
+/// How many calls on objects this process has made.
 pub(crate) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
@@ -53,12 +53,12 @@ pub(super) struct Object<F: Fid> {
     fid: UnsafeCell<F>,
     /// Its number in the engine.
     pub(super) id: u64,
-    /// Its domain's.
+    /// The number of its domain.
     pub(super) domain: u64,
-    /// Whether its user promised to serialise calls (FI_THREAD_COMPLETION and stricter).
+    /// Whether the user promised to serialise calls (FI_THREAD_COMPLETION and stricter).
     pub(super) serialised: bool,
-    /// The groups of calls that it belongs to: the domain's where that is serialised as a whole, else those of its queues, of
-    /// which an endpoint may have two.
+    /// The serialised groups to which its calls belong: the domain's with FI_THREAD_DOMAIN, else those of its queues, of which an endpoint
+    /// may have two.
     groups: [OnceLock<Arc<Serial>>; 2],
     closed: AtomicBool,
 }
@@ -75,12 +75,12 @@ impl<F: Fid> Object<F> {
         }
     }
 
-    /// Hands it to libfabric, until its close.
+    /// Gives it to libfabric, until its close.
     pub(super) fn publish(self) -> *mut F {
         Box::into_raw(Box::new(self)).cast()
     }
 
-    /// The object behind a pointer of libfabric's; none after its close, which is written down.
+    /// The object behind a pointer of libfabric's; None after its close, which is recorded as a broken rule.
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl<F: Fid> Object<F> {
         self.fid.get()
     }
 
-    /// Puts its calls into a group.
+    /// Adds it to a group.
     pub(super) fn join(&self, group: &Arc<Serial>) {
         let known = |other: &OnceLock<Arc<Serial>>| {
             other.get().is_some_and(|other| Arc::ptr_eq(other, group))
@@ -117,25 +117,25 @@ impl<F: Fid> Object<F> {
         }
     }
 
-    /// Whether its calls belong to a group already.
+    /// Whether it is in a group already.
     pub(super) fn is_grouped(&self) -> bool {
         self.groups[0].get().is_some()
     }
 
-    /// Puts its calls into another object's groups.
+    /// Adds it to the groups of another object.
     pub(super) fn join_groups_of<G: Fid>(&self, other: &Object<G>) {
         for group in other.groups.iter().filter_map(OnceLock::get) {
             self.join(group);
         }
     }
 
-    /// Marks a call on it for the call's length, and writes down if another one is under way.
-    pub(super) fn enter(&self, call: &str) -> [Option<Turn<'_>>; 2] {
-        let turns = [0, 1].map(|index| {
+    /// Marks a call on it while the call lasts, and records a call that is under way at the same time.
+    pub(super) fn enter(&self, call: &str) -> [Option<Mark<'_>>; 2] {
+        let marks = [0, 1].map(|index| {
             let group = self.groups[index].get().filter(|_| self.serialised);
             group.map(|group| group.enter())
         });
-        if turns.iter().flatten().any(|turn| turn.clash) {
+        if marks.iter().flatten().any(|mark| mark.clash) {
             engine().broken(Rule::Threads, || {
                 format!(
                     "{call} on {} {} while another call is on objects that are serialised with it",
@@ -144,10 +144,10 @@ impl<F: Fid> Object<F> {
                 )
             });
         }
-        turns
+        marks
     }
 
-    /// After its close.
+    /// Keeps the memory of a closed object, and frees the oldest of those kept.
     pub(super) fn bury(&self) {
         self.closed.store(true, Ordering::Release);
         let grave = Grave { object: self.fid.get().cast(), free: free::<F> };
@@ -180,5 +180,5 @@ unsafe impl Send for Grave {}
 
 static GRAVES: Mutex<VecDeque<Grave>> = Mutex::new(VecDeque::new());
 
-/// Closed objects that are kept.
+/// How many closed objects are kept.
 const GRAVES_MAX: usize = 4096;

@@ -51,7 +51,7 @@ table! {
     }
 }
 
-/// fi_cq_open in fi_cq(3). Such a queue has no wait object: it has to be polled.
+/// fi_cq_open in fi_cq(3). The queue has no wait object: it must be polled.
 pub(super) unsafe extern "C" fn open(
     domain: *mut sys::fid_domain,
     attributes: *mut sys::fi_cq_attr,
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn open(
         sys::FI_CQ_FORMAT_TAGGED => tagged_calls(),
         _ => return -sys::FI_ENOSYS,
     };
-    let _turns = domain.enter("fi_cq_open");
+    let _marks = domain.enter("fi_cq_open");
     let id = match engine().open_queue(domain.id, size) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,
@@ -99,7 +99,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(queue) = (unsafe { Object::<sys::fid_cq>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = queue.enter("fi_close");
+    let _marks = queue.enter("fi_close");
     let outcome = engine().close_queue(queue.id);
     if outcome.is_ok() {
         queue.bury();
@@ -107,7 +107,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     answer(outcome)
 }
 
-/// An entry of one of the formats.
+/// An entry in one of the formats FI_CQ_FORMAT_*.
 trait Format: From<Entry> {}
 
 impl Format for sys::fi_cq_entry {}
@@ -173,7 +173,7 @@ unsafe extern "C" fn read_from<F: Format>(
 ) -> isize {
     // SAFETY: libfabric gives a queue of ours.
     let Some(queue) = (unsafe { Object::of(queue) }) else { return -(sys::FI_EINVAL as isize) };
-    let _turns = queue.enter("fi_cq_read");
+    let _marks = queue.enter("fi_cq_read");
     let mut engine = engine();
     let entries = match engine.poll(queue.id, count) {
         Ok(Taken::Entries(entries)) => entries,
@@ -205,7 +205,7 @@ unsafe extern "C" fn read_error(
 ) -> isize {
     // SAFETY: libfabric gives a queue of ours.
     let Some(queue) = (unsafe { Object::of(queue) }) else { return -(sys::FI_EINVAL as isize) };
-    let _turns = queue.enter("fi_cq_readerr");
+    let _marks = queue.enter("fi_cq_readerr");
     let taken = engine().take_error(queue.id);
     let entry = match taken {
         Ok(Some(entry)) => entry,
@@ -226,13 +226,13 @@ unsafe extern "C" fn read_error(
         err_data: ptr::null_mut(),
         err_data_size: 0,
     };
-    // The part that 1.17 has: who asked for an older interface has no room for more.
+    // Only the part that 1.17 has: a user that asked for an older interface has no room for more.
     // SAFETY: the user gives a valid place.
     unsafe { buffer.write(error_entry) };
     1
 }
 
-/// Our own numbers are libfabric's.
+/// Provider errors are libfabric's error numbers.
 unsafe extern "C" fn error_text(
     _queue: *mut sys::fid_cq,
     code: c_int,

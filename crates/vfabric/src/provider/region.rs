@@ -116,7 +116,7 @@ unsafe extern "C" fn register_attributes(
     unsafe { open(domain, made, asked.requested_key, asked.context, region) }
 }
 
-/// Whose memory it is, by the union's member for its kind.
+/// The device, from the union's member for its kind of memory.
 fn device_of(asked: &sys::fi_mr_attr) -> c_int {
     if asked.iface == sys::FI_HMEM_CUDA {
         // SAFETY: the member for this kind; every member of the union is numbers.
@@ -135,7 +135,8 @@ unsafe fn takes_device_memory(domain: *mut sys::fid) -> bool {
     domain.is_some_and(|domain| engine().takes_device_memory(domain.id))
 }
 
-/// Whether CUDA's driver, if it is loaded, has this address on this device. Else it is written down: a real provider pins the wrong memory.
+/// Whether CUDA's driver, if it is loaded, says that this address is on this device. Otherwise it is recorded as a broken rule: a real
+/// provider would pin the wrong memory.
 fn is_of_device(address: u64, device: c_int) -> bool {
     let Some(call) = of_driver(c"cuPointerGetAttribute") else { return true };
     // SAFETY: the driver's reference declares it so; a symbol's address is a function pointer.
@@ -172,8 +173,8 @@ fn of_driver(name: &CStr) -> Option<*const c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Where bytes at a device's address really are. A GPU's driver answers its provider (nvidia-peermem); the stand-in for it does
-/// the same by a function of its own, for its addresses are nowhere the processor can go. Elsewhere, where they say.
+/// The CPU's address of bytes at a device address. A real provider asks the GPU's driver (nvidia-peermem); the stand-in for the driver has
+/// a function of its own for it, since the CPU cannot access its device addresses. Without a driver, the address itself.
 fn place_by_driver(address: u64, len: usize) -> u64 {
     let Some(place) = of_driver(c"standin_view") else { return address };
     // SAFETY: the stand-in defines it so; a symbol's address is a function pointer.
@@ -183,7 +184,7 @@ fn place_by_driver(address: u64, len: usize) -> u64 {
     if place.is_null() { address } else { number(place) }
 }
 
-/// A real provider maps what the descriptor names, while it registers: here it must be open, and long enough.
+/// The length of the dmabuf. A real provider maps it at registration: the descriptor must be open, and the file long enough.
 fn size_of_file(descriptor: c_int) -> Option<u64> {
     // SAFETY: numbers, of which any bits are valid.
     let mut found = unsafe { std::mem::zeroed::<libc::stat>() };
@@ -206,7 +207,7 @@ unsafe fn open(
     let Some(domain) = (unsafe { Object::<sys::fid_domain>::of(domain.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = domain.enter("a registration");
+    let _marks = domain.enter("a registration");
     let registered = engine().register(domain.id, region, requested_key);
     let (id, key) = match registered {
         Ok(registered) => registered,
@@ -229,7 +230,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(region) = (unsafe { Object::<sys::fid_mr>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = region.enter("fi_close");
+    let _marks = region.enter("fi_close");
     let outcome = engine().close_region(region.id);
     if outcome.is_ok() {
         region.bury();
@@ -250,7 +251,7 @@ unsafe extern "C" fn bind(fid: *mut sys::fid, object: *mut sys::fid, flags: u64)
     let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(object.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = endpoint.enter("fi_mr_bind");
+    let _marks = endpoint.enter("fi_mr_bind");
     let outcome = engine().bind_region(region.id, endpoint.id, flags);
     if outcome.is_ok() {
         region.join_groups_of(endpoint);
@@ -266,7 +267,7 @@ unsafe extern "C" fn control(fid: *mut sys::fid, command: c_int, _argument: *mut
     if command.cast_unsigned() != sys::FI_ENABLE {
         return -sys::FI_ENOSYS;
     }
-    let _turns = region.enter("fi_mr_enable");
+    let _marks = region.enter("fi_mr_enable");
     let enabled = engine().enable_region(region.id);
     match enabled {
         Ok(key) => {

@@ -22,7 +22,7 @@ table! {
     }
 }
 
-/// What a post needs, but for its endpoint.
+/// The arguments of a post, without the endpoint.
 struct Moving {
     kind: Kind,
     local: Local,
@@ -35,7 +35,7 @@ struct Moving {
 }
 
 impl Moving {
-    /// Of the short calls; the others change what differs.
+    /// For the short calls; other calls change what differs.
     fn new(
         kind: Kind,
         local: Local,
@@ -57,7 +57,7 @@ unsafe fn post(endpoint: *mut sys::fid_ep, moving: Moving) -> isize {
     let Some(endpoint) = (unsafe { Object::of(endpoint) }) else {
         return -(sys::FI_EINVAL as isize);
     };
-    let _turns = endpoint.enter("a read or write");
+    let _marks = endpoint.enter("a read or write");
     let Moving { kind, local, peer, remote, immediate, flags, context, silent } = moving;
     answer_size(engine().post(Ask {
         endpoint: endpoint.id,

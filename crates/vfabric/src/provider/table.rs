@@ -1,4 +1,4 @@
-//! Tables of calls in which no slot is empty.
+//! Tables of functions in which no slot is empty.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ tables! {
 // SAFETY: a size, then function pointers.
 unsafe impl OpsTable for CollectiveOps {}
 
-/// Libfabric keeps this table's type to itself: as long as any version's.
+/// libfabric does not declare this table's type: it is as long as the longest version's.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct CollectiveOps {
@@ -35,12 +35,12 @@ pub(super) struct CollectiveOps {
     slots: [Option<unsafe extern "C" fn() -> isize>; 16],
 }
 
-/// Answers -FI_ENOSYS, whatever it is given: callers clean their own stack up, and an `int` is the lower half of an `isize`.
+/// Returns -FI_ENOSYS whatever its arguments: in the C ABI the caller cleans the stack up, and an `int` is the lower half of an `isize`.
 unsafe extern "C" fn absent() -> isize {
     -(sys::FI_ENOSYS as isize)
 }
 
-/// A table of which every slot answers -FI_ENOSYS.
+/// A table whose every slot returns -FI_ENOSYS.
 pub(super) fn absent_table<T: OpsTable>() -> T {
     let mut table = MaybeUninit::<T>::uninit();
     let size = table.as_mut_ptr().cast::<usize>();
@@ -57,7 +57,7 @@ pub(super) fn absent_table<T: OpsTable>() -> T {
     unsafe { table.assume_init() }
 }
 
-/// A table that libfabric's types call mutable, and that is never written.
+/// A table that libfabric declares mutable, and that is never written.
 #[derive(Debug)]
 pub(super) struct Shared<T>(UnsafeCell<T>);
 
@@ -76,7 +76,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// `fn name() -> *mut type`, the table with these slots filled.
+/// `fn name() -> *mut type`: a table with these slots filled.
 macro_rules! table {
     ($(#[$doc:meta])* $visibility:vis fn $name:ident() -> $type:ty { $($slot:ident: $call:expr),* $(,)? }) => {
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! Address vectors, and addresses: text, `vfabric://NIC/ENDPOINT`.
+//! Address vectors and addresses, which are text: `vfabric://NIC/ENDPOINT`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -22,10 +22,10 @@ table! {
     }
 }
 
-/// Addresses are this long, the zeroes at their end included.
+/// Length of an address, padded with zeros.
 pub(super) const ADDRESS_BYTES: usize = 40;
 
-/// The address of an endpoint, as it travels.
+/// The address of an endpoint.
 pub(super) fn address(nic: usize, endpoint: u64) -> [u8; ADDRESS_BYTES] {
     let mut bytes = [0; ADDRESS_BYTES];
     let text = format!("vfabric://{nic}/{endpoint}");
@@ -33,7 +33,7 @@ pub(super) fn address(nic: usize, endpoint: u64) -> [u8; ADDRESS_BYTES] {
     bytes
 }
 
-/// The endpoint that an address names.
+/// The endpoint of an address.
 fn endpoint_of(bytes: &[u8]) -> Option<u64> {
     let text = CStr::from_bytes_until_nul(bytes).ok()?.to_str().ok()?;
     let (nic, endpoint) = text.strip_prefix("vfabric://")?.split_once('/')?;
@@ -41,7 +41,7 @@ fn endpoint_of(bytes: &[u8]) -> Option<u64> {
     endpoint.parse().ok()
 }
 
-/// Copies as much of an address as there is room for.
+/// Copies as much of an address as fits.
 ///
 /// # Safety
 ///
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: libfabric gives a domain of ours.
     let Some(domain) = (unsafe { Object::of(domain) }) else { return -sys::FI_EINVAL };
-    let _turns = domain.enter("fi_av_open");
+    let _marks = domain.enter("fi_av_open");
     let id = match engine().open_vector(domain.id) {
         Ok(id) => id,
         Err(Errno(code)) => return -code,
@@ -89,7 +89,7 @@ unsafe extern "C" fn close(fid: *mut sys::fid) -> c_int {
     let Some(vector) = (unsafe { Object::<sys::fid_av>::of(fid.cast()) }) else {
         return -sys::FI_EINVAL;
     };
-    let _turns = vector.enter("fi_close");
+    let _marks = vector.enter("fi_close");
     let outcome = engine().close_vector(vector.id);
     if outcome.is_ok() {
         vector.bury();
@@ -107,7 +107,7 @@ unsafe extern "C" fn insert(
 ) -> c_int {
     // SAFETY: libfabric gives an address vector of ours.
     let Some(vector) = (unsafe { Object::of(vector) }) else { return -sys::FI_EINVAL };
-    let _turns = vector.enter("fi_av_insert");
+    let _marks = vector.enter("fi_av_insert");
     let mut inserted = 0;
     for index in 0..count {
         let mut bytes = [0; ADDRESS_BYTES];
@@ -136,7 +136,7 @@ unsafe extern "C" fn remove(
 ) -> c_int {
     // SAFETY: libfabric gives an address vector of ours.
     let Some(vector) = (unsafe { Object::of(vector) }) else { return -sys::FI_EINVAL };
-    let _turns = vector.enter("fi_av_remove");
+    let _marks = vector.enter("fi_av_remove");
     let mut outcome = Ok(());
     for index in 0..count {
         // SAFETY: the user gives `count` names.
@@ -157,7 +157,7 @@ unsafe extern "C" fn look_up(
 ) -> c_int {
     // SAFETY: libfabric gives an address vector of ours.
     let Some(vector) = (unsafe { Object::of(vector) }) else { return -sys::FI_EINVAL };
-    let _turns = vector.enter("fi_av_lookup");
+    let _marks = vector.enter("fi_av_lookup");
     let engine = engine();
     let endpoint = engine.peer_at(vector.id, name);
     let found = endpoint.and_then(|endpoint| Ok((engine.address_of(endpoint)?, endpoint)));

@@ -1,7 +1,7 @@
 //! Raw libfabric over the virtual fabric: what a C program would do, with the checks left to the provider.
 //!
-//! All tests of a process share one fabric, so each takes its turn (`Rig`). What is raw stays in here: tests call plain methods, also
-//! to do what no manual page allows.
+//! All tests of a process share one fabric, so a lock in `Rig` runs them one after another. Raw pointers stay in this module: tests call
+//! safe methods, even to do what no manual page permits.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
@@ -18,14 +18,14 @@ use libfabric_sys as sys;
 use sys::Symbols;
 use table::Control;
 
-/// Everything that a user could live with.
+/// Every registration mode.
 pub(crate) const EVERY_MODE: i32 = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
 
-/// Access for whatever an operation may do.
+/// Every access right.
 pub(crate) const EVERY_ACCESS: u64 = sys::FI_SEND
     | sys::FI_RECV
     | sys::FI_READ
@@ -41,7 +41,7 @@ struct Loaded {
     control: &'static Control,
 }
 
-static TURN: Mutex<()> = Mutex::new(());
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn loaded() -> &'static Loaded {
     static LOADED: OnceLock<Loaded> = OnceLock::new();
@@ -88,13 +88,13 @@ fn control_of(file: &std::path::Path) -> &'static Control {
     unsafe { &*get() }
 }
 
-/// The fabric, anew, for one test.
+/// A fabric for one test, with nothing open.
 pub(crate) struct Rig {
     pub(crate) control: &'static Control,
     symbols: &'static Symbols,
     list: *mut sys::fi_info,
     fabric: *mut sys::fid_fabric,
-    _turn: MutexGuard<'static, ()>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Rig {
@@ -103,18 +103,18 @@ impl Rig {
         Self::with_modes(settings, EVERY_MODE).unwrap()
     }
 
-    /// With calls serialised at this level.
+    /// With this threading level.
     pub(crate) fn with_threading(settings: &str, threading: sys::fi_threading) -> Self {
         Self::open(settings, EVERY_MODE, threading).unwrap()
     }
 
-    /// With these registration modes offered; the code where the fabric does not offer itself then.
+    /// With these registration modes offered; the error code where fi_getinfo finds nothing then.
     pub(crate) fn with_modes(settings: &str, modes: i32) -> Result<Self, i32> {
         Self::open(settings, modes, sys::FI_THREAD_COMPLETION)
     }
 
     fn open(settings: &str, modes: i32, threading: sys::fi_threading) -> Result<Self, i32> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { symbols, control } = loaded();
         let text = CString::new(settings).unwrap();
         // SAFETY: a C string.
@@ -155,10 +155,10 @@ impl Rig {
         // SAFETY: attributes of an info, and a valid place.
         let code = unsafe { (symbols.fi_fabric)(attributes, &raw mut fabric, ptr::null_mut()) };
         assert_eq!(code, 0);
-        Ok(Self { control, symbols, list, fabric, _turn: turn })
+        Ok(Self { control, symbols, list, fabric, _alone: alone })
     }
 
-    /// The answer for a NIC.
+    /// The fi_info of a NIC.
     pub(crate) fn info(&self, nic: usize) -> *mut sys::fi_info {
         let mut info = self.list;
         for _ in 0..nic {
@@ -177,12 +177,12 @@ impl Rig {
         unsafe { (*domain).mr_mode }
     }
 
-    /// A domain of its own on `nic`, with an enabled endpoint.
+    /// An enabled endpoint in a domain of its own on `nic`.
     pub(crate) fn end(&self, nic: usize) -> End<'_> {
         self.end_with(nic, 1024)
     }
 
-    /// The same with a completion queue of so many entries.
+    /// The same with a completion queue of `entries`.
     pub(crate) fn end_with(&self, nic: usize, entries: usize) -> End<'_> {
         let mut domain = ptr::null_mut();
         // SAFETY: the fabric is open, and the place valid.
@@ -207,7 +207,7 @@ impl Rig {
         unsafe { (self.control.number)(name.as_ptr()) }
     }
 
-    /// The words of every broken rule.
+    /// The text of every broken rule.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut all = Vec::new();
         loop {
@@ -222,7 +222,7 @@ impl Rig {
         }
     }
 
-    /// Fails unless exactly this rule was broken, so often.
+    /// Fails unless exactly this rule was broken, this many times.
     #[track_caller]
     pub(crate) fn caught(&self, rule: &str, times: u64) {
         let violations = self.violations();
@@ -258,7 +258,7 @@ impl Rig {
         unsafe { (self.control.mark)(address, len) };
     }
 
-    /// The library's words for a number.
+    /// fi_strerror of the loaded library.
     pub(crate) fn error_text(&self, code: i32) -> String {
         // SAFETY: any number may be asked for.
         let text = unsafe { (self.symbols.fi_strerror)(code) };
@@ -266,7 +266,7 @@ impl Rig {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// A copy of an answer, by the library.
+    /// fi_dupinfo of the loaded library.
     pub(crate) fn copy(&self, info: *mut sys::fi_info) -> *mut sys::fi_info {
         // SAFETY: an info of ours.
         unsafe { (self.symbols.fi_dupinfo)(info) }
@@ -298,11 +298,11 @@ pub(crate) struct End<'rig> {
     pub(crate) endpoint: *mut sys::fid_ep,
     owns_domain: bool,
     regions: RefCell<Vec<*mut sys::fid_mr>>,
-    /// The last key asked for.
+    /// The last requested key.
     keys: Cell<u64>,
 }
 
-/// What a poll brought.
+/// The result of a poll.
 #[derive(Debug)]
 pub(crate) enum Polled {
     Nothing,
@@ -368,7 +368,7 @@ impl<'rig> End<'rig> {
         Self { rig, nic, domain, queue, vector, endpoint, owns_domain, regions, keys }
     }
 
-    /// Another endpoint of the same domain, not enabled yet. It has to be dropped before this one.
+    /// Another endpoint of the same domain, not enabled yet. It must be dropped before this one.
     pub(crate) fn sibling(&self) -> Self {
         Self::open(self.rig, self.nic, self.domain, false, 1024)
     }
@@ -390,7 +390,7 @@ impl<'rig> End<'rig> {
         name
     }
 
-    /// What our address vector calls `other`.
+    /// The `fi_addr_t` of `other` in this end's address vector.
     pub(crate) fn know(&self, other: &End<'_>) -> u64 {
         let name = other.name();
         let mut peer = 0;
@@ -409,7 +409,7 @@ impl<'rig> End<'rig> {
         unsafe { sys::fi_av_remove(self.vector, &raw mut peer, 1, 0) }
     }
 
-    /// Registers, and binds and enables where that is asked for.
+    /// Registers; binds and enables where the profile demands it.
     #[track_caller]
     pub(crate) fn register(&self, buffer: &Buffer, access: u64) -> Registered<'_> {
         self.keys.set(self.keys.get() + 1);
@@ -421,7 +421,7 @@ impl<'rig> End<'rig> {
         region
     }
 
-    /// Registers, and no more.
+    /// Registers only.
     pub(crate) fn register_only(
         &self,
         buffer: &Buffer,
@@ -451,7 +451,7 @@ impl<'rig> End<'rig> {
         Ok(Registered { end: self, region, base })
     }
 
-    /// As a GPU's memory.
+    /// Registers as a GPU's memory.
     pub(crate) fn register_device(
         &self,
         buffer: &Buffer,
@@ -517,7 +517,7 @@ impl<'rig> End<'rig> {
         }
     }
 
-    /// By the long form, with these flags.
+    /// By fi_writemsg, with these flags.
     pub(crate) fn write_message(&self, from: From, to: To, flags: u64) -> isize {
         let piece = sys::iovec { iov_base: from.pointer, iov_len: from.len };
         let remote = sys::fi_rma_iov { addr: to.address, len: from.len, key: to.key };
@@ -631,13 +631,13 @@ impl<'rig> End<'rig> {
         Polled::Failed(error.known)
     }
 
-    /// Polls until something comes.
+    /// Polls until something completes.
     #[track_caller]
     pub(crate) fn wait(&self) -> Polled {
         self.wait_with(&[])
     }
 
-    /// The same, while others poll too, and hear nothing.
+    /// The same, while others poll too and must get nothing.
     #[track_caller]
     pub(crate) fn wait_with(&self, others: &[&End<'_>]) -> Polled {
         for _ in 0..POLLS {
@@ -652,7 +652,7 @@ impl<'rig> End<'rig> {
         panic!("nothing came");
     }
 
-    /// So many polls that bring nothing.
+    /// Polls `polls` times, which must bring nothing.
     #[track_caller]
     pub(crate) fn idle(&self, polls: usize) {
         for _ in 0..polls {
@@ -661,7 +661,7 @@ impl<'rig> End<'rig> {
         }
     }
 
-    /// What the queue says about an error number.
+    /// fi_cq_strerror of an error number.
     pub(crate) fn error_text(&self, code: i32) -> String {
         let mut buffer: [c_char; 64] = [0; 64];
         // SAFETY: the buffer is as long as we say.
@@ -686,7 +686,7 @@ impl<'rig> End<'rig> {
     }
 }
 
-/// fi_close, of whatever it is.
+/// fi_close of any object.
 pub(crate) fn close(object: *mut sys::fid) -> i32 {
     // SAFETY: the provider keeps closed objects' memory, so that even a second close finds something.
     unsafe { sys::fi_close(object) }
@@ -707,7 +707,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// A region. It closes with its end, or when told to.
+/// A region. It closes with its end, or by `close`.
 #[derive(Clone, Copy)]
 pub(crate) struct Registered<'end> {
     end: &'end End<'end>,
@@ -741,7 +741,7 @@ impl Registered<'_> {
         close(self.region.cast())
     }
 
-    /// Its bytes from `offset` on, as `peer`'s.
+    /// Its bytes from `offset` on, as remote memory of `peer`.
     pub(crate) fn at(&self, peer: u64, offset: u64) -> To {
         To { peer, address: self.base + offset, key: self.key() }
     }
@@ -763,7 +763,7 @@ pub(crate) struct To {
     pub(crate) key: u64,
 }
 
-/// Pages that are ours until they are unmapped.
+/// Mapped pages.
 pub(crate) struct Buffer {
     start: *mut c_void,
     pub(crate) len: usize,
@@ -789,7 +789,7 @@ impl Buffer {
     pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         let place = self.pointer(at).cast::<u8>();
-        // SAFETY: inside of the mapping; nobody holds a reference into it.
+        // SAFETY: inside of the mapping; there is no reference into it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
     }
 
@@ -820,17 +820,17 @@ impl Buffer {
         From { pointer: self.pointer(0), len, descriptor: ptr::null_mut() }
     }
 
-    /// Gives the memory back to the system, too early.
+    /// Unmaps the memory too early.
     pub(crate) fn unmap(&self) {
-        // SAFETY: the mapping is ours; nobody follows a pointer into it but the provider, by the kernel.
+        // SAFETY: the mapping is ours; only the provider uses a pointer into it, by the kernel.
         assert_eq!(unsafe { libc::munmap(self.start, self.len) }, 0);
     }
 }
 
-/// A context that no other operation has. Tests are short: it is never given back.
+/// A context that no other operation has. It is leaked: tests are short.
 pub(crate) fn context() -> *mut c_void {
     Box::into_raw(Box::new(sys::fi_context2::default())).cast()
 }
 
-/// A wait that needs more polls than this is one without end.
+/// After this many polls a wait fails.
 const POLLS: usize = 100_000;

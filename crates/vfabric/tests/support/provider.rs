@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// `libvfabric_fi.so`, in a folder fit for FI_PROVIDER_PATH.
+/// `libvfabric_fi.so`, in a folder that suits FI_PROVIDER_PATH.
 #[allow(dead_code, reason = "benches take the other one")]
 pub(crate) fn file() -> PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
@@ -19,7 +19,7 @@ pub(crate) fn optimised_file() -> PathBuf {
 }
 
 fn build(optimised: bool) -> PathBuf {
-    // Also of use to tests of the root package.
+    // Tests of the root package use it too.
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let nested = root.join("crates/vfabric/Cargo.toml");
     let manifest = if nested.exists() { nested } else { root.join("Cargo.toml") };
