@@ -1,4 +1,4 @@
-//! The facts of the build that `ironrail --version` tells: the commit, and for whom it was built.
+//! The facts of the build that `ironrail --version` prints: the commit, and the target.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=IRONRAIL_COMMIT");
     println!("cargo::rerun-if-changed=../../.git/HEAD");
-    // A package is built from an archive of the sources, which is no repository: who makes it says the commit.
+    // A package is built from an archive of the sources without a repository: its maker passes the commit.
     let commit = std::env::var("IRONRAIL_COMMIT").ok().or_else(described);
     fact("COMMIT", commit.as_deref().unwrap_or("unknown commit"));
     fact("TARGET", &cargo("TARGET"));

@@ -41,7 +41,7 @@ enum Action {
     /// Measures collectives and messages over a plugin, every byte checked.
     #[command(after_help = PERF_EXAMPLES)]
     Perf(perf::Perf),
-    /// Holds a plugin to the behaviours that NCCL relies on.
+    /// Tests a plugin for the behaviours that NCCL relies on.
     #[command(after_help = CONFORM_EXAMPLES)]
     Conform(conform::Conform),
     /// Runs NCCL itself over a plugin, on GPUs, beside NCCL's sockets.
@@ -83,7 +83,7 @@ Examples:
   ironrail perf sendrecv --one-way --window 16 --json run.json
   ironrail perf pingpong -b 8 -e 8 -n 10000
   ironrail perf compare old.json new.json   what changed, size by size; --report for pictures
-  ironrail perf versus-raw --provider tcp   the plugin against bare libfabric, in turns";
+  ironrail perf versus-raw --provider tcp   the plugin against bare libfabric, alternating";
 const CONFORM_EXAMPLES: &str = "\
 Examples:
   ironrail conform                         Ironrail, by its newest table
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),
-        // A job's code is its ranks'.
+        // The exit code of a job is its ranks'.
         Action::Run(run) => match run.run() {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -140,7 +140,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(WRONG),
         Err(error) => {
-            output::complain(&error);
+            output::print_error(&error);
             ExitCode::from(if error.is_usage() { USAGE } else { WRONG })
         }
     }

@@ -1,4 +1,4 @@
-//! Completions for shells, and manual pages: made from the command line that clap knows.
+//! Shell completions and manual pages, generated from the command line's definition.
 
 use std::fs;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub(crate) struct Man {
 }
 
 impl Completions {
-    /// Always well.
+    /// Always succeeds.
     pub(crate) fn run(&self, mut command: Command) -> Result<bool, GroupError> {
         let name = command.get_name().to_owned();
         let mut text = Vec::new();
@@ -35,7 +35,7 @@ impl Completions {
 }
 
 impl Man {
-    /// Always well.
+    /// Always succeeds.
     pub(crate) fn run(&self, command: Command) -> Result<bool, GroupError> {
         let Some(folder) = &self.folder else {
             print(&page(command)?);
@@ -56,7 +56,7 @@ fn page(command: Command) -> Result<Vec<u8>, GroupError> {
     Ok(text)
 }
 
-/// A closed pipe is the reader's choice.
+/// A closed pipe is not an error: the reader may stop early.
 fn print(text: &[u8]) {
     let _ = std::io::stdout().lock().write_all(text);
 }

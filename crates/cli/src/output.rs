@@ -1,4 +1,4 @@
-//! Where words go: results to standard output, complaints to standard error.
+//! Output: results on standard output, errors on standard error.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use anstream::{AutoStream, ColorChoice};
 
-/// Reads from the environment whether standard output shows colours. Nothing here reads it later: a plugin may change the environment
-/// as it starts, which getenv(3) of another thread does not survive.
+/// Reads from the environment whether standard output shows colours. It is not read later: a plugin may change the environment when it
+/// starts, and getenv(3) in another thread is not safe then.
 pub(crate) fn settle() {
     choice();
 }
@@ -21,18 +21,17 @@ fn out() -> AutoStream<io::StdoutLock<'static>> {
     AutoStream::new(io::stdout().lock(), choice())
 }
 
-/// Writes a line to standard output. A closed pipe is the reader's choice, not an error. Colours stay where a terminal shows them,
-/// and NO_COLOR is unset.
+/// Writes a line to standard output. A closed pipe is not an error. Colours are kept on a terminal, unless NO_COLOR is set.
 pub(crate) fn line(text: impl fmt::Display) {
     let _ = writeln!(out(), "{text}");
 }
 
-/// Writes text that has its own line ends.
+/// Writes text that contains its line ends.
 pub(crate) fn text(text: impl fmt::Display) {
     let _ = write!(out(), "{text}");
 }
 
-/// One sentence on standard error.
-pub(crate) fn complain(what: impl fmt::Display) {
+/// Writes one sentence to standard error.
+pub(crate) fn print_error(what: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "ironrail: {what}");
 }

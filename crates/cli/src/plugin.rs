@@ -1,16 +1,16 @@
-//! Which plugin is meant where none is named.
+//! The plugin to use where none is named.
 
 use std::path::PathBuf;
 
 use crate::output;
 
-/// Ours where a build or a package leaves it, or by its word for the loader.
+/// Ours where a build or a package puts it, or by name for the loader.
 pub(crate) fn ours() -> String {
     let found = folder().map(|folder| folder.join(FILE));
     found.map_or_else(|| "ironrail".to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
-/// The folder that ours lies in: beside this command, one up, in a folder of its own, or where a package puts it.
+/// The folder of our plugin: beside this command, one up, in a folder of its own, or where a package puts it.
 pub(crate) fn folder() -> Option<PathBuf> {
     let here = std::env::current_exe().unwrap_or_default();
     let beside =
@@ -21,12 +21,12 @@ pub(crate) fn folder() -> Option<PathBuf> {
     beside.chain(built).find(|folder| folder.join(FILE).is_file())
 }
 
-/// Whether there is one.
+/// Prints the folder. Returns whether there is one.
 pub(crate) fn print_folder() -> bool {
     let found = folder();
     match &found {
         Some(folder) => output::line(folder.display()),
-        None => output::complain(format_args!(
+        None => output::print_error(format_args!(
             "{FILE} does not lie beside this command, nor in ../lib/ironrail"
         )),
     }

@@ -15,9 +15,9 @@ use ironrail_group::launch::MEETING_VARIABLE;
 
 use crate::output;
 
-/// Starts a program once per rank. Each finds its rank and the others by its environment, as ironrail-group reads it; RANK, WORLD_SIZE
-/// and LOCAL_RANK are set too. Lines of output begin with their rank. When one fails, the others are killed; the first code that
-/// is not 0 is this command's.
+/// Starts a program once per rank. Each finds its rank and the others by its environment, as ironrail-group reads it; RANK, WORLD_SIZE and
+/// LOCAL_RANK are set too. Lines of output begin with their rank. When a rank fails, the others are killed; the exit code is the first one
+/// that is not 0.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// How many ranks
@@ -39,7 +39,7 @@ fn ranks(text: &str) -> Result<usize, String> {
 }
 
 impl Run {
-    /// Runs all ranks to their end; the code of the job.
+    /// Runs all ranks to their end. Returns the exit code of the job.
     pub(crate) fn run(&self) -> Result<ExitCode, GroupError> {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let hub = Hub::start(loopback, self.ranks, JOINING)?;
@@ -54,7 +54,7 @@ impl Run {
             if job.code != 0 {
                 job.end();
             } else if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                output::complain(format_args!("the job still runs after {} s", self.timeout));
+                output::print_error(format_args!("the job still runs after {} s", self.timeout));
                 job.code = TIMED_OUT;
                 job.end();
             }
@@ -87,7 +87,7 @@ impl Run {
     }
 }
 
-/// Copies lines, each with its rank before it, whole.
+/// Copies whole lines, each with its rank before it.
 fn relay(
     rank: usize,
     from: impl Read + Send + 'static,
@@ -109,10 +109,10 @@ struct Rank {
     readers: Vec<thread::JoinHandle<()>>,
 }
 
-/// Dropped, it kills what still runs.
+/// The processes of a job. Dropped, it kills those that still run.
 struct Job {
     ranks: Vec<Option<Rank>>,
-    /// The first that was not 0.
+    /// The first exit code that was not 0.
     code: u8,
 }
 
@@ -132,7 +132,7 @@ impl Job {
             let code = code(status);
             if code != 0 && self.code == 0 {
                 self.code = code;
-                output::complain(match status.signal() {
+                output::print_error(match status.signal() {
                     Some(signal) => format!("rank {number} died of signal {signal}"),
                     None => format!("rank {number} ended with code {code}"),
                 });
@@ -140,7 +140,7 @@ impl Job {
         }
     }
 
-    /// Gives the others a moment to see for themselves what happened, then kills them.
+    /// Gives the others a moment to report the failure themselves, then kills them.
     fn end(&mut self) {
         let deadline = Instant::now() + LAST_WORDS;
         while self.runs() && Instant::now() < deadline {
@@ -162,7 +162,7 @@ impl Drop for Job {
     }
 }
 
-/// As shells have it: 128 and the signal.
+/// As in shells: 128 and the signal.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
@@ -170,6 +170,6 @@ fn code(status: ExitStatus) -> u8 {
 
 const WATCH: Duration = Duration::from_millis(10);
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long ranks may take to come to the rendezvous.
+/// How long ranks may take to reach the rendezvous.
 const JOINING: Duration = Duration::from_secs(60);
 const TIMED_OUT: u8 = 124;

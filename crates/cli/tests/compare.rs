@@ -35,7 +35,7 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// Files of four runs, whose bandwidths are around `bandwidth`, with commas between.
+/// Files of four runs, whose bandwidths are around `bandwidth`, separated by commas.
 fn side(folder: &Path, name: &str, benchmark: &str, bandwidth: f64) -> String {
     let file = |run: u32| {
         let bandwidth = bandwidth * (1.0 + f64::from(run) / 100.0);
@@ -91,9 +91,9 @@ fn a_side_that_is_slower_is_worse_and_the_code_says_so() {
     assert_eq!(code, 0, "{said}");
     assert!(said.lines().last().unwrap().ends_with("better"), "{said}");
     let (code, json, _) = perf(&["compare", &fast, &slow, "--time", "--json"]);
-    let told: Value = serde_json::from_str(&json).unwrap();
+    let found: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
-        (code, &told["results"][0]["verdict"]),
+        (code, &found["results"][0]["verdict"]),
         (1, &"worse".into()),
         "of times, more is worse"
     );
@@ -122,7 +122,7 @@ fn what_cannot_be_compared_is_said() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A browser that draws without a screen.
+/// A headless browser.
 fn browser() -> Result<String, String> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let works = |name: &&str| {
@@ -135,7 +135,7 @@ fn browser() -> Result<String, String> {
         .ok_or_else(|| "chromium".to_owned())
 }
 
-/// What it draws is looked at by people; that it draws more than an empty page is seen by the picture's size.
+/// A person judges the picture; the test only checks by its size that it is not an empty page.
 fn a_browser_draws_the_page() {
     let folder = scratch("browser");
     let (page, picture) = (folder.join("page.html"), folder.join("page.png"));

@@ -1,4 +1,4 @@
-//! What `ironrail conform` holds plugins to with memory on a GPU, ours over a libfabric that knows dmabufs.
+//! The behaviours of `ironrail conform` about GPU memory, with our plugin over a libfabric that has dmabufs.
 
 #[path = "conform/main.rs"]
 #[allow(

@@ -1,4 +1,4 @@
-//! The path of a newcomer: `ironrail env`, then `ironrail doctor`; completions and manual pages.
+//! A newcomer's first steps: `ironrail env`, then `ironrail doctor`; completions and manual pages.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "support/built.rs"]
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 const IRONRAIL: &str = env!("CARGO_BIN_EXE_ironrail");
 
-/// A folder with the plugin and nothing else.
+/// A folder with the plugin only.
 fn plugin(name: &str) -> PathBuf {
     let built = built::library("ironrail", "libnccl_net_ironrail.so");
     let folder =

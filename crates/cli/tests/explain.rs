@@ -1,4 +1,4 @@
-//! `ironrail explain` and `ironrail info` over the plugin of this tree, and over one that cannot explain itself.
+//! `ironrail explain` and `ironrail info` over the plugin of this tree, and over one without an explanation.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "support/built.rs"]
@@ -31,8 +31,8 @@ fn ironrail(arguments: &str, variables: &[(&str, &str)]) -> (i32, String, String
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
-fn setting(told: &Value, name: &str) -> Value {
-    let settings = told["settings"].as_array().unwrap();
+fn setting(shown: &Value, name: &str) -> Value {
+    let settings = shown["settings"].as_array().unwrap();
     settings.iter().find(|setting| setting["name"] == name).unwrap().clone()
 }
 
@@ -48,7 +48,7 @@ fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
     ];
     let (code, json, errors) = ironrail("explain --json", &variables);
     assert_eq!(code, 0, "{errors}");
-    let told: Value = serde_json::from_str(&json).unwrap();
+    let shown: Value = serde_json::from_str(&json).unwrap();
     for (name, value, source) in [
         ("IRONRAIL_MAX_RAILS", "2", "environment"),
         ("IRONRAIL_CQ_ENTRIES", "128", "alias"),
@@ -56,7 +56,7 @@ fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
         ("IRONRAIL_STRIPE_MIN", "4096", "file"),
         ("IRONRAIL_CLOSE_TIMEOUT_MS", "1500", "default"),
     ] {
-        let setting = setting(&told, name);
+        let setting = setting(&shown, name);
         assert_eq!(
             (&setting["value"], &setting["source"]),
             (&value.into(), &source.into()),
@@ -73,7 +73,7 @@ fn each_setting_says_its_value_and_which_of_five_places_it_is_from() {
 }
 
 #[test]
-fn a_setting_is_explained_by_its_name_in_any_form_and_a_wrong_name_is_told_near_ones() {
+fn a_setting_is_explained_by_its_name_in_any_form_and_a_wrong_name_gets_similar_ones() {
     for name in ["stripe_min", "STRIPE_MIN", "IRONRAIL_STRIPE_MIN"] {
         let (code, shown, _) = ironrail(&format!("explain {name}"), &[]);
         assert_eq!(code, 0);
@@ -98,27 +98,27 @@ fn a_wrong_value_is_said_as_the_start_would_say_it() {
 }
 
 #[test]
-fn info_shows_rails_what_was_probed_of_them_and_what_nccl_is_told() {
+fn info_shows_rails_what_was_probed_of_them_and_properties_for_nccl() {
     let rails = [("IRONRAIL_RAILS", "127.0.0.1,127.0.0.2")];
     let (code, json, errors) = ironrail("info --json", &rails);
     assert_eq!(code, 0, "{errors}");
     let found: Value = serde_json::from_str(&json).unwrap();
-    let device = &found["told"]["devices"][0];
+    let device = &found["explanation"]["devices"][0];
     assert_eq!(device["rails"].as_array().unwrap().len(), 2, "{json}");
     assert_eq!(device["rails"][1]["address"], "127.0.0.2");
     assert!(device["probed"]["immediate_bytes"].is_number(), "the probe is over: {json}");
     assert_eq!(found["properties"][0]["name"], "127.0.0.1+127.0.0.2");
     let shown = ironrail("info", &rails).1;
     assert!(shown.contains("device 0: 127.0.0.1+127.0.0.2\n"), "{shown}");
-    assert!(shown.contains("NCCL is told: 20000 Mb/s, memory of host"), "{shown}");
+    assert!(shown.contains("for NCCL: 20000 Mb/s, memory of host"), "{shown}");
 }
 
 #[test]
-fn of_another_plugin_there_is_what_nccl_is_told_and_no_settings() {
+fn of_another_plugin_there_is_properties_for_nccl_and_no_settings() {
     let other = support::loopback(TEMPORARY);
     let (code, shown, errors) = ironrail(&format!("info --net {}", other.display()), &[]);
     assert_eq!(code, 0, "{errors}");
-    assert!(shown.starts_with("Loopback, ") && shown.contains("NCCL is told: "), "{shown}");
+    assert!(shown.starts_with("Loopback, ") && shown.contains("for NCCL: "), "{shown}");
     let (code, _, errors) = ironrail(&format!("explain --net {}", other.display()), &[]);
     assert_eq!(code, 2);
     assert!(errors.contains("is Loopback, which cannot explain itself"), "{errors}");

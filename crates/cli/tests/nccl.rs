@@ -1,4 +1,4 @@
-//! `ironrail nccl` as users run it, against NCCL and a CUDA driver without GPUs: the columns, the proof, and what ends it.
+//! `ironrail nccl` as users run it, with stand-ins for NCCL and the CUDA driver: the columns, the proof, and failures.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "support/built.rs"]
@@ -23,7 +23,7 @@ fn ironrail() -> &'static Path {
     BUILT.get_or_init(|| built::library("ironrail", "libnccl_net_ironrail.so"))
 }
 
-/// The folder that has the stand-in as `libnccl.so.2`.
+/// The folder with the stand-in as `libnccl.so.2`.
 fn nccl() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -139,7 +139,7 @@ fn networks_run_side_by_side_and_the_results_are_kept() {
     fs::remove_dir_all(&results).unwrap();
 }
 
-/// NCCL's variables are the command's own, so a misspelt one of the user's does not matter.
+/// The command sets NCCL's variables itself, so a misspelt one of the user's does not matter.
 #[test]
 fn what_the_user_set_for_nccl_does_not_take_the_plugin_away() {
     let mut command = over_ironrail("all_reduce -b 8 -e 8 -n 1 --no-socket");
@@ -157,7 +157,7 @@ fn a_plugin_that_is_missing_is_named() {
     assert!(ended.errors.contains("libnccl-net-no-such-plugin.so"), "{}", ended.errors);
 }
 
-/// A plugin that opens here and not in a rank, as where NCCL runs in another container.
+/// A plugin that opens here and not in a rank, as when NCCL runs in another container.
 #[test]
 fn a_plugin_that_nccl_does_not_take_fails_the_run_in_nccls_words() {
     let mut command = over_ironrail("all_reduce -b 8 -e 8 -n 1 --no-socket --timeout 20");
@@ -230,7 +230,7 @@ fn a_libfabric_that_is_given_is_the_one_that_is_opened() {
     let none = ended(command);
     assert_eq!(none.code, 2, "{}", none.errors);
     assert!(none.errors.contains("has no libfabric.so.1"), "{}", none.errors);
-    // A file that is no library: the plugin says that it opened this one.
+    // The file is no library: the plugin reports that it tried to open this one.
     let file = folder.join("libfabric.so.1");
     fs::write(&file, "nothing").unwrap();
     let mut command = over_ironrail("all_reduce -b 8 -e 8 -n 1 --no-socket --timeout 20");

@@ -1,4 +1,4 @@
-//! `ironrail perf` as users run it, over a small plugin that can be told to misbehave.
+//! `ironrail perf` as users run it, over a small plugin with switchable faults.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "../../group/tests/support/mod.rs"]
@@ -32,13 +32,13 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
     rows.map(|line| line.split_whitespace().collect()).collect()
 }
 
-/// The first that the command itself says; a plugin's log stands between.
+/// The first line that the command itself writes; log lines of a plugin are in between.
 fn first_cause(errors: &str) -> &str {
     errors.lines().find(|line| line.starts_with("ironrail: ")).unwrap_or_default()
 }
 
 const WRONG: usize = 8;
-/// Only what would never end takes so long.
+/// Only a hang takes this long.
 const HANGS: Duration = Duration::from_secs(60);
 
 fn scratch(name: &str) -> PathBuf {
@@ -279,7 +279,7 @@ fn check_json(text: &str, sizes: usize) {
     assert_eq!(json["rails"][0]["percent"], 100.0);
 }
 
-/// The plugin of the tests counts the irecvs and isends that were outstanding.
+/// The plugin of the tests counts outstanding irecvs and isends.
 #[test]
 fn a_ping_pong_has_one_receive_posted_unless_more_are_asked_for() {
     for (more, posted) in
@@ -382,7 +382,7 @@ fn no_rank_outlives_its_launcher_and_nothing_is_left_of_it() {
         .take(3)
         .collect();
     let runs = |rank: &u32| {
-        // A zombie has been left by its parent, and has no arguments any more.
+        // A zombie of a former parent; it has no arguments any more.
         fs::read(format!("/proc/{rank}/cmdline")).is_ok_and(|arguments| !arguments.is_empty())
     };
     assert!(ranks.len() == 3 && ranks.iter().all(runs), "{ranks:?}");

@@ -1,5 +1,4 @@
-//! `ironrail perf raw` and `versus-raw`, and what the plugin counts, over the libfabric of this machine; ignored where that lacks
-//! the provider.
+//! `ironrail perf raw` and `versus-raw`, and what the plugin counts, over this machine's libfabric; ignored where that lacks the provider.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "support/built.rs"]
@@ -104,7 +103,7 @@ fn a_libfabric_that_is_not_there_is_said_in_one_sentence_per_rank() {
     );
 }
 
-/// The posts of 40 and 5 messages of each of two ranks, and as many warm-ups as were asked for.
+/// The posts of 40 and 5 messages of each of two ranks, and of as many warm-ups as were asked for.
 fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
     for (mode, messages, posts) in [
         ("--latency", 90, 90),
@@ -113,7 +112,7 @@ fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
         ("--latency --rendezvous --no-inject --ahead 8", 90, 180),
         ("", 45, 45),
         ("--rendezvous --window 3", 45, 90),
-        // Every half window, and once at the end of each round, is answered.
+        // Every half window, and once at the end of each round, is acknowledged.
         ("--answered", 45, 45 + 2 + 10),
         ("--two-sided", 45, 45 + 2 + 10),
     ] {
@@ -135,7 +134,7 @@ fn plugin() -> PathBuf {
     built::library("ironrail", "libnccl_net_ironrail.so")
 }
 
-/// Of both ranks: one has sent half of the messages of a ping-pong, and none of what only the other sends.
+/// Of both ranks: one rank sends half of the messages of a ping-pong.
 fn the_counters_of_all_ranks_are_summed() {
     for (benchmark, messages) in [("pingpong", 90), ("sendrecv --one-way --window 5", 45)] {
         let arguments = format!(
@@ -150,7 +149,7 @@ fn the_counters_of_all_ranks_are_summed() {
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let (rail, writes) = (&json["rails"][0], &json["writes"][0]);
         assert!(status.success(), "{text}");
-        // The probe writes a few times, of each rank, and little.
+        // The probe of each rank writes little, and a few times.
         let bytes = rail["data_bytes"].as_u64().unwrap();
         assert!((messages << 16..(messages << 16) + 4096).contains(&bytes), "{text}");
         assert_eq!((&writes["by"], &writes["messages"]), (&"plugin".into(), &messages.into()));
@@ -181,9 +180,9 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
         assert!(low <= ratio && ratio <= high && low > Some(0.0), "{mode}: {text}");
         let pairs = row["ratios"].as_array().unwrap().len();
         assert_eq!((&row["pairs"], pairs), (&6.into(), 6), "{mode}: {text}");
-        let turns = ["plugin", "raw"].repeat(3);
-        assert_eq!(json["first_of_pair"], serde_json::json!(turns), "{mode}: {text}");
-        // No machine is as quiet as that.
+        let sides = ["plugin", "raw"].repeat(3);
+        assert_eq!(json["first_of_pair"], serde_json::json!(sides), "{mode}: {text}");
+        // No machine is that quiet.
         let why = row["refused"].as_str().unwrap();
         assert!(row["verdict"].is_null() && why.contains("0.01 % is asked"), "{mode}: {text}");
     }

@@ -1,4 +1,4 @@
-//! `ironrail run`: output, codes, and who is killed.
+//! `ironrail run`: output, exit codes, and which processes are killed.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "../../group/tests/support/mod.rs"]
@@ -17,7 +17,7 @@ fn run(ranks: usize, script: &str) -> (i32, String, String, Duration) {
     (status.code().unwrap(), text(stdout), text(stderr), begun.elapsed())
 }
 
-/// Only what would never end takes so long.
+/// Only a hang takes this long.
 const HANGS: Duration = Duration::from_secs(30);
 
 #[test]
@@ -59,8 +59,8 @@ fn a_program_that_is_not_there_and_a_wrong_number_are_code_2() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// An example of any package, built by cargo with the features that the whole workspace has its dependencies by: other ones would
-/// compile them again.
+/// Builds an example of any package by cargo, with the features that the whole workspace uses: other features would compile the
+/// dependencies again.
 fn example(name: &str) -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let cargo =

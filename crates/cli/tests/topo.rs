@@ -1,4 +1,4 @@
-//! `ironrail topo` as users run it, on machines that are described.
+//! `ironrail topo` as users run it, on described machines.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::fs;
@@ -9,7 +9,7 @@ fn machine(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../topology/machines/{name}.machine"))
 }
 
-/// The exit code, and what was said on both outputs.
+/// The exit code, and the text of both outputs.
 fn topo(arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     let output = command.arg("topo").args(arguments).output().unwrap();
@@ -80,7 +80,7 @@ fn a_machine_without_nics_has_no_devices_and_says_so_by_its_code() {
     assert!(code == 1 && said.contains("GPU 0000:00:01.0"), "{code} {said}");
 }
 
-/// Whatever it is that the tests run on.
+/// Any machine that the tests run on.
 #[test]
 fn this_machine_can_be_described_and_read_again() {
     let (code, said, _) = topo(&["--describe"]);

@@ -1,4 +1,4 @@
-//! `ironrail perf compare`: runs against runs, size by size, with a verdict that knows of noise; and the page of pictures.
+//! `ironrail perf compare`: compares runs size by size, with a verdict that accounts for noise; and a page with pictures.
 
 mod page;
 mod plot;
@@ -94,7 +94,7 @@ fn side_json(side: &Series) -> Value {
     json!({ "name": side.name, "runs": side.runs.len(), "network": network })
 }
 
-/// The sizes that both have.
+/// The sizes that both sides have.
 fn rows(first: &Series, second: &Series, time: bool) -> Vec<(u64, Comparison)> {
     let of = |row: &runs::Row| if time { row.time_us } else { row.bus_bandwidth };
     let compare = |bytes| {
@@ -135,11 +135,11 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
     }
 }
 
-/// The page of one run, as it was written for `--json`.
+/// Writes the page of one run, from the JSON of `--json`.
 ///
 /// # Errors
 ///
-/// It is no run, or the file cannot be written.
+/// If the value is not a run, or the file cannot be written.
 pub(crate) fn write_report(file: &Path, run: &Value) -> Result<(), GroupError> {
     let runs = runs::parse(&run.to_string()).ok_or_else(|| {
         GroupError::Usage("the run cannot be drawn: it has no results".to_owned())

@@ -1,4 +1,4 @@
-//! One page that holds everything: pictures, tables, where the figures are from. It asks no network for anything.
+//! A page in one file: pictures, tables, and where the figures come from. It loads nothing from the network.
 
 use std::fmt::Write as _;
 
@@ -167,11 +167,11 @@ fn times(sides: &[Series]) -> Vec<Line> {
     lines
 }
 
-/// What was typed.
+/// The command line of a side.
 fn command(side: &Series) -> String {
     let words = side.runs.first().and_then(|run| run.whole["args"].as_array());
     let words = words.into_iter().flatten().filter_map(|word| word.as_str());
-    // The command's place says nothing, and may name a home folder.
+    // The command's path is left out: it may name a home folder.
     let words = words.enumerate().map(|(at, word)| if at == 0 { "ironrail" } else { word });
     words.collect::<Vec<_>>().join(" ")
 }
@@ -187,7 +187,7 @@ fn colour(at: usize) -> String {
     format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
 }
 
-/// Names of files and NICs may hold anything.
+/// Escapes text for HTML: names of files and NICs may contain anything.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -231,7 +231,7 @@ mod tests {
             assert!(page.contains(words), "{words}");
         }
         assert!(!page.contains("<b>.so") && !page.contains("after <b>"), "names are escaped");
-        // The name of SVG's own words is no address that is asked.
+        // The namespace of SVG is a name, not an address to load from.
         let page = page.replace("http://www.w3.org/2000/svg", "");
         for outside in ["http:", "https:", "src=", "<script", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");

@@ -6,16 +6,16 @@ use plotters::prelude::{
 };
 use plotters::style::{Color, WHITE};
 
-/// A line of points, by size.
+/// A line in a picture: points by size.
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
-    /// Which colour, and how strong: percentiles of one side have one colour.
+    /// The index of its colour, and its opacity: percentiles of one side share a colour.
     pub(super) colour: usize,
     pub(super) strength: f64,
 }
 
-/// The SVG of these lines; none where there is nothing to draw.
+/// An SVG of these lines; None where there is nothing to draw.
 pub(super) fn lines(unit: &str, lines: &[Line]) -> Option<String> {
     let points =
         || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| *x > 0.0 && *y > 0.0);
@@ -26,7 +26,7 @@ pub(super) fn lines(unit: &str, lines: &[Line]) -> Option<String> {
     }
     points().next()?;
     let mut text = String::new();
-    // Drawing into a string fails only where a point cannot be drawn, and those are left out.
+    // Drawing into a string fails only at a point that cannot be drawn; such points are left out.
     draw(&mut text, unit, lines, least, most).ok()?;
     Some(text)
 }
@@ -88,7 +88,7 @@ pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// As `64K`.
+/// A size as `64K`.
 pub(super) fn size(bytes: f64) -> String {
     let units = [(1_073_741_824.0, "G"), (1_048_576.0, "M"), (1024.0, "K")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit * 0.999) {
@@ -97,7 +97,7 @@ pub(super) fn size(bytes: f64) -> String {
     }
 }
 
-/// Three digits that matter, and no zeros behind them.
+/// Three significant digits, without trailing zeros.
 pub(super) fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return "0".to_owned();

@@ -1,4 +1,4 @@
-//! Files that `perf --json` has written: one run each, or several that were merged.
+//! Files that `perf --json` has written: one run, or several that were merged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,20 +7,20 @@ use std::path::Path;
 use ironrail_group::error::GroupError;
 use serde_json::{Value, json};
 
-/// What one run measured, and of what.
+/// One run: what was measured, and on what.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Run {
-    /// As it was written, for merging.
+    /// The JSON as it was written, for merging.
     pub(crate) whole: Value,
     pub(crate) benchmark: String,
-    /// The network and the file of the plugin.
+    /// The network's name and the plugin's file.
     pub(crate) network: String,
-    /// By the size in bytes.
+    /// Rows by size in bytes.
     pub(crate) rows: BTreeMap<u64, Row>,
     pub(crate) rails: Vec<Rail>,
 }
 
-/// Of one size.
+/// The result of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     pub(crate) time_us: f64,
@@ -31,14 +31,14 @@ pub(crate) struct Row {
     pub(crate) wrong: u64,
 }
 
-/// What went over one rail.
+/// What one rail carried.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rail {
     pub(crate) name: String,
     pub(crate) percent: f64,
 }
 
-/// Runs under one name: a side of a comparison.
+/// The runs of one side of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) name: String,
@@ -46,11 +46,11 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// From files with commas between; each holds a run, or merged ones.
+    /// Reads files separated by commas, each with one run or merged runs.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, or is none of ours; runs of different benchmarks.
+    /// A file that cannot be read or does not contain runs; runs of different benchmarks.
     pub(crate) fn read(files: &str) -> Result<Self, GroupError> {
         let mut runs = Vec::new();
         for file in files.split(',').filter(|file| !file.is_empty()) {
@@ -68,11 +68,11 @@ impl Series {
         Self::of(&name, runs)
     }
 
-    /// Of runs that measure one thing.
+    /// Makes a series of runs of the same benchmark.
     ///
     /// # Errors
     ///
-    /// They do not, or there is none.
+    /// If they measure different things, or there are none.
     pub(crate) fn of(name: &str, runs: Vec<Run>) -> Result<Self, GroupError> {
         let Some(first) = runs.first() else {
             return Err(GroupError::Usage(format!("{name} holds no run")));
@@ -88,12 +88,12 @@ impl Series {
         self.runs.first().map_or("", |run| &run.benchmark)
     }
 
-    /// Every run's value at a size, where it has the size.
+    /// The value of every run that has the size.
     pub(crate) fn values(&self, bytes: u64, of: impl Fn(&Row) -> f64) -> Vec<f64> {
         self.runs.iter().filter_map(|run| run.rows.get(&bytes)).map(of).collect()
     }
 
-    /// Sizes that any run has, in order.
+    /// The sizes that any run has, in ascending order.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<_> = self.runs.iter().flat_map(|run| run.rows.keys().copied()).collect();
         sizes.sort_unstable();
@@ -102,7 +102,7 @@ impl Series {
     }
 }
 
-/// One file's runs.
+/// The runs in a file's text.
 pub(crate) fn parse(text: &str) -> Option<Vec<Run>> {
     let value: Value = serde_json::from_str(text).ok()?;
     match value["format"].as_str()? {
@@ -112,7 +112,7 @@ pub(crate) fn parse(text: &str) -> Option<Vec<Run>> {
     }
 }
 
-/// Several runs as one file.
+/// Several runs as one JSON value.
 pub(crate) fn merged(runs: &[Run]) -> Value {
     let runs: Vec<_> = runs.iter().map(|run| run.whole.clone()).collect();
     json!({ "format": RUNS, "runs": runs })
@@ -157,7 +157,7 @@ fn run(whole: Value) -> Option<Run> {
 pub(super) mod tests {
     use super::*;
 
-    /// A run of two sizes, with these bandwidths.
+    /// A run with two sizes and these bandwidths.
     pub(crate) fn sample(benchmark: &str, small: f64, large: f64) -> Run {
         let row = |bytes: u64, bandwidth: f64| {
             json!({ "size": bytes, "out_of_place": {

@@ -1,19 +1,19 @@
-//! Whether two sides differ: by ranks, so that neither one wild run nor a skewed machine decides.
+//! Whether two sides differ, decided by ranks, so that neither an outlier nor a skewed distribution decides.
 //!
-//! If both sides were the same, every order of their runs would be as likely. The verdict counts the orders that lie as far to one
-//! side as what was seen (the rank-sum test of Mann and Whitney, exact): where they are fewer than one in twenty, it is no chance.
-//! Four runs a side are the least with which that can be.
+//! If both sides were the same, every order of their runs would be equally likely. The verdict counts the orders that are at least as
+//! extreme as the observed one (the exact rank-sum test of Mann and Whitney): below one in twenty, the difference counts as real. That
+//! takes at least four runs a side.
 
-/// What can be said of one size.
+/// The verdict on one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     /// The second side is better.
     Better,
     /// The second side is worse.
     Worse,
-    /// Nothing beyond noise.
+    /// No difference beyond noise.
     Same,
-    /// So many more runs are needed on each side.
+    /// Each side needs this many more runs.
     TooFew { more: usize },
 }
 
@@ -28,21 +28,21 @@ impl Verdict {
     }
 }
 
-/// Two sides at one size.
+/// Both sides at one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Comparison {
     /// Medians.
     pub(super) first: f64,
     pub(super) second: f64,
-    /// From the least to the most, in percent of the median.
+    /// From the smallest to the largest value, in percent of the median.
     pub(super) spreads: (f64, f64),
-    /// Of the second to the first.
+    /// The second side's median divided by the first's.
     pub(super) ratio: f64,
     pub(super) verdict: Verdict,
 }
 
 impl Comparison {
-    /// None without a value on each side. `more` says that more is better.
+    /// None unless both sides have a value. `more` says that larger values are better.
     pub(super) fn of(first: &[f64], second: &[f64], more: bool) -> Option<Self> {
         let (one, other) = (median(first)?, median(second)?);
         let fewest = first.len().min(second.len());
@@ -66,11 +66,11 @@ impl Comparison {
     }
 }
 
-/// Of three and three runs the outermost order comes once in ten.
+/// With three runs a side, the most extreme order has a probability of one in ten.
 const RUNS_MIN: usize = 4;
 const CHANCE: f64 = 0.05;
 
-/// Of an even number, the mean of the two in the middle.
+/// The median; for an even number of values, the mean of the middle two.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -89,15 +89,15 @@ fn spread(values: &[f64]) -> f64 {
     }
 }
 
-/// How likely sides that are the same lie at least as far apart, to either side.
+/// The probability that equal sides lie at least this far apart, in either direction.
 #[allow(
     clippy::cast_precision_loss,
     reason = "orders of at most 20 and 20 runs fit a float well enough"
 )]
 fn chance(first: &[f64], second: &[f64]) -> f64 {
-    // More runs than this say no more, and the count of orders grows beyond a float's digits.
+    // More runs add nothing, and the number of orders would exceed the precision of a float.
     let (first, second) = (&first[..first.len().min(20)], &second[..second.len().min(20)]);
-    // Pairs in which the second is larger; an equal one counts half, so doubled.
+    // Pairs in which the second is larger, doubled, since an equal pair counts half.
     let wins: usize = first
         .iter()
         .flat_map(|one| {
@@ -112,9 +112,9 @@ fn chance(first: &[f64], second: &[f64]) -> f64 {
     (2.0 * tail / all).min(1.0)
 }
 
-/// How many orders of `first` and `second` runs have 0, 1, 2 and so on pairs in which the second is larger.
+/// The number of orders of `first` and `second` runs in which the second is larger in 0, 1, 2… pairs.
 fn orders(first: usize, second: usize) -> Vec<f64> {
-    // By how many of the first side's runs there are: the last run in the order belongs to one side or the other.
+    // Indexed by the number of runs of the first side: the last run of an order belongs to one side or the other.
     let mut table = vec![vec![vec![0.0; first * second + 1]; second + 1]; first + 1];
     for one in 0..=first {
         for other in 0..=second {
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(Comparison::of(&[], &[1.0], true), None);
     }
 
-    /// Sides that are the same are distinguished no more often than one time in twenty.
+    /// Sides that are the same get a verdict at most one time in twenty.
     #[test]
     fn noise_alone_gives_a_verdict_no_more_often_than_it_may() {
         let mut state = 1_u64;
@@ -172,12 +172,12 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             f64::from(u32::try_from(state >> 33).unwrap())
         };
-        let mut told = 0;
+        let mut differing = 0;
         for _ in 0..2000 {
             let sides: [Vec<f64>; 2] = std::array::from_fn(|_| (0..6).map(|_| draw()).collect());
             let verdict = Comparison::of(&sides[0], &sides[1], true).unwrap().verdict;
-            told += u32::from(verdict != Verdict::Same);
+            differing += u32::from(verdict != Verdict::Same);
         }
-        assert!((20..=110).contains(&told), "{told} of 2000");
+        assert!((20..=110).contains(&differing), "{differing} of 2000");
     }
 }

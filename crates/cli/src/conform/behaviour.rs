@@ -1,21 +1,21 @@
-//! What a behaviour is.
+//! The definition of a behaviour.
 
 use super::case::{Case, Outcome};
 
-/// One thing that NCCL relies on.
+/// One behaviour that NCCL relies on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behaviour {
-    /// Stays the same for ever: scripts name it.
+    /// Its id, which scripts use.
     pub(super) id: &'static str,
-    /// What NCCL expects, in a line.
+    /// What NCCL expects, in one line.
     pub(super) expects: &'static str,
-    /// Where NCCL's source says so.
+    /// The place in NCCL's source.
     pub(super) source: &'static str,
     pub(super) shape: Shape,
-    /// The oldest and the newest table that has it.
+    /// The oldest and the newest version of the table that it applies to.
     pub(super) tables: (u32, u32),
     pub(super) seconds: u64,
-    /// Most of its time nothing happens, for as long as --idle says: it is held beside the others.
+    /// It is idle most of the time, for as long as --idle says, and so runs beside the others.
     pub(super) idles: bool,
     pub(super) run: fn(&mut Case) -> Outcome,
 }
@@ -24,7 +24,7 @@ pub(super) struct Behaviour {
 pub(super) enum Shape {
     One,
     Two,
-    /// The second process is killed or stopped on the way.
+    /// The second process is killed or stopped during the test.
     Victim,
 }
 
@@ -58,7 +58,7 @@ pub(super) const fn two(
     Behaviour { shape: Shape::Two, ..one(id, expects, source, run) }
 }
 
-/// A behaviour of two processes, of which the second does not see its end.
+/// A behaviour of two processes, of which the second is killed or stopped.
 pub(super) const fn victim(
     id: &'static str,
     expects: &'static str,
@@ -88,5 +88,5 @@ impl Behaviour {
 
 pub(super) const OLDEST: u32 = 6;
 pub(super) const NEWEST: u32 = 12;
-/// Many times what a healthy plugin needs on a loaded machine.
+/// Many times what a correct plugin needs on a loaded machine.
 const SECONDS: u64 = 20;

@@ -1,4 +1,4 @@
-//! What a behaviour has at hand in its process: the plugin, the time it may take, the other process.
+//! What a behaviour has in its process: the plugin, a deadline, a channel to the other process.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,7 +19,7 @@ use crate::output;
 pub(super) enum Stop {
     Fail(String),
     Skip(String),
-    /// The other process is gone; it knows why.
+    /// The other process has ended, and reports the reason.
     Left,
 }
 
@@ -66,7 +66,7 @@ macro_rules! hold {
 }
 pub(super) use hold;
 
-/// A behaviour's surroundings.
+/// The surroundings of a behaviour.
 #[derive(Debug)]
 pub(super) struct Case {
     plugin: String,
@@ -74,16 +74,16 @@ pub(super) struct Case {
     role: usize,
     other: Option<Mutex<Channel>>,
     deadline: Instant,
-    /// Gigabytes may be used.
+    /// Whether it may use gigabytes of memory.
     pub(super) is_large: bool,
-    /// How long a plugin may take to report a peer's death.
-    pub(super) death_is_told: Duration,
+    /// The time limit for reporting a peer's death.
+    pub(super) death_limit: Duration,
     /// How long a peer is idle.
     pub(super) idle: Duration,
 }
 
 impl Case {
-    /// `other` leads to the other side, if there is one.
+    /// `other` is the channel to the other side, if there is one.
     pub(super) fn new(
         plugin: String,
         version: u32,
@@ -99,7 +99,7 @@ impl Case {
             other,
             deadline: Instant::now() + limit,
             is_large: false,
-            death_is_told: limit,
+            death_limit: limit,
             idle: Duration::ZERO,
         })
     }
@@ -117,12 +117,12 @@ impl Case {
         self.other.is_some()
     }
 
-    /// The role whose messages come in: in one process, one's own.
+    /// The role whose messages this side receives; in one process, its own.
     pub(super) fn source(&self) -> usize {
         if self.is_pair() { 1 - self.role } else { self.role }
     }
 
-    /// What is being done, for the report if it never ends.
+    /// Reports the current step, which the report shows if it never ends.
     #[expect(clippy::unused_self, reason = "a stage belongs to a case")]
     pub(super) fn stage(&self, what: &str) {
         output::line(format_args!("{STAGE}{what}"));
@@ -140,7 +140,7 @@ impl Case {
         Ok(net)
     }
 
-    /// Fails when the time is over.
+    /// Fails once the deadline has passed.
     pub(super) fn in_time(&self, what: impl FnOnce() -> String) -> Outcome {
         if Instant::now() < self.deadline {
             return Ok(());
@@ -148,7 +148,7 @@ impl Case {
         fail(format_args!("no end in sight: {}", what()))
     }
 
-    /// Calls `step` until it answers something.
+    /// Calls `step` until it returns a value.
     pub(super) fn until<T>(
         &self,
         what: &str,
@@ -165,7 +165,7 @@ impl Case {
         }
     }
 
-    /// Calls `step` over and over for a while.
+    /// Calls `step` repeatedly for a time.
     pub(super) fn during(&self, time: Duration, mut step: impl FnMut() -> Outcome) -> Outcome {
         let end = Instant::now() + time;
         loop {
@@ -187,12 +187,12 @@ impl Case {
         self.other()?.tell(words)
     }
 
-    /// The message of the other process, if it has come.
+    /// The message of the other process, if it has arrived.
     pub(super) fn heard(&self) -> Outcome<Option<Vec<u8>>> {
         self.other()?.heard()
     }
 
-    /// Waits for a word, without calling the plugin.
+    /// Waits for a message, without calling the plugin.
     pub(super) fn hear(&self, what: &str) -> Outcome<Vec<u8>> {
         self.stage(what);
         loop {
@@ -204,7 +204,7 @@ impl Case {
         }
     }
 
-    /// Waits until both are here, without calling the plugin, as NCCL's proxies do between operations.
+    /// Waits until both sides are here, without calling the plugin, as NCCL's proxies wait between operations.
     pub(super) fn meet(&self, what: &str) -> Outcome {
         if !self.is_pair() {
             return Ok(());
@@ -219,7 +219,7 @@ impl Case {
         Ok(())
     }
 
-    /// The same, with steps of what else is going on.
+    /// The same, calling `step` meanwhile.
     pub(super) fn meet_while(&self, what: &str, mut step: impl FnMut() -> Outcome) -> Outcome {
         self.tell(what.as_bytes())?;
         self.stage(what);
@@ -231,8 +231,7 @@ impl Case {
         Ok(())
     }
 
-    /// Takes steps until both sides have seen enough: a busy machine may let one of them see it later, and neither is to
-    /// take a step alone.
+    /// Calls `step` on both sides until both have had enough: on a busy machine one may need more steps, and neither may make a step alone.
     pub(super) fn together(
         &self,
         mut step: impl FnMut() -> Outcome,
@@ -253,15 +252,15 @@ impl Case {
         Ok(())
     }
 
-    /// Gives the other what it needs and takes the same from it.
+    /// Sends data to the other side and receives its data.
     pub(super) fn swap(&self, what: &str, words: &[u8]) -> Outcome<Vec<u8>> {
         self.tell(words)?;
         self.hear(what)
     }
 }
 
-/// Back-off of a loop that polls. The first polls follow each other as fast as NCCL's do; past them there are naps, which leave the
-/// machine to other processes.
+/// Back-off of a polling loop. The first polls follow each other as fast as NCCL's do; later ones are separated by short sleeps, which
+/// leave the CPU to other processes.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     polls: u32,
@@ -278,7 +277,7 @@ impl Idle {
         }
     }
 
-    /// After one that did.
+    /// After a poll that moved something.
     pub(super) fn end(&mut self) {
         self.polls = 0;
     }
@@ -287,10 +286,10 @@ impl Idle {
 const BUSY_POLLS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(100);
 
-/// Begins a line of a worker's standard output that says what it is doing.
+/// The start of a line on a worker's standard output that reports its current step.
 pub(super) const STAGE: &str = "conform-stage ";
 
-/// Turns that two sides take together at most.
+/// The most steps that two sides make together.
 const STEPS_MOST: usize = 100;
 
 pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
@@ -300,7 +299,7 @@ pub(super) fn inherited() -> Outcome<UnixStream> {
     Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
 }
 
-/// Length-prefixed words over a socket.
+/// Length-prefixed messages over a socket.
 #[derive(Debug)]
 struct Channel {
     stream: UnixStream,
@@ -362,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns that both sides took, of which each saw enough after as many as it is given.
+    /// The steps that both sides made, when each has had enough after its given number.
     fn steps(enough: [usize; 2]) -> [usize; 2] {
         let (one, other) = UnixStream::pair().expect("sockets");
         let side = |role: usize, end: UnixStream| {
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sides_take_as_many_turns_as_the_one_that_needs_more() {
+    fn two_sides_take_as_many_steps_as_the_one_that_needs_more() {
         assert_eq!(steps([1, 1]), [1; 2]);
         assert_eq!(steps([1, 4]), [4; 2]);
         assert_eq!(steps([3, 2]), [3; 2]);

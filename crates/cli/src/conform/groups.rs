@@ -1,4 +1,4 @@
-//! Grouped receives: many messages under one request, distinguished by their tags.
+//! Grouped receives: several messages under one request, distinguished by their tags.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use ironrail_group::loader::raw::{Arena, Receive, ReceiveComm, Region, Request, 
 
 use super::case::{Case, Outcome, Stop};
 use super::traffic::{
-    Flow, GUARD_BYTES, Manner, Message, arena, check, clear, fill, pattern, told,
+    Flow, GUARD_BYTES, Manner, Message, arena, check, check_sizes, clear, fill, pattern,
 };
 
-/// The groups of one direction, in the order in which they are posted.
+/// The groups of one direction, in the order of posting.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     groups: Vec<Vec<Message>>,
@@ -37,7 +37,7 @@ impl Plan {
     }
 }
 
-/// Sends each tag's messages in their order; the tags are independent, as the connections that share a comm are.
+/// Sends the messages of each tag in order; the tags are independent, like the connections that share a comm.
 #[derive(Debug)]
 pub(super) struct GroupOutgoing<'a> {
     comm: &'a SendComm,
@@ -55,7 +55,7 @@ struct Stream {
 }
 
 impl<'a> GroupOutgoing<'a> {
-    /// `reversed`: of the tags, the one whose receive was posted last is served first.
+    /// `reversed`: the tag whose receive was posted last is sent first.
     pub(super) fn new(
         comm: &'a SendComm,
         salt: usize,
@@ -81,8 +81,8 @@ impl<'a> GroupOutgoing<'a> {
         Ok(Self { comm, plan: plan.clone(), region, arena: memory, streams, done: 0 })
     }
 
-    /// Posts all of the first groups, or as many of each tag as are outstanding at once, and tests none. `meanwhile` is
-    /// called between the tries.
+    /// Posts all messages of the first groups, or as many of each tag as may be outstanding, and tests none. Calls `meanwhile` between
+    /// attempts.
     pub(super) fn fill(
         &mut self,
         case: &Case,
@@ -109,7 +109,7 @@ impl<'a> GroupOutgoing<'a> {
 }
 
 impl Stream {
-    /// One isend, if there is a message. Whether the plugin took it.
+    /// Posts one isend, if there is a message. Returns whether the plugin accepted it.
     fn post(
         &mut self,
         comm: &SendComm,
@@ -119,7 +119,7 @@ impl Stream {
     ) -> Outcome<bool> {
         let Some(&(number, message)) = self.waiting.front() else { return Ok(false) };
         let place = (arena, plan.at(number), message.bytes);
-        let request = comm.isend(place, message.tag, region, Manner::PLAIN.before)?;
+        let request = comm.isend(place, message.tag, region, Manner::LIKE_NCCL.before)?;
         let Some(request) = request else { return Ok(false) };
         self.outstanding.push_back(request);
         self.waiting.pop_front();
@@ -155,10 +155,10 @@ impl Flow for GroupOutgoing<'_> {
     }
 }
 
-/// NCCL_STEPS: what one connection has outstanding.
+/// NCCL_STEPS: the most requests of one connection.
 const STEPS: usize = 8;
 
-/// Posts groups, a window of them outstanding, and checks every message in its place.
+/// Posts groups in a window, and checks every message.
 #[derive(Debug)]
 pub(super) struct GroupIncoming<'a> {
     comm: &'a ReceiveComm,
@@ -203,7 +203,7 @@ impl<'a> GroupIncoming<'a> {
         Ok(self.region.deregister()?)
     }
 
-    /// Posts as many groups as the window has, and tests none.
+    /// Posts the groups of a window, and tests none.
     pub(super) fn fill(&mut self, case: &Case) -> Outcome {
         let window = self.window.min(self.plan.groups.len());
         fill(case, "irecv", window, || {
@@ -232,7 +232,7 @@ impl<'a> GroupIncoming<'a> {
                 region: &self.region,
             })
             .collect();
-        let Some(request) = self.comm.irecv(&parts, Manner::PLAIN.before, true)? else {
+        let Some(request) = self.comm.irecv(&parts, Manner::LIKE_NCCL.before, true)? else {
             return Ok(false);
         };
         self.outstanding.push_back(request);
@@ -249,7 +249,7 @@ impl<'a> GroupIncoming<'a> {
         let (number, first) = (self.done, self.first);
         let group = &self.plan.groups[number];
         let sizes: Vec<usize> = group.iter().map(|message| message.bytes).collect();
-        told(number, &tested, &sizes, true)?;
+        check_sizes(number, &tested, &sizes, true)?;
         for (place, message) in group.iter().enumerate() {
             let bytes = pattern(self.salt, first + place, message.bytes);
             check(self.arena, self.plan.at(first + place), &bytes, message.room).map_err(

@@ -1,11 +1,11 @@
-//! Connections as behaviours need them.
+//! Connections for behaviours.
 
 use ironrail_group::loader::raw::{HandlePlace, ListenComm, Net, ReceiveComm, SendComm};
 
 use super::case::{Case, Outcome, Stop};
 
-/// What a process sends on and what it receives on: between two processes the ends of two connections, in one process both
-/// ends of one.
+/// The comms that a process sends and receives on: between two processes one end of each of two connections, in one process both ends of
+/// one.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) send: SendComm,
@@ -13,14 +13,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Listens, gives the handle to the other process if there is one, and polls connect and accept in turn.
+    /// Listens, exchanges handles with the other process if there is one, and polls connect and accept alternately.
     pub(super) fn open(case: &mut Case, net: &Net) -> Outcome<Self> {
         let (listener, handle) = net.listen(0)?;
         let theirs = trade(case, &handle)?;
         Self::finish(case, net, listener, theirs)
     }
 
-    /// `listener` is ours, `handle` is the one to connect to.
+    /// `listener` is this side's; `handle` is the one to connect to.
     pub(super) fn finish(
         case: &Case,
         net: &Net,
@@ -52,7 +52,7 @@ impl Link {
     }
 }
 
-/// The other process' handle for ours; in one process, our own, copied to another place.
+/// Exchanges handles; in one process, returns a copy of its own.
 pub(super) fn trade(case: &mut Case, handle: &HandlePlace) -> Outcome<HandlePlace> {
     if !case.is_pair() {
         return Ok(HandlePlace::of(handle.bytes()));
@@ -66,12 +66,12 @@ pub(super) fn place(bytes: &[u8]) -> Outcome<HandlePlace> {
     Ok(HandlePlace::of(bytes))
 }
 
-/// Connects alone, polling.
+/// Polls connect until it has a comm.
 pub(super) fn connect(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<SendComm> {
     case.until("connect", || Ok(net.connect(0, handle, false)?))
 }
 
-/// Accepts alone, polling.
+/// Polls accept until it has a comm.
 pub(super) fn accept(case: &Case, listener: &ListenComm) -> Outcome<ReceiveComm> {
     case.until("accept", || Ok(listener.accept(false)?))
 }

@@ -1,12 +1,11 @@
-//! `ironrail conform`: holds any NCCL net plugin to the behaviours that NCCL relies on.
+//! `ironrail conform`: tests any NCCL net plugin for the behaviours that NCCL relies on.
 //!
 //! ```text
 //!   supervisor ─▶ worker, one or two processes per behaviour ─▶ behaviours ─▶ traffic, groups, link ─▶ the plugin
 //!        │                                                          behaviour: what one is; table: all of them, with their sources
 //!        └─▶ report: a line per behaviour, the counts, JSON
 //! ```
-//! The plugin is never loaded into the supervisor: one that crashes, hangs or leaks fails the behaviour at hand, and the
-//! rest goes on.
+//! The plugin is never loaded into the supervisor: one that crashes, hangs or leaks fails the current behaviour only.
 
 mod behaviour;
 mod behaviours;
@@ -28,7 +27,7 @@ use ironrail_group::error::GroupError;
 
 use behaviour::{Behaviour, Shape};
 
-/// Holds a net plugin to the behaviours that NCCL relies on, each in processes of its own.
+/// Tests a net plugin for the behaviours that NCCL relies on, each in processes of its own.
 ///
 /// One line per behaviour, beginning with pass, FAIL or skip and its reason, then the counts. Exit code: 0 when nothing
 /// failed, 1 when something did, 2 when the command line is wrong.
@@ -46,7 +45,7 @@ pub(crate) struct Conform {
     /// All but these behaviours
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     except: Vec<String>,
-    /// Says which behaviours there are, and what NCCL expects, without a plugin
+    /// Lists the behaviours, and what NCCL expects, without a plugin
     #[arg(long)]
     list: bool,
     /// The same as a page of documentation
@@ -55,25 +54,25 @@ pub(crate) struct Conform {
     /// Results as JSON: to FILE, or in place of the lines
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// What is skipped has failed: where everything is meant to be exercised
+    /// Count skipped behaviours as failed: for machines where everything should be tested
     #[arg(long)]
     no_skip: bool,
-    /// Also what needs gigabytes of memory
+    /// Also behaviours that need gigabytes of memory
     #[arg(long)]
     large: bool,
-    /// Two threads of one process in place of two processes, for fabrics that end with the process: without what stops or kills one
+    /// Two threads of one process in place of two processes, for fabrics within one process; leaves out what stops or kills a process
     #[arg(long)]
     threads: bool,
     /// Behaviours at once [default: half the CPUs, 4 at most]
     #[arg(long, short)]
     jobs: Option<usize>,
-    /// Seconds a behaviour may take, in place of its own
+    /// Seconds that a behaviour may take, in place of its own limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Seconds within which the death of a peer must be reported
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     death: u64,
-    /// Seconds for which a peer is idle that must not be taken for dead
+    /// Seconds of silence after which an idle peer must still be alive
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     idle: u64,
     /// Also what the plugin logs
@@ -88,7 +87,7 @@ impl Conform {
         self.verbose
     }
 
-    /// Whether everything held.
+    /// Whether every behaviour passed.
     pub(crate) fn run(self) -> Result<bool, GroupError> {
         if self.worker.is_asked() {
             return worker::run(&self);
@@ -104,7 +103,7 @@ impl Conform {
         supervisor::run(&self)
     }
 
-    /// The behaviours that were asked for, in the table's order.
+    /// The chosen behaviours, in the table's order.
     fn chosen(&self) -> Result<Vec<&'static Behaviour>, GroupError> {
         for id in self.only.iter().chain(&self.except) {
             if table::find(id).is_none() {
@@ -121,7 +120,7 @@ impl Conform {
             .collect())
     }
 
-    /// How many processes hold it.
+    /// The number of processes that a behaviour runs in.
     fn processes(&self, behaviour: &Behaviour) -> usize {
         if self.threads { 1 } else { behaviour.shape.processes() }
     }

@@ -1,9 +1,9 @@
-//! Whether a call blocks: what it took, less what the machine made its thread wait for.
+//! Whether a call blocks: the time it took, less what the machine made its thread wait.
 //!
-//! On a machine that is busy any call takes long by the clock. Two things are taken off: the time that the calling thread stood in
-//! the queue for a CPU, and the longest time by which a thread that only sleeps for a millisecond, over and over, woke up too
-//! late meanwhile, which is how a pause of the whole machine shows. The latter has a bound, so that a call which blocks for a
-//! second is found out on any machine. What is left is the call's own work, and its own waiting.
+//! On a busy machine any call takes long by the clock. Two times are subtracted. The first is the time that the calling thread waited in
+//! the run queue. The second is the longest delay with which a thread that repeatedly sleeps for a millisecond woke up meanwhile, which
+//! shows a pause of the whole machine; it is bounded, so that a call that blocks for a second is detected on any machine. What remains is
+//! the call's own work and its own waits.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outco
     within(BLOCKS, name, call)
 }
 
-/// Fails if a call that may have a short wait to end took longer: closes, which may wait for what is in flight.
+/// Fails if a call that may wait shortly took longer: closes, which may wait for what is in flight.
 pub(super) fn soon<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     within(LATE, name, call)
 }
@@ -29,12 +29,12 @@ fn within<T>(bound: Duration, name: &str, call: impl FnOnce() -> Outcome<T>) -> 
     Ok(answer)
 }
 
-/// What a call took.
+/// The time of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
-    /// Without what the machine made it wait for.
+    /// Without the time that the machine made it wait.
     pub(super) own: Duration,
-    /// The part of it that its thread slept.
+    /// The part of it that the thread slept.
     pub(super) slept: Duration,
 }
 
@@ -50,8 +50,7 @@ pub(super) fn timed<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<(T, Took)> 
     Ok((answer, Took { own, slept }))
 }
 
-/// What the scheduler gave this thread so far, and for how long it let it wait: the first two words of schedstat (proc(5)), zero where there is
-/// none.
+/// The CPU time of this thread and its time in the run queue: the first two words of schedstat (proc(5)), zero where there is no such file.
 #[derive(Clone, Copy, Debug)]
 struct Scheduled {
     ran: Duration,
@@ -70,13 +69,13 @@ impl Scheduled {
     }
 }
 
-/// A thread that sleeps, and how late it woke each time.
+/// A thread that sleeps repeatedly, and the delay of each wake-up.
 #[derive(Debug, Default)]
 struct Sleeper {
     wakes: Mutex<VecDeque<(Instant, Duration)>>,
 }
 
-/// This process' one, which sleeps from the first call on.
+/// The sleeper of this process, which starts with the first call.
 fn sleeper() -> &'static Sleeper {
     static SLEEPER: OnceLock<Arc<Sleeper>> = OnceLock::new();
     SLEEPER.get_or_init(|| {
@@ -102,7 +101,7 @@ impl Sleeper {
         wakes.push_back((Instant::now(), late));
     }
 
-    /// The longest lateness of a nap that ended since.
+    /// The longest delay of a sleep that ended since.
     fn latest_since(&self, begun: Instant) -> Duration {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         let since = wakes.iter().rev().take_while(|(at, _)| *at >= begun);
@@ -113,10 +112,10 @@ impl Sleeper {
 /// Longer than the work of a call that only polls, shorter than any useful wait for a peer.
 pub(super) const BLOCKS: Duration = Duration::from_millis(700);
 const LATE: Duration = Duration::from_millis(1500);
-/// With `BLOCKS` less than a second.
+/// Together with `BLOCKS` less than a second.
 const PAUSE_MOST: Duration = Duration::from_millis(250);
 const NAP: Duration = Duration::from_millis(1);
-/// Naps, which is some tens of seconds.
+/// The number of remembered sleeps: some tens of seconds.
 const REMEMBERED: usize = 1 << 14;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a run says: a line per behaviour, the counts, JSON; the list, the page.
+//! The output of a run: a line per behaviour, the counts, JSON; the list, the page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::table::CHAPTERS;
 use super::worker::Contents;
 use crate::output;
 
-/// How a behaviour went.
+/// The result of a behaviour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Pass,
@@ -26,7 +26,7 @@ pub(super) struct Report {
     pub(super) table: u32,
     pub(super) result: Held,
     pub(super) took: Duration,
-    /// The seconds for which a peer was idle, where that is what it is about.
+    /// For a behaviour about idle peers, the seconds of silence.
     pub(super) idle: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Collects what comes, and says it as it comes.
+/// Collects results, and prints each as it comes.
 #[derive(Debug)]
 pub(super) struct Results {
     json: Option<PathBuf>,
@@ -101,7 +101,7 @@ impl Results {
         }
     }
 
-    /// The counts. Whether nothing failed.
+    /// Prints the counts. Returns whether nothing failed.
     pub(super) fn finish(self) -> Result<bool, GroupError> {
         if let Some(path) = &self.json {
             let document = json!({
@@ -140,7 +140,7 @@ fn tables(behaviour: &Behaviour) -> String {
     }
 }
 
-/// docs/conform.md.
+/// Prints docs/conform.md.
 pub(super) fn markdown() {
     output::line(HEAD.trim_end());
     for (chapter, behaviours) in CHAPTERS {

@@ -1,4 +1,4 @@
-//! Starts the workers of each behaviour, watches them, and judges.
+//! Starts the workers of each behaviour, watches them, and judges the results.
 
 use std::cmp::Reverse;
 use std::io::{BufRead, BufReader};
@@ -21,7 +21,7 @@ use super::case::STAGE;
 use super::report::{Held, Report, Results};
 use super::worker::{ANSWER, CONTENTS, Contents, Said, VERDICT, Verdict};
 
-/// Whether everything held.
+/// Runs the chosen behaviours. Returns whether all passed.
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let behaviours = options.chosen()?;
     let asked = asked(options)?;
@@ -49,7 +49,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
         let hold_one = |place: usize, (table, behaviour): (u32, &'static Behaviour)| {
             (place, hold(options, table, behaviour))
         };
-        // What idles takes no place from the others.
+        // Idle behaviours do not count against the number of jobs.
         for (place, due) in work.iter().enumerate().filter(|(_, (_, behaviour))| behaviour.idles) {
             let send = send.clone();
             scope.spawn(move || send.send(hold_one(place, *due)));
@@ -67,7 +67,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
             });
         }
         drop(send);
-        // In the table's order, whichever is ready first.
+        // Results are printed in the table's order, whichever is ready first.
         let mut early = std::collections::BTreeMap::new();
         let mut due = 0;
         for (place, report) in receive {
@@ -128,7 +128,7 @@ fn worker(options: &Conform, id: &str, table: u32, role: usize) -> Result<Comman
     Ok(command)
 }
 
-/// What the plugin's file holds, as a process of its own finds out.
+/// What the plugin's file contains, as found by a process of its own.
 fn contents(options: &Conform) -> Result<Contents, GroupError> {
     let system = |error| GroupError::System { what: "starting a worker", error };
     let mut command = worker(options, CONTENTS, NEWEST, 0)?;
@@ -148,7 +148,7 @@ fn contents(options: &Conform) -> Result<Contents, GroupError> {
     }))
 }
 
-/// One behaviour with one table.
+/// Runs one behaviour with one table.
 fn hold(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Report {
     let begun = Instant::now();
     let (oldest, newest) = behaviour.tables;
@@ -169,7 +169,7 @@ fn hold(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Report 
     Report { behaviour, table, result, took: begun.elapsed(), idle }
 }
 
-/// Whether a skip is the table's, not the plugin's lack.
+/// Whether the table is the reason of a skip, not a deficiency of the plugin.
 fn is_due(why: &str, table: u32) -> bool {
     why == NO_GROUPS && table < GROUPS_EXPECTED_SINCE
 }
@@ -186,7 +186,7 @@ fn watch(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Result
         if running == 0 || enough {
             break;
         }
-        // One that failed has the other wait for it in vain.
+        // If one side fails, the other waits for it in vain.
         let victim = behaviour.shape == Shape::Victim;
         let failed = |(role, worker): (usize, &Worker)| worker.has_failed(victim && role == 1);
         if failed_at.is_none() && workers.iter().enumerate().any(failed) {
@@ -221,7 +221,7 @@ fn start(options: &Conform, table: u32, behaviour: &Behaviour) -> Result<Vec<Wor
     Ok(workers)
 }
 
-/// The worst that any process saw; of two that failed the first, which is the cause of the other.
+/// The worst result of any process; of two failures the earlier one, which causes the other.
 fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
     let mut verdicts = Vec::new();
     let alone = workers.len() == 1;
@@ -230,7 +230,7 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
         let verdict = worker.end(limit);
         let named = |why: String| if alone { why } else { format!("process {role}: {why}") };
         match verdict {
-            // It was killed or stopped on purpose; what it said before stands.
+            // It was killed or stopped on purpose; what it reported before counts.
             Fate::Lost(..) | Fate::Hung(..) if victim => {}
             Fate::Said(Said { verdict: Verdict::Pass, .. }) => {}
             Fate::Said(Said { verdict: Verdict::Left, at }) => {
@@ -253,7 +253,7 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
     }
 }
 
-/// A worker's process, and what it has said so far.
+/// A worker's process, and its output so far.
 struct Worker {
     child: Child,
     reader: Option<JoinHandle<()>>,
@@ -265,7 +265,7 @@ struct Worker {
 struct Heard {
     stage: String,
     said: Option<Said>,
-    /// The first line of standard error that no logger wrote: what a runtime says when it dies.
+    /// The first line of standard error that is not a log line: the message of a runtime that dies.
     complaint: Option<String>,
 }
 
@@ -315,7 +315,7 @@ impl Worker {
         self.status.is_none()
     }
 
-    /// The death of a victim is no failure.
+    /// The death of a victim is not a failure.
     fn has_failed(&self, victim: bool) -> bool {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let ended_badly = self.status.is_some_and(|status| !status.success());
@@ -323,15 +323,15 @@ impl Worker {
         (ended_badly && !victim) || heard.said.as_ref().is_some_and(failed)
     }
 
-    /// Ends it if it still runs.
+    /// Ends the process if it still runs.
     fn end(&mut self, limit: Duration) -> Fate {
         let hung = self.is_running();
         if hung {
             let _ = self.child.kill();
             self.status = self.child.wait().ok();
         }
-        // Grandchildren may hold the pipe open, so a reader is waited for only when there are none to fear. Of one that ended
-        // well and has no verdict yet, only the reader can be late: the machine is busy.
+        // Grandchildren may keep the pipe open, so the reader is joined only when there can be none. If the process ended normally without
+        // a verdict so far, only the reader can be late, on a busy machine.
         if let Some(reader) = self.reader.take() {
             let well = self.status.is_some_and(|status| status.success());
             let begun = Instant::now();
@@ -370,7 +370,7 @@ impl Worker {
     }
 }
 
-/// `None`: all is well.
+/// How a process ended; `None` if normally.
 fn fate(status: ExitStatus) -> Option<String> {
     match (status.code(), status.signal()) {
         (Some(0), _) => None,
@@ -381,9 +381,9 @@ fn fate(status: ExitStatus) -> Option<String> {
 }
 
 const WATCH: Duration = Duration::from_millis(3);
-/// How long the others may go on when one has failed.
+/// How long the others may continue after one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(700);
-/// How long words that a worker has written may take to be read, on a machine that is busy with others.
+/// How long the reader may take for output that is written already, on a busy machine.
 const BUSY: Duration = Duration::from_secs(20);
-/// Past the limit, a worker has had its chance to say so itself.
+/// Added to the limit, within which a worker should report the timeout itself.
 const HUNG: Duration = Duration::from_secs(2);

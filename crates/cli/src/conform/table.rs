@@ -1,9 +1,9 @@
-//! All behaviours, in the order in which they are held.
+//! All behaviours, in the order in which they run.
 
 use super::behaviour::Behaviour;
 use super::behaviours;
 
-/// The chapters and what stands in them.
+/// The chapters and their behaviours.
 pub(super) const CHAPTERS: &[(&str, &[Behaviour])] = &[
     ("Loading", behaviours::loading::ALL),
     ("Properties", behaviours::properties::ALL),
@@ -45,9 +45,9 @@ mod tests {
     #[test]
     fn ids_are_kebab_case_and_every_behaviour_says_what_and_where() {
         for behaviour in all() {
-            let plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+            let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
             assert!(
-                behaviour.id.split('-').all(|word| word.chars().all(plain) && !word.is_empty())
+                behaviour.id.split('-').all(|word| word.chars().all(allowed) && !word.is_empty())
             );
             assert!(behaviour.expects.len() > 20 && !behaviour.expects.contains('\n'));
             assert!(behaviour.source.contains("NCCL"), "{}", behaviour.id);

@@ -1,4 +1,4 @@
-//! Messages in flight: each flow is one direction of a connection, moved a step at a time, every byte checked.
+//! Messages in flight: each flow is one direction of a connection, advanced step by step, with every byte checked.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,14 +13,14 @@ use ironrail_group::loader::raw::{
 
 use super::case::{Case, Idle, Outcome, Stop, fail, hold};
 
-/// One message and the receive made for it.
+/// A message and its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) bytes: usize,
     /// The receive's size.
     pub(super) room: usize,
     pub(super) tag: i32,
-    /// Bytes past an aligned address, at both ends.
+    /// Offsets from an aligned address, at both ends.
     pub(super) shifts: (usize, usize),
 }
 
@@ -47,13 +47,13 @@ impl Message {
 pub(super) struct Manner {
     /// Requests outstanding at once.
     pub(super) window: usize,
-    /// What stands in *request.
+    /// The content of *request before the call.
     pub(super) before: Before,
-    /// Garbage stands where `test` writes.
+    /// The memory that `test` writes to is filled with garbage.
     pub(super) poisoned: bool,
-    /// `test` gets no place for sizes.
+    /// `test` gets null for sizes.
     pub(super) bare: bool,
-    /// Profiler handles are an array of nulls, not null.
+    /// Profiler handles are an array of nulls instead of null.
     pub(super) parents: bool,
     /// All requests are tested, the newest first.
     pub(super) newest_first: bool,
@@ -61,7 +61,7 @@ pub(super) struct Manner {
     pub(super) memory: Memory,
 }
 
-/// Whose memory buffers are, and how it is registered.
+/// The kind of memory, and how it is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
     Host,
@@ -72,7 +72,7 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    /// Skips where there is not so much.
+    /// Skips if there is not enough memory.
     pub(super) fn allocate(self, len: usize) -> Outcome<Arena> {
         let (Self::Gpu(device) | Self::Dmabuf(device)) = self else { return arena(len) };
         let devices = gpus()?;
@@ -80,7 +80,7 @@ impl Memory {
             .map_err(|error| Stop::Skip(format!("GPU {device} has no {len} bytes: {error}")))
     }
 
-    /// Of a whole arena on either kind of comm.
+    /// Registers a whole arena on either kind of comm.
     pub(super) fn register(self, comm: &impl Registers, memory: Arena) -> Outcome<Region> {
         match self {
             Self::Host | Self::Gpu(_) => Ok(comm.register(memory)?),
@@ -93,13 +93,13 @@ impl Memory {
         }
     }
 
-    /// Whether what comes there is seen after a flush only.
+    /// Whether received bytes need a flush to be visible.
     pub(super) fn is_flushed(self) -> bool {
         self != Self::Host
     }
 }
 
-/// The GPUs of this machine; skips where there are none, and says why.
+/// The GPUs of this machine; skips with the reason if there are none.
 pub(super) fn gpus() -> Outcome<Devices> {
     Devices::open().map_err(|why| Stop::Skip(format!("no GPU: {why}")))
 }
@@ -131,8 +131,8 @@ impl Registers for ReceiveComm {
 }
 
 impl Manner {
-    /// As NCCL's proxies are: eight steps, the oldest tested.
-    pub(super) const PLAIN: Self = Self {
+    /// As NCCL's proxies do: eight steps, the oldest request tested.
+    pub(super) const LIKE_NCCL: Self = Self {
         window: 8,
         before: Before::Null,
         poisoned: false,
@@ -143,15 +143,15 @@ impl Manner {
     };
 }
 
-/// Anything that is moved a step at a time.
+/// Traffic that is advanced step by step.
 pub(super) trait Flow {
-    /// Whether anything moved.
+    /// Makes a step. Returns whether anything moved.
     fn step(&mut self) -> Outcome<bool>;
     fn is_finished(&self) -> bool;
     fn says(&self) -> String;
 }
 
-/// Moves all flows to their ends.
+/// Advances all flows until they are done.
 pub(super) fn drive(case: &Case, what: &str, flows: &mut [&mut dyn Flow]) -> Outcome {
     case.stage(what);
     let mut idle = Idle::default();
@@ -173,8 +173,8 @@ pub(super) fn drive(case: &Case, what: &str, flows: &mut [&mut dyn Flow]) -> Out
     Ok(())
 }
 
-/// Calls `post`, which answers how many requests are outstanding, until they are a whole window. A call may answer null
-/// for a while, so it is tried often enough and long enough.
+/// Calls `post`, which returns the number of outstanding requests, until a window is full. A call may return null for a while, so it is
+/// repeated often and long enough.
 pub(super) fn fill(
     case: &Case,
     call: &str,
@@ -198,7 +198,7 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// How often, and how long, a call is tried that may answer null.
+/// How often, and how long, a call that may return null is repeated.
 const TRIES: usize = 3000;
 const PATIENCE: Duration = Duration::from_millis(1500);
 
@@ -212,7 +212,7 @@ pub(super) struct Outgoing<'a> {
     manner: Manner,
     salt: usize,
     next: usize,
-    /// The slot that holds the next message, once it is written there.
+    /// The slot that holds the next message already.
     filled: Option<usize>,
     done: usize,
     outstanding: VecDeque<(Request, usize)>,
@@ -242,13 +242,12 @@ impl<'a> Outgoing<'a> {
         })
     }
 
-    /// How many the plugin took.
+    /// The number of accepted messages.
     pub(super) fn posted(&self) -> usize {
         self.next
     }
 
-    /// Posts as many as the window has, and tests none: all of them are outstanding together. `meanwhile` is called
-    /// between the tries.
+    /// Posts a full window, and tests none, so that all are outstanding together. Calls `meanwhile` between attempts.
     pub(super) fn fill(&mut self, case: &Case, mut meanwhile: impl FnMut() -> Outcome) -> Outcome {
         let window = self.manner.window.min(self.messages.len());
         fill(case, "isend", window, || {
@@ -262,7 +261,7 @@ impl<'a> Outgoing<'a> {
         self.done
     }
 
-    /// One isend, if there is a message and room for it. Whether the plugin took it.
+    /// Posts one isend, if there is a message and room for it. Returns whether the plugin accepted it.
     pub(super) fn post(&mut self) -> Outcome<bool> {
         let Some(message) = self.messages.get(self.next).copied() else { return Ok(false) };
         let Some(slot) = self.filled.or_else(|| self.slots.next()) else { return Ok(false) };
@@ -286,12 +285,12 @@ impl<'a> Outgoing<'a> {
         Ok(true)
     }
 
-    /// Tests as the manner says. Whether any was done.
+    /// Tests as the manner says. Returns whether a request was done.
     pub(super) fn poll(&mut self) -> Outcome<bool> {
         let Some(place) = poll(&mut self.outstanding, self.manner)? else { return Ok(false) };
         let ((_, slot), tested) = place;
         let _ = tested;
-        // The caller may use the buffer again: NCCL does.
+        // The caller may reuse the buffer, as NCCL does.
         self.slots.spoil(slot);
         self.done += 1;
         Ok(true)
@@ -337,11 +336,11 @@ pub(super) struct Incoming<'a> {
     manner: Manner,
     salt: usize,
     next: usize,
-    /// The slot that is ready for the next message.
+    /// The slot that is cleared for the next message.
     cleared: Option<usize>,
     done: usize,
     outstanding: VecDeque<(Request, (usize, usize))>,
-    /// A flush under way, and what it is for: nothing else is polled meanwhile.
+    /// A flush in progress, and the message that it is for; nothing else is polled meanwhile.
     flush: Option<(Request, (usize, usize))>,
 }
 
@@ -420,7 +419,7 @@ impl<'a> Incoming<'a> {
         let ((_, (slot, number)), tested) = found;
         let message = self.messages[number];
         if !self.manner.bare {
-            told(number, &tested, &[message.bytes], self.manner.poisoned)?;
+            check_sizes(number, &tested, &[message.bytes], self.manner.poisoned)?;
         }
         if self.manner.memory.is_flushed() && message.bytes > 0 {
             let at = self.slots.at(slot) + message.shifts.1;
@@ -435,7 +434,7 @@ impl<'a> Incoming<'a> {
         self.see((slot, number))
     }
 
-    /// Checks a message that is there, and gives its buffer back.
+    /// Checks a received message, and frees its slot.
     fn see(&mut self, (slot, number): (usize, usize)) -> Outcome<bool> {
         let message = self.messages[number];
         let at = self.slots.at(slot) + message.shifts.1;
@@ -458,7 +457,7 @@ impl<'a> Incoming<'a> {
         (self.region, self.slots.arena)
     }
 
-    /// Whether every buffer whose receive is done has stayed as it was overwritten then.
+    /// Whether the buffers of completed receives still have the content that overwrote them.
     pub(super) fn is_spoilt(&self) -> bool {
         let free = (0..self.slots.taken.len()).filter(|slot| !self.slots.taken[*slot]);
         let mut found =
@@ -482,8 +481,13 @@ impl Flow for Incoming<'_> {
     }
 }
 
-/// What the plugin said of the sizes of a receive's messages.
-pub(super) fn told(number: usize, tested: &Tested, expected: &[usize], poisoned: bool) -> Outcome {
+/// Checks the sizes that the plugin reported for a receive.
+pub(super) fn check_sizes(
+    number: usize,
+    tested: &Tested,
+    expected: &[usize],
+    poisoned: bool,
+) -> Outcome {
     for (place, bytes) in expected.iter().enumerate() {
         let said = tested.sizes[place];
         hold!(
@@ -505,7 +509,7 @@ pub(super) fn told(number: usize, tested: &Tested, expected: &[usize], poisoned:
     }
 }
 
-/// Tests the oldest request, or all, the newest first; takes out one that is done.
+/// Tests the oldest request, or all from the newest; removes one that is done.
 fn poll<T>(
     outstanding: &mut VecDeque<(Request, T)>,
     manner: Manner,
@@ -520,7 +524,7 @@ fn poll<T>(
     Ok(None)
 }
 
-/// A window's buffers, each between guards.
+/// The buffers of a window, each between guards.
 #[derive(Debug)]
 struct Slots {
     arena: Arena,
@@ -537,7 +541,7 @@ impl Slots {
         Ok(Self { arena, stride, largest, taken: vec![false; manner.window] })
     }
 
-    /// The slot that the next message takes.
+    /// The slot for the next message.
     fn next(&self) -> Option<usize> {
         self.taken.iter().position(|taken| !taken)
     }
@@ -546,7 +550,7 @@ impl Slots {
         self.taken[slot] = true;
     }
 
-    /// Free again, and overwritten.
+    /// Frees a slot, and overwrites it.
     fn spoil(&mut self, slot: usize) {
         self.arena.fill(self.at(slot), self.largest, SPOILT);
         self.taken[slot] = false;
@@ -561,14 +565,14 @@ pub(super) fn arena(len: usize) -> Outcome<Arena> {
     Arena::new(len).ok_or_else(|| Stop::Skip(format!("there are no {len} bytes of memory")))
 }
 
-/// Poison where a message may come, guards around it.
+/// Poisons the receive's memory, and writes the guards around it.
 pub(super) fn clear(arena: Arena, at: usize, room: usize) {
     arena.fill(at - GUARD_BYTES, GUARD_BYTES, GUARD);
     arena.fill(at, room, POISON);
     arena.fill(at + room, GUARD_BYTES, GUARD);
 }
 
-/// The message as it was sent, poison to the end of its receive, and whole guards.
+/// Checks that the message is as sent, that poison fills the rest of the receive, and that the guards are intact.
 pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Result<(), String> {
     let all = arena.read(at - GUARD_BYTES, room + 2 * GUARD_BYTES);
     let (before, rest) = all.split_at(GUARD_BYTES);
@@ -591,7 +595,7 @@ pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Re
     }
 }
 
-/// How the bytes differ, and where they are known from.
+/// How the bytes differ, and where they come from if that is known.
 fn wrong(data: &[u8], expected: &[u8]) -> String {
     let places: Vec<usize> =
         (0..data.len()).filter(|place| data[*place] != expected[*place]).collect();
@@ -608,8 +612,8 @@ fn wrong(data: &[u8], expected: &[u8]) -> String {
     format!("{count} of its {len} bytes are wrong, the first at {first}{known}")
 }
 
-/// Bytes that distinguish messages, their senders and their places: noise, from a place that is each message's own. It repeats after
-/// as many bytes as no stripe, slot or message has, and is copied, since a test's build makes it slowly.
+/// Content that identifies a message, its sender and each place: noise, starting at an offset of each message's own. Its period is a length
+/// that no stripe, slot or message has. It is copied, since a debug build generates noise slowly.
 pub(super) fn pattern(salt: usize, number: usize, len: usize) -> Vec<u8> {
     let own = (salt as u64 + 1) << 48 ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (own ^ own >> 31).wrapping_mul(0x5851_f42d_4c95_7f2d);
@@ -624,7 +628,7 @@ pub(super) fn pattern(salt: usize, number: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A prime number of bytes.
+/// Noise; its length is a prime number.
 fn noise() -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     NOISE.get_or_init(|| {
@@ -641,7 +645,7 @@ fn noise() -> &'static [u8] {
 
 const NOISE_BYTES: usize = 262_147;
 
-/// The first byte that is another one. Whole blocks are compared at once, which a test's build does as fast as any.
+/// The first byte that differs from `byte`. Whole blocks are compared at once, which is fast in a debug build too.
 pub(super) fn first_other_than(bytes: &[u8], byte: u8) -> Option<usize> {
     let block = [byte; 4096];
     let differs = |part: &[u8]| part != &block[..part.len()];

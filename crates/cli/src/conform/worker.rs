@@ -1,4 +1,4 @@
-//! A process that holds the plugin to one behaviour and says how that went.
+//! A process that tests the plugin for one behaviour and reports the result.
 
 use std::os::unix::net::UnixStream;
 use std::panic::catch_unwind;
@@ -17,7 +17,7 @@ use super::table;
 use super::{Conform, case};
 use crate::output;
 
-/// Which part this process has. Set by the supervisor only.
+/// The part of this process. Set by the supervisor only.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Part {
     #[arg(long, hide = true)]
@@ -32,27 +32,27 @@ impl Part {
     }
 }
 
-/// How a behaviour went, as one process saw it.
+/// The result of a behaviour, as one process saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     Pass,
     Fail(String),
     Skip(String),
-    /// The other process has left, and knows why.
+    /// The other process has ended, and reports the reason.
     Left,
 }
 
-/// What a worker says at its end. Only the end of its process closes what the plugin has open, so what the other process
-/// sees of a failure is later than this.
+/// What a worker reports at its end. Only the end of its process closes the plugin's objects, so the other process sees a failure later
+/// than this report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Said {
     pub(super) verdict: Verdict,
-    /// Nanoseconds since 1970, to put two processes' words in order.
+    /// Nanoseconds since 1970, to order the reports of two processes.
     pub(super) at: u64,
 }
 
-/// What a plugin's file holds.
+/// What a plugin's file contains.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Contents {
     pub(super) name: String,
@@ -62,14 +62,14 @@ pub(super) struct Contents {
 
 /// The word in place of a behaviour's id that asks for the contents.
 pub(super) const CONTENTS: &str = "contents";
-/// Begin lines of standard output.
+/// The start of a line on standard output with the verdict.
 pub(super) const VERDICT: &str = "conform-verdict ";
 pub(super) const ANSWER: &str = "conform-contents ";
 
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     let id = options.worker.worker.as_deref().unwrap_or_default();
     if id == CONTENTS {
-        // What cannot be resolved is a failure of one behaviour, with the reason.
+        // An unresolved symbol fails one behaviour, with the reason.
         let library = Library::look(options.plugin())?;
         let (name, path) = (library.name().to_owned(), library.path().to_owned());
         say(ANSWER, &Contents { name, path, tables: library.versions() });
@@ -111,8 +111,8 @@ fn verdict(held: Outcome) -> Verdict {
     }
 }
 
-/// The worst of two threads, one per side. When one has failed the other waits for it in vain, inside the plugin or not:
-/// it is left there, and the supervisor ends the process.
+/// The worse result of two threads, one per side. If one fails, the other waits for it in vain, perhaps inside the plugin: it is left
+/// there, and the supervisor ends the process.
 fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Verdict {
     let (one, other) = match UnixStream::pair() {
         Ok(pair) => pair,
@@ -128,7 +128,7 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
                 Verdict::Fail(why) => Verdict::Fail(format!("thread {role}: {why}")),
                 other => other,
             };
-            // The other side may have failed, and with it the run.
+            // The receiver is gone if the other side has failed.
             let _ = send.send(named);
         });
     }
@@ -159,7 +159,7 @@ fn hold(
     let version = options.abi.as_deref().and_then(|abi| abi.parse().ok()).unwrap_or(NEWEST);
     let mut case = Case::new(options.plugin().to_owned(), version, role, other, limit)?;
     case.is_large = options.large;
-    case.death_is_told = Duration::from_secs(options.death);
+    case.death_limit = Duration::from_secs(options.death);
     case.idle = Duration::from_secs(options.idle);
     (behaviour.run)(&mut case)
 }
@@ -167,11 +167,11 @@ fn hold(
 fn say(prefix: &str, what: &impl Serialize) {
     match serde_json::to_string(what) {
         Ok(text) => output::line(format_args!("{prefix}{text}")),
-        Err(error) => output::complain(error),
+        Err(error) => output::print_error(error),
     }
 }
 
-/// A worker whose supervisor is gone ends by itself, whatever the plugin does.
+/// Makes a worker whose supervisor is gone end, whatever the plugin does.
 fn end_for_certain(limit: Duration) {
     thread::spawn(move || {
         thread::sleep(limit);
@@ -179,5 +179,5 @@ fn end_for_certain(limit: Duration) {
     });
 }
 
-/// The supervisor ends what hangs long before.
+/// Far beyond the time after which the supervisor ends a worker that hangs.
 const ORPHANED: Duration = Duration::from_secs(30);

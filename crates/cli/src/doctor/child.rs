@@ -1,6 +1,6 @@
-//! What a child process of the doctor does: load a plugin, a libfabric or the GPU's driver, and say how far it came.
+//! A child process of the doctor: loads a plugin, a libfabric or the GPU's driver, and reports how far it gets.
 //!
-//! It says so by lines, one for each step, so that a crash shows where it happened. Other lines are the plugin's own.
+//! It prints a line for each step, so that a crash shows where it happened. Other lines are the plugin's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::read::paths;
 use super::transfer;
 use crate::output;
 
-/// What to look into.
+/// What to probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Probe {
     /// A plugin: open, start, move bytes.
@@ -36,7 +36,7 @@ pub(super) enum Probe {
     Pairs,
 }
 
-/// A line of the child's.
+/// A line of the child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Said {
     Began(Stage),
@@ -51,10 +51,10 @@ pub(super) enum Said {
     Pairs(Vec<Pair>),
 }
 
-/// Before each line, since a plugin may print as well.
+/// The prefix of each line, since a plugin may print too.
 pub(super) const MARK: &str = "ironrail-doctor: ";
 
-/// Does what the parent asks for. What goes wrong is said, and no error of this process.
+/// Carries out the parent's request. Failures are reported, and are no error of this process.
 pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
     match probe {
         Probe::Plugin => report(plugin(name, wait, true)),
@@ -137,23 +137,23 @@ fn plugin(name: &str, wait: Duration, start: bool) -> Result<(), GroupError> {
     alone.barrier(wait)
 }
 
-/// Any number; NCCL gives a hash.
+/// Any number; NCCL uses a hash.
 const COMMUNICATOR: u64 = 0x1d0c;
 // Bits of ptrSupport.
 const CUDA: i32 = 2;
 const DMABUF: i32 = 4;
 
-/// The file behind a name that the loader has found: by the process's map.
+/// The file that the loader has found for a name, from the process's memory map.
 fn file_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return fs::canonicalize(name).ok();
     }
     let is_it = |path: &PathBuf| path.file_name().is_some_and(|file| file == name);
-    // One without a table is closed again.
+    // A file without a table is closed again.
     mapped().into_iter().find(is_it).or_else(|| paths::find(name))
 }
 
-/// Versions of the table that NCCL took before v6, by the names in the file, newest first.
+/// Versions of the table before v6, which older releases of NCCL used, by the symbols in the file, newest first.
 fn old_tables(file: &Path) -> Vec<u32> {
     let bytes = fs::read(file).unwrap_or_default();
     let has = |version: &u32| {
@@ -163,7 +163,7 @@ fn old_tables(file: &Path) -> Vec<u32> {
     (2..6).rev().filter(has).collect()
 }
 
-/// Files in this process's memory.
+/// The files mapped by this process.
 fn mapped() -> Vec<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files: Vec<_> =
@@ -172,7 +172,7 @@ fn mapped() -> Vec<PathBuf> {
     files
 }
 
-/// Libraries whose version matters.
+/// The loaded libraries whose version matters.
 fn libraries() -> Vec<PathBuf> {
     let matters = |path: &PathBuf| {
         let name =
@@ -188,26 +188,26 @@ fn libraries() -> Vec<PathBuf> {
 }
 
 fn libfabric(name: &str, ask: bool) -> Libfabric {
-    let mut told = Libfabric { asked: name.to_owned(), ..Libfabric::default() };
+    let mut found = Libfabric { asked: name.to_owned(), ..Libfabric::default() };
     let library = match fabric::Library::open(&[name]) {
         Ok(library) => library,
         Err(error) => {
             let reason = error.attempts().first().map(|attempt| attempt.reason.clone());
-            told.version = reason.as_deref().and_then(version_in);
-            told.refused = reason.or_else(|| Some(error.to_string()));
-            return told;
+            found.version = reason.as_deref().and_then(version_in);
+            found.refused = reason.or_else(|| Some(error.to_string()));
+            return found;
         }
     };
-    told.path = Some(library.path().to_owned());
-    told.version = Some((library.version().major, library.version().minor));
+    found.path = Some(library.path().to_owned());
+    found.version = Some((library.version().major, library.version().minor));
     if !ask {
-        return told;
+        return found;
     }
     let with_gpu = fabric::Query { device_memory: true, ..fabric::Query::default() };
     let with_gpu = library.find(&with_gpu).unwrap_or_default();
     match library.find(&fabric::Query::default()) {
-        Ok(found) => {
-            told.offers = found
+        Ok(infos) => {
+            found.offers = infos
                 .iter()
                 .map(|info| Offer {
                     provider: info.provider().to_owned(),
@@ -217,12 +217,12 @@ fn libfabric(name: &str, ask: bool) -> Libfabric {
                 })
                 .collect();
         }
-        Err(error) => told.refused = Some(error.to_string()),
+        Err(error) => found.refused = Some(error.to_string()),
     }
-    told
+    found
 }
 
-/// Of "it is libfabric 1.11, and …".
+/// The version in "it is libfabric 1.11, and …".
 fn version_in(reason: &str) -> Option<(u16, u16)> {
     let rest = reason.split("it is libfabric ").nth(1)?;
     let (major, rest) = rest.split_once('.')?;

@@ -1,14 +1,14 @@
-//! One finding: what was looked at, what was found, what to do.
+//! A finding: what was checked, what was found, what to do.
 
 use serde::{Deserialize, Serialize};
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Level {
     /// As it should be.
     #[serde(rename = "ok")]
     Ok,
-    /// It works, slower or less surely than it could.
+    /// It works, but slower or less reliably than it could.
     #[serde(rename = "warn")]
     Warn,
     /// A job would fail, or run over sockets.
@@ -17,7 +17,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// As reports show it.
+    /// The word in reports.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -27,26 +27,26 @@ impl Level {
     }
 }
 
-/// What a check says of a machine, or of several.
+/// The result of a check of one or several machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// Subject and check, as `plugin.found`: docs/doctor.md lists them.
     pub(crate) check: String,
     pub(crate) level: Level,
-    /// What was looked at.
+    /// What was checked.
     pub(crate) looked_at: String,
     /// What was found there.
     pub(crate) found: String,
-    /// What to do. None of what is well.
+    /// What to do; None if nothing is wrong.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none", default)]
     pub(crate) cure: Option<String>,
-    /// Whose it is, where there are several.
+    /// The ranks that it applies to, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) ranks: Vec<usize>,
 }
 
 impl Finding {
-    /// All is well there.
+    /// Everything is in order.
     pub(crate) fn ok(check: &str, looked_at: impl Into<String>, found: impl Into<String>) -> Self {
         let (looked_at, found) = (looked_at.into(), found.into());
         let check = check.to_owned();

@@ -1,7 +1,7 @@
 //! Ranks on this machine and others: each describes itself, then all pairs exchange messages.
 //!
-//! A rank is this command again, started here or by a remote shell (`ssh HOST …`), with this process's variables. Where the ranks
-//! meet is told on their standard input, since a command line can be read by every user.
+//! A rank is this command, started here or by a remote shell (`ssh HOST …`), with this process's variables. The address of the rendezvous
+//! is passed on standard input, since every user can read a command line.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -33,21 +33,21 @@ pub(super) struct Ranks {
     /// The remote shell: it gets the host and a command
     #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes")]
     rsh: String,
-    /// This command's place on the other hosts [default: its own]
+    /// This command's path on the other hosts [default: its own]
     #[arg(long, value_name = "FILE")]
     at: Option<PathBuf>,
-    /// The other hosts take their own variables, and not this process's
+    /// The other hosts use their own variables, not this process's
     #[arg(long)]
     own_environment: bool,
 }
 
 impl Ranks {
-    /// Whether there are other ranks than this process.
+    /// Whether other ranks were asked for.
     pub(super) fn is_asked(&self) -> bool {
         self.ranks.is_some() || !self.peer.is_empty() || self.hosts.is_some()
     }
 
-    /// A host for each rank; none stands for this one.
+    /// The host of each rank; None for this one.
     fn places(&self) -> Result<Vec<Option<String>>, GroupError> {
         let mut places = match &self.hosts {
             None if self.peer.is_empty() => vec![None],
@@ -79,14 +79,14 @@ impl Ranks {
 /// Each rank opens a listener for each other one.
 const RANKS_MAX: usize = 256;
 
-/// Lines of a host and perhaps `slots=N` or `:N`, as launchers of MPI take them.
+/// Lines with a host and optionally `slots=N` or `:N`, as MPI launchers use.
 fn parse(text: &str) -> Vec<Option<String>> {
     let mut places = Vec::new();
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let mut words = line.split_whitespace();
         let Some(first) = words.next() else { continue };
         let (host, count) = match first.rsplit_once(':') {
-            // An address of IPv6 has more colons than one.
+            // An IPv6 address has more colons than one.
             Some((host, count)) if !host.contains(':') && count.parse::<usize>().is_ok() => {
                 (host, count.parse().ok())
             }
@@ -105,7 +105,7 @@ fn hostname() -> Option<String> {
     Some(name.trim().to_owned())
 }
 
-/// Describes all ranks, and has each pair exchange messages.
+/// Describes all ranks, and lets each pair exchange messages.
 pub(super) fn look(ranks: &Ranks, own: &[String], wait: Duration) -> Result<Group, GroupError> {
     let places = ranks.places()?;
     let describe: Vec<_> =
@@ -134,7 +134,7 @@ pub(super) fn look(ranks: &Ranks, own: &[String], wait: Duration) -> Result<Grou
     Ok(group)
 }
 
-/// Between the ranks whose plugin works.
+/// Exchanges messages between the ranks whose plugin works.
 fn exchange(
     ranks: &Ranks,
     places: &[Option<String>],
@@ -173,8 +173,8 @@ fn exchange(
     let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
     for (to, answer) in answers.into_iter().enumerate() {
         match answer.and_then(|text| pairs_of(&text)) {
-            Ok(told) => {
-                for pair in told {
+            Ok(found) => {
+                for pair in found {
                     let of = |rank: usize| able.get(rank).copied().unwrap_or(rank);
                     let (from, to) = (of(pair.from), of(pair.to));
                     pairs.insert((from, to), Pair { from, to, ..pair });
@@ -206,7 +206,7 @@ fn pairs_of(text: &str) -> Result<Vec<Pair>, String> {
     Err("it has said nothing".to_owned())
 }
 
-/// The address under which a host can reach us.
+/// The address at which a host can reach this one.
 fn facing(host: Option<&str>, listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;
@@ -214,7 +214,7 @@ fn facing(host: Option<&str>, listening: SocketAddr) -> SocketAddr {
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, listening.port()));
     let Some(host) = host else { return local };
     let host = host.rsplit('@').next().unwrap_or(host);
-    // Connecting a datagram socket sends nothing; it makes the kernel choose the address to send from.
+    // Connecting a datagram socket sends nothing; the kernel chooses the source address.
     let towards = |target: SocketAddr| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
         socket.connect(target).ok()?;
@@ -224,7 +224,7 @@ fn facing(host: Option<&str>, listening: SocketAddr) -> SocketAddr {
     targets.filter(SocketAddr::is_ipv4).find_map(towards).unwrap_or(local)
 }
 
-/// Runs the command for each rank at once, a line on the standard input of each. What it wrote, or why there is nothing.
+/// Runs the command for all ranks at once, with a line on each standard input. Returns the output, or the reason why there is none.
 fn run_all(
     ranks: &Ranks,
     places: &[Option<String>],
@@ -275,7 +275,7 @@ fn remote(ranks: &Ranks, host: &str, own: &Path, arguments: &[String]) -> Comman
     command
 }
 
-/// As one word for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

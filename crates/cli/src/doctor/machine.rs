@@ -1,6 +1,6 @@
 //! A machine as the checks see it: data without behaviour, read once by `read`, that can be written to a file and judged elsewhere.
 //!
-//! Nothing here knows what is right or wrong. What could not be read is empty or `None`.
+//! It contains no judgement. What could not be read is empty or `None`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,34 +13,34 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub(crate) struct Machine {
     pub(crate) host: String,
-    /// Why nothing could be read of it, from afar.
+    /// Why nothing could be read of a remote machine.
     pub(crate) unreachable: Option<String>,
-    /// The kernel's release, as `uname -r` says it.
+    /// The kernel's release, as from `uname -r`.
     pub(crate) kernel: String,
     /// As `x86_64`.
     pub(crate) processor: String,
-    /// Variables of NCCL, libfabric, plugins, the loader and the job's launcher; no others.
+    /// Variables of NCCL, libfabric, plugins, the loader and the job's launcher only.
     pub(crate) environment: BTreeMap<String, String>,
-    /// NCCL's own files of settings, in the order of their precedence.
+    /// NCCL's settings files, by precedence.
     pub(crate) files: Vec<SettingsFile>,
-    /// The plugins that NCCL would try, in its order.
+    /// The plugins that NCCL would try, in order.
     pub(crate) plugins: Vec<Plugin>,
-    /// What was asked for by the command line stands in place of NCCL_NET_PLUGIN.
+    /// A name from the command line replaces NCCL_NET_PLUGIN.
     pub(crate) named_by_command: bool,
-    /// Files of plugins in the loader's folders, in its order.
+    /// Plugin files in the loader's folders, in order.
     pub(crate) copies: Vec<Copy>,
     pub(crate) libfabric: Option<Libfabric>,
     /// Other libfabrics in the loader's folders.
     pub(crate) libfabrics: Vec<Libfabric>,
     pub(crate) interfaces: Vec<Interface>,
-    /// Of /sys/class/infiniband: EFA too.
+    /// Devices of /sys/class/infiniband, EFA included.
     pub(crate) rdma: Vec<Rdma>,
     pub(crate) cxi: Vec<Cxi>,
     pub(crate) gpus: Gpus,
     pub(crate) limits: Limits,
 }
 
-/// A file that NCCL reads settings from.
+/// A file from which NCCL reads settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SettingsFile {
     pub(crate) path: PathBuf,
@@ -50,38 +50,38 @@ pub(crate) struct SettingsFile {
     pub(crate) settings: Option<BTreeMap<String, String>>,
 }
 
-/// A plugin, as far as it went when it was loaded and started in a process of its own.
+/// A plugin, as far as it could be loaded and started in a process of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Plugin {
-    /// As NCCL_NET_PLUGIN names it; empty stands for `libnccl-net.so`.
+    /// Its name in NCCL_NET_PLUGIN; empty for `libnccl-net.so`.
     pub(crate) asked: String,
-    /// What the loader was asked for, and why it refused; empty once it opened.
+    /// The names given to the loader, and why it refused them; empty if it opened.
     pub(crate) refused: Vec<Refused>,
     /// The file that was opened.
     pub(crate) file: Option<PathBuf>,
-    /// Versions of the table in the file, newest first, those that NCCL no longer takes too.
+    /// The versions of the table in the file, newest first, including those that NCCL no longer uses.
     pub(crate) tables: Vec<u32>,
-    /// What it calls its network.
+    /// The name of its network.
     pub(crate) network: Option<String>,
     pub(crate) devices: Option<Vec<Device>>,
     pub(crate) transfer: Option<Transfer>,
-    /// Where it stopped, and why; `None` if it did all that it was asked.
+    /// Where it failed, and why; `None` if it did not.
     pub(crate) failure: Option<Failure>,
-    /// What it logged.
+    /// Its log.
     pub(crate) log: Vec<Line>,
-    /// Libraries in its process: libfabric, CUDA's.
+    /// Libraries loaded in its process: libfabric, CUDA's.
     pub(crate) libraries: Vec<PathBuf>,
 }
 
-/// A name that dlopen was given, and its words.
+/// A name given to dlopen, and its error text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) name: String,
     pub(crate) reason: String,
 }
 
-/// What the plugin was doing when it failed.
+/// The step at which the plugin failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
@@ -96,11 +96,11 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     pub(crate) stage: Stage,
-    /// A sentence.
+    /// The reason, as a sentence.
     pub(crate) why: String,
     /// The signal that ended its process.
     pub(crate) signal: Option<i32>,
-    /// It was ended after this many seconds without an answer.
+    /// The seconds without an answer after which it was killed.
     pub(crate) silent_s: Option<f64>,
 }
 
@@ -119,13 +119,13 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) pci_path: Option<String>,
     pub(crate) speed_mbps: i32,
-    /// Whether it takes GPU memory, by address or DMA-BUF.
+    /// Whether it supports GPU memory, by address or DMA-BUF.
     pub(crate) gpu_memory: bool,
     pub(crate) dmabuf: bool,
     pub(crate) groups: i32,
 }
 
-/// Messages from the machine to itself over the plugin, every byte compared.
+/// Messages to itself over the plugin, every byte compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Transfer {
     pub(crate) messages: u64,
@@ -138,11 +138,11 @@ pub(crate) struct Transfer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Copy {
     pub(crate) path: PathBuf,
-    /// Files with one digest are one and the same.
+    /// Files with the same digest are the same.
     pub(crate) digest: u64,
-    /// Whether the loader looks there.
+    /// Whether the loader searches the folder.
     pub(crate) searched: bool,
-    /// The processor it was built for, as its header says; empty of what is no library.
+    /// The processor from the ELF header; empty if the file is no library.
     pub(crate) processor: String,
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Copy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Libfabric {
-    /// What the loader was asked for.
+    /// The name given to the loader.
     pub(crate) asked: String,
     pub(crate) path: Option<PathBuf>,
     /// Why it cannot be used.
@@ -158,11 +158,11 @@ pub(crate) struct Libfabric {
     /// fi_version(3): major and minor.
     pub(crate) version: Option<(u16, u16)>,
     pub(crate) offers: Vec<Offer>,
-    /// Providers that are there, and what fi_getinfo said of those that offered nothing.
+    /// Providers that are there, and the reason of fi_getinfo for those without an offer.
     pub(crate) providers: BTreeMap<String, String>,
 }
 
-/// A place where a rail could be.
+/// An interface or NIC that a rail could use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Offer {
@@ -186,7 +186,7 @@ pub(crate) struct Interface {
     pub(crate) place: Place,
 }
 
-/// Where a device is on the PCI bus.
+/// The place of a device on the PCI bus.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Place {
@@ -195,7 +195,7 @@ pub(crate) struct Place {
     /// Vendor and model, as `0x15b3:0x1021`.
     pub(crate) model: Option<String>,
     pub(crate) numa: Option<i32>,
-    /// Lanes, now and at most.
+    /// Lanes: current and maximum.
     pub(crate) lanes: Option<(u32, u32)>,
 }
 
@@ -204,12 +204,12 @@ pub(crate) struct Place {
 #[serde(default)]
 pub(crate) struct Rdma {
     pub(crate) name: String,
-    /// Amazon's.
+    /// Whether it is Amazon's EFA.
     pub(crate) efa: bool,
-    /// As `4: ACTIVE`, of its first port.
+    /// The state of its first port, as `4: ACTIVE`.
     pub(crate) state: Option<String>,
     pub(crate) place: Place,
-    /// Whether /dev/infiniband has a file of it: of any, since the names differ.
+    /// Whether /dev/infiniband has any device file; their names differ from the device's.
     pub(crate) device_file: bool,
 }
 
@@ -222,7 +222,7 @@ pub(crate) struct Cxi {
     pub(crate) device_file: bool,
 }
 
-/// GPUs, and what lets NICs reach their memory.
+/// GPUs, and what allows NICs to reach their memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Gpus {
@@ -230,26 +230,26 @@ pub(crate) struct Gpus {
     pub(crate) places: Vec<Place>,
     /// The kernel driver's version, as `550.54.15`.
     pub(crate) driver: Option<String>,
-    /// How many libcuda.so.1 counts.
+    /// The number of GPUs according to libcuda.so.1.
     pub(crate) counted: Option<i32>,
     /// Why libcuda.so.1 cannot be used.
     pub(crate) refused: Option<String>,
     /// Whether the driver exports DMA-BUFs.
     pub(crate) dmabuf: bool,
-    /// Kernel modules that are loaded, of those that matter: nvidia_peermem, gdrdrv.
+    /// Loaded kernel modules of those that matter: nvidia_peermem, gdrdrv.
     pub(crate) modules: Vec<String>,
 }
 
-/// What the system allows a process. `None`: no limit, or it cannot be read.
+/// The system's limits of a process. `None`: no limit, or not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Limits {
     pub(crate) locked_bytes: Option<u64>,
     pub(crate) files: Option<u64>,
     pub(crate) processes: Option<u64>,
-    /// The size of /dev/shm, and what is free of it.
+    /// The size of /dev/shm, and its free bytes.
     pub(crate) shm_bytes: Option<(u64, u64)>,
-    /// Huge pages of 2 MiB that are free.
+    /// Free huge pages of 2 MiB.
     pub(crate) huge_pages: Option<u64>,
 }
 
@@ -262,7 +262,7 @@ pub(crate) struct Group {
     pub(crate) pairs: Vec<Pair>,
 }
 
-/// A message each way between two ranks, or why there was none.
+/// A message each way between two ranks, or the reason why there was none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Pair {
@@ -273,7 +273,7 @@ pub(crate) struct Pair {
 }
 
 impl Machine {
-    /// A variable as NCCL sees it: the environment's, or else its files'. An empty value counts as none. With where it is from.
+    /// A variable as NCCL sees it, with its origin: from the environment, or else from NCCL's files. An empty value counts as not set.
     pub(crate) fn variable(&self, name: &str) -> Option<(&str, String)> {
         if let Some(value) = self.environment.get(name).filter(|value| !value.is_empty()) {
             return Some((value, "the environment".to_owned()));
@@ -284,7 +284,7 @@ impl Machine {
         })
     }
 
-    /// The value alone.
+    /// The value only.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.variable(name).map(|(value, _)| value)
     }
@@ -302,7 +302,7 @@ impl Machine {
         all
     }
 
-    /// The plugin that NCCL would use: the first that opens, has a table it takes, and the name it asks for.
+    /// The plugin that NCCL would use: the first that opens, has a table that NCCL knows, and the network that NCCL_NET asks for.
     pub(crate) fn winner(&self) -> Option<&Plugin> {
         let wanted = self.value("NCCL_NET");
         self.plugins.iter().find(|plugin| {
@@ -312,13 +312,13 @@ impl Machine {
         })
     }
 
-    /// Whether the plugin that matters is ours, or none was found.
+    /// Whether NCCL would use Ironrail, or no plugin was found.
     pub(crate) fn is_ours(&self) -> bool {
         let named = self.plugins.iter().find_map(|plugin| plugin.network.as_deref());
         named.is_none_or(|name| name.eq_ignore_ascii_case(OURS))
     }
 
-    /// Whether the kernel's release, as `5.10.0-30-amd64`, comes before this one.
+    /// Whether the kernel's release, as `5.10.0-30-amd64`, is older than this one.
     pub(crate) fn is_older_than(&self, major: u32, minor: u32) -> bool {
         let mut numbers =
             self.kernel.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
@@ -328,12 +328,12 @@ impl Machine {
         }
     }
 
-    /// Whether there is a NIC that moves data by itself.
+    /// Whether there is a NIC with RDMA.
     pub(crate) fn has_fabric(&self) -> bool {
         !self.rdma.is_empty() || !self.cxi.is_empty()
     }
 
-    /// The interfaces that the plugin made rails of, by the names of its devices.
+    /// The interfaces that are rails, by the names of the plugin's devices.
     pub(crate) fn rails(&self) -> Vec<&Interface> {
         let devices = self.plugins.iter().filter_map(|plugin| plugin.devices.as_ref()).flatten();
         let names: Vec<&str> = devices.flat_map(|device| device.name.split('+')).collect();
@@ -347,5 +347,5 @@ impl Machine {
     }
 }
 
-/// What our plugin calls its network.
+/// The name of our plugin's network.
 pub(crate) const OURS: &str = "Ironrail";

@@ -34,7 +34,7 @@ use machine::{Group, Pair};
 use read::Place;
 use report::Report;
 
-/// Says what would happen if NCCL started here, now, with this environment: needs neither NCCL nor a GPU.
+/// Reports what would happen if NCCL started here, now, with this environment: needs neither NCCL nor a GPU.
 ///
 /// Each line is a finding: ok, warn or FAIL, what was found, and what to do. Causes stand before their consequences, so the first
 /// FAIL is the one to cure. The plugin is loaded as NCCL would load it, in a process of its own, and moves checked messages to
@@ -42,33 +42,33 @@ use report::Report;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct Doctor {
-    /// Look at this plugin, as if NCCL_NET_PLUGIN named it: a word, a file, or a list of them
+    /// Check this plugin, as if NCCL_NET_PLUGIN named it: a word, a file, or a list of them
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
     /// Write the findings as JSON, to a file or, without one, to standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// A warn counts as a FAIL for the exit code
+    /// Count warn as FAIL in the exit code
     #[arg(long)]
     strict: bool,
     /// Seconds that the plugin may take for a step
     #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
     timeout: f64,
-    /// Write down what was read of this machine, for `--machine` elsewhere, and judge nothing
+    /// Write what was read of this machine to a file, for `--machine` elsewhere, and judge nothing
     #[arg(long, value_name = "FILE")]
     describe: Option<PathBuf>,
-    /// Judge what `--describe` has written; of several machines, also what differs between them
+    /// Judge what `--describe` has written; for several machines, also the differences between them
     #[arg(long, value_name = "FILE", conflicts_with = "describe", num_args = 1..)]
     machine: Vec<PathBuf>,
     #[command(flatten)]
     ranks: Ranks,
-    /// Also say what was looked at where all is well, and what the plugin logged
+    /// Also print checks without a problem, and the plugin's log
     #[arg(short, long)]
     verbose: bool,
     /// A folder in place of /, for /sys, /proc and /dev
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
-    /// This process is a child that looks into something
+    /// This process is a child that probes something
     #[arg(long, hide = true)]
     probe: Option<Probe>,
 }
@@ -80,12 +80,12 @@ Examples:
   ironrail doctor --net ofi              of another plugin
   ironrail doctor --peer node2           and between this machine and another
   ironrail doctor --hosts hosts -n 8     eight ranks on the machines that a file names
-  ironrail doctor --describe node7.json  on a machine that nobody else can enter
+  ironrail doctor --describe node7.json  on a machine that others cannot log in to
   ironrail doctor --machine node7.json   and on one's own
   ironrail doctor --machine node*.json   what differs between several";
 
 impl Doctor {
-    /// Whether nothing is wrong.
+    /// Whether there is no problem.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         if !self.timeout.is_finite() || self.timeout <= 0.0 || self.timeout > 3600.0 {
             return Err(GroupError::Usage("--timeout is seconds, more than 0".to_owned()));
@@ -123,7 +123,7 @@ impl Doctor {
 }
 
 impl Doctor {
-    /// What each of several ranks gets.
+    /// The command line of each rank.
     fn of_one(&self) -> Vec<String> {
         let mut arguments = vec!["--timeout".to_owned(), self.timeout.to_string()];
         arguments.extend(self.net.iter().flat_map(|net| ["--net".to_owned(), net.clone()]));
@@ -131,13 +131,13 @@ impl Doctor {
     }
 }
 
-/// This machine without its plugins, with what stands in place of /sys, /proc and /dev below `root`.
+/// This machine without its plugins, with /sys, /proc and /dev below `root`.
 pub(crate) fn surroundings(root: &Path) -> Machine {
     let wait = Duration::from_secs(20);
     read::surroundings(&Place { root: root.to_owned(), net: None, wait })
 }
 
-/// What NCCL's own files add to this process's environment.
+/// The variables that NCCL's own files add to this process's environment.
 pub(crate) fn settings_of_files() -> BTreeMap<String, String> {
     read::settings_of_files()
 }
@@ -150,7 +150,7 @@ fn judge(group: &Group) -> Report {
     Report::new(&alone.host, 1, checks::all(alone))
 }
 
-/// All the ranks of all files, in their order.
+/// All ranks of all files, in order.
 fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
     let mut all = Group::default();
     for file in files {

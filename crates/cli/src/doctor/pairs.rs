@@ -1,6 +1,6 @@
-//! Messages between each pair of ranks: what each rank's child does, and what it says of its peers.
+//! Messages between each pair of ranks: the child of each rank, and its results.
 //!
-//! All pairs connect at once, as NCCL's do, and one that fails is written down and fails no other.
+//! All pairs connect at once, as NCCL's do; a pair that fails is recorded, and does not affect the others.
 
 use std::io::BufRead;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use ironrail_group::loader::{
 
 use super::machine::{Pair, Transfer};
 
-/// Long enough to be cut over rails, short enough for a thousand peers.
+/// Long enough to be striped over rails, short enough for a thousand peers.
 const BYTES: usize = 150_000;
 
-/// One rank's part: where the ranks meet stands in the first line of the standard input.
+/// Runs one rank: the first line of standard input has the address of the rendezvous.
 pub(super) fn run(net: &str, wait: Duration) -> Result<Vec<Pair>, GroupError> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|error| GroupError::System { what: "reading where the ranks meet", error })?;
     let meeting: Meeting = line.trim().parse()?;
     let mut place = Remote::join(meeting, wait)?;
-    let told = over(net, &mut place, wait).inspect_err(|why| _ = place.give_up(why));
+    let pairs = over(net, &mut place, wait).inspect_err(|why| _ = place.give_up(why));
     place.leave();
-    told
+    pairs
 }
 
 fn over(net: &str, place: &mut Remote, wait: Duration) -> Result<Vec<Pair>, GroupError> {
@@ -65,9 +65,9 @@ fn over(net: &str, place: &mut Remote, wait: Duration) -> Result<Vec<Pair>, Grou
     }
     peers.remove(rank);
     connect(&net, device, &mut peers, wait);
-    // A rank that fails at once must not leave while others still talk to it.
-    let told = talk(rank, peers, wait, || place.barrier(wait * 2))?;
-    Ok(told)
+    // A rank that fails early must not leave while others still exchange messages with it.
+    let pairs = talk(rank, peers, wait, || place.barrier(wait * 2))?;
+    Ok(pairs)
 }
 
 struct Peer {
@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-/// Until all are open or have failed, or nothing has come about for `wait`.
+/// Until all are open or have failed, or nothing has happened for `wait`.
 fn connect(net: &std::sync::Arc<Net>, device: usize, peers: &mut [Peer], wait: Duration) {
     let mut deadline = Instant::now() + wait;
     let mut before = 0;
@@ -118,12 +118,12 @@ fn connect(net: &std::sync::Arc<Net>, device: usize, peers: &mut [Peer], wait: D
         }
         if Instant::now() > deadline {
             for peer in peers.iter_mut().filter(|peer| waiting(peer)) {
-                let who = if peer.send.is_none() {
+                let what = if peer.send.is_none() {
                     "it has not accepted"
                 } else {
                     "it has not connected"
                 };
-                peer.failure = Some(format!("{who} for {:.1} s", wait.as_secs_f64()));
+                peer.failure = Some(format!("{what} for {:.1} s", wait.as_secs_f64()));
             }
             return;
         }
@@ -131,7 +131,7 @@ fn connect(net: &std::sync::Arc<Net>, device: usize, peers: &mut [Peer], wait: D
     }
 }
 
-/// A connection each way, and its memory. The regions go before their buffers and channels.
+/// A connection each way, and its memory. Field order: regions are dropped before their buffers and comms.
 struct Talk {
     regions: (Region, Region),
     input: Buffer,
@@ -202,20 +202,20 @@ impl Talk {
     }
 }
 
-/// A message each way with every peer, all at once; what came is compared.
+/// Exchanges a message each way with every peer, all at once, and compares the data.
 fn talk(
     rank: usize,
     peers: Vec<Peer>,
     wait: Duration,
     meet: impl FnOnce() -> Result<(), GroupError>,
 ) -> Result<Vec<Pair>, GroupError> {
-    let mut told = Vec::new();
+    let mut pairs = Vec::new();
     let mut talks = Vec::new();
     for peer in peers {
         match Talk::new(rank, peer) {
             Ok(talk) => talks.push(talk),
             Err((from, failure)) => {
-                told.push(Pair { from, to: rank, transfer: None, failure: Some(failure) });
+                pairs.push(Pair { from, to: rank, transfer: None, failure: Some(failure) });
             }
         }
     }
@@ -245,9 +245,9 @@ fn talk(
             (None, Ok(wrong)) => Some(Transfer { messages: 1, bytes: BYTES as u64, wrong }),
             _ => None,
         };
-        told.push(Pair { from: talk.peer, to: rank, transfer, failure: talk.failure.clone() });
+        pairs.push(Pair { from: talk.peer, to: rank, transfer, failure: talk.failure.clone() });
     }
-    // Nobody closes while a peer may still be receiving.
+    // Close only once no peer is still receiving.
     meet()?;
-    Ok(told)
+    Ok(pairs)
 }

@@ -1,4 +1,4 @@
-//! Findings in words and as JSON.
+//! Findings as text and as JSON.
 
 use anstyle::{AnsiColor, Style};
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use super::finding::{Finding, Level};
 use super::machine::Machine;
 use crate::output;
 
-/// What is written as JSON.
+/// The content of the JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) format: String,
     pub(crate) version: String,
     pub(crate) host: String,
-    /// How many ranks took part.
+    /// The number of ranks.
     pub(crate) ranks: usize,
     pub(crate) findings: Vec<Finding>,
 }
@@ -29,18 +29,18 @@ impl Report {
         }
     }
 
-    /// The worst of its levels.
+    /// The highest severity.
     pub(super) fn worst(&self) -> Level {
         self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
     }
 
-    /// A line for each finding; those that are not well say what to do.
+    /// Prints a line for each finding; problems come with what to do.
     pub(super) fn print(&self, verbose: bool) {
         for finding in &self.findings {
             let Finding { check, level, looked_at, found, cure, ranks } = finding;
             let style = style(*level);
             output::line(format_args!("{style}{:<4}{style:#}  {check:<20} {found}", level.word()));
-            // What all of them have needs no list.
+            // A finding of all ranks needs no list of ranks.
             if !ranks.is_empty() && ranks.len() < self.ranks {
                 let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
                 output::line(format_args!("      {:<20} of ranks: {}", "", ranks.join(", ")));
@@ -72,7 +72,7 @@ fn style(level: Level) -> Style {
     colour.on_default().bold()
 }
 
-/// The plugin's log, where it was asked for.
+/// Prints the plugin's log, if asked for.
 pub(super) fn print_log(machine: &Machine) {
     for plugin in &machine.plugins {
         for line in &plugin.log {

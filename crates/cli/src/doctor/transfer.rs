@@ -1,4 +1,4 @@
-//! Messages around a ring, every byte compared: enough to see a path that loses, mixes up or holds back.
+//! Messages around a ring, every byte compared: enough to detect a path that loses, mixes up or delays data.
 
 use ironrail_group::check::{self, Expected};
 use ironrail_group::communicator::Communicator;
@@ -7,9 +7,9 @@ use ironrail_group::loader::{Buffer, DataType};
 
 use super::machine::Transfer;
 
-/// Sizes in bytes: inline and eager ones, one part, several parts.
+/// Sizes in bytes: inline, eager, one part, several parts.
 const SIZES: [usize; 8] = [1, 8, 64, 1000, 4096, 65_536, 300_001, 1 << 20];
-/// Of the memory behind each message: nothing may be written there.
+/// Guard bytes behind each message, which must not change.
 const GUARD_BYTES: usize = 64;
 
 /// Each rank sends a message of each size to the next and receives one from the previous.
@@ -20,7 +20,7 @@ pub(super) fn exchange(communicator: &mut Communicator) -> Result<Transfer, Grou
     let sending = communicator.next.register(&input)?;
     let receiving = communicator.previous.register(&output)?;
     let ring = communicator.ring();
-    let mut told = Transfer::default();
+    let mut found = Transfer::default();
     for (number, bytes) in SIZES.into_iter().enumerate() {
         check::fill(&mut input, DataType::U8, 0, bytes, ring.rank, number)?;
         check::poison(&mut output)?;
@@ -47,10 +47,10 @@ pub(super) fn exchange(communicator: &mut Communicator) -> Result<Transfer, Grou
             }
         }
         let expected = Expected::Input { rank: ring.previous() };
-        told.wrong += check::count_wrong(&output, DataType::U8, 0, bytes, expected, number)?;
-        told.wrong += check::count_unpoisoned(&output, bytes..bytes + GUARD_BYTES)?;
-        told.messages += 1;
-        told.bytes += bytes as u64;
+        found.wrong += check::count_wrong(&output, DataType::U8, 0, bytes, expected, number)?;
+        found.wrong += check::count_unpoisoned(&output, bytes..bytes + GUARD_BYTES)?;
+        found.messages += 1;
+        found.bytes += bytes as u64;
     }
-    Ok(told)
+    Ok(found)
 }

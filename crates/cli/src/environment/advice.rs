@@ -1,10 +1,10 @@
-//! What a machine needs, and why: pure.
+//! What a machine needs, and why; pure.
 
 use std::path::Path;
 
 use crate::doctor::Machine;
 
-/// Variables, and what a launcher or a container needs besides.
+/// Variables, and further options for launchers and containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Advice {
     pub(super) variables: Vec<Variable>,
@@ -19,13 +19,13 @@ pub(super) struct Advice {
 pub(super) struct Variable {
     pub(super) name: &'static str,
     pub(super) value: String,
-    /// What is there stays, behind this.
+    /// It is prepended to an existing value.
     pub(super) prepends: bool,
     pub(super) because: String,
 }
 
 impl Advice {
-    /// For a machine, with the plugin in this folder.
+    /// The advice for a machine, with the plugin in this folder.
     pub(super) fn of(machine: &Machine, folder: &Path) -> Self {
         let mut advice = Self::default();
         advice.set(
@@ -56,7 +56,7 @@ impl Advice {
         self.variables.push(Variable { name, value, prepends: false, because });
     }
 
-    /// A vendor's libfabric that has the NICs' provider, where the loader's has not.
+    /// A vendor's libfabric that has the NICs' provider, where the loader's lacks it.
     fn libfabric(&mut self, machine: &Machine) {
         let kinds = [
             (!machine.cxi.is_empty(), "cxi", "cray"),

@@ -1,8 +1,8 @@
-//! The same advice in the words of a shell, of containers, of a scheduler.
+//! The advice in the syntax of a shell, of containers, of a scheduler.
 
 use super::advice::{Advice, Variable};
 
-/// Who reads it.
+/// The reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Shell,
@@ -37,7 +37,7 @@ impl Form {
     fn line(self, variable: &Variable) -> String {
         let Variable { name, value, prepends, .. } = variable;
         match (self, prepends) {
-            // Without a colon at the end, which would stand for the working directory.
+            // No colon at the end, which would stand for the working directory.
             (Self::Shell | Self::Slurm | Self::Apptainer, true) => {
                 format!("export {name}={}${{{name}:+:${name}}}", quoted(value))
             }
@@ -46,13 +46,13 @@ impl Form {
             }
             (Self::Dockerfile, true) => format!("ENV {name}=\"{value}:${{{name}}}\""),
             (Self::Dockerfile, false) => format!("ENV {name}=\"{value}\""),
-            // enroot and its like keep quotes as a part of the value.
+            // enroot and similar tools keep quotes as a part of the value.
             (Self::Enroot, true) => format!("{name}={value}:${{{name}}}"),
             (Self::Enroot, false) => format!("{name}={value}"),
         }
     }
 
-    /// What a container's start needs beside variables.
+    /// What a container's start needs besides variables.
     fn options(self, advice: &Advice) -> Vec<String> {
         let command = match self {
             Self::Dockerfile => "docker run",
@@ -66,10 +66,10 @@ impl Form {
     }
 }
 
-/// As one word of a shell's.
+/// Quotes a value for a shell.
 fn quoted(value: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:,=@%".contains(letter);
-    if !value.is_empty() && value.chars().all(plain) {
+    let harmless = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:,=@%".contains(letter);
+    if !value.is_empty() && value.chars().all(harmless) {
         return value.to_owned();
     }
     format!("'{}'", value.replace('\'', "'\\''"))

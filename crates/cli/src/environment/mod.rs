@@ -1,4 +1,4 @@
-//! `ironrail env`: the variables for this machine, with a reason for each, in the words of a shell or a container.
+//! `ironrail env`: the variables for this machine, with a reason for each, in the syntax of a shell or a container.
 
 mod advice;
 mod form;
@@ -15,7 +15,7 @@ use form::Form;
 
 /// Prints the variables that make NCCL use Ironrail on this machine, with a reason for each: ready for eval, or for a container.
 ///
-/// Nothing is printed that is not needed here: what Ironrail does by itself needs no variable.
+/// Only what is needed here is printed: many things Ironrail does without a variable.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Environment {
@@ -47,7 +47,7 @@ Examples:
   eval \"$(ironrail env)\"; ironrail doctor  and see whether it works";
 
 impl Environment {
-    /// Whether there is a plugin to point at.
+    /// Whether there is a plugin to point to.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let folder = match &self.plugin {
             Some(folder) => folder.clone(),

@@ -1,16 +1,16 @@
-//! `ironrail info`: the plugin, its devices and rails, what was probed of them, and their properties for NCCL.
+//! `ironrail info`: the plugin, its devices and rails, what was probed, and the properties for NCCL.
 
 use anstyle::Style;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use super::told::{self, Device, Found, Probed, Properties, Rail};
+use super::explanation::{self, Device, Found, Probed, Properties, Rail};
 use crate::output;
 
 /// Shows the plugin's devices, rails and capabilities as probed, and their properties for NCCL.
 ///
-/// The plugin is started in a process of its own, and connects each device to itself. Of another plugin than Ironrail, only what
-/// NCCL is told is known.
+/// The plugin is started in a process of its own, and connects each device to itself. For a plugin other than Ironrail, only the properties
+/// for NCCL are known.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Info {
@@ -31,7 +31,7 @@ Examples:
 impl Info {
     /// Whether it has a device.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
-        let found = told::ask(&super::plugin(self.net.as_deref()), true)?;
+        let found = explanation::ask(&super::plugin(self.net.as_deref()), true)?;
         let well = found.failed.is_none() && !found.properties.is_empty();
         if self.json {
             output::line(format_args!("{:#}", serde_json::json!(found)));
@@ -39,24 +39,24 @@ impl Info {
         }
         show(&found);
         if let Some(failed) = &found.failed {
-            output::complain(failed);
+            output::print_error(failed);
         }
         Ok(well)
     }
 }
 
 fn show(found: &Found) {
-    let Found { file, network, tables, told, properties, .. } = found;
+    let Found { file, network, tables, explanation, properties, .. } = found;
     let bold = Style::new().bold();
     let tables: Vec<_> = tables.iter().map(|version| format!("v{version}")).collect();
-    let version = told.as_ref().map_or_else(String::new, |told| {
-        format!(" {} ({}, {})", told.version, told.target, told.profile)
+    let version = explanation.as_ref().map_or_else(String::new, |explanation| {
+        format!(" {} ({}, {})", explanation.version, explanation.target, explanation.profile)
     });
     output::line(format_args!(
         "{bold}{network}{version}{bold:#}, {file}, tables {}",
         tables.join(" ")
     ));
-    let devices = told.as_ref().and_then(|told| told.devices.as_ref());
+    let devices = explanation.as_ref().and_then(|explanation| explanation.devices.as_ref());
     for (index, properties) in properties.iter().enumerate() {
         output::line(format_args!("{bold}device {index}: {}{bold:#}", properties.name));
         if let Some(device) = devices.and_then(|devices| devices.get(index)) {
@@ -118,7 +118,7 @@ fn nccls(properties: &Properties) {
     let Properties { memory, speed_mbps, comms, groups, latency_us, guid, port, .. } = properties;
     let place = properties.pci_path.as_deref().unwrap_or("no place on PCI");
     output::line(format_args!(
-        "    NCCL is told: {speed_mbps} Mb/s, memory of {}, groups of {groups}, {comms} comms, latency {latency_us} us, guid {guid} port {port}, {place}",
+        "    for NCCL: {speed_mbps} Mb/s, memory of {}, groups of {groups}, {comms} comms, latency {latency_us} us, guid {guid} port {port}, {place}",
         memory.join(" and ")
     ));
 }

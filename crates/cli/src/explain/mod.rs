@@ -1,16 +1,16 @@
-//! `ironrail explain` and `ironrail info`: what the plugin makes of its settings, and what it has found.
+//! `ironrail explain` and `ironrail info`: the plugin's settings as it read them, and what it has probed.
 
+mod explanation;
 mod info;
 mod settings;
 mod size;
-mod told;
 
 use clap::{Args, ValueEnum};
 use ironrail_group::error::GroupError;
 
 pub(crate) use info::Info;
 
-/// Says of each setting of Ironrail its value, where that is from, what it does and what else it depends on.
+/// Explains each setting of Ironrail: its value, where that comes from, what it does and what else it depends on.
 ///
 /// Without names, the settings that were given, then the others on a line each. The plugin is opened, not started.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Explain {
     /// The plugin [default: what NCCL_NET_PLUGIN names, or Ironrail next to this executable]
     #[arg(long, value_name = "PLUGIN")]
     net: Option<String>,
-    /// Say what a message of this many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
+    /// Explain what a message of this many bytes (K, M, G) would do: parts, rails, inline or not. The plugin is started for that
     #[arg(long, value_name = "BYTES", value_parser = size::parse, conflicts_with = "names")]
     size: Option<u64>,
     /// Write all of it as JSON
@@ -33,7 +33,7 @@ pub(crate) struct Explain {
     child: Option<Child>,
 }
 
-/// How far a child goes.
+/// What a child does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Child {
     Read,
@@ -48,23 +48,25 @@ Examples:
   ironrail explain --json                for programs";
 
 impl Explain {
-    /// Whether the settings are fit for a start.
+    /// Whether the plugin would start with these settings.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let net = plugin(self.net.as_deref());
         if let Some(child) = self.child {
-            told::child(&net, child == Child::Start)?;
+            explanation::child(&net, child == Child::Start)?;
             return Ok(true);
         }
         if let Some(bytes) = self.size {
             return size::explain(&net, bytes, self.json);
         }
-        let found = told::ask(&net, false)?;
-        let Some(told) = found.told else { return Err(not_ours(&found.file, &found.network)) };
-        settings::show(told, &self.names, self.json)
+        let found = explanation::ask(&net, false)?;
+        let Some(explanation) = found.explanation else {
+            return Err(not_ours(&found.file, &found.network));
+        };
+        settings::show(explanation, &self.names, self.json)
     }
 }
 
-/// Which plugin to ask: the one that NCCL would take, or ours where nothing is said.
+/// The plugin to ask: the one that NCCL would use, or ours if none is named.
 fn plugin(net: Option<&str>) -> String {
     let named = std::env::var("NCCL_NET_PLUGIN").ok();
     let named = named.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("none"));

@@ -1,19 +1,23 @@
-//! The settings in words: what was given first, then the rest.
+//! The settings as text: those that were set first, then the rest.
 
 use anstyle::Style;
 use ironrail_group::error::GroupError;
 
-use super::told::{Setting, Told};
+use super::explanation::{Explanation, Setting};
 use crate::output;
 
-/// Whether they are fit for a start.
-pub(super) fn show(mut told: Told, names: &[String], json: bool) -> Result<bool, GroupError> {
-    by_files(&mut told);
-    let chosen = chosen(&told, names)?;
+/// Prints the settings. Returns whether the plugin would start with them.
+pub(super) fn show(
+    mut explanation: Explanation,
+    names: &[String],
+    json: bool,
+) -> Result<bool, GroupError> {
+    by_files(&mut explanation);
+    let chosen = chosen(&explanation, names)?;
     if json {
-        told.settings = chosen.into_iter().cloned().collect();
-        output::line(format_args!("{:#}", serde_json::json!(told)));
-        return Ok(told.refused.is_none());
+        explanation.settings = chosen.into_iter().cloned().collect();
+        output::line(format_args!("{:#}", serde_json::json!(explanation)));
+        return Ok(explanation.refused.is_none());
     }
     let (given, other): (Vec<&Setting>, Vec<&Setting>) =
         chosen.into_iter().partition(|setting| !names.is_empty() || setting.source != "default");
@@ -23,21 +27,21 @@ pub(super) fn show(mut told: Told, names: &[String], json: bool) -> Result<bool,
         other.iter().for_each(|setting| in_short(setting));
     }
     if names.is_empty() {
-        variables(&told);
+        variables(&explanation);
     }
-    for note in &told.notes {
+    for note in &explanation.notes {
         output::line(format_args!("{}: {}", note.level.to_lowercase(), note.text));
     }
-    if let Some(refused) = &told.refused {
-        output::complain(refused);
+    if let Some(refused) = &explanation.refused {
+        output::print_error(refused);
     }
-    Ok(told.refused.is_none())
+    Ok(explanation.refused.is_none())
 }
 
-/// To the plugin, what NCCL's files say is the environment.
-fn by_files(told: &mut Told) {
+/// The plugin sees the settings of NCCL's files as environment.
+fn by_files(explanation: &mut Explanation) {
     let files = crate::doctor::settings_of_files();
-    for setting in &mut told.settings {
+    for setting in &mut explanation.settings {
         let name = setting.alias.as_ref().unwrap_or(&setting.name);
         if setting.source != "default" && files.contains_key(name) {
             setting.source = "file".to_owned();
@@ -45,15 +49,18 @@ fn by_files(told: &mut Told) {
     }
 }
 
-fn chosen<'a>(told: &'a Told, names: &[String]) -> Result<Vec<&'a Setting>, GroupError> {
+fn chosen<'a>(
+    explanation: &'a Explanation,
+    names: &[String],
+) -> Result<Vec<&'a Setting>, GroupError> {
     if names.is_empty() {
-        return Ok(told.settings.iter().collect());
+        return Ok(explanation.settings.iter().collect());
     }
     let find = |name: &String| {
         let upper = name.to_ascii_uppercase();
         let full = if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") };
-        told.settings.iter().find(|setting| setting.name == full).ok_or_else(|| {
-            let near = told.settings.iter().map(|setting| setting.name.as_str());
+        explanation.settings.iter().find(|setting| setting.name == full).ok_or_else(|| {
+            let near = explanation.settings.iter().map(|setting| setting.name.as_str());
             let near: Vec<_> = near.filter(|other| other.contains(&full[PREFIX.len()..])).collect();
             let hint = if near.is_empty() {
                 "`ironrail explain` lists them all".to_owned()
@@ -104,15 +111,15 @@ fn in_short(setting: &Setting) {
     output::line(format_args!("    {:<30} {default:<8} {}", setting.name, first));
 }
 
-/// Up to the first colon or full stop that a blank follows: names and addresses have some inside.
+/// Up to the first colon or full stop with a blank behind it: names and addresses contain some too.
 fn first_sentence(text: &str) -> &str {
     let end = [". ", ": "].iter().filter_map(|end| text.find(end)).min();
     &text[..end.unwrap_or_else(|| text.trim_end_matches('.').len())]
 }
 
-/// The variables that libfabric's providers read.
-fn variables(told: &Told) {
-    let set = told.provider_variables.iter().filter(|variable| variable.value.is_some());
+/// Prints the variables that libfabric's providers read.
+fn variables(explanation: &Explanation) {
+    let set = explanation.provider_variables.iter().filter(|variable| variable.value.is_some());
     let set: Vec<_> = set.collect();
     if set.is_empty() {
         return;
@@ -129,7 +136,7 @@ fn variables(told: &Told) {
     }
 }
 
-/// What else a setting depends on, where that is not in its own line.
+/// What else a setting depends on, if its own text does not say so.
 const DEPENDS: &[(&str, &str)] = &[
     ("RAILS", "FI_TCP_IFACE and FI_PROVIDER filter before it; IRONRAIL_MAX_RAILS caps it"),
     ("MAX_RAILS", "NCCL fuses devices further by NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE"),

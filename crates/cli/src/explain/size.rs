@@ -5,37 +5,37 @@ use proto::split::Cutting;
 use proto::{Capabilities, Generation, ImmediateWidth, InlineLimits, Name, Slot, Terms};
 use serde_json::json;
 
-use super::told::{self, Device, Told};
+use super::explanation::{self, Device, Explanation};
 use crate::output;
 
-/// How a message of this size travels between two ranks that are like this one.
+/// How a message of this size travels between two ranks like this one.
 struct Way {
     device: String,
     rails: u64,
-    /// In a packet, from host memory.
+    /// Inline in a control message, from host memory.
     inline: bool,
     parts: u64,
     part_bytes: u64,
-    /// How many rails carry parts of one message.
+    /// The number of rails that carry parts of one message.
     shared_by: u64,
-    /// How the receiver learns of the last part; None: no connection would come about.
+    /// How the receiver learns of the last part; None: no connection can be made.
     ends_by: Option<&'static str>,
 }
 
-/// Starts the plugin in a process of its own, and says for each device what a message of this many bytes would do.
+/// Starts the plugin in a process of its own, and prints for each device what a message of this many bytes would do.
 ///
 /// # Errors
 ///
-/// The plugin cannot be opened, or cannot explain itself.
+/// The plugin cannot be opened, or does not support `explain`.
 pub(super) fn explain(net: &str, size: u64, json: bool) -> Result<bool, GroupError> {
-    let found = told::ask(net, true)?;
-    let Some(told) = &found.told else {
+    let found = explanation::ask(net, true)?;
+    let Some(explanation) = &found.explanation else {
         return Err(super::not_ours(&found.file, &found.network));
     };
-    let devices = told.devices.as_deref().unwrap_or_default();
-    let ways: Vec<_> = devices.iter().filter_map(|device| way(told, device, size)).collect();
+    let devices = explanation.devices.as_deref().unwrap_or_default();
+    let ways: Vec<_> = devices.iter().filter_map(|device| way(explanation, device, size)).collect();
     if let Some(failed) = &found.failed {
-        output::complain(failed);
+        output::print_error(failed);
     }
     if json {
         let all: Vec<_> = ways.iter().map(|way| to_json(way, size)).collect();
@@ -47,7 +47,7 @@ pub(super) fn explain(net: &str, size: u64, json: bool) -> Result<bool, GroupErr
 }
 
 /// None: the device was not probed.
-fn way(told: &Told, device: &Device, size: u64) -> Option<Way> {
+fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
     let probed = device.probed.as_ref()?;
     let agreed = Capabilities {
         immediate: match probed.immediate_bytes {
@@ -64,9 +64,9 @@ fn way(told: &Told, device: &Device, size: u64) -> Option<Way> {
         rma_inject_bytes: 0,
         messages: false,
     };
-    let inline_max = setting(told, "INLINE_MAX_SIZE").min(LONGEST_INLINE);
-    let shared_from = setting(told, "STRIPE_MIN");
-    let fin_only = setting(told, "FORCE_FIN") == 1;
+    let inline_max = setting(explanation, "INLINE_MAX_SIZE").min(LONGEST_INLINE);
+    let shared_from = setting(explanation, "STRIPE_MIN");
+    let fin_only = setting(explanation, "FORCE_FIN") == 1;
     let (rails, generation) = (device.rails.len(), Generation::default());
     let name = Name { slot: Slot::new(0)?, generation };
     let limits = InlineLimits::default();
@@ -89,10 +89,10 @@ fn way(told: &Told, device: &Device, size: u64) -> Option<Way> {
     })
 }
 
-/// The value of a setting in its smallest unit; 0 if it has none.
-fn setting(told: &Told, name: &str) -> u64 {
+/// The value of a setting in its smallest unit; 0 if it is not set.
+fn setting(explanation: &Explanation, name: &str) -> u64 {
     let name = format!("IRONRAIL_{name}");
-    let setting = told.settings.iter().find(|setting| setting.name == name);
+    let setting = explanation.settings.iter().find(|setting| setting.name == name);
     let text = setting.map(|setting| setting.value.as_ref().unwrap_or(&setting.default));
     text.and_then(|text| parse(text).ok()).unwrap_or(0)
 }
@@ -129,7 +129,7 @@ fn show(way: &Way, size: u64) {
         );
     }
     let Some(ends_by) = ends_by else {
-        output::line("    no connection: the sizes of messages could not be told");
+        output::line("    no connection: the sizes of messages could not be exchanged");
         return;
     };
     let how = match (parts, shared_by) {
@@ -159,14 +159,14 @@ fn to_json(way: &Way, size: u64) -> serde_json::Value {
     })
 }
 
-/// Whatever the setting says, a packet has room for no more.
+/// The room of a packet, which bounds the setting.
 const LONGEST_INLINE: u64 = 4096;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(settings: &[(&str, &str)]) -> Told {
+    fn explanation(settings: &[(&str, &str)]) -> Explanation {
         let setting = |(name, value): &(&str, &str)| {
             serde_json::from_value(json!({
                 "name": format!("IRONRAIL_{name}"), "value": value, "source": "default", "alias": null,
@@ -174,7 +174,7 @@ mod tests {
             }))
             .unwrap()
         };
-        Told { settings: settings.iter().map(setting).collect(), ..Told::default() }
+        Explanation { settings: settings.iter().map(setting).collect(), ..Explanation::default() }
     }
 
     fn device(rails: usize) -> Device {
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_size_is_inline_whole_or_shared_as_the_plugin_cuts_it() {
         let settings =
-            told(&[("INLINE_MAX_SIZE", "4K"), ("STRIPE_MIN", "128K"), ("FORCE_FIN", "0")]);
+            explanation(&[("INLINE_MAX_SIZE", "4K"), ("STRIPE_MIN", "128K"), ("FORCE_FIN", "0")]);
         let of = |rails, size| way(&settings, &device(rails), size).unwrap();
         assert!(of(2, 4096).inline && !of(2, 4097).inline);
         assert_eq!((of(2, 100_000).parts, of(2, 100_000).shared_by), (1, 1));
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!((long.parts, long.part_bytes, long.shared_by), (4, 1 << 18, 2));
         assert_eq!(long.ends_by, Some("an immediate with each part"));
         assert_eq!(of(1, 1 << 20).parts, 1);
-        let forced = told(&[("STRIPE_MIN", "128K"), ("FORCE_FIN", "1")]);
+        let forced = explanation(&[("STRIPE_MIN", "128K"), ("FORCE_FIN", "1")]);
         let forced = way(&forced, &device(1), 8).unwrap();
         assert!(!forced.inline);
         assert_eq!(forced.ends_by, Some("a FIN frame behind the last part"));

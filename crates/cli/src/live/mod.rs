@@ -1,4 +1,4 @@
-//! `ironrail top` and `ironrail stats`: the counters of running processes, from the pages that the plugin shows (docs/counters.md).
+//! `ironrail top` and `ironrail stats`: the counters of running processes, from the plugin's pages in shared memory (docs/counters.md).
 
 mod pages;
 mod prometheus;
@@ -20,7 +20,7 @@ pub(crate) use top::Top;
 
 /// Prints the counters of this user's running processes with Ironrail, once: as a table, for Prometheus, or as JSON.
 ///
-/// Per device, peer and direction messages; per data rail parts. Of what a process wrote that was killed, a line says that it is stale.
+/// Messages per device, peer and direction; parts per data rail. A line reports the stale page of a process that was killed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stats {
@@ -48,7 +48,7 @@ Examples:
   ironrail stats --serve              http://127.0.0.1:9417/metrics";
 
 impl Stats {
-    /// Whether every page could be read, and there is one.
+    /// Whether there are pages, and all could be read.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         if let Some(address) = self.serve {
             return serve::forever(address, &self.folder).map(|()| true);
@@ -68,14 +68,14 @@ impl Stats {
     }
 }
 
-/// What is to be said of pages that are not those of living processes.
+/// Reports pages that do not belong to a running process.
 fn complaints(found: &[Found]) {
     if found.is_empty() {
-        output::complain(NONE);
+        output::print_error(NONE);
     }
     for found in found {
         if let Some(complaint) = found.complaint() {
-            output::complain(complaint);
+            output::print_error(complaint);
         }
     }
 }

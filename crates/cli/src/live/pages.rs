@@ -1,4 +1,4 @@
-//! The pages of this user's processes, and what is not one.
+//! The pages of this user's processes, and files that only have the name of one.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use counters::Page;
 use ironrail_group::error::GroupError;
 
-/// A file that has the name of a page.
+/// A file with the name of a page.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
@@ -17,15 +17,15 @@ pub(super) struct Found {
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// Of a process that runs.
+    /// Of a running process.
     Live(Page),
-    /// Of one that has ended without removing it.
+    /// Of a process that ended without removing it.
     Stale(Page),
     Unreadable(String),
 }
 
 impl Found {
-    /// What is wrong with it, in a sentence.
+    /// What is wrong with it, as a sentence.
     pub(super) fn complaint(&self) -> Option<String> {
         let path = self.path.display();
         match &self.state {
@@ -39,11 +39,11 @@ impl Found {
     }
 }
 
-/// All pages of this user's, or those of these processes, in the order of their names.
+/// The pages of all of this user's processes, or of `processes`, sorted by name.
 ///
 /// # Errors
 ///
-/// The folder cannot be read.
+/// If the folder cannot be read.
 pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, GroupError> {
     let unreadable =
         |error| GroupError::Usage(format!("{} cannot be read: {error}", folder.display()));
@@ -64,7 +64,7 @@ pub(super) fn find(folder: &Path, processes: &[u32]) -> Result<Vec<Found>, Group
 
 fn look(path: &Path) -> State {
     let mut options = File::options();
-    // Neither what a link names nor a pipe without a writer.
+    // Neither follows a link nor blocks on a pipe without a writer.
     options.read(true).custom_flags(NO_LINK_NO_WAIT);
     let file = match options.open(path) {
         Ok(file) => file,
@@ -97,7 +97,7 @@ fn read(mut file: &File) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Whether its process has ended, as far as this PID namespace knows: a child of it may hold the lock.
+/// Whether its process has ended, as far as this PID namespace can tell: a child of the process may hold the lock.
 fn is_gone(page: &Page) -> bool {
     let here = fs::metadata("/proc/self/ns/pid").map(|found| found.ino()).ok();
     if here != Some(page.namespace) {
@@ -109,7 +109,7 @@ fn is_gone(page: &Page) -> bool {
     started != Some(page.started)
 }
 
-/// What a page may have behind its rows: it is rounded up to whole pages of the system.
+/// The most bytes behind a page's rows: its length is rounded up to pages of the system.
 const MORE: usize = 64 << 10;
 /// O_NOFOLLOW, O_CLOEXEC, O_NONBLOCK.
 const NO_LINK_NO_WAIT: i32 =
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_nobody_holds_is_stale() {
+    fn a_page_without_a_process_is_stale() {
         let folder = folder("stale");
         let mut words = vec![0; counters::page_words()];
         words[counters::head::MAGIC] = counters::MAGIC;

@@ -6,7 +6,7 @@ use counters::{BUCKETS, Counter, Kind, Page, Row, bucket_upper_nanos};
 
 use super::pages::{Found, State};
 
-/// Everything that living processes have counted.
+/// All counters of running processes.
 pub(super) fn text(found: &[Found]) -> String {
     let live: Vec<_> = found
         .iter()

@@ -1,4 +1,4 @@
-//! What has moved between two looks, per row.
+//! What has moved between two samples, per row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,22 +13,22 @@ pub(super) struct Rate {
     pub(super) bytes: f64,
     /// Messages, or parts.
     pub(super) count: f64,
-    /// Of 100 messages, those that travelled inline.
+    /// The percentage of messages that travelled inline.
     pub(super) inline_percent: Option<f64>,
     /// Refused posts, or calls that had to be repeated.
     pub(super) waits: f64,
-    /// Latency that half of the requests, and 99 of 100, were below.
+    /// Latency: the median and the 99th percentile of requests.
     pub(super) latency: Option<(Duration, Duration)>,
     /// Since the process began: stalls of messages, failed parts and fail-overs of a rail.
     pub(super) trouble: u64,
 }
 
-/// The last look.
+/// The previous sample.
 #[derive(Debug, Default)]
 pub(super) struct Before(BTreeMap<(u32, Key), Row>);
 
 impl Before {
-    /// The rates since the last look, which was so long ago. Rows that are new have none yet.
+    /// The rates since the previous sample, `elapsed` ago. New rows have no rates yet.
     pub(super) fn rates<'a>(
         &mut self,
         pages: impl Iterator<Item = &'a Page>,
@@ -49,7 +49,7 @@ impl Before {
 }
 
 fn rate(process: u32, row: &Row, before: &Row, elapsed: Duration) -> Rate {
-    // A process may have begun anew under the same number.
+    // A new process may have the same number.
     let grown = |counter: Counter| row.get(counter).saturating_sub(before.get(counter));
     let per_second = |count: u64| as_float(count) / elapsed.as_secs_f64().max(1e-3);
     let sum = |counters: &[Counter]| counters.iter().map(|counter| grown(*counter)).sum::<u64>();
@@ -86,7 +86,7 @@ const WAITS: &[Counter] = &[
     Counter::WaitsQueue,
 ];
 
-/// The end of the bucket that this many in 100 are in or below. None: nothing was measured.
+/// The upper bound of the bucket that contains the percentile. None if nothing was measured.
 fn quantile(buckets: &[u64], percent: u64) -> Option<Duration> {
     let all: u64 = buckets.iter().sum();
     let wanted = (all * percent).div_ceil(100).max(1);

@@ -1,4 +1,4 @@
-//! Answers Prometheus over HTTP on a loopback address: one request at a time, read only, a bound on each wait.
+//! Answers Prometheus over HTTP on a loopback address: one request at a time, read only, with a bound on each wait.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::output;
 
 /// The default address.
 pub(super) const ADDRESS: &str = "127.0.0.1:9417";
-/// A client that is slower gets no answer.
+/// A slower client gets no answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_MAX: usize = 4096;
 
@@ -20,7 +20,7 @@ const REQUEST_MAX: usize = 4096;
 ///
 /// # Errors
 ///
-/// The address is none of this host's own, or taken.
+/// If the address is not a loopback address, or is in use.
 pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupError> {
     if !address.ip().is_loopback() {
         return Err(GroupError::Usage(format!(
@@ -32,7 +32,7 @@ pub(super) fn forever(address: SocketAddr, folder: &Path) -> Result<(), GroupErr
     let address = listener.local_addr().map_err(taken)?;
     output::line(format_args!("serving http://{address}/metrics"));
     for stream in listener.incoming().flatten() {
-        // One that goes away is its own affair.
+        // A client that disconnects is not an error.
         let _gone = answer(stream, folder);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `ironrail top`: rates per peer and rail, refreshed in a terminal; or frame by frame where there is none.
+//! `ironrail top`: rates per peer and rail, refreshed in a terminal; or frame by frame without one.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ impl Top {
         }
     }
 
-    /// Frames as text. The first one comes after an interval: rates need two looks.
+    /// Frames as text. The first comes after an interval: rates need two samples.
     fn print(&self, frames: usize) -> Result<bool, GroupError> {
         let mut look = Look::new();
         look.frame(self)?;
@@ -83,7 +83,7 @@ impl Top {
     }
 }
 
-/// Waits for the next frame. True: the user has had enough.
+/// Waits for the next frame. True if the user quits.
 fn is_ended(interval: Duration) -> io::Result<bool> {
     let until = Instant::now() + interval;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -99,7 +99,7 @@ fn is_ended(interval: Duration) -> io::Result<bool> {
                     return Ok(true);
                 }
             }
-            // Another size: drawn anew at once.
+            // The terminal has another size: draw at once.
             Event::Resize(..) => break,
             _ => {}
         }
@@ -107,7 +107,7 @@ fn is_ended(interval: Duration) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The terminal's other screen, without a cursor. Dropped, everything is as before.
+/// The terminal's alternate screen, without a cursor. Dropped, it restores the terminal.
 #[derive(Debug)]
 struct Screen;
 
@@ -140,7 +140,7 @@ impl Drop for Screen {
     }
 }
 
-/// From one frame to the next.
+/// The state from one frame to the next.
 struct Look {
     before: Before,
     at: Instant,
@@ -207,7 +207,7 @@ fn line(rate: &Rate) -> String {
     let inline = inline_percent.map_or_else(String::new, |percent| format!("{percent:.0}%"));
     let (half, most) =
         latency.map_or_else(Default::default, |(half, most)| (time(half), time(most)));
-    // What a provider does not say of arrived parts is no rate of 0.
+    // Where a provider does not report received parts, there is no rate; it is not 0.
     let moved = match rate.bytes {
         zero if zero == 0.0 && *count > 0.0 && key.kind == Kind::Rail => "?".to_owned(),
         moved => bytes(moved),

@@ -1,4 +1,4 @@
-//! What each collective moves, in nccl-tests' terms, and what its output must be. Pure.
+//! What each collective moves, in nccl-tests' terms, and what its output must be; pure.
 
 use clap::ValueEnum;
 use ironrail_group::check;
@@ -23,15 +23,15 @@ pub(super) enum Test {
     SendReceive,
 }
 
-/// A size's shape on `ranks` ranks: elements per call and per buffer.
+/// The buffers of a size on `ranks` ranks, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// What NCCL's call takes.
+    /// The count argument of NCCL's call.
     pub(super) count: usize,
     /// Elements of this rank's input and output.
     pub(super) input: usize,
     pub(super) output: usize,
-    /// What nccl-tests shows under size, in elements.
+    /// The size column of nccl-tests, in elements.
     pub(super) whole: usize,
 }
 
@@ -46,7 +46,7 @@ impl Test {
         }
     }
 
-    /// What nccl-tests writes under redop.
+    /// The redop column of nccl-tests.
     pub(super) fn operation(self) -> &'static str {
         match self {
             Self::AllReduce | Self::ReduceScatter => "sum",
@@ -78,8 +78,8 @@ impl Test {
         }
     }
 
-    /// Where this rank's input lies in its output when one buffer is both; the output's place in the input for reduce-scatter.
-    /// `None`: NCCL has no such form.
+    /// Where this rank's input lies in its output when one buffer serves both; for reduce-scatter, the output's place in the input. `None`:
+    /// NCCL has no such form.
     pub(super) fn in_place(self, rank: usize, shape: Shape) -> Option<InPlace> {
         let own = rank * shape.count;
         match self {
@@ -90,7 +90,7 @@ impl Test {
         }
     }
 
-    /// nccl-tests' factor from algorithm to bus bandwidth.
+    /// nccl-tests' factor from algorithm bandwidth to bus bandwidth.
     #[allow(clippy::cast_precision_loss, reason = "a few ranks")]
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
         let share = (ranks - 1) as f64 / ranks as f64;
@@ -119,31 +119,31 @@ impl Test {
         }
     }
 
-    /// How many of the elements found in rank `at.rank`'s output are not what they ought to be.
+    /// How many of the elements of rank `at.rank`'s output differ from the expected ones.
     pub(super) fn count_wrong<T: Element>(self, found: &[T], at: At) -> u64 {
         let wrong = |&(index, value): &(usize, &T)| *value != self.expected::<T>(at, index);
         found.iter().enumerate().filter(wrong).count() as u64
     }
 }
 
-/// Where an output stands.
+/// The place of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    /// What NCCL's call takes.
+    /// The count argument of NCCL's call.
     pub(super) count: usize,
     pub(super) iteration: usize,
 }
 
-/// Elements from the start of the one buffer.
+/// Offsets in elements from the start of the shared buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InPlace {
     pub(super) input: usize,
     pub(super) output: usize,
 }
 
-/// NCCL's kind of our type. `None`: it has no such type.
+/// NCCL's data type. `None`: NCCL has none.
 pub(super) fn kind(of: DataType) -> Option<Kind> {
     Some(match of {
         DataType::I8 => Kind::I8,
@@ -167,7 +167,7 @@ mod tests {
     const ALL: [Test; 5] =
         [Test::AllReduce, Test::AllGather, Test::ReduceScatter, Test::Alltoall, Test::SendReceive];
 
-    /// The collective done by hand, from every rank's input.
+    /// The expected result, computed naively from all inputs.
     fn by_hand(test: Test, rank: usize, ranks: usize, shape: Shape) -> Vec<i64> {
         let input = |rank: usize| -> Vec<i64> {
             (0..shape.input).map(|index| check::value(rank, index, 3).into()).collect()

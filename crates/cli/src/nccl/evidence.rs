@@ -1,10 +1,10 @@
-//! Which network NCCL took, by its own log. Pure over the log's text.
+//! Which network NCCL used, from its log; pure over the log's text.
 //!
-//! NCCL falls back to sockets without an error where a plugin cannot be loaded and NCCL_NET does not forbid it, so figures alone prove
-//! nothing. Two lines of its log do (NCCL 2.30, src/plugin/net.cc and src/transport/net.cc): `Using network NAME`, once per rank, and
-//! `via NET/NAME/…`, once per connection.
+//! NCCL falls back to sockets without an error if a plugin cannot be loaded and NCCL_NET does not forbid it, so figures alone prove
+//! nothing. Two lines of its log do (NCCL 2.30, src/plugin/net.cc and src/transport/net.cc): `Using network NAME`, once per rank, and `via
+//! NET/NAME/…`, once per connection.
 
-/// What the log of one rank must say.
+/// What the log of one rank must show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     /// The network's name, as the plugin's table has it.
@@ -13,7 +13,7 @@ pub(super) struct Wanted<'a> {
     pub(super) peers: bool,
 }
 
-/// Whether the log proves that the network was used; else why not, with what NCCL said of its networks.
+/// Whether the log proves that the network was used; otherwise why not, with NCCL's lines about its networks.
 pub(super) fn prove(log: &str, wanted: Wanted<'_>) -> Result<(), String> {
     let Wanted { network, peers } = wanted;
     let using = format!("Using network {network}");
@@ -40,12 +40,12 @@ pub(super) fn prove(log: &str, wanted: Wanted<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What NCCL said about plugins, and its warnings: the lines that a user would look for.
+/// NCCL's lines about plugins, and its warnings: what a user would search for.
 fn hints(log: &str) -> String {
     let words = ["NET/Plugin", "NCCL WARN", "Could not find", "Failed to initialize NET"];
     let mut lines: Vec<&str> = Vec::new();
     for line in log.lines().filter(|line| words.iter().any(|word| line.contains(word))) {
-        // Behind host, process and thread, which a reader does not need.
+        // Without host, process and thread.
         let said = line.split_once("NCCL ").map_or(line, |(_, said)| said).trim();
         if !lines.contains(&said) {
             lines.push(said);
@@ -91,7 +91,7 @@ host:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
         let why = prove(SOCKET, wanted("Ironrail")).unwrap_err();
         assert!(why.contains("it used network Socket"), "{why}");
         assert!(why.contains("Could not find: ironrial"), "{why}");
-        // A name that another one begins with is not that one.
+        // A name of which the searched one is a prefix is another name.
         assert!(prove(GOOD, wanted("Iron")).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Libfabric where no package manager reaches: a file, a folder, a Debian package or a Python wheel that carries it.
+//! Finds libfabric without a package manager: in a file, a folder, a Debian package or a Python wheel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) fn find(place: &Path, scratch: &Path) -> Result<PathBuf, GroupError> 
     }
 }
 
-/// The first `libfabric.so.1` below a folder; links that lead nowhere are passed over.
+/// The first `libfabric.so.1` below a folder; broken links are skipped.
 fn below(folder: &Path) -> Option<PathBuf> {
     let mut folders = vec![(folder.to_owned(), 0)];
     while let Some((folder, depth)) = folders.pop() {
@@ -47,7 +47,7 @@ fn below(folder: &Path) -> Option<PathBuf> {
             if path.is_file() && (name == NAME || name.starts_with(&format!("{NAME}."))) {
                 return Some(path);
             }
-            // A folder that is a link may lead back here.
+            // A link to a folder may lead back here.
             if depth < DEPTH_MAX && path.is_dir() && !path.is_symlink() {
                 folders.push((path, depth + 1));
             }
@@ -90,7 +90,7 @@ fn unpack(package: &Path, scratch: &Path) -> Result<PathBuf, GroupError> {
 }
 
 const NAME: &str = "libfabric.so.1";
-/// Folders below the one that was named.
+/// The most nested folders.
 const DEPTH_MAX: usize = 8;
 
 #[cfg(test)]

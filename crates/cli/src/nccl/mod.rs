@@ -1,4 +1,4 @@
-//! `ironrail nccl`: NCCL itself over a plugin, on GPUs, with proof that the plugin carried it, beside NCCL's sockets.
+//! `ironrail nccl`: NCCL over a plugin, on GPUs, with proof that the plugin carried the data, beside NCCL's sockets.
 //!
 //! ```text
 //!   launcher ── for each network: environment, ranks ──▶ rank: Nccl, Communicator, DeviceMemory
@@ -34,9 +34,9 @@ use report::{Event, Run, Surroundings};
 
 /// Runs a collective of NCCL's on GPUs over a net plugin, then over NCCL's own sockets, every byte checked.
 ///
-/// NCCL (libnccl.so.2) and the CUDA driver are found at run time. Each rank is a process with a host id of its own, so that NCCL uses
-/// the network even where two ranks share a GPU. That the plugin carried the data is read out of NCCL's log; without that proof
-/// the run fails. Exit code: 0 when all is well, 1 when anything is wrong, 2 when the command line is.
+/// NCCL (libnccl.so.2) and the CUDA driver are found at run time. Each rank is a process with a host id of its own, so that NCCL uses the
+/// network even between ranks that share a GPU. NCCL's log must prove that the plugin carried the data; otherwise the run fails. Exit code:
+/// 0 when all is well, 1 when anything is wrong, 2 when the command line is.
 ///
 /// Example: ironrail nccl all_reduce -b 8 -e 128M --results docs/results
 #[derive(Clone, Debug, Args)]
@@ -98,7 +98,7 @@ pub(crate) struct Options {
     /// Seconds that a wait may take
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS", value_parser = seconds)]
     timeout: f64,
-    /// Show what NCCL logs
+    /// Show NCCL's log
     #[arg(short, long)]
     verbose: bool,
 }
@@ -149,9 +149,9 @@ impl Options {
         Duration::from_secs_f64(self.timeout)
     }
 
-    /// Runs every network, or this process's rank of one. Whether all is well.
+    /// Runs every network, or this process's rank of one. Returns whether all is well.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
-        // A rank has nothing to do when its launcher is gone.
+        // A rank exits when its launcher is gone.
         if let Some(meeting) = launch::child(|| {})? {
             return rank::part(self, meeting);
         }
@@ -189,12 +189,12 @@ impl Options {
         Ok(runs.iter().all(Run::is_well))
     }
 
-    /// The plugin, sockets, and the others. A plugin says itself what its network is called.
+    /// The plugin, sockets, and the other plugins. A plugin reports the name of its network.
     fn networks(&self) -> Result<Vec<Network>, GroupError> {
         let of = |file: &str| -> Result<Network, GroupError> {
             let library = Library::open(file, None)?;
             let path = Path::new(library.path());
-            // NCCL runs in this folder too, but a bare name would be looked for on the loader's path.
+            // NCCL runs in this folder too, but the loader would search its path for a bare name.
             let plugin = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
             Ok(Network { name: library.name().to_owned(), plugin: Some(plugin) })
         };
@@ -255,11 +255,11 @@ impl Options {
         let wrong = run.wrong();
         let verdict = if run.is_well() { "OK" } else { "FAILED" };
         output::line(format_args!("# Out of bounds values : {wrong} {verdict}"));
-        run.causes.iter().for_each(output::complain);
+        run.causes.iter().for_each(output::print_error);
         Ok(run)
     }
 
-    /// Adds to the causes what NCCL's logs do not prove.
+    /// Adds a cause for each rank whose log does not prove that the network was used.
     fn prove(&self, network: &Network, logs: &[PathBuf], run: &mut Run) {
         for (rank, path) in logs.iter().enumerate() {
             let log = fs::read(path).unwrap_or_default();
@@ -278,7 +278,7 @@ impl Options {
         }
     }
 
-    /// What makes NCCL use this network, and no other way between ranks (NCCL src/graph/paths.cc, src/transport/shm.cc).
+    /// The environment that makes NCCL use this network, and nothing else between ranks (NCCL src/graph/paths.cc, src/transport/shm.cc).
     fn environment(
         &self,
         network: &Network,
@@ -336,14 +336,14 @@ impl Options {
 /// NCCL's name for its own transport.
 const SOCKET: &str = "Socket";
 
-/// A folder of this process's own, for logs and unpacked packages; removed when it is dropped.
+/// A private folder of this process, for logs and unpacked packages; removed when dropped.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, GroupError> {
         let path = std::env::temp_dir().join(format!("ironrail-nccl-{}", std::process::id()));
-        // One that is there already is another's: it is not used.
+        // An existing folder belongs to someone else: it is not used.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)

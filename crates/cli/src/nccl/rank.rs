@@ -1,4 +1,4 @@
-//! What every rank does: join the communicator, then size by size warm up, measure and check, out of place and in place.
+//! A rank: joins the communicator, then for each size warms up, measures and checks, out of place and in place.
 
 use std::process;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -18,7 +18,7 @@ use super::collective::{At, InPlace, Shape, kind};
 use super::report::{Event, Ready, Row, Side};
 use crate::output;
 
-/// Runs this process's rank. Whether it did what it should; wrong data stands in the rows.
+/// Runs this process's rank. Returns whether it succeeded; wrong data is reported in the rows.
 pub(super) fn part(options: &Options, meeting: Meeting) -> Result<bool, GroupError> {
     let rank = meeting.rank;
     let mut place = Remote::join(meeting, options.timeout())?;
@@ -27,7 +27,7 @@ pub(super) fn part(options: &Options, meeting: Meeting) -> Result<bool, GroupErr
             place.leave();
             Ok(true)
         }
-        // The launcher says it, in its order among what the other ranks have to say.
+        // The launcher prints it, in order with the errors of other ranks.
         Err(error) if place.give_up(&error) => Ok(false),
         Err(error) => Err(error.of_rank(rank)),
     }
@@ -44,7 +44,7 @@ fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
     let id: [u8; UNIQUE_ID_BYTES] = ids[0].as_slice().try_into().map_err(|_| {
         GroupError::Bootstrap(format!("rank 0 sent an id of {} bytes", ids[0].len()))
     })?;
-    // NCCL has no bound of its own for these calls.
+    // NCCL does not bound these calls.
     let joining = Watch::over("ncclCommInitRank", wait);
     let communicator =
         Communicator::init(&nccl, &devices, device, id, rank, place.size()).map_err(failed)?;
@@ -73,7 +73,7 @@ fn run(options: &Options, place: &mut Remote) -> Result<(), GroupError> {
     Ok(())
 }
 
-/// Bytes behind every output, which must stay as they were.
+/// Guard bytes behind every output, which must not change.
 const GUARD_BYTES: usize = 4096;
 
 fn introduce(
@@ -103,7 +103,7 @@ struct Work<'o> {
     communicator: Communicator, // Destroyed before the memory is freed.
     send: DeviceMemory,
     receive: DeviceMemory,
-    /// Where data is made and checked.
+    /// Where data is generated and checked.
     host: Buffer,
 }
 
@@ -153,7 +153,7 @@ impl Work<'_> {
             sum_us += f64::from_le_bytes(*time);
             wrong += u64::from_le_bytes(count.try_into().map_err(|_| strange(part))?);
         }
-        // nccl-tests reports the ranks' average, too.
+        // nccl-tests too reports the average over ranks.
         #[allow(clippy::cast_precision_loss, reason = "a few ranks")]
         let time_us = sum_us / place.size() as f64;
         let bytes = shape.whole * options.kind.bytes();
@@ -186,7 +186,7 @@ impl Work<'_> {
             .map_err(failed)
     }
 
-    /// Runs once on fresh data. How many elements of the output are wrong, and bytes behind it that changed.
+    /// Runs once on fresh data. Returns the number of wrong elements, guard bytes included.
     fn check(&mut self, shape: Shape, ranges: Option<InPlace>, at: At) -> Result<u64, GroupError> {
         let kind = self.options.kind;
         let width = kind.bytes();
@@ -205,7 +205,7 @@ impl Work<'_> {
         let found = self.receive.read(start, len + GUARD_BYTES.min(whole - start - len));
         let found = found.map_err(|why| failed(why.into()))?;
         self.host.slice_mut::<u8>(0..found.len())?.copy_from_slice(&found);
-        // In place, what lies behind a part of the output may be the rest of the input.
+        // In place, the bytes behind a part of the output may be the rest of the input.
         let guarded = ranges.is_none() || shape.output >= shape.input;
         let behind = if guarded { &found[len..] } else { &[] };
         let touched = behind.iter().filter(|byte| **byte != POISON).count() as u64;
@@ -236,7 +236,7 @@ fn say(event: &Event) {
     }
 }
 
-/// Ends the process when a call does not come back.
+/// Ends the process when a call does not return.
 struct Watch(Sender<()>);
 
 impl Watch {
@@ -244,7 +244,7 @@ impl Watch {
         let (send, ended) = mpsc::channel();
         let watch = move || {
             if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                output::complain(format_args!(
+                output::print_error(format_args!(
                     "{call} has not come back for {:.0} s",
                     limit.as_secs_f64()
                 ));

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::collective::Test;
 use crate::perf::time;
 
-/// What rank 0 says to the launcher, a line each.
+/// What rank 0 reports to the launcher, one line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Event {
     /// All ranks have joined.
@@ -25,7 +25,7 @@ pub(super) struct Ready {
     /// NCCL's version and file.
     pub(super) nccl: String,
     pub(super) file: String,
-    /// The CUDA driver's version, as it numbers it.
+    /// The CUDA driver's version, in its own numbering.
     pub(super) driver: Option<i32>,
     /// One line per rank.
     pub(super) ranks: Vec<String>,
@@ -66,7 +66,7 @@ impl Row {
         [Some(self.out_of_place), self.in_place].into_iter().flatten()
     }
 
-    /// The better time of the two forms.
+    /// The shorter time of the two forms.
     fn best_us(&self) -> f64 {
         self.sides().map(|side| side.time_us).fold(f64::INFINITY, f64::min)
     }
@@ -84,7 +84,7 @@ pub(super) struct Run {
     pub(super) plugin: Option<String>,
     pub(super) ready: Option<Ready>,
     pub(super) rows: Vec<Row>,
-    /// Why it does not count, the first cause first.
+    /// Why the run failed, the first cause first.
     pub(super) causes: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ pub(super) fn table_line(row: &Row) -> String {
 
 const NO_ROOT: i32 = -1;
 
-/// The first network beside each other one: times, and the first's bandwidth divided by the other's.
+/// The first network against each other one: times, and the ratio of bandwidths.
 pub(super) fn comparison(runs: &[Run]) -> Vec<Vec<String>> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
     let mut head = vec!["size (B)".to_owned(), format!("{} (us)", first.network)];
@@ -177,7 +177,7 @@ pub(super) fn comparison(runs: &[Run]) -> Vec<Vec<String>> {
     lines
 }
 
-/// One bandwidth divided by another; nothing where one of them moved nothing.
+/// The ratio of two bandwidths; empty where one is zero.
 fn ratio(ours: f64, theirs: f64) -> String {
     if ours > 0.0 && theirs > 0.0 { format!("{:.2}", ours / theirs) } else { "-".to_owned() }
 }
@@ -274,7 +274,7 @@ pub(super) fn to_page(
     page
 }
 
-/// Writes a file of results, and says which one could not be written.
+/// Writes a file of results; the error names the file.
 pub(super) fn keep(path: &Path, text: &str) -> Result<(), GroupError> {
     fs::write(path, text).map_err(|error| {
         log::warn!("{}: {error}", path.display());

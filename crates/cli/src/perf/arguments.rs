@@ -40,10 +40,10 @@ enum Command {
     Scatter(Options),
     /// Every rank ends with its part of the reduction. The size is that of the input.
     ReduceScatter(Options),
-    /// Every rank sends a part of its input to each. The size is that of the input.
+    /// Every rank sends a part of its input to every rank. The size is that of the input.
     #[command(name = "alltoall")]
     AllToAll(Options),
-    /// Every rank waits for all others. Sizes say nothing here.
+    /// Every rank waits for all others. Sizes mean nothing here.
     Barrier(Options),
     /// Every rank swaps borders with both neighbours in a ring. The size is that of one border.
     Halo(Options),
@@ -55,8 +55,8 @@ enum Command {
         #[command(flatten)]
         stream: Stream,
     },
-    /// One message back and forth between two ranks; the time is half a round trip. One receive is posted at a time, unless
-    /// --ahead says more, as where the latency of NCCL's small collectives counts.
+    /// One message back and forth between two ranks; the time is half a round trip. One receive is posted at a time, unless --ahead asks
+    /// for more: then as in NCCL's small collectives, where this latency counts.
     #[command(name = "pingpong")]
     PingPong {
         #[command(flatten)]
@@ -93,7 +93,7 @@ enum Command {
     Compare(compare::Compare),
 }
 
-/// Which measurement, with what belongs to it alone.
+/// The measurement, with its own options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Benchmark {
     Collective(Collective),
@@ -152,7 +152,7 @@ impl Benchmark {
         }
     }
 
-    /// What nccl-tests writes under redop.
+    /// The redop column of nccl-tests.
     pub(super) fn operation(&self, operation: Op) -> &'static str {
         match self {
             Self::Collective(what) if what.reduces() => operation.name(),
@@ -160,7 +160,7 @@ impl Benchmark {
         }
     }
 
-    /// What nccl-tests writes under root; -1 where there is none.
+    /// The root column of nccl-tests; -1 where there is none.
     pub(super) fn root(&self, root: usize) -> i64 {
         match self {
             Self::Collective(what) if what.has_root() => i64::try_from(root).unwrap_or(-1),
@@ -192,28 +192,27 @@ pub(super) struct PingPong {
     /// Receives posted ahead
     #[arg(long, default_value_t = 1, value_parser = requests)]
     pub(super) ahead: usize,
-    /// Receives are posted this many at a time, so that what announces them can travel together; at most --ahead
+    /// Receives are posted this many at a time, so that one control message can announce them; at most --ahead
     #[arg(long, value_parser = requests)]
     batch: Option<usize>,
     /// Receives are this many times as large as the messages
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(super) recv_factor: usize,
-    /// So many messages go back and forth at a time, into one receive, distinguished by their tags; busbw counts them all
+    /// Messages that go back and forth at a time, into one receive, distinguished by their tags; busbw counts them all
     #[arg(long, default_value_t = 1, value_parser = group)]
     pub(super) group: usize,
-    /// Receives are posted one at a time, each when it is the next, and this many microseconds later: after their message was
-    /// sent
+    /// Each receive is posted only when its message is the next, and this many microseconds later: after the message was sent
     #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["ahead", "batch"])]
     late: Option<u32>,
 }
 
 impl PingPong {
-    /// How long after it has become the next a receive is posted; none: ahead of it.
+    /// The delay of a receive after its message has become the next; None if posted ahead.
     pub(super) fn late(self) -> Option<Duration> {
         self.late.map(|late| Duration::from_micros(late.into()))
     }
 
-    /// All at a time, unless something else is asked for.
+    /// All of --ahead, unless --batch is given.
     pub(super) fn batch(self) -> usize {
         self.batch.unwrap_or(self.ahead).min(self.ahead)
     }
@@ -230,45 +229,45 @@ pub(super) struct Raw {
     /// One message back and forth: the time is half a round trip
     #[arg(long, conflicts_with = "window")]
     pub(super) latency: bool,
-    /// Messages into posted receives, instead of writes; one way they are outstanding until the peer answers that it has them
+    /// Messages into posted receives, instead of writes; one way, a message is outstanding until the peer acknowledges it
     #[arg(long)]
     pub(super) two_sided: bool,
-    /// Each write waits for a message (two-sided) that says where it may go; one way, as many of them are ahead as --window says
+    /// Each write waits for a message (two-sided) with its target address; one way, --window of them are announced ahead
     #[arg(long, conflicts_with_all = ["two_sided", "answered"])]
     pub(super) rendezvous: bool,
-    /// With --latency, this many receives are posted ahead: of messages, or places announced with --rendezvous; writes rotate
-    /// over this many places [default: 1]
+    /// With --latency, receives posted ahead: of messages, or of targets announced with --rendezvous; writes rotate over this many targets
+    /// [default: 1]
     #[arg(long, value_parser = requests, requires = "latency")]
     ahead: Option<usize>,
-    /// Messages are outstanding only until the provider lets go of them, wherever they are then
+    /// Messages are outstanding only until their send completes, wherever the data is then
     #[arg(long, requires = "two_sided", conflicts_with = "latency")]
     pub(super) unanswered: bool,
-    /// Writes are outstanding until the peer answers that it has them, as the plugin's messages are
+    /// Writes are outstanding until the peer acknowledges them, as the plugin's messages are
     #[arg(long, conflicts_with_all = ["latency", "two_sided"])]
     pub(super) answered: bool,
-    /// With --latency or --rendezvous, post what is small like what is large, with a completion of its own
+    /// With --latency or --rendezvous, post short operations like long ones, with a completion instead of inject
     #[arg(long)]
     pub(super) no_inject: bool,
 }
 
 impl Raw {
-    /// Receives, or places, ahead of a message back and forth.
+    /// Receives or targets posted ahead of a message back and forth.
     pub(super) fn ahead(&self) -> usize {
         self.ahead.unwrap_or(1)
     }
 
-    /// Where the bytes of this many messages can be at a time.
+    /// The number of buffers for this many messages.
     pub(super) fn places(&self) -> usize {
         if self.latency { self.ahead() } else { self.window }
     }
 
-    /// How many answers are due after this many of all messages: one for half a window, so that the sender never stands still.
+    /// How many acknowledgements are due after `over` of all messages: one for half a window, so that the sender never stalls.
     pub(super) fn answers(&self, over: usize, messages: usize) -> usize {
         let half = self.half_window();
         if over == messages { messages.div_ceil(half) } else { over / half }
     }
 
-    /// Messages that one answer stands for.
+    /// Messages per acknowledgement.
     pub(super) fn half_window(&self) -> usize {
         (self.window / 2).max(1)
     }
@@ -281,10 +280,10 @@ pub(super) struct Place {
     /// Libfabric's provider [default: tcp, net or tcp;ofi_rxm, the first that is there]
     #[arg(long, env = "IRONRAIL_PROVIDER", value_name = "NAME")]
     pub(super) provider: Option<String>,
-    /// The local address to start from; `none` leaves it to the provider
+    /// The local address to use; `none` leaves it to the provider
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     source: String,
-    /// Libfabric itself: a file, or a name for the loader
+    /// libfabric itself: a file, or a name for the loader
     #[arg(long, env = "IRONRAIL_LIBFABRIC", default_value = "libfabric.so.1", value_name = "FILE")]
     pub(super) libfabric: PathBuf,
 }
@@ -306,28 +305,28 @@ pub(super) struct Versus {
     /// Compare half round trips instead of bandwidth
     #[arg(long)]
     pub(super) latency: bool,
-    /// Hold the plugin to raw --two-sided instead of bare writes
+    /// Compare the plugin with raw --two-sided instead of writes
     #[arg(long)]
     pub(super) two_sided: bool,
-    /// Hold the plugin to raw --rendezvous instead of bare writes
+    /// Compare the plugin with raw --rendezvous instead of writes
     #[arg(long, conflicts_with_all = ["two_sided", "rate", "answered"])]
     pub(super) rendezvous: bool,
-    /// Compare how many messages go in a second, with raw --two-sided
+    /// Compare messages per second, with raw --two-sided
     #[arg(long, conflicts_with = "latency")]
     pub(super) rate: bool,
-    /// What raw --answered does
+    /// As raw --answered
     #[arg(long, conflicts_with_all = ["latency", "rate", "two_sided"])]
     pub(super) answered: bool,
-    /// With --rate, what raw --unanswered does
+    /// With --rate, as raw --unanswered
     #[arg(long, requires = "rate")]
     pub(super) unanswered: bool,
     /// One way: messages outstanding
     #[arg(long, default_value_t = 8, value_parser = requests, conflicts_with = "latency")]
     pub(super) window: usize,
-    /// Of half round trips: receives posted ahead, of both sides [default: 1]
+    /// For half round trips: receives posted ahead, on both sides [default: 1]
     #[arg(long, value_parser = requests, requires = "latency")]
     ahead: Option<usize>,
-    /// Of half round trips: the plugin's receives posted at a time, see pingpong
+    /// For half round trips: the plugin's receives posted at a time, see pingpong
     #[arg(long, value_parser = requests, requires = "latency")]
     pub(super) batch: Option<usize>,
     /// The plugin's receives are this many times as large as the messages
@@ -336,16 +335,16 @@ pub(super) struct Versus {
     /// One way: the plugin's messages in one receive
     #[arg(long, default_value_t = 1, value_parser = group, conflicts_with = "latency")]
     pub(super) group: usize,
-    /// What the ratio is judged by: at most this for half round trips, at least this for bandwidths and rates
+    /// The bound of the ratio: at most this for half round trips, at least this for bandwidths and rates
     #[arg(long, default_value_t = 1.0, value_parser = ratio, value_name = "RATIO")]
     pub(super) bound: f64,
-    /// The 95 % interval of the ratio may reach this many percent to each side; a wider one is no ground for a verdict
+    /// The 95 % interval of the ratio may reach this many percent to each side; with a wider one there is no verdict
     #[arg(long, default_value_t = 10.0, value_parser = percent, value_name = "PERCENT")]
     pub(super) precision: f64,
 }
 
 impl Versus {
-    /// Receives posted ahead of half round trips.
+    /// Receives posted ahead for half round trips.
     pub(super) fn ahead(&self) -> usize {
         self.ahead.unwrap_or(1)
     }
@@ -359,7 +358,7 @@ pub(super) struct Tune {
     pub(super) runs: usize,
 }
 
-/// What every measurement takes.
+/// Options of every measurement.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// First size (suffixes K, M, G)
@@ -395,7 +394,7 @@ pub(super) struct Options {
     /// Ranks are threads of one process
     #[arg(long)]
     pub(super) threads: bool,
-    /// CPUs that ranks run on, as 2,3: rank 0 on the first alone, rank 1 on the second, and round again
+    /// CPUs that ranks run on, as 2,3: rank 0 on the first, rank 1 on the second, and so on, repeating the list
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(super) cpus: Vec<usize>,
     /// The plugin: a file, or a word as in NCCL_NET_PLUGIN [default: Ironrail, next to this executable]
@@ -410,7 +409,7 @@ pub(super) struct Options {
     /// The root of a collective that has one
     #[arg(long, default_value_t = 0, value_name = "RANK")]
     pub(super) root: usize,
-    /// A collective's output takes its input's place
+    /// The output takes the place of the input
     #[arg(long)]
     pub(super) in_place: bool,
     /// All-reduce by this algorithm, whatever the table says: one-phase, doubling, mesh or ring
@@ -428,14 +427,14 @@ pub(super) struct Options {
     /// Write a page with pictures: bandwidths, times, the rails' shares
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
-    /// Count how many writes, sends and injects of all ranks a message takes, by the plugin's own counters (IRONRAIL_STATS_FILE) and
-    /// by the virtual fabric's where the plugin runs over that; what connects and closes is among them. One size at a time
+    /// Count how many writes, sends and injects of all ranks a message takes, by the plugin's own counters (IRONRAIL_STATS_FILE) and by the
+    /// virtual fabric's if the plugin runs over it; includes connecting and closing. One size at a time
     #[arg(long)]
     pub(super) writes: bool,
-    /// Only say which versions of the table the plugin has, and which one is taken
+    /// Only print which versions of the table the plugin has, and which one is used
     #[arg(long)]
     pub(super) version_table: bool,
-    /// Show what the plugin logs at level INFO
+    /// Show the plugin's log at level INFO
     #[arg(short, long)]
     verbose: bool,
 }
@@ -449,7 +448,7 @@ impl Options {
         self.last.max(self.first)
     }
 
-    /// Few for what takes long, unless a number was given.
+    /// Fewer for long sizes, unless a number was given.
     pub(super) fn iterations(&self, benchmark: &Benchmark, bytes: usize) -> usize {
         self.iterations.unwrap_or_else(|| match benchmark {
             Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
@@ -459,7 +458,7 @@ impl Options {
         })
     }
 
-    /// As many as were asked for; else enough that windows of TCP have opened and every page was used before the clock starts.
+    /// The given number; otherwise enough that TCP's windows have opened and every page was touched before the clock starts.
     pub(super) fn warmups(&self, benchmark: &Benchmark, iterations: usize) -> usize {
         self.warmups.unwrap_or_else(|| match benchmark {
             Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
@@ -469,12 +468,12 @@ impl Options {
         })
     }
 
-    /// What was asked for.
+    /// The number that was given.
     pub(super) fn warmups_asked(&self) -> Option<usize> {
         self.warmups
     }
 
-    /// The same sizes and iterations for a rank of another benchmark; it checks nothing.
+    /// The same sizes and iterations for a rank of another benchmark, without checks.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![
             ("-b", self.first.to_string()),
@@ -495,7 +494,7 @@ impl Options {
         pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 
-    /// The table of algorithms that was asked for.
+    /// The table of algorithms that was given.
     pub(super) fn tuning(&self) -> Result<Option<Tuning>, GroupError> {
         let read = |path: &PathBuf| {
             let text = std::fs::read_to_string(path).map_err(|error| GroupError::System {
@@ -511,12 +510,12 @@ impl Options {
         Duration::from_secs_f64(self.timeout)
     }
 
-    /// What to open: what was asked for, or our plugin where a build leaves it, or by its word.
+    /// The plugin to open: the one that was given, or ours where a build puts it, or ours by name.
     pub(super) fn net(&self) -> String {
         self.net.clone().unwrap_or_else(crate::plugin::ours)
     }
 
-    /// What makes a table of algorithms chooses none itself.
+    /// Checks for tune, which chooses the algorithms itself.
     fn check_tune(&self) -> Result<(), GroupError> {
         let usage = |why: &str| Err(GroupError::Usage(why.to_owned()));
         if self.ranks < 2 {
@@ -531,7 +530,7 @@ impl Options {
         self.check(&Benchmark::Collective(Collective::AllReduce))
     }
 
-    /// What clap cannot know.
+    /// Checks that clap cannot make.
     fn check(&self, benchmark: &Benchmark) -> Result<(), GroupError> {
         let usage = |why: String| Err(GroupError::Usage(why));
         if self.last < self.first {
@@ -590,9 +589,9 @@ impl Options {
 
 const ITERATIONS: usize = 20;
 const WARMUPS: usize = 5;
-/// One warm-up in this many iterations.
+/// One warm-up per this many iterations.
 const WARMUP_SHARE: usize = 10;
-/// Messages alone are short: this many of them, while they make no more than this many bytes.
+/// Point-to-point messages are short: this many, as long as they are no more than this many bytes in all.
 const ITERATIONS_ALONE: usize = 1000;
 const ALONE_BYTES: usize = 1 << 30;
 /// NCCL_MAX_NET_SIZE.
@@ -605,7 +604,7 @@ pub(super) enum Task<'a> {
     Versus(&'a Versus, &'a Options),
     /// Every algorithm, alternating.
     Tune(&'a Tune, &'a Options),
-    /// Files of runs that are over.
+    /// Files of finished runs.
     Compare(&'a compare::Compare),
 }
 
@@ -614,11 +613,11 @@ impl Perf {
         self.options().is_some_and(|options| options.verbose)
     }
 
-    /// What is asked for.
+    /// The task of the command line.
     ///
     /// # Errors
     ///
-    /// Of usage: options that do not go together.
+    /// Options that exclude each other.
     pub(super) fn task(&self) -> Result<Task<'_>, GroupError> {
         let benchmark = match &self.benchmark {
             Command::AllReduce(_) => Benchmark::Collective(Collective::AllReduce),
@@ -656,7 +655,7 @@ impl Perf {
         Ok(Task::Run(benchmark, options))
     }
 
-    /// None of what measures nothing.
+    /// None for tasks that measure nothing.
     fn options(&self) -> Option<&Options> {
         match &self.benchmark {
             Command::AllReduce(options)

@@ -1,8 +1,8 @@
-//! The congestion control that TCP gives to the sockets of a run, which may matter more than what is measured.
+//! TCP's congestion control for the sockets of a run, which may matter more than what is measured.
 
 use std::fs;
 
-/// The one that new sockets get in this process's network namespace, where the provider has sockets of the kernel's TCP.
+/// The default of new sockets in this network namespace, if the provider uses the kernel's TCP.
 pub(super) fn of(provider: &str) -> Option<String> {
     if !uses_tcp(provider) {
         return None;
@@ -11,14 +11,14 @@ pub(super) fn of(provider: &str) -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Libfabric writes what is layered over a provider behind a semicolon (fi_provider(7)).
+/// A layered provider stands behind a semicolon (fi_provider(7)).
 fn uses_tcp(provider: &str) -> bool {
     matches!(provider.split(';').next(), Some("net" | "tcp" | "sockets"))
 }
 
-/// A line for the reader of the figures.
+/// A line for readers of the figures.
 pub(super) fn line(name: &str) -> String {
-    // It sends at the rate that it has estimated, whatever the path could take: over loopback, too.
+    // BBR paces by its estimate of the bandwidth, over loopback too.
     let warning = if name == "bbr" {
         ", which paces over loopback, too: single runs differ a lot; a network namespace with reno or cubic steadies them"
     } else {

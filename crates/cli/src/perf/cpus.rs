@@ -6,17 +6,17 @@ use ironrail_group::error::GroupError;
 use ironrail_group::patience;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Keeps this thread, and those that it starts, on the CPU of `rank` from now on: `cpus` in turn. With none, anywhere.
+/// Binds this thread, and those that it starts, to the CPU of `rank`: `cpus`, repeated. Without CPUs, it does nothing.
 ///
 /// # Errors
 ///
-/// The process may not use that CPU: sched_setaffinity(2).
+/// The process may not use the CPU: sched_setaffinity(2).
 pub(super) fn settle(cpus: &[usize], rank: usize) -> Result<(), GroupError> {
     let Some(cpu) = own(cpus, rank) else { return Ok(()) };
     if cpu >= CpuSet::MAX_CPU {
         return Err(GroupError::Usage(format!("--cpus: no machine has a CPU {cpu}")));
     }
-    // Counted while all are there.
+    // Count the CPUs before the thread is bound to one.
     patience::cpus();
     let mut only = CpuSet::new();
     only.set(cpu);

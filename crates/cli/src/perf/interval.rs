@@ -1,41 +1,41 @@
-//! How well a ratio is known: the median of paired ratios, its 95 % interval, and the verdict that it allows.
+//! How precisely a ratio is known: the median of paired ratios, its 95 % interval, and the verdict that it allows.
 //!
-//! A pair is a run of each side, one right after the other, so what else the machine does meanwhile hits both. The interval is
-//! that of the sign test: it reaches from one of the sorted ratios to another, and holds the true median at least 95 times of a
-//! hundred whatever the ratios' distribution, as that of a busy machine is skewed and has two humps. A percentile bootstrap of the
-//! median holds it less often with so few pairs.
+//! A pair is one run of each side, one right after the other, so that disturbances of the machine affect both. The interval is that of the
+//! sign test: it reaches from one of the sorted ratios to another, and contains the true median with a probability of at least 95 % for any
+//! distribution; on a busy machine the distribution is skewed and bimodal. A percentile bootstrap of the median is less reliable with so
+//! few pairs.
 
-/// The median of paired ratios, and where that of all pairs there could be lies.
+/// The median of paired ratios, and an interval for the true median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     pub(super) ratio: f64,
     pub(super) pairs: usize,
-    /// None of too few pairs.
+    /// None with too few pairs.
     pub(super) interval: Option<Interval>,
 }
 
-/// At least 95 times of a hundred it holds the true median.
+/// Contains the true median with a probability of at least 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Interval {
     pub(super) low: f64,
     pub(super) high: f64,
 }
 
-/// Whether the ratio ought to be small, as of times, or large, as of bandwidths.
+/// Whether the ratio should be small, as of times, or large, as of bandwidths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     AtMost,
     AtLeast,
 }
 
-/// What can be said of a bound.
+/// The verdict on a bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
     Kept,
     Broken,
-    /// The bound lies within an interval that is as narrow as was asked.
+    /// The bound lies within an interval that is as narrow as required.
     Open,
-    /// Nothing, for this reason, which says what it takes.
+    /// No verdict, with the reason and what it takes.
     Refused(String),
 }
 
@@ -58,14 +58,14 @@ impl Interval {
 }
 
 impl Estimate {
-    /// From the ratios of pairs; none without any.
+    /// From the ratios of pairs; None without any.
     pub(super) fn of(ratios: &[f64]) -> Option<Self> {
         let mut sorted = ratios.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         Some(Self { ratio: middle(&sorted)?, pairs: sorted.len(), interval: by_signs(&sorted) })
     }
 
-    /// Holds the ratio to `bound`, where the interval is no wider than `precision` percent to each side.
+    /// Compares the ratio with `bound`, if the interval is no wider than `precision` percent to each side.
     pub(super) fn verdict(&self, goal: Goal, bound: f64, precision: f64) -> Verdict {
         let Some(Interval { low, high }) = self.interval else {
             return Verdict::Refused(format!(
@@ -94,7 +94,7 @@ impl Estimate {
     }
 }
 
-/// Of five pairs the lowest and the highest hold the median between them 94 times of a hundred, of six 97 times.
+/// The lowest and the highest of five pairs contain the median with a probability of 94 %, of six with 97 %.
 const PAIRS_MIN: usize = 6;
 
 /// An interval narrows with the square root of the pairs.
@@ -108,18 +108,19 @@ fn pairs_for(pairs: usize, times_too_wide: f64) -> usize {
     (pairs as f64 * times_too_wide * times_too_wide).ceil() as usize
 }
 
-/// Each pair lies below the true median or above it, as a coin falls: fewer than `outside` heads of this many coins are too rare to
-/// be chance, and as few tails.
+/// Each ratio lies below or above the true median like a coin that falls heads or tails: fewer than `outside` heads, or as few tails, are
+/// too improbable.
 fn by_signs(sorted: &[f64]) -> Option<Interval> {
     let outside = outside(sorted.len())?;
     Some(Interval { low: sorted[outside], high: sorted[sorted.len() - 1 - outside] })
 }
 
-/// How many of `pairs` ratios lie beyond each end of the interval; none where even the lowest and the highest are too near.
+/// How many of `pairs` ratios lie beyond each end of the interval; None if even the lowest and the highest are too improbable to contain
+/// the median.
 #[allow(clippy::cast_precision_loss, reason = "runs are far below 2^53")]
 fn outside(pairs: usize) -> Option<usize> {
     let coins = pairs as f64;
-    // Logarithms, since half to the power of a thousand is nothing to a float.
+    // Logarithms, since 0.5 to the power of 1000 underflows a float.
     let mut chance = -coins * std::f64::consts::LN_2;
     let mut below = 0.0;
     for heads in 0..=pairs {
@@ -132,10 +133,10 @@ fn outside(pairs: usize) -> Option<usize> {
     None
 }
 
-/// So often the interval may miss the true median.
+/// The probability that the interval misses the true median.
 const MISSES: f64 = 0.05;
 
-/// The median: of an even number, the mean of the two in the middle.
+/// The median; for an even number, the mean of the middle two.
 fn middle(sorted: &[f64]) -> Option<f64> {
     let half = sorted.len() / 2;
     let high = *sorted.get(half)?;
@@ -160,7 +161,7 @@ mod tests {
         }
     }
 
-    /// A number around 1 from a skewed distribution, whose median is 1.
+    /// A number around 1 from a skewed distribution whose median is 1.
     #[allow(clippy::cast_precision_loss, reason = "53 bits are taken")]
     fn around_one(random: &mut SplitMix, spread: f64) -> f64 {
         let uniform = |random: &mut SplitMix| ((random.next() >> 11) as f64 + 0.5) / 2f64.powi(53);
@@ -179,12 +180,12 @@ mod tests {
                 let Interval { low, high } = Estimate::of(&ratios).unwrap().interval.unwrap();
                 held += u32::from(low <= 1.0 && 1.0 <= high);
             }
-            // 95 % to what two ranks further in would make it, and what 4000 tries scatter.
+            // From 95 % to the probability of an interval two ranks wider, with the scatter of 4000 trials.
             assert!((3780..=3930).contains(&held), "{held} of 4000 with {pairs} pairs");
         }
     }
 
-    /// Tables of the sign test: the rank of the lower end, counted from 1, is this and one more.
+    /// From tables of the sign test: the lower end, counted from 1, is this plus one.
     #[test]
     fn the_ends_are_the_ranks_that_tables_give() {
         for (pairs, rank) in
@@ -193,7 +194,7 @@ mod tests {
             assert_eq!(outside(pairs), Some(rank - 1), "{pairs}");
         }
         assert_eq!((0..PAIRS_MIN).find_map(outside), None);
-        // 1.96 standard deviations of half a million, beyond what a float's exponent holds directly.
+        // 1.96 standard deviations from half a million: beyond the exponent of a float if computed directly.
         let rank = outside(1_000_000).unwrap();
         assert!((499_000..=499_030).contains(&rank), "{rank}");
     }

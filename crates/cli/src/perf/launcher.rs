@@ -1,4 +1,4 @@
-//! Starts the ranks, as processes or threads, and makes the report of what rank 0 sends.
+//! Starts the ranks, as processes or threads, and prints the report that rank 0 sends.
 
 use std::net::SocketAddr;
 use std::process;
@@ -21,13 +21,13 @@ use super::raw;
 use super::report::{Event, Report};
 use crate::output;
 
-/// Runs a benchmark, or this process's part of one. Whether all is well.
+/// Runs a benchmark, or this process's part of one. Returns whether all is well.
 pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
     if let Some(meeting) = launch::child(rails::abandon)? {
         return part(benchmark, options, meeting);
     }
     if !matches!(benchmark, Benchmark::Raw(_)) {
-        // What cannot be opened is said once, not once per rank.
+        // A plugin that cannot be opened is reported once, not once per rank.
         let library = Library::open(&options.net(), options.abi)?;
         if options.version_table {
             version_table(&library);
@@ -39,7 +39,7 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     let mut program = Program::this(std::env::args_os().skip(1))?
         .with(rails::VARIABLE, files.base())
         .with(rails::FOLDER, files.folder());
-    // A user's own report stays where the user wants it.
+    // If the user asked for the report, it stays at the user's place.
     if options.writes && std::env::var_os(rails::FABRIC_VARIABLE).is_none() {
         program = program.with(rails::FABRIC_VARIABLE, files.fabric());
     }
@@ -49,13 +49,13 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
     match ended {
         Ok(()) => Ok(well),
         Err(causes) => {
-            causes.iter().for_each(output::complain);
+            causes.iter().for_each(output::print_error);
             Ok(false)
         }
     }
 }
 
-/// In a child: one rank, or all of them as threads. Whether it did what it should; wrong data stands in the rows.
+/// In a child: runs one rank, or all of them as threads. Returns whether it succeeded; wrong data is reported in the rows.
 fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bool, GroupError> {
     watch_for_stuck_calls(options.timeout());
     if !options.threads {
@@ -73,7 +73,7 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
         if !causes.is_empty() {
             if !place.report(&causes) {
                 rails::abandon();
-                causes.iter().for_each(output::complain);
+                causes.iter().for_each(output::print_error);
             }
             return Ok(false);
         }
@@ -89,9 +89,9 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
             }
         };
     } else if let Err(error) = rank(benchmark, options, &mut place, &mut say) {
-        // The launcher says it, in its order among what the other ranks have to say.
+        // The launcher prints it, in order with the errors of other ranks.
         if !place.give_up(&error) {
-            // What the plugin has left when it was finalized, too.
+            // This includes what the plugin wrote when it was finalized.
             rails::abandon();
             return Err(error.of_rank(meeting.rank));
         }
@@ -114,7 +114,7 @@ fn rank(
     rank::run(benchmark, options, &library, place, emit)
 }
 
-/// Runs `program` once per rank, or once for all. When one failed: why, the first cause first.
+/// Runs `program` once per rank, or once for all. Returns the causes of a failure, the first one first.
 pub(super) fn processes(
     program: &Program,
     options: &Options,
@@ -134,7 +134,7 @@ pub(super) fn processes(
     launch.finish()
 }
 
-/// All ranks in this process. Why they failed, the first cause first; empty when all is well.
+/// Runs all ranks in this process. Returns the causes of a failure, the first one first; empty when all is well.
 fn threads(
     benchmark: &Benchmark,
     options: &Options,
@@ -173,7 +173,7 @@ fn panicked(_: Box<dyn std::any::Any + Send>) -> Result<(), Option<GroupError>> 
     Err(Some(GroupError::Contract("a rank's thread panicked".to_owned())))
 }
 
-/// One rank; of an error, what the rendezvous has not heard.
+/// Runs one rank; returns the error that the rendezvous has not received.
 fn thread_rank(
     benchmark: &Benchmark,
     options: &Options,
@@ -204,8 +204,8 @@ fn version_table(library: &Library) {
     output::line(format_args!("taken    v{}", library.version()));
 }
 
-/// Waits are bounded, but a call that never comes back is no wait of ours. Ends the process when nothing has happened
-/// for longer than any wait may take.
+/// Our waits are bounded, but a call that never returns is not. Ends the process when nothing has happened for longer than any wait may
+/// take.
 fn watch_for_stuck_calls(timeout: Duration) {
     let limit = 2 * timeout + Duration::from_secs(5);
     let watch = move || {
@@ -216,7 +216,10 @@ fn watch_for_stuck_calls(timeout: Duration) {
             quiet = if now == last { quiet + TICK } else { Duration::ZERO };
             last = now;
         }
-        output::complain(format_args!("a call has not come back for {:.0} s", limit.as_secs_f64()));
+        output::print_error(format_args!(
+            "a call has not come back for {:.0} s",
+            limit.as_secs_f64()
+        ));
         process::exit(STUCK);
     };
     let _ = thread::Builder::new().name("watch".to_owned()).spawn(watch);

@@ -1,7 +1,7 @@
-//! `ironrail perf`: the ranks' part in `rank`, the launcher's in `launcher`.
+//! `ironrail perf`: `rank` has the part of each rank, `launcher` the launcher's.
 //!
-//! The launcher starts one process (or thread) per rank and prints what rank 0 reports. A rank that fails ends the run
-//! with code 1. Between the two there are only [`Event`](report::Event)s, as lines of JSON when they cross a process.
+//! The launcher starts one process (or thread) per rank and prints what rank 0 reports. A rank that fails ends the run with code 1. All
+//! communication between the two is [`Event`](report::Event)s, as lines of JSON between processes.
 
 mod arguments;
 mod benchmarks;

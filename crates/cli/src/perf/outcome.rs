@@ -1,4 +1,4 @@
-//! What a rank measured of a size, and the row made of what all ranks measured.
+//! What a rank measured of a size, and the row made from all ranks' measurements.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Every rank's, by rank.
+    /// The results of all ranks, by rank.
     pub(super) fn of_all_ranks(
         self,
         bootstrap: &mut dyn Bootstrap,

@@ -1,7 +1,7 @@
-//! Bytes per rail, and posts, from the files that the plugin leaves when `IRONRAIL_STATS_FILE` asks for them.
+//! Bytes per rail, and posts, from the files that the plugin writes when `IRONRAIL_STATS_FILE` is set.
 //!
-//! One file per process, for which the path has a `%p` that the plugin replaces by its process id: JSON (docs/counters.md). Names that
-//! are not known are left alone. The virtual fabric's report counts posts, too, a line each.
+//! One file per process: the path has a `%p`, which the plugin replaces by its process id. The files are JSON (docs/counters.md); unknown
+//! names are ignored. The virtual fabric's report has counts of posts too, one per line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use super::writes::{Counter, Ledger, Posts};
 
-/// Names the file to the plugin.
+/// The variable with the plugin's file.
 pub(super) const VARIABLE: &str = "IRONRAIL_STATS_FILE";
-/// Names the file of its report to the virtual fabric.
+/// The variable with the file of the virtual fabric's report.
 pub(super) const FABRIC_VARIABLE: &str = "VFABRIC_REPORT";
-/// Names the directory to the ranks, which remove it when their launcher no longer can.
+/// The variable with the directory, which ranks remove when their launcher is gone.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
-/// In a rank whose launcher is gone, or that cannot signal its end to it.
+/// Removes the directory: in a rank whose launcher is gone, or that cannot report its end to it.
 pub(super) fn abandon() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let _ = fs::remove_dir_all(folder);
@@ -34,20 +34,20 @@ pub(super) struct Rail {
     pub(super) name: String,
     pub(super) data_bytes: u64,
     pub(super) data_operations: u64,
-    /// Of the bytes of all rails.
+    /// Percentage of the bytes of all rails.
     pub(super) percent: f64,
 }
 
-/// What all files say.
+/// The content of all files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Found {
-    /// Empty when the plugin leaves none.
+    /// Empty if the plugin writes no files.
     pub(super) rails: Vec<Rail>,
-    /// One of each that has counted posts.
+    /// One for each source that counted posts.
     pub(super) ledgers: Vec<Ledger>,
 }
 
-/// A private directory for the ranks' files. Goes when dropped.
+/// A private directory for the ranks' files. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct Files(PathBuf);
 
@@ -70,12 +70,12 @@ impl Files {
         &self.0
     }
 
-    /// What the variable is set to.
+    /// The value of the variable.
     pub(super) fn base(&self) -> PathBuf {
         self.0.join("rails.%p")
     }
 
-    /// What [`FABRIC_VARIABLE`] is set to.
+    /// The value of [`FABRIC_VARIABLE`].
     pub(super) fn fabric(&self) -> PathBuf {
         self.0.join("fabric.%p")
     }
@@ -100,7 +100,7 @@ fn sum(directory: &Path) -> io::Result<Found> {
     Ok(sums.found())
 }
 
-/// A plugin's file, as far as it is read here.
+/// The part of a plugin's file that is read here.
 #[derive(Debug, Deserialize)]
 struct File {
     rails: Vec<FileRail>,
@@ -125,14 +125,14 @@ struct Sums {
     data: Posts,
     control: Posts,
     fabric: Posts,
-    /// Whether anything was said of posts.
+    /// Whether the plugin counted posts.
     by_plugin: bool,
     by_fabric: bool,
 }
 
 impl Sums {
     fn add(&mut self, text: &str) {
-        // A plugin that was killed while it wrote leaves half a file.
+        // A plugin that was killed while writing leaves an incomplete file.
         if let Ok(File { rails }) = serde_json::from_str(text) {
             rails.into_iter().for_each(|rail| self.rail(rail));
             return;
@@ -159,7 +159,7 @@ impl Sums {
         }
     }
 
-    /// Of the virtual fabric's report (docs/vfabric.md).
+    /// A counter of the virtual fabric's report (docs/vfabric.md).
     fn counter(&mut self, name: &str, value: &str) {
         let kind = match name.strip_prefix("accepted.") {
             Some("write" | "writedata") => "writes",

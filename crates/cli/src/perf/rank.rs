@@ -1,4 +1,4 @@
-//! What every rank does: connect, then size by size warm up, measure, check; rank 0 reports.
+//! A rank: connects, then for each size warms up, measures, checks; rank 0 reports.
 
 use std::process;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::outcome::{Outcome, row};
 use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
 
-/// Runs this rank. `emit` is called on rank 0 only. What was wrong stands in the rows. A rank that fails gives up before
-/// it closes anything.
+/// Runs this rank. `emit` is called on rank 0 only. Wrong data is reported in the rows. A rank that fails reports that to the rendezvous
+/// before it closes anything.
 pub(super) fn run(
     benchmark: &Benchmark,
     options: &Options,
@@ -34,11 +34,11 @@ pub(super) fn run(
         })
         .inspect_err(|why| _ = place.give_up(why))?;
     drop(measured);
-    // Nobody closes while a neighbour may still be sending.
+    // Close only once no neighbour is still sending.
     place.barrier(wait)
 }
 
-/// The same for a collective, which takes the place into the group.
+/// The same for a collective; the group takes over the rendezvous.
 pub(super) fn run_collective(
     (benchmark, what): (&Benchmark, Collective),
     options: &Options,
@@ -62,14 +62,14 @@ pub(super) fn run_collective(
         .map_err(|error| Failed { heard: place.give_up(&error), error })
 }
 
-/// Why a rank failed, and whether the rendezvous has heard it.
+/// Why a rank failed, and whether the rendezvous was informed.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: GroupError,
     pub(super) heard: bool,
 }
 
-/// A group's own rendezvous.
+/// The rendezvous of a group.
 #[derive(Debug)]
 struct Place(Group);
 
@@ -121,7 +121,7 @@ fn measure(
         let mut watch = Stopwatch::with_room(iterations.max(warmups));
         let shape = work.begin(bytes);
         place.barrier(wait)?;
-        // The warm-ups also bring the ranks into step, which the rendezvous cannot do as finely.
+        // The warm-ups also synchronise the ranks, more finely than the rendezvous can.
         work.run(warmups, &mut watch)?;
         work.run(iterations, &mut watch)?;
         let mut times = watch.times();
@@ -148,7 +148,7 @@ fn measure(
     Ok(())
 }
 
-/// Of what every rank has received.
+/// The sum over all ranks.
 fn sum(all: &[Vec<u8>]) -> Result<u64, GroupError> {
     let number = |bytes: &Vec<u8>| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?));
     let numbers: Option<Vec<u64>> = all.iter().map(number).collect();

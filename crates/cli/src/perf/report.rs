@@ -1,4 +1,4 @@
-//! What a run says: events from rank 0, and the table or JSON made of them.
+//! The output of a run: events from rank 0, and the table or JSON made of them.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -22,15 +22,15 @@ pub(super) enum Event {
     Ready(Ready),
     /// A size is done.
     Row(Row),
-    /// All sizes are.
+    /// All sizes are done.
     Moved(Moved),
 }
 
-/// What all ranks have moved, of every size, warm-ups and checks among them.
+/// What all ranks have moved, over all sizes, warm-ups and checks included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Moved {
     pub(super) messages: u64,
-    /// Where this command posts itself.
+    /// Posts counted by this command, where it posts itself.
     pub(super) posts: Option<Posts>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Row {
     pub(super) in_place: bool,
     pub(super) iterations: usize,
     pub(super) times: Times,
-    /// The mean of the slowest rank, which a stream as a whole takes.
+    /// The mean of the slowest rank, which is the time of a stream as a whole.
     pub(super) slowest_us: f64,
     /// In GB/s, as nccl-tests defines it.
     pub(super) algorithm_bandwidth: f64,
@@ -77,7 +77,7 @@ impl Row {
     }
 }
 
-/// Prints rows as they come, and the rest at the end.
+/// Prints rows as they arrive, and the rest at the end.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     benchmark: &'a Benchmark,
@@ -148,7 +148,7 @@ impl<'a> Report<'a> {
         self.print(table_head());
     }
 
-    /// The closing lines, or the JSON. Whether all is well.
+    /// Prints the closing lines, or the JSON. Returns whether all is well.
     pub(super) fn finish(&mut self, found: &Found) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
         let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).sum();
@@ -187,7 +187,7 @@ impl<'a> Report<'a> {
         Ok(well)
     }
 
-    /// What is known of posts; nothing of a run that did not end.
+    /// The known counts of posts; none for a run that did not end.
     fn ledgers(&self, found: &Found) -> Vec<Ledger> {
         let Some(moved) = &self.moved else { return Vec::new() };
         let own = moved.posts.map(|posts| Ledger { by: Counter::Raw, sides: vec![("all", posts)] });
@@ -213,7 +213,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// A line of the table, unless JSON takes its place.
+    /// Prints a line of the table, unless JSON replaces it.
     fn print(&self, text: impl std::fmt::Display) {
         if self.options.json.as_deref() != Some(Path::new(STANDARD_OUTPUT)) {
             self.bar.suspend(|| output::line(text));
@@ -236,7 +236,7 @@ pub(super) fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), G
 
 fn average(rows: &[Row]) -> f64 {
     let count = u32::try_from(rows.len()).unwrap_or(u32::MAX).max(1);
-    // A sum of nothing is -0.0.
+    // The sum of nothing is -0.0.
     (0.0 + rows.iter().map(|row| row.bus_bandwidth).sum::<f64>()) / f64::from(count)
 }
 
@@ -276,7 +276,7 @@ fn table_line(row: &Row) -> String {
     )
 }
 
-/// As many digits as nccl-tests shows.
+/// With as many digits as nccl-tests shows.
 pub(crate) fn time(us: f64) -> String {
     if us >= 10_000.0 {
         format!("{us:.0}")

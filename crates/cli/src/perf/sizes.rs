@@ -1,6 +1,6 @@
-//! Sizes as nccl-tests takes them: `8`, `64K`, `128M`, `1G`.
+//! Sizes in nccl-tests' syntax: `8`, `64K`, `128M`, `1G`.
 
-/// Reads a size; suffixes are powers of 1024.
+/// Parses a size; suffixes are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text} is no size; write for example 8, 64K, 128M, 1G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -20,7 +20,7 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(wrong)
 }
 
-/// `0.5M` and the like: only where it comes out even.
+/// Fractions such as `0.5M`: only where the result is a whole number.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -32,7 +32,7 @@ fn fraction(number: f64, unit: usize) -> Option<usize> {
     ((0.0..1e15).contains(&bytes) && bytes.fract() == 0.0).then_some(bytes as usize)
 }
 
-/// The sizes from `first` to `last`, each `factor` times the one before, or `step` more.
+/// The sizes from `first` to `last`, each `factor` times the one before, or larger by `step`.
 pub(crate) fn sequence(
     first: usize,
     last: usize,

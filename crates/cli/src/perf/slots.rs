@@ -1,10 +1,10 @@
-//! Where messages of one size lie in memory, for the plugin's runs and the bare ones alike.
+//! Where messages of one size lie in memory, for the plugin's runs and the raw ones alike.
 
-/// Messages rotate over as many places as there are outstanding, if memory allows.
+/// Messages rotate over as many slots as are outstanding, if memory allows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slots {
     pub(super) count: usize,
-    /// From one message's place to the next one's, in the input and in the output.
+    /// The distance between slots, in the input and in the output.
     pub(super) send_stride: usize,
     pub(super) receive_stride: usize,
 }

@@ -1,10 +1,10 @@
-//! Times of iterations, and what is reported of them.
+//! Times of iterations, and their statistics.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Collects one time per iteration, without allocating while it does.
+/// Collects one time per iteration, without allocating meanwhile.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     times: Vec<Duration>,
@@ -21,14 +21,14 @@ impl Stopwatch {
         self.last = Instant::now();
     }
 
-    /// The time since the last lap is this iteration's.
+    /// Ends an iteration: its time is the time since the last lap.
     pub(super) fn lap(&mut self) {
         let now = Instant::now();
         self.times.push(now - self.last);
         self.last = now;
     }
 
-    /// Sorts the times away.
+    /// Sorts the times and summarises them.
     pub(super) fn times(&mut self) -> Times {
         let sum: Duration = self.times.iter().sum();
         self.times.sort_unstable();
@@ -42,13 +42,13 @@ impl Stopwatch {
     }
 }
 
-/// The smallest time that `percent` of all times do not exceed; `sorted` ascends.
+/// The smallest time that `percent` of all times do not exceed; `sorted` is ascending.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// What one rank, or all, took per iteration.
+/// The time per iteration of one rank, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Times {
     pub(super) mean_us: f64,
@@ -57,7 +57,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// As nccl-tests: the mean is that of all ranks. The percentiles are those of the slowest.
+    /// As in nccl-tests, the mean is that of all ranks. The percentiles are those of the slowest.
     pub(super) fn of_all(ranks: &[Self]) -> Self {
         let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX).max(1);
         let most = |of: fn(&Self) -> f64| ranks.iter().map(of).fold(0.0, f64::max);
@@ -68,7 +68,7 @@ impl Times {
         }
     }
 
-    /// Those of the slowest rank: where a sender's completions prove nothing, only the receiver's clock counts.
+    /// The times of the slowest rank: where a sender's completions prove nothing, only the receiver's clock counts.
     pub(super) fn of_slowest(ranks: &[Self]) -> Self {
         let mean_us = ranks.iter().map(|times| times.mean_us).fold(0.0, f64::max);
         Self { mean_us, ..Self::of_all(ranks) }
@@ -80,7 +80,7 @@ impl Times {
     }
 }
 
-/// The middle of some numbers; of two middles, the lower.
+/// The median; of two middle values, the lower.
 pub(super) fn median(numbers: &mut [f64]) -> Option<f64> {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers.get(numbers.len().checked_sub(1)? / 2).copied()

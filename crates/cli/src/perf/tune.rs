@@ -1,7 +1,7 @@
-//! `ironrail perf tune`: measures every algorithm of all-reduce, and makes the table of choices of it.
+//! `ironrail perf tune`: measures every algorithm of all-reduce, and makes the table of choices from it.
 //!
-//! The algorithms alternate, run by run, so that what else the machine does hits all of them. Of each size the medians of the
-//! runs are compared.
+//! The algorithms alternate run by run, so that disturbances of the machine affect all of them. For each size the medians of the runs are
+//! compared.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,23 +18,23 @@ use super::report::{self, Event};
 use super::statistics::median;
 use crate::output;
 
-/// Median times in µs: by size, by algorithm.
+/// Median times in µs, by size and algorithm.
 type Times = BTreeMap<usize, Vec<(Algorithm, f64)>>;
 
-/// What was measured among this many ranks.
+/// The measurements with this many ranks.
 struct Measured {
     ranks: usize,
     times: Times,
 }
 
-/// Measures and prints the table. Whether every run went well.
+/// Measures and prints the table. Returns whether every run went well.
 pub(super) fn run(tune: &Tune, options: &Options) -> Result<bool, GroupError> {
     let mut all = Vec::new();
     for ranks in groups(options.ranks) {
         match measure(tune, options, ranks)? {
             Ok(times) => all.push(Measured { ranks, times }),
             Err(causes) => {
-                causes.iter().for_each(output::complain);
+                causes.iter().for_each(output::print_error);
                 return Ok(false);
             }
         }
@@ -49,7 +49,7 @@ pub(super) fn run(tune: &Tune, options: &Options) -> Result<bool, GroupError> {
     Ok(true)
 }
 
-/// The numbers of ranks that are measured: rows hold for as many ranks and more.
+/// The numbers of ranks to measure: a row holds for that many ranks and more.
 fn groups(most: usize) -> Vec<usize> {
     let doubled = (2..).map(|power: u32| 1_usize << power).take_while(|ranks| *ranks < most);
     let mut all: Vec<_> = [2, 3].into_iter().filter(|ranks| *ranks < most).chain(doubled).collect();
@@ -69,10 +69,10 @@ fn measure(
         sides.push((algorithm, program(&options, algorithm)?));
     }
     let mut runs: BTreeMap<usize, Vec<Vec<f64>>> = BTreeMap::new();
-    for turn in 0..tune.runs {
+    for round in 0..tune.runs {
         for place in 0..sides.len() {
-            // Each goes first equally often: what a run leaves behind favours none.
-            let side = (place + turn) % sides.len();
+            // Each goes first equally often, since a run affects the next one.
+            let side = (place + round) % sides.len();
             let ended = processes(&sides[side].1, &options, |event| {
                 if let Event::Row(row) = event {
                     let of_size = runs.entry(row.bytes);
@@ -110,7 +110,7 @@ fn program(options: &Options, algorithm: Algorithm) -> Result<Program, GroupErro
     Program::this(arguments)
 }
 
-/// The fastest by size, and what is built in for more ranks than were measured.
+/// The fastest algorithm by size, and the built-in choices for more ranks than were measured.
 fn table(all: &[Measured]) -> Result<Tuning, GroupError> {
     let most = all.iter().map(|measured| measured.ranks).max().unwrap_or(0);
     let built_in = Tuning::default();
@@ -119,8 +119,8 @@ fn table(all: &[Measured]) -> Result<Tuning, GroupError> {
     Tuning::new(rows.chain(beyond.copied()).collect())
 }
 
-/// Rows for a number of ranks. The algorithm of the size before stays until another is faster by [`MARGIN`]: a table that follows
-/// every chance would change with each run.
+/// Rows for a number of ranks. The algorithm of the previous size stays until another is faster by [`MARGIN`]: otherwise the table would
+/// change with each run by chance.
 fn choices(ranks: usize, times: &Times) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for (bytes, of_size) in times {
@@ -183,7 +183,7 @@ fn json(all: &[Measured], table: &Tuning) -> serde_json::Value {
     })
 }
 
-/// Runs of one algorithm differ by as much.
+/// Runs of one algorithm differ by this factor.
 const MARGIN: f64 = 1.05;
 
 #[cfg(test)]

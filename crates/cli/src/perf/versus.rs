@@ -1,7 +1,6 @@
-//! `ironrail perf versus-raw`: the plugin and bare libfabric run by run, so that what else the machine does hits both.
+//! `ironrail perf versus-raw`: the plugin and bare libfabric alternate run by run, so that disturbances of the machine affect both.
 //!
-//! Which of the two goes first changes from pair to pair: what a run leaves behind, in caches and in the kernel, is then no
-//! advantage of either.
+//! Which of the two goes first changes from pair to pair, since a run affects the next one by caches and the kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +18,7 @@ use super::report::{self, Event, Row};
 use super::statistics::median;
 use crate::output;
 
-/// One side: what is run, what it says it ran over, and its times per size in µs, one per run in their order.
+/// One side: what is run, what it reports to run over, and its times per size in µs, one per run in order.
 struct Side {
     name: &'static str,
     program: Program,
@@ -43,26 +42,26 @@ impl Side {
     }
 }
 
-/// Of round trips the typical one: a rank that loses its CPU for once would drown the others. Of a stream what it takes as a
-/// whole, on both sides until the slower end has seen the last of it.
+/// For round trips the median, which a rank that loses its CPU once does not change. For a stream the whole time, on both sides until the
+/// slower end has seen the last message.
 fn time(versus: &Versus, row: &Row) -> f64 {
     if versus.latency { row.times.p50_us } else { row.slowest_us }
 }
 
-/// Runs both sides, alternating. Whether every run went well.
+/// Runs both sides, alternating. Returns whether every run went well.
 pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError> {
     let mut plugin = Side::new("plugin", plugin(versus, options)?);
     let mut raw = Side::new("raw", raw(versus, options)?);
     let mut first = Vec::with_capacity(versus.runs);
     for pair in 0..versus.runs {
-        let mut turns = [&mut plugin, &mut raw];
+        let mut sides = [&mut plugin, &mut raw];
         if !pair.is_multiple_of(2) {
-            turns.reverse();
+            sides.reverse();
         }
-        first.push(turns[0].name);
-        for side in turns {
+        first.push(sides[0].name);
+        for side in sides {
             if let Err(causes) = side.run(versus, options) {
-                causes.iter().for_each(output::complain);
+                causes.iter().for_each(output::print_error);
                 return Ok(false);
             }
         }
@@ -70,7 +69,7 @@ pub(super) fn run(versus: &Versus, options: &Options) -> Result<bool, GroupError
     print(versus, options, &first, &plugin, &raw)
 }
 
-/// A size, from all runs.
+/// The result of a size over all runs.
 struct Line<'a> {
     bytes: usize,
     ours: &'a [f64],
@@ -136,7 +135,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Of times when latency is asked for, of bandwidths else: so "at least" and "at most" read as in the goals.
+/// The ratio of times for latency, otherwise of bandwidths: so that "at least" and "at most" read as in the goals.
 fn ratio(versus: &Versus, ours: f64, theirs: f64) -> f64 {
     if versus.latency { ours / theirs } else { theirs / ours }
 }
@@ -155,7 +154,7 @@ fn print(
     };
     say(format!("# plugin: {}", plugin.network));
     say(format!("# raw:    {}", raw.network));
-    // Its name comes first: "net of libfabric 1.17".
+    // The provider's name comes first: "net of libfabric 1.17".
     let control = raw.network.split(' ').next().and_then(congestion::of);
     if let Some(name) = &control {
         say(congestion::line(name));
@@ -196,7 +195,7 @@ fn print(
     Ok(lines.len() == options.sizes().len())
 }
 
-/// What is compared, in words.
+/// What is compared, as text.
 fn what(versus: &Versus) -> String {
     let reference = match versus {
         Versus { rendezvous: true, .. } => "raw by rendezvous",

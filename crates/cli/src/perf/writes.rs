@@ -1,9 +1,9 @@
-//! Writes per message: what all ranks have posted, from whatever counts it, over the messages that it delivered.
+//! Writes per message: the posts of all ranks, from whichever source counts them, over the messages delivered.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 
-/// Accepted posts by kind. Receives are not among them: nothing leaves for them.
+/// Accepted posts by kind. Receives are not counted: they send nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Posts {
     pub(super) writes: u64,
@@ -14,7 +14,7 @@ pub(super) struct Posts {
 }
 
 impl Posts {
-    /// Adds `count` of a kind; false for a name of none.
+    /// Adds `count` of a kind; false for an unknown name.
     pub(super) fn add(&mut self, kind: &str, count: u64) -> bool {
         let place = match kind {
             "writes" => &mut self.writes,
@@ -28,19 +28,19 @@ impl Posts {
         true
     }
 
-    /// All by which bytes leave.
+    /// All posts that send bytes.
     pub(super) fn outgoing(&self) -> u64 {
         self.writes + self.injected_writes + self.sends + self.injected_sends
     }
 }
 
-/// What has counted the posts.
+/// The source of the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counter {
     Plugin,
     /// The virtual fabric, which counts for any plugin.
     Fabric,
-    /// Bare libfabric's user is this command.
+    /// This command, the user of bare libfabric.
     Raw,
 }
 
@@ -62,7 +62,7 @@ impl Counter {
     }
 }
 
-/// The posts of all ranks, by what they were for as far as that is known.
+/// The posts of all ranks, by purpose as far as that is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ledger {
     pub(super) by: Counter,
@@ -74,7 +74,7 @@ impl Ledger {
         self.sides.iter().map(|(_, posts)| posts.outgoing()).sum()
     }
 
-    /// For the reader of the table.
+    /// A line below the table.
     pub(super) fn line(&self, messages: u64) -> String {
         let all = self.outgoing();
         let sides = self.sides.iter().map(|(side, posts)| {
@@ -117,7 +117,7 @@ fn per_message(posts: u64, messages: u64) -> f64 {
     if messages == 0 { 0.0 } else { posts as f64 / messages as f64 }
 }
 
-/// What is said of a plugin that leaves no counters of its posts.
+/// For a plugin that writes no counts of its posts.
 pub(super) const UNKNOWN: &str = "# Writes per message   : unknown, for the plugin leaves no counters of its posts where IRONRAIL_STATS_FILE asks";
 
 #[cfg(test)]

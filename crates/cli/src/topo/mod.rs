@@ -14,19 +14,19 @@ use topology::{Description, Grouping, Hint};
 use crate::output;
 use tree::Tree;
 
-/// Shows which NICs of a machine make one device, and why; without libfabric, by what the kernel says.
+/// Shows which NICs of a machine make one device, and why; without libfabric, from what the kernel shows.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Topo {
-    /// A machine as `--describe` writes it, in place of this one
+    /// A machine in the format of `--describe`, in place of this one
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     /// The most rails in one device
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     max_rails: u8,
-    /// Writes the machine as a text that can be sent and read again
+    /// Prints the machine as text that can be sent and read again
     #[arg(long, conflicts_with_all = ["hint", "svg"])]
     describe: bool,
-    /// Writes the file that NCCL is given, if one is needed
+    /// Prints the topology file for NCCL, if one is needed
     #[arg(long, conflicts_with = "svg")]
     hint: bool,
     /// Draws the picture into FILE

@@ -4,7 +4,7 @@ use std::fmt::{Arguments, Write as _};
 
 use super::tree::{Root, Tree, What};
 
-/// As a document of its own.
+/// The picture as an SVG document.
 pub(super) fn draw(tree: &Tree) -> String {
     let mut body = String::new();
     let (mut left, mut top, mut deepest, mut width) = (MARGIN, MARGIN, 0, 0);
@@ -42,7 +42,7 @@ fn draw_root(body: &mut String, root: &Root, left: usize, top: usize, height: us
             What::Bridge => "#ffffff".to_owned(),
             What::Gpu => "#c9d8a8".to_owned(),
             What::Nic(None) => "#d0d0d0".to_owned(),
-            // Neighbours differ most where hues are a golden section apart.
+            // Hues a golden section apart differ most between neighbours.
             What::Nic(Some(device)) => format!("hsl({}, 70%, 80%)", device * 137 % 360),
         };
         let width = (left + WIDTH - PAD).saturating_sub(x);
@@ -69,7 +69,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Boxes beside each other.
+/// Boxes in a row.
 const COLUMNS: usize = 4;
 /// All in pixels.
 const WIDTH: usize = 380;

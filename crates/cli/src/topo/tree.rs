@@ -6,35 +6,35 @@ use topology::{Description, PciAddress, Role};
 
 use super::Found;
 
-/// What is drawn: root buses, with what hangs below them.
+/// What is drawn: root buses, with the nodes below them.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) roots: Vec<Root>,
 }
 
-/// A root bus, or what is on none.
+/// A root bus, or the devices that are on none.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) title: String,
-    /// In the order of a walk downwards.
+    /// In depth-first order.
     pub(super) nodes: Vec<Node>,
 }
 
 /// A bridge, a GPU or a NIC.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// How far below the root bus.
+    /// Levels below the root bus.
     pub(super) depth: usize,
     pub(super) label: String,
     pub(super) what: What,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Bridge,
     Gpu,
-    /// A rail of this device; none: it is left out.
+    /// A rail of this device; None: it is left out.
     Nic(Option<usize>),
 }
 
@@ -55,7 +55,7 @@ impl Tree {
             let title = format!("root bus {domain:04x}:{bus:02x}, NUMA node {numa}");
             roots.push(Root { title, nodes });
         }
-        // What is below itself is below no root bus.
+        // A node in a loop is below no root bus.
         let looped: Vec<_> = others.into_iter().flat_map(|address| walk.down(address, 0)).collect();
         roots.push(Root { title: "below itself".to_owned(), nodes: looped });
         roots
@@ -76,7 +76,7 @@ impl Tree {
     }
 }
 
-/// What leads to a GPU or a NIC.
+/// The nodes that lead to a GPU or a NIC.
 struct Walk<'a> {
     found: &'a Found,
     drawn: BTreeSet<PciAddress>,
@@ -94,13 +94,13 @@ impl<'a> Walk<'a> {
         Self { found, drawn, seen: BTreeSet::new() }
     }
 
-    /// The bridge that is drawn above a function.
+    /// The bridge drawn above a function.
     fn above(&self, address: PciAddress) -> Option<PciAddress> {
         let above = self.found.described.machine.at(address)?.above?;
         self.drawn.contains(&above).then_some(above)
     }
 
-    /// A function and all below it.
+    /// A function and all nodes below it.
     fn down(&mut self, address: PciAddress, depth: usize) -> Vec<Node> {
         if !self.seen.insert(address) {
             return Vec::new();
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
         nodes
     }
 
-    /// A function itself: a node for each NIC that it is.
+    /// The function itself: a node for each NIC that it has.
     fn nodes(&self, address: PciAddress, depth: usize) -> Vec<Node> {
         let Description { machine, nics } = &self.found.described;
         let here = nics.iter().enumerate().filter(|(_, nic)| nic.address == Some(address));

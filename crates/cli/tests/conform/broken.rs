@@ -1,4 +1,4 @@
-//! Broken plugins: each fault fails the behaviours that are about it, and leaves another alone.
+//! Broken plugins: each fault fails the behaviours that it concerns, and leaves another one passing.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::faults::{CHAPTERS, Fault};
 use super::{conform, ended, give_gpus, ids, reference, set, support};
 
-/// What is wrong with how this fault is found out. Empty: nothing.
+/// How the detection of this fault failed. Empty if it did not.
 fn missed(fault: &Fault) -> String {
     let mut chosen = fault.found_by.to_vec();
     chosen.extend(Some(fault.spares).filter(|spares| !spares.is_empty()));
@@ -81,7 +81,7 @@ fn every_behaviour_has_a_fault_that_it_finds() {
     assert!(unknown.is_empty(), "there are no behaviours {unknown:?}");
 }
 
-/// A word that stands in the list alone, or in the plugin alone, is a fault that is not held to anything.
+/// A word that is in the list only, or in the plugin only, would be a fault without a test.
 #[test]
 fn the_words_of_the_faults_are_those_of_the_plugin() {
     let source = include_str!("../plugins/reference.c");
@@ -93,7 +93,7 @@ fn the_words_of_the_faults_are_those_of_the_plugin() {
         .map(|word| (*word).to_owned())
         .collect();
     known.extend(words_after("WRONG(\"").iter().map(|field| format!("props-{field}")));
-    // What `AT` and `WRONG` put together.
+    // What `AT` and `WRONG` in reference.c compose.
     for prefix in ["fail-", "crash-", "nap-", "props-"] {
         assert!(known.remove(prefix), "{prefix}");
     }

@@ -1,22 +1,22 @@
-//! What may be broken in the reference plugin, and which behaviours find it out: at least one fault for each behaviour.
+//! The faults of the reference plugin, and the behaviours that detect them: at least one fault for each behaviour.
 
 /// One way to break the contract.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
-    /// What REFERENCE_FAULT holds: reference.c says what its words mean.
+    /// The value of REFERENCE_FAULT; reference.c explains its words.
     pub(super) words: &'static str,
     pub(super) breaks: &'static str,
     /// The behaviours that must fail. Others may.
     pub(super) found_by: &'static [&'static str],
-    /// A behaviour that must pass: the plugin is not simply dead.
+    /// A behaviour that must pass: the plugin is not broken altogether.
     pub(super) spares: &'static str,
     pub(super) table: u32,
     pub(super) devices: u32,
-    /// What the plugin takes of GPUs, which are there then.
+    /// The value of REFERENCE_GPU, if the test has GPUs.
     pub(super) gpus: Option<&'static str>,
-    /// More of the command line.
+    /// Further arguments.
     pub(super) arguments: &'static str,
-    /// A file of its own is built, with a function in it that no library has.
+    /// The plugin is built with a reference to a function that no library has.
     pub(super) unresolved: bool,
 }
 
@@ -31,7 +31,7 @@ const fn fault(
 }
 
 impl Fault {
-    /// It breaks so much that only this passes.
+    /// The fault breaks so much that only this behaviour passes.
     const fn sparing(self, spares: &'static str) -> Self {
         Self { spares, ..self }
     }
@@ -53,10 +53,10 @@ impl Fault {
     }
 }
 
-/// Needs no connection and no messages.
+/// Needs neither a connection nor messages.
 const A_NAME: &str = "name-is-a-word";
 
-/// Faults by what they are in, each with a test of its own.
+/// Faults by chapter; each chapter has a test.
 pub(super) const CHAPTERS: &[(&str, &[Fault])] = &[
     ("Loading", LOADING),
     ("Properties", PROPERTIES),
@@ -183,7 +183,7 @@ const CONNECTIONS: &[Fault] = &[
     fault(
         "wide-handle",
         "connect needs the address at which listen wrote the handle",
-        &["handle-is-plain-bytes"],
+        &["handle-is-copied-bytes"],
     )
     .sparing(A_NAME),
     fault(
@@ -191,7 +191,7 @@ const CONNECTIONS: &[Fault] = &[
         "all listeners are one",
         &["handles-differ", "listeners-are-independent"],
     ),
-    fault("hang", "closeListen does not come back", &["listener-never-connected"])
+    fault("hang", "closeListen does not return", &["listener-never-connected"])
         .sparing("devices-are-counted")
         .with("--timeout 2"),
     fault(
@@ -201,7 +201,7 @@ const CONNECTIONS: &[Fault] = &[
     ),
     fault(
         "block-in-connect",
-        "connect comes back when the peer has accepted",
+        "connect returns when the peer has accepted",
         &["connect-does-not-block", "connect-before-accept"],
     )
     .sparing(A_NAME)
@@ -246,13 +246,13 @@ const CONNECTIONS: &[Fault] = &[
     .sparing(A_NAME),
     fault(
         "die-of-the-unaccepted",
-        "closeListen dies of a connection that was not accepted",
-        &["abandoned-listen-hurts-nobody"],
+        "closeListen crashes on a connection that was not accepted",
+        &["abandoned-listen-is-harmless"],
     ),
     fault(
         "one-connect",
-        "one connect at a time: one that is given up is in the way of all",
-        &["abandoned-connect-hurts-nobody"],
+        "one connect at a time: an abandoned one blocks all others",
+        &["abandoned-connect-is-harmless"],
     )
     .with("--timeout 4"),
     fault("comms=100", "there are 100 comms at most", &["many-connections"]),
@@ -340,8 +340,8 @@ const MESSAGES: &[Fault] = &[
     ),
     fault(
         "size-off-by-one",
-        "test tells one byte more than came",
-        &["size-is-told", "receive-larger-than-its-message", "group-sizes-are-told-each"],
+        "test reports one byte more than arrived",
+        &["size-is-reported", "receive-larger-than-its-message", "group-sizes-are-reported-each"],
     )
     .sparing("test-bears-null-sizes"),
     fault("pad", "messages are written in words of 8 bytes", &["receive-writes-only-its-message"])
@@ -366,7 +366,7 @@ const MESSAGES: &[Fault] = &[
     .sparing(A_NAME),
     fault(
         "reorder",
-        "now and then a message takes the second receive posted",
+        "occasionally a message takes the second receive posted",
         &["order-of-a-thousand", "receive-posted-first"],
     ),
     fault(
@@ -404,7 +404,7 @@ const MESSAGES: &[Fault] = &[
     .sparing(A_NAME),
     fault(
         "truncate",
-        "a message longer than its receive is cut in silence",
+        "a message longer than its receive is truncated silently",
         &["too-long-send-is-contained", "too-long-send-leaves-others-alone"],
     ),
     fault(
@@ -414,7 +414,7 @@ const MESSAGES: &[Fault] = &[
     ),
     fault(
         "refuse-in-silence",
-        "a message longer than its receive is an error that the sender does not hear of",
+        "a message longer than its receive is an error that the sender does not get",
         &["too-long-send-is-contained", "too-long-send-leaves-others-alone"],
     ),
     fault(
@@ -463,7 +463,7 @@ const REQUESTS: &[Fault] = &[
     fault("oldest-only", "only the oldest request can be tested", &["test-in-any-order"]),
     fault(
         "stalls",
-        "a message that is not attended to for 15 ms is an error",
+        "a message that is not polled for 15 ms is an error",
         &["test-seldom-is-enough"],
     )
     .sparing(A_NAME),
@@ -503,8 +503,8 @@ const GROUPS: &[Fault] = &[
     fault("cut-tags", "of a tag, only 16 bits count", &["group-tags-above-16-bits"]),
     fault("tags-without-sign", "a tag and its negative are one", &["group-tags-below-zero"]),
     fault(
-        "no-word-of-the-empty",
-        "the size of an empty message of a group is not told",
+        "no-size-of-the-empty",
+        "the size of an empty message of a group is not reported",
         &["group-with-empty-messages"],
     ),
     fault(
@@ -600,29 +600,25 @@ const LINES: &[Fault] = &[
 ];
 
 const FLUSH: &[Fault] = &[
-    fault("crash-iflush", "iflush dies", &["flush-has-an-end", "flush-between-messages"]),
+    fault("crash-iflush", "iflush crashes", &["flush-has-an-end", "flush-between-messages"]),
     fault("fail-iflush,after=3", "the third flush is an error", &["flush-between-messages"]),
     fault(
         "no-flush",
-        "iflush answers null, and what came stays unseen",
+        "iflush returns null, and received bytes stay invisible",
         &["gpu-flush-makes-visible", "gpu-memory-in-groups", "gpu-memory-carries-messages"],
     )
     .on_gpus(),
-    fault(
-        "flush-first",
-        "iflush shows what came into its first buffer only",
-        &["gpu-memory-in-groups"],
-    )
-    .on_gpus(),
+    fault("flush-first", "iflush flushes its first buffer only", &["gpu-memory-in-groups"])
+        .on_gpus(),
     fault(
         "flush-early",
-        "the flush's request is done before what came is seen",
+        "the flush's request is done before the bytes are visible",
         &["gpu-flush-makes-visible"],
     )
     .on_gpus(),
     fault(
         "late-descriptor",
-        "regMrDmaBuf looks at its descriptor at the first use of the region",
+        "regMrDmaBuf uses its descriptor only at the first use of the region",
         &["gpu-dmabuf-registers"],
     )
     .on_gpus(),
@@ -654,7 +650,7 @@ const FLUSH: &[Fault] = &[
         gpus: Some(""),
         ..fault(
             "assume-gpu",
-            "regMr of device memory looks at it, though ptrSupport does not say so",
+            "regMr reads device memory, though ptrSupport does not say so",
             &["gpu-memory-is-refused"],
         )
     },
@@ -666,7 +662,7 @@ const FLUSH: &[Fault] = &[
     .on_gpus(),
     fault(
         "show-at-close",
-        "what came into device memory is shown when it is deregistered, and freed",
+        "bytes in device memory become visible when it is deregistered",
         &["gpu-deregister-in-flight"],
     )
     .on_gpus(),
@@ -753,19 +749,19 @@ const THREADS: &[Fault] = &[
 
 const SILENCE: &[Fault] = &[
     fault(
-        "late-word",
-        "a receiver says that it has a message when the plugin is called the next time",
+        "late-acknowledgement",
+        "a receiver acknowledges a message only when the plugin is called the next time",
         &["silence-after-receives"],
     )
     .sparing(A_NAME)
     .with("--timeout 4"),
     fault(
         "ignore-death",
-        "a peer that is gone is waited for",
+        "the death of a peer is ignored",
         &[
-            "death-of-the-sender-is-told",
-            "death-of-the-receiver-is-told",
-            "death-under-load-is-told",
+            "death-of-the-sender-is-reported",
+            "death-of-the-receiver-is-reported",
+            "death-under-load-is-reported",
         ],
     )
     .with("--timeout 10 --death 2"),
@@ -781,15 +777,11 @@ const SILENCE: &[Fault] = &[
     ),
     fault(
         "die-with-the-peer",
-        "a peer that goes with requests outstanding takes the survivor along",
-        &["death-under-load-is-told"],
+        "a peer that dies with requests outstanding crashes the survivor",
+        &["death-under-load-is-reported"],
     )
     .with("--timeout 10 --death 2"),
-    fault(
-        "idle=900",
-        "a peer that is idle for a second is taken for dead",
-        &["idle-peer-is-alive"],
-    )
-    .sparing(A_NAME)
-    .with("--timeout 10 --idle 2"),
+    fault("idle=900", "a peer that is idle for a second is declared dead", &["idle-peer-is-alive"])
+        .sparing(A_NAME)
+        .with("--timeout 10 --idle 2"),
 ];

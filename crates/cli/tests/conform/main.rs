@@ -1,4 +1,4 @@
-//! `ironrail conform` as users run it: sound plugins pass, ours among them, and each broken one is found out by name.
+//! `ironrail conform` as users run it: correct plugins pass, ours among them, and each broken one is detected by name.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 mod broken;
@@ -25,7 +25,7 @@ fn reference() -> &'static Path {
     support::reference(TEMPORARY)
 }
 
-/// Two GPUs for this command: the driver without one comes before whatever the machine has.
+/// Adds two GPUs to this command: the driver without a GPU precedes the machine's own.
 fn give_gpus(command: &mut Command) {
     let mut folders = cuda::folder(TEMPORARY).as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -47,7 +47,7 @@ fn ended(mut command: Command) -> (i32, String, String) {
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
-/// The ids of the lines that begin with this word.
+/// The ids in lines that begin with this word.
 fn ids(lines: &str, word: &str) -> BTreeSet<String> {
     lines
         .lines()
@@ -60,9 +60,9 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-// ---- sound plugins ---------------------------------------------------------------------------------------------
+// ---- correct plugins -------------------------------------------------------------------------------------------
 
-/// What needs gigabytes, a second device, global regions, a plugin that refuses, or one that takes a GPU's memory.
+/// Behaviours that need gigabytes, a second device, global regions, a plugin that refuses, or one that supports GPU memory.
 const LACKING: [&str; 7] = [
     "properties-ports-differ",
     "properties-global-regions-are-global",
@@ -73,7 +73,7 @@ const LACKING: [&str; 7] = [
     "ll128-flag-comes-after-its-data",
 ];
 
-/// What needs a GPU and a plugin that takes its memory, and what needs one that does not.
+/// Behaviours that need a GPU and a plugin that supports its memory, and one that needs a plugin that does not.
 const OF_GPUS: [&str; 8] = [
     "gpu-memory-registers",
     "gpu-dmabuf-registers",
@@ -98,7 +98,7 @@ fn the_reference_passes_and_skips_only_what_it_lacks() {
     assert!(lines.trim_end().ends_with("155 passed, 0 failed, 15 skipped"), "{lines}");
 }
 
-/// By each table the reference holds what is about GPUs, with descriptors and without.
+/// With each table the reference passes the behaviours about GPUs, with dmabufs and without.
 #[test]
 fn the_reference_passes_with_gpus_and_skips_nothing_about_them() {
     for (takes, table) in [("1", 12), ("1", 8), ("1", 6), ("address", 12)] {
@@ -119,7 +119,7 @@ fn the_reference_passes_with_gpus_and_skips_nothing_about_them() {
     }
 }
 
-/// Two devices, and memory by the gigabyte and of a GPU's: what the reference lacks by itself it holds to where it has it.
+/// With two devices, gigabytes of memory and GPU memory: the reference passes what it skips otherwise.
 #[test]
 fn the_reference_passes_what_it_lacks_by_itself() {
     let only = "properties-ports-differ,every-device-connects,ll128-flag-comes-after-its-data,register-two-gib";
@@ -180,7 +180,8 @@ fn a_plugin_without_groups_passes() {
 #[test]
 fn all_tables_are_held_one_after_the_other() {
     let few = "--only properties-write-every-field,properties-stay-the-same,message-of-no-bytes,";
-    let more = "size-is-told,isend-overwrites-an-old-request,load-table-is-data,unload-and-reload";
+    let more =
+        "size-is-reported,isend-overwrites-an-old-request,load-table-is-data,unload-and-reload";
     let mut command = conform(&format!("--abi all {few}{more} --net"));
     command.arg(reference());
     let (code, lines, errors) = ended(command);
@@ -195,12 +196,12 @@ fn all_tables_are_held_one_after_the_other() {
 
 #[test]
 fn a_failure_says_what_was_seen_what_nccl_expects_and_where() {
-    let mut command = conform("--only size-is-told --net");
+    let mut command = conform("--only size-is-reported --net");
     command.arg(reference()).env("REFERENCE_FAULT", "size-off-by-one");
     let (code, lines, _) = ended(command);
     assert_eq!(code, 1);
     let line = lines.lines().next().unwrap();
-    assert!(line.starts_with("FAIL  v12  size-is-told: process "), "{line}");
+    assert!(line.starts_with("FAIL  v12  size-is-reported: process "), "{line}");
     assert!(line.contains("test says that message 0 has 1 bytes, it has 0"), "{line}");
     assert!(line.contains("[NCCL expects: test tells a receive the size"), "{line}");
     assert!(line.ends_with("NCCL src/transport/net.cc:1617-1620]"), "{line}");
@@ -220,7 +221,7 @@ fn what_hangs_is_ended_within_its_bound() {
 
 #[test]
 fn json_takes_the_lines_place_or_goes_to_a_file() {
-    let chosen = "--only name-is-a-word,size-is-told,gpu-memory-registers";
+    let chosen = "--only name-is-a-word,size-is-reported,gpu-memory-registers";
     let mut command = conform(&format!("{chosen} --json --net"));
     command.arg(reference()).env("REFERENCE_FAULT", "size-off-by-one");
     let (code, text, _) = ended(command);
@@ -233,7 +234,7 @@ fn json_takes_the_lines_place_or_goes_to_a_file() {
     assert_eq!(json["plugin"]["network"], "Reference");
     let results = json["results"].as_array().unwrap();
     let failed = results.iter().find(|result| result["result"] == "fail").unwrap();
-    assert_eq!((&failed["id"], &failed["abi"]), (&"size-is-told".into(), &12.into()));
+    assert_eq!((&failed["id"], &failed["abi"]), (&"size-is-reported".into(), &12.into()));
     assert!(failed["reason"].as_str().unwrap().contains("bytes"), "{failed}");
     assert!(failed["seconds"].as_f64().unwrap() > 0.0 && failed["source"].is_string());
 

@@ -1,4 +1,4 @@
-//! Ironrail itself, by its newest table and by v8: over a real provider, and over every profile of the virtual fabric.
+//! Ironrail, by its newest table and by v8: over a real provider, and over every profile of the virtual fabric.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn ironrail() -> &'static Path {
     BUILT.get_or_init(|| built::library("ironrail", "libnccl_net_ironrail.so"))
 }
 
-/// A folder with the virtual fabric and nothing else, as libfabric looks for providers.
+/// A folder with the virtual fabric only, for FI_PROVIDER_PATH.
 fn vfabric() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -24,7 +24,7 @@ fn vfabric() -> &'static Path {
     })
 }
 
-/// What a skip may lack: memory and devices that the machine of a test does not have, and what the table does not have.
+/// What a skip may be due to: memory and devices that the test machine lacks, and what the table lacks.
 const LACKING: [&str; 10] = [
     "ptrSupport has no CUDA bit",
     "not asked for: --large",
@@ -38,7 +38,7 @@ const LACKING: [&str; 10] = [
     "NCCL uses no LL128",
 ];
 
-/// All behaviours hold but the `known` ones, and nothing is skipped that could be exercised here.
+/// All behaviours pass but the `known` ones, and nothing is skipped that could be tested here.
 fn holds(arguments: &str, table: u32, environment: &[(&str, &str)], known: &[&str]) {
     let mut command =
         conform(&format!("--jobs 4 --timeout 60 --idle 6 --abi {table} {arguments} --net"));
@@ -57,12 +57,12 @@ fn holds(arguments: &str, table: u32, environment: &[(&str, &str)], known: &[&st
     assert!(ids(&lines, "pass").len() >= enough, "{lines}{errors}");
 }
 
-/// Loopback only, and deaths that are told while the test is still interested.
+/// Loopback only, and deaths are reported within the test's time.
 const LOOPBACK: [(&str, &str); 2] =
     [("IRONRAIL_RAILS", "127.0.0.1"), ("IRONRAIL_PEER_TIMEOUT_MS", "4000")];
 
-/// What libfabric leaves behind for each endpoint or domain that was closed, and gives back by no call: `net` of 1.17 4 KiB. The virtual
-/// fabric remembers what was closed, to know it again.
+/// What libfabric leaks for each closed endpoint or domain: `net` of 1.17 leaks 4 KiB. The virtual fabric keeps closed objects, to detect
+/// their use.
 const KEPT_BELOW: &str = "memory-is-flat";
 
 #[test]
@@ -101,7 +101,7 @@ fn a_comm_between_two_threads_of_a_process_closes_over_shm() {
     }
 }
 
-/// What moves messages in a way that the table has no part in: over the profiles it is held by the newest. Each with a comma before it.
+/// Behaviours that do not depend on the table: over the profiles they run with the newest only. Each has a comma before it.
 fn alike_by_any_table() -> String {
     let chapters = [
         "message-",
@@ -126,8 +126,8 @@ fn alike_by_any_table() -> String {
     alike.map(|(id, _)| format!(",{id}")).collect()
 }
 
-/// Two rails of a profile, and both sides in one process, which is as far as the virtual fabric reaches. Each process tells of
-/// the fabric's rules that it broke, whether or not a behaviour came to harm by it.
+/// Two rails of a profile, with both sides in one process, since the virtual fabric does not reach further. Each process reports the
+/// fabric's rules that it broke, whether or not a behaviour failed by it.
 fn profile(profile: &str, table: u32, known: &[&str]) {
     let folder = vfabric().to_str().unwrap();
     let own = format!("conform-rules-{profile}-{table}-{}", process::id());
@@ -149,8 +149,8 @@ fn profile(profile: &str, table: u32, known: &[&str]) {
     std::fs::remove_dir_all(&reports).unwrap();
 }
 
-/// Each process that opened the virtual fabric has left a report. There is no rule that may be broken, a key named after its region was closed
-/// among them: in conform a sender goes on calling the plugin while its receiver deregisters and closes, so adverts are withdrawn in time.
+/// Each process that opened the virtual fabric wrote a report. No rule may be broken, not even by a key used after its region was closed:
+/// in conform a sender keeps calling the plugin while its receiver deregisters and closes, so adverts are withdrawn in time.
 fn no_rule_is_broken(reports: &Path, least: usize) {
     let mut count = 0;
     for entry in std::fs::read_dir(reports).unwrap() {
@@ -187,18 +187,18 @@ profiles! {
 
 // ---- without one-sided writes --------------------------------------------------------------------------------------
 
-/// What shows each way of a message, and each end, in a minute.
+/// Behaviours that show each way of a message, and each end, within a minute.
 const OF_MESSAGES: &str = "message-of-no-bytes,message-sizes-around-powers,message-of-four-mib-and-three,receive-larger-than-its-message,\
-    nothing-lands-after-done,window-of-thirty-two-large,too-long-send-is-contained,request-null-when-not-now,group-sizes-are-told-each,\
+    nothing-lands-after-done,window-of-thirty-two-large,too-long-send-is-contained,request-null-when-not-now,group-sizes-are-reported-each,\
     groups-in-a-window-of-eight,early-sends-fill-the-queue,every-mixture-over-two-groups,rotated-tags-fill-the-queue,register-during-traffic,\
     deregistered-memory-is-left-alone,close-with-requests-in-flight,close-in-any-order,\
-    abandoned-connect-hurts-nobody,silence-after-large-sends,idle-peer-is-alive";
+    abandoned-connect-is-harmless,silence-after-large-sends,idle-peer-is-alive";
 
 #[test]
 fn it_passes_by_messages_alone_over_every_software_provider() {
     for provider in ["net", "tcp;ofi_rxm", "udp;ofi_rxd", "shm"] {
         let mut only: String = OF_MESSAGES.split_whitespace().collect();
-        // Over datagrams nothing tells of a death but silence.
+        // Over datagrams only silence reveals a death.
         if provider != "udp;ofi_rxd" {
             only += ",close-after-death";
         }
@@ -214,7 +214,7 @@ fn it_passes_by_messages_alone_over_every_software_provider() {
     }
 }
 
-/// Without a setting: there is nothing else. Its regions are an endpoint's own.
+/// Without a setting: the profile has nothing else. Its regions are bound to endpoints.
 #[test]
 fn it_passes_over_a_profile_that_has_messages_alone() {
     profile("messages", 12, &[]);
@@ -222,12 +222,12 @@ fn it_passes_over_a_profile_that_has_messages_alone() {
 
 // ---- the memory of GPUs ------------------------------------------------------------------------------------------
 
-/// What the plugin may ask of the driver in NCCL's threads: none of it waits for a kernel.
+/// Calls of the driver that the plugin may make in NCCL's threads: none of them waits for a kernel.
 const PATIENT: [&str; 4] =
     ["cuInit", "cuDeviceGetCount", "cuPointerGetAttributes", "cuDeviceGetAttribute"];
 
-/// All that is about GPUs holds, over two rails of a profile that take their memory; where `dmabuf` is not, by address alone. No rule of
-/// the fabric is broken, and the plugin makes none of the driver's calls that may wait.
+/// All behaviours about GPUs pass over two rails of a profile that supports their memory; without `dmabuf`, by address only. No rule of the
+/// fabric is broken, and the plugin makes none of the driver's calls that may wait.
 pub(crate) fn on_gpus(profile: &str, table: u32, library: Option<&Path>, dmabuf: bool) {
     let of_all = if dmabuf { "dmabuf" } else { "address" };
     let own = format!("conform-gpus-{profile}-{table}-{of_all}-{}", process::id());
@@ -282,7 +282,7 @@ pub(crate) fn on_gpus(profile: &str, table: u32, library: Option<&Path>, dmabuf:
             asked += usize::from(call == "cuPointerGetAttributes");
         }
     }
-    // Each process has opened the fabric, and asked whose memory it is.
+    // Each process has opened the fabric, and asked for the kind of memory.
     assert!(fabrics == expected.len() && asked == expected.len(), "{fabrics} {asked}");
     std::fs::remove_dir_all(&reports).unwrap();
 }
@@ -296,7 +296,7 @@ macro_rules! on_gpus {
     )*};
 }
 
-// Whether there are dmabufs goes by the provider and by libfabric: those of 1.17 know none, and tests/dmabufs.rs has the others.
+// Dmabufs depend on the provider and on libfabric: 1.17 has none, and tests/dmabufs.rs has the other releases.
 on_gpus! {
     gpu_memory_over_the_profile_of_cxi: "cxi", 12;
     gpu_memory_over_the_profile_of_tcp: "tcp", 12;

@@ -1,4 +1,4 @@
-//! What machines are made of: plugins and libraries that are built here, folders like the kernel's, and the command itself.
+//! The parts of test machines: plugins and libraries that are built here, folders like the kernel's, and the command itself.
 
 use std::env;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// The command in an environment with our plugin where the loader finds it, and nothing else.
+/// The command in an environment with our plugin on the loader's path, and nothing else.
 pub(crate) fn doctor() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args(["doctor", "--json", "--timeout", "30"]);
@@ -19,7 +19,7 @@ pub(crate) fn doctor() -> Command {
     command
 }
 
-/// The same, started by a shell after `before`, which may change what only a process can.
+/// The same, started by a shell after `before`, which may change what only a process can change.
 pub(crate) fn after(before: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-ec", &format!("{before}; exec \"$0\" \"$@\"")]);
@@ -28,7 +28,7 @@ pub(crate) fn after(before: &str) -> Command {
     command
 }
 
-/// The same in namespaces of its own: `kinds` as unshare(1) takes them.
+/// The same in its own namespaces: `kinds` are options of unshare(1).
 pub(crate) fn apart(kinds: &str, before: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-r", kinds, "sh", "-ec", &format!("{before}\nexec \"$0\" \"$@\"")]);
@@ -44,7 +44,7 @@ fn healthy(command: &mut Command) {
     command.env("NCCL_NET_PLUGIN", "ironrail").env("LD_LIBRARY_PATH", ours());
 }
 
-/// Why namespaces are not to be had.
+/// Why namespaces are not available.
 pub(crate) fn namespaces() -> Result<(), String> {
     let tried = Command::new("unshare").args(["-rnm", "true"]).output();
     match tried {
@@ -53,7 +53,7 @@ pub(crate) fn namespaces() -> Result<(), String> {
     }
 }
 
-/// The report, whatever it says. A run that gives none is a failure of the test.
+/// The report, whatever it contains. A run without one fails the test.
 pub(crate) fn report(mut command: Command) -> Value {
     let Output { status, stdout, stderr } = command.output().expect("the command starts");
     let report = serde_json::from_slice(&stdout);
@@ -74,14 +74,14 @@ pub(crate) fn ours() -> &'static Path {
     })
 }
 
-/// An empty folder of this process's own.
+/// An empty folder of this process.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(TEMPORARY).join(format!("doctor-{}", process::id())).join(name);
     fs::create_dir_all(&folder).expect("a folder");
     folder
 }
 
-/// Compiles a shared library from a file of tests/doctor/plugins, or by its path.
+/// Compiles a shared library from a file of tests/doctor/plugins, or from a path.
 pub(crate) fn compile(source: &str, output: &Path, options: &[&str]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/plugins");
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
@@ -96,14 +96,14 @@ pub(crate) fn compile(source: &str, output: &Path, options: &[&str]) {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// A folder with a stub of this name, as `libnccl-net-NAME.so`.
+/// A folder with a stub named `libnccl-net-NAME.so`.
 pub(crate) fn stub(name: &str, options: &[&str]) -> PathBuf {
     let folder = scratch(name);
     compile("stub.c", &folder.join(format!("libnccl-net-{name}.so")), options);
     folder
 }
 
-/// A folder with the plugin over sockets of the group's tests, which calls its network `network`, as `file`.
+/// A folder with the socket plugin of the group's tests as `file`, whose network is named `network`.
 pub(crate) fn loopback(folder: &str, file: &str, network: &str) -> PathBuf {
     let folder = scratch(folder);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../group/tests/plugins/loopback.c");
@@ -132,7 +132,7 @@ pub(crate) fn libfabric(folder: &str, major: u32, minor: u32) -> PathBuf {
     folder
 }
 
-/// Folders in the order in which the loader looks.
+/// Folders in the order in which the loader searches them.
 pub(crate) fn path(folders: &[&Path]) -> String {
     let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
     folders.join(":")
@@ -159,7 +159,7 @@ impl Tree {
         self
     }
 
-    /// One of a model that all of them have.
+    /// An interface; all have the same model.
     pub(crate) fn interface(self, name: &str, speed_mbps: u32) -> Self {
         let home = format!("sys/class/net/{name}");
         self.file(&format!("{home}/flags"), "0x1003").file(&format!("{home}/type"), "1");
@@ -208,7 +208,7 @@ impl Tree {
         self
     }
 
-    /// Has a command read this folder.
+    /// Makes a command read this folder.
     pub(crate) fn under(&self, mut command: Command) -> Command {
         command.arg("--root").arg(&self.0);
         command

@@ -1,4 +1,4 @@
-//! Machines that could not be had: descriptions, made from a healthy one's.
+//! Machines that are not available: descriptions, made from a healthy machine's.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -58,7 +58,7 @@ fn efa(major: u32, minor: u32) -> Value {
     machine
 }
 
-/// GPUs and a NIC that reaches them.
+/// GPUs and a NIC that can reach their memory.
 fn gpus() -> Value {
     let mut machine = healthy();
     machine["rdma"] = json!([{ "name": "mlx5_0", "device_file": true }]);

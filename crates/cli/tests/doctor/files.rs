@@ -1,4 +1,4 @@
-//! Machines of which the kernel's files are made up: NICs and GPUs that are not here.
+//! Machines with made-up files of the kernel: NICs and GPUs that are not here.
 
 use serde_json::Value;
 
@@ -6,10 +6,10 @@ use super::Case;
 use super::bench::{Tree, after, doctor, report};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("slow-link", || plain(&Tree::new("slow-link").interface("eth1", 1000))),
-    Case::new("far-numa", || plain(&Tree::new("far-numa").mellanox(1).gpu(0))),
-    Case::new("fabric-not-used", || plain(&Tree::new("fabric-not-used").cxi())),
-    Case::new("efa-no-device-files", || plain(&Tree::new("efa-no-device-files").efa())),
+    Case::new("slow-link", || described(&Tree::new("slow-link").interface("eth1", 1000))),
+    Case::new("far-numa", || described(&Tree::new("far-numa").mellanox(1).gpu(0))),
+    Case::new("fabric-not-used", || described(&Tree::new("fabric-not-used").cxi())),
+    Case::new("efa-no-device-files", || described(&Tree::new("efa-no-device-files").efa())),
     Case::new("efa-locked-memory", efa_locked_memory),
     Case::new("cxi-no-vni", || cxi("cxi-no-vni", &[("SLURM_JOB_ID", "77")])),
     Case::new("cxi-rendezvous", || cxi("cxi-rendezvous", &[("FI_CXI_RDZV_PROTO", "alt_read")])),
@@ -20,10 +20,10 @@ pub(crate) const CASES: &[Case] = &[
         cxi("cxi-hardware-matching", &[("FI_CXI_RX_MATCH_MODE", "hardware")])
     }),
     Case::new("memhooks", || cxi("memhooks", &[("FI_MR_CACHE_MONITOR", "memhooks")])),
-    Case::new("gpu-no-driver-library", || plain(&Tree::new("gpu-no-driver-library").gpu(0))),
+    Case::new("gpu-no-driver-library", || described(&Tree::new("gpu-no-driver-library").gpu(0))),
 ];
 
-fn plain(tree: &Tree) -> Value {
+fn described(tree: &Tree) -> Value {
     report(tree.under(doctor()))
 }
 

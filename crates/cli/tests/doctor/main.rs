@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use table::Row;
 
-/// How a machine is made, and what it takes.
+/// How a machine is made, and what that needs.
 pub(crate) struct Case {
     name: &'static str,
     make: fn() -> Value,
@@ -56,18 +56,18 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_healthy_machine_gives_no_warn_and_no_fail));
     tests.push(Test::new(the_exit_code_tells_a_fail_and_strictly_a_warn));
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
-    tests.push(Test::new(ranks::ranks_that_are_alike_talk_and_give_no_warn));
+    tests.push(Test::new(ranks::equal_ranks_exchange_messages_and_give_no_warn));
     tests.push(Test::new(ranks::a_variable_that_one_host_lacks_comes_first));
     tests.push(Test::new(ranks::a_host_that_cannot_be_entered_is_named_with_the_shells_last_line));
-    let apart = Test::new(ranks::ranks_that_do_not_hear_each_other_are_a_pair_that_does_not_talk);
+    let apart = Test::new(ranks::isolated_ranks_are_a_pair_that_does_not_communicate);
     tests.push(apart.needs(bench::namespaces()));
     harness::run(tests)
 }
 
-/// What the tests of the table are called after.
+/// The function that the table's tests are named after.
 fn is_named() {}
 
-/// The finding is there, at its level, with its words; and nothing before it is as bad.
+/// The finding is there, at its level, with its words, and no finding before it is as bad.
 fn misconfigured(row: &Row, make: fn() -> Value) {
     let report = make();
     let findings = report["findings"].as_array().expect("findings");
@@ -82,7 +82,7 @@ fn misconfigured(row: &Row, make: fn() -> Value) {
         assert!(text(found).contains(words), "no `{words}` in {found:#}");
     }
     assert!(found["do"].is_string(), "no cure in {found:#}");
-    // Who reads from the top meets the cause before its consequences.
+    // A reader from the top meets the cause before its consequences.
     let bad = |finding: &&Value| finding["level"] == "FAIL" || finding["level"] == row.level;
     let first = findings.iter().find(bad).expect("one at least");
     assert_eq!(first["check"], row.finding, "before it stands {first:#}");

@@ -1,4 +1,4 @@
-//! Several ranks at once: alike, unlike, out of reach, and apart from each other.
+//! Several ranks at once: equal, different, unreachable, and isolated from each other.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::bench::{doctor, report, scratch};
 
-pub(crate) fn ranks_that_are_alike_talk_and_give_no_warn() {
+pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
     let mut command = doctor();
     command.args(["-n", "3"]);
     let report = report(command);
@@ -40,8 +40,8 @@ pub(crate) fn a_host_that_cannot_be_entered_is_named_with_the_shells_last_line()
     assert!(found(&report, "rank.reached").contains("Permission denied"), "{report:#}");
 }
 
-/// A network of its own, in which nobody hears the other: what a firewall does.
-pub(crate) fn ranks_that_do_not_hear_each_other_are_a_pair_that_does_not_talk() {
+/// Network namespaces without a connection, as behind a firewall.
+pub(crate) fn isolated_ranks_are_a_pair_that_does_not_communicate() {
     let shell = shell("apart", "exec unshare -rn sh -c \"ip link set lo up; $*\"");
     let mut command = doctor();
     command.args(["--timeout", "4", "--peer", "node2", "--rsh"]).arg(shell);
@@ -54,13 +54,13 @@ fn all(report: &Value) -> &Vec<Value> {
     report["findings"].as_array().unwrap()
 }
 
-/// The words of the first finding of this name.
+/// The text of the first finding with this name.
 fn found(report: &Value, check: &str) -> String {
     let one = all(report).iter().find(|finding| finding["check"] == check);
     one.unwrap_or_else(|| panic!("no {check} in {report:#}"))["found"].as_str().unwrap().to_owned()
 }
 
-/// A remote shell that runs a line here: its first argument is the host.
+/// A remote shell that runs a line on this machine: its first argument is the host.
 fn shell(name: &str, line: &str) -> PathBuf {
     let file = scratch("shells").join(name);
     fs::write(&file, format!("#!/bin/sh\nshift\n{line}\n")).unwrap();

@@ -74,7 +74,7 @@ fn over_stub(name: &str, options: &[&str]) -> Value {
     report(named(doctor(), name, stub(name, options).to_str().unwrap()))
 }
 
-/// Another plugin, by its word and its folder.
+/// Another plugin, by its name and its folder.
 fn named(mut command: Command, word: &str, folder: &str) -> Command {
     command.env("NCCL_NET_PLUGIN", word).env("LD_LIBRARY_PATH", folder);
     command
@@ -87,7 +87,7 @@ fn plugin_hangs() -> Value {
     report(command)
 }
 
-/// A plugin that is linked with a library which is gone when it is loaded.
+/// A plugin that is linked with a library that is gone when it is loaded.
 fn cudart_missing() -> Value {
     let folder = scratch("cudart-missing");
     let library = folder.join("libcudart.so.12");
@@ -97,7 +97,7 @@ fn cudart_missing() -> Value {
     report(named(doctor(), "cudart-missing", plugin.to_str().unwrap()))
 }
 
-/// A plugin that is linked with a libfabric of which an older one is loaded.
+/// A plugin that is linked with a libfabric newer than the loaded one.
 fn symbol_version() -> Value {
     let folder = scratch("symbol-version");
     let library = folder.join("libfabric.so.1");
@@ -116,7 +116,7 @@ fn symbol_version() -> Value {
 fn other_architecture() -> Value {
     let folder = scratch("other-architecture");
     let mut bytes = fs::read(ours().join("libnccl-net-ironrail.so")).unwrap();
-    // e_machine of elf.h: what this machine is not.
+    // e_machine of elf.h: a processor other than this machine's.
     let other: u16 = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
     bytes[18..20].copy_from_slice(&other.to_ne_bytes());
     fs::write(folder.join("libnccl-net-ironrail.so"), bytes).unwrap();
@@ -163,7 +163,7 @@ fn libfabric_too_old() -> Value {
     report(command)
 }
 
-/// The loader takes the system's, or what stands first, and a newer one comes after it.
+/// The loader takes the system's libfabric, or the first one on its path; a newer one comes later.
 fn libfabric_shadowed() -> Value {
     let (first, second) =
         (libfabric("libfabric-first", 1, 20), libfabric("libfabric-second", 9, 9));
@@ -172,10 +172,10 @@ fn libfabric_shadowed() -> Value {
     report(command)
 }
 
-/// /sys shows the namespace that it was mounted in.
+/// /sys shows the namespace in which it was mounted.
 const SYSFS: &str = "mount -t sysfs sysfs /sys\n";
 
-/// Two interfaces that are each other's peers, up, with these MTUs and addresses.
+/// Two connected interfaces, up, with these MTUs and addresses.
 fn pair(mtus: [u32; 2], addresses: [&str; 2]) -> Command {
     let mut script =
         SYSFS.to_owned() + "ip link set lo up; ip link add rail0 type veth peer name rail1\n";
@@ -197,7 +197,7 @@ fn small_shm() -> Value {
     report(apart("-m", "mount -t tmpfs -o size=64m tmpfs /dev/shm"))
 }
 
-/// The plugin over sockets, which misbehaves as it is told.
+/// The socket plugin with a fault.
 fn faulty(name: &str, fault: &str, number: &str) -> Value {
     let folder = loopback(name, "libnccl-net-faulty.so", "Faulty");
     let mut command = named(doctor(), "faulty", folder.to_str().unwrap());

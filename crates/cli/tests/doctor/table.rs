@@ -1,6 +1,6 @@
-//! The lines of misconfigurations.md.
+//! The rows of misconfigurations.md.
 
-/// A machine, and what must be said of it.
+/// A machine, and the finding that is expected.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) case: String,

@@ -1,16 +1,16 @@
-// A net plugin over TCP sockets on host memory that keeps NCCL's whole contract, grouped receives included, and can be
-// told to break it in one place: `ironrail conform` must find each.
+// A net plugin over TCP sockets on host memory that keeps NCCL's whole contract, grouped receives included, and can break it in one place
+// on request: `ironrail conform` must detect each fault.
 //
-// REFERENCE_FAULT holds words with a comma between them, some with a number: "corrupt,early,size=8185". The first says what is
-// broken, the others when. crates/cli/tests/conform/faults.rs is the list of what is used, with the behaviours that find it out.
+// REFERENCE_FAULT contains words separated by commas, some with a number: "corrupt,early,size=8185". The first one says what is broken, the
+// others when. crates/cli/tests/conform/faults.rs lists the faults in use, with the behaviours that detect them.
 //
 //   fail-CALL, crash-CALL, nap-CALL=ms   the call is an error, dies, or sleeps first; with `after=n` from the n-th on; with `busy` if
 //                                        the comm has requests; with `ended` if its peer is gone
 //   corrupt                              a message is wrong, if it is as the words of `is_wrong` say
 //   any other                            where it stands below, with the reason
 //
-// REFERENCE_DEVICES says how many devices there are. With REFERENCE_GPU=1 it also takes the memory of the driver without a GPU
-// (crates/gpu/tests/support/cuda.c), and with REFERENCE_GPU=address only by its address. What comes there is seen after a flush.
+// REFERENCE_DEVICES is the number of devices. With REFERENCE_GPU=1 the plugin also supports memory of the driver without a GPU
+// (crates/gpu/tests/support/cuda.c), with REFERENCE_GPU=address only by address. Received bytes become visible there by a flush.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ struct part {
   struct region *region;  // of device memory
 };
 
-// What came into device memory and is yet to be seen.
+// Bytes received into device memory that are not visible yet.
 struct unseen {
   struct unseen *next;
   struct region *region;
@@ -60,10 +60,10 @@ struct request {
   unsigned number, tests;
   int lost;
   uint64_t posted;
-  // A flush, of all regions or of one.
+  // Of a flush: the regions, all or one.
   int flushes;
   struct region *flush;
-  // Of a send: what goes out, and how much has.
+  // Of a send: its bytes, and how many were sent.
   char *bytes, *own;
   size_t size, moved;
 };
@@ -119,11 +119,11 @@ struct handle {
 
 static logger_t logger;
 
-// ---- what is to be broken ------------------------------------------------------------------------------------------------
+// ---- faults --------------------------------------------------------------------------------------------------------
 
 enum { ABSENT = -1, UNKNOWN = -2 };
 
-// The number of a word of REFERENCE_FAULT, 1 where it has none.
+// The number behind a word of REFERENCE_FAULT, 1 if it has none.
 static long find(const char *word) {
   const char *at = getenv("REFERENCE_FAULT");
   for (size_t length = strlen(word); at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -151,7 +151,7 @@ static void nap(long ms) {
   nanosleep(&time, NULL);
 }
 
-// At the head of a call.
+// At the start of a call.
 #define AT(call, is_busy, has_ended)                                                                                   \
   do {                                                                                                                 \
     static atomic_long calls;                                                                                          \
@@ -168,12 +168,12 @@ static int fail(int code, const char *why) {
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-// All comms that are open, and how many comms and listeners there are.
+// All open comms, and the numbers of comms and listeners.
 static struct comm *comms;
 static unsigned comm_count, listener_count, pending_connects, age;
-// What one comm's failure or one communicator's end does to all.
+// Errors that a failed comm or a finalized communicator spreads to all.
 static int broken, dead;
-// How many threads are in the plugin, where that is counted, and whether one listens.
+// The number of threads in the plugin, for some faults, and the number in listen.
 static atomic_int callers, listening;
 
 static int is_busy(struct comm *comm) {
@@ -183,7 +183,7 @@ static int is_busy(struct comm *comm) {
 }
 
 static struct comm *new_comm(int fd, int sends) {
-  // As few bytes as can be in the kernel, so that a large message is under way for some time.
+  // The smallest kernel buffers, so that a large message is in flight for some time.
   int small = 1 << 14;
   if (is("stalls") || is("beside")) setsockopt(fd, SOL_SOCKET, sends ? SO_SNDBUF : SO_RCVBUF, &small, sizeof small);
   int one = 1;
@@ -210,7 +210,7 @@ static void *stay(void *nothing) {
   return nothing;
 }
 
-// What a destructor of a forked child's does to connections that are its parent's.
+// What a destructor in a forked child does to its parent's connections.
 static void hang_up(void) {
   for (struct comm *comm = comms; comm; comm = comm->next) shutdown(comm->fd, SHUT_RDWR);
 }
@@ -255,7 +255,7 @@ static int init_any(logger_t function) {
   }
   static int hooked;
   if (is("fork-hangs-up") && !hooked++) pthread_atfork(NULL, NULL, hang_up);
-  // Kept for ever: bytes of the heap, which are touched, or a mapping.
+  // Leaked: bytes of the heap, which are touched, or a mapping.
   if (is("keep-bytes")) memset(malloc((size_t)number_of("keep-bytes")), 1, (size_t)number_of("keep-bytes"));
   if (is("keep-mapping")) mmap(NULL, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return OK;
@@ -307,7 +307,7 @@ static int listen_any(int device, void *opaque, void **out) {
 static int connect_any(int device, void *opaque, void **out) {
   *out = NULL;
   struct handle *handle = opaque;
-  // A lock that a connect holds until it is over, and all other calls need.
+  // A lock that a connect holds until it is done, and that all other calls need.
   if (is("nap-under-lock")) {
     pthread_mutex_lock(&lock);
     nap(number_of("nap-under-lock"));
@@ -360,7 +360,7 @@ static int accept_any(void *opaque, void **out) {
   if (is("accept-after-connects") && pending_connects) return OK;
   if (is("listener-of-one") && listener->taken) return fail(SYSTEM_ERROR, "reference: it had its connection");
   int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-  // Of all that wait, the last one.
+  // The last one that waits.
   if (is("accept-the-last") && fd >= 0) {
     nap(5);
     for (int next = fd; next >= 0; next = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC)) fd = next;
@@ -383,7 +383,7 @@ static int close_comm(void *opaque) {
   else
     AT("closeRecv", is_busy(comm), comm->ended);
   char byte;
-  // Its peer's end must be closed already.
+  // The peer's end must be closed already.
   if (comm->sends ? is("closeSend-last") : is("closeRecv-last")) {
     ssize_t peeked;
     while ((peeked = recv(comm->fd, &byte, 1, MSG_DONTWAIT)) > 0) continue;
@@ -438,7 +438,7 @@ static int close_listen(void *opaque) {
 static int takes_gpu(void) { return getenv("REFERENCE_GPU") != NULL; }
 static int takes_dmabuf(void) { return takes_gpu() && strcmp(getenv("REFERENCE_GPU"), "1") == 0; }
 
-// Where the CPU finds device memory: nothing knows that of a real GPU.
+// The CPU's address of device memory: a real GPU has none.
 static char *view_of(void *data, size_t size) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   void *(*view)(uint64_t, size_t) = NULL;
@@ -446,7 +446,7 @@ static char *view_of(void *data, size_t size) {
   return view ? view((uintptr_t)data, size) : NULL;
 }
 
-// Registrations that are found again by their address alone.
+// Registrations that are looked up by their address only.
 static struct {
   void *data;
   char *view;
@@ -470,10 +470,10 @@ static int open_region(void *comm, void *data, size_t size, char *view, void **o
   return OK;
 }
 
-// How often device memory is registered now.
+// How many registrations of device memory exist.
 static int on_gpu;
 
-// What may be wrong with a region of the host's.
+// Faults of a region of host memory.
 static int refuse_region(struct comm *comm, char *data, size_t size) {
   static struct {
     void *comm, *data;
@@ -510,7 +510,7 @@ static int register_any(void *comm, void *data, size_t size, int type, void **ou
   if (is("ranges-of-gpu") && (uintptr_t)data % 4096) return fail(INVALID_ARGUMENT, "reference: whole pages only");
   if (is("alone-on-gpu") && ++on_gpu > 2) return fail(INVALID_USAGE, "reference: registered already");
   if (is("old-view")) {
-    // As a NIC has it that keeps the pages: by a mapping of its own, since the driver's goes with the allocation.
+    // Like a NIC that keeps the pages: by a mapping of its own, since the driver's ends with the allocation.
     char *own = mremap(view - (uintptr_t)view % 4096, 0, size + 4096, MREMAP_MAYMOVE);
     if (own != MAP_FAILED) view = old_view(data, own + (uintptr_t)view % 4096);
   }
@@ -535,7 +535,7 @@ static int register_dmabuf(void *comm, void *data, size_t size, int type, uint64
   return OK;
 }
 
-// Where the CPU finds what the user has at `data`. Null: nowhere.
+// The CPU's address of the user's `data`. Null if there is none.
 static char *place_in(struct region *region, char *data) {
   if (!region->device) return data;
   if (region->descriptor >= 0) {
@@ -551,7 +551,7 @@ static int register_v6(void *comm, void *data, int size, int type, void **out) {
   return register_any(comm, data, (size_t)size, type, out);
 }
 
-// A NIC that goes on writing.
+// A NIC that continues to write.
 static void *write_later(void *data) {
   nap(50);
   memset(data, 0x55, 8);
@@ -579,7 +579,7 @@ static int deregister(void *opaque, void *closed) {
     *at = unseen->next;
     free(unseen);
   }
-  // What waits to be sent from it or to come there is over.
+  // Requests that wait to be sent from it or received there are dropped.
   for (unsigned number = comm->first; region->device && number != comm->last; number++)
     comm->failed = comm->requests[number % comm->places].live ? REMOTE_ERROR : comm->failed;
   if (region->device) on_gpu--;
@@ -605,7 +605,7 @@ static struct request *new_request(struct comm *comm) {
   return request;
 }
 
-// Some bytes. Negative: an error; 0: not now.
+// Moves some bytes. Negative: an error; 0: not now.
 static ssize_t move(struct comm *comm, void *data, size_t size) {
   if (!comm->sends && is("abrupt-close")) {
     if (comm->moved >= 1024) return 0;
@@ -627,7 +627,7 @@ static int same_tag(int one, int other) {
   return is("cut-tags") ? (int16_t)one == (int16_t)other : one == other;
 }
 
-// The n-th message of a tag belongs to the n-th place that has it.
+// The n-th message of a tag belongs to the n-th receive with that tag.
 static struct part *place_of(struct comm *comm, int tag, struct request **whose, int early) {
   int skip = is("reorder") && comm->messages % 7 == 3;
   // Single receives before groups.
@@ -655,7 +655,7 @@ static struct part *place_of(struct comm *comm, int tag, struct request **whose,
   return NULL;
 }
 
-// Whether a message is to be wrong: all that is asked for must be so.
+// Whether a message is to be corrupted: all conditions must hold.
 static int is_wrong(struct comm *comm, struct request *request, struct part *part, size_t size, uint64_t sent, int beside) {
   if (!is("corrupt")) return 0;
   struct request *before = &comm->requests[(request->number - 1) % comm->places];
@@ -669,22 +669,22 @@ static int is_wrong(struct comm *comm, struct request *request, struct part *par
          (!is("after-a-group-of") || (request->number && before->count == number_of("after-a-group-of")));
 }
 
-// Copies as a provider does that shows nothing in order: words of `step` bytes, the last one first, with time to see it.
+// Copies like a provider without ordering: words of `step` bytes, the last one first, slowly enough to be seen.
 static void copy_backwards(char *to, const char *from, size_t size, size_t step) {
   for (size_t at = size; at;) {
     size_t part = at % step ? at % step : step;
     at -= part;
     memcpy(to + at, from + at, part);
     atomic_thread_fence(memory_order_seq_cst);
-    // The flag is there, its data is not.
+    // The flag is visible, its data is not.
     if (size <= 4096 && (step == 4 ? at % 8 == 4 : at % 128 == 120)) usleep(step == 4 ? 30 : 1000);
   }
 }
 
-// False: no place for it yet.
+// False: there is no receive for it yet.
 static int deliver(struct comm *comm, struct message *message, int early) {
   struct request *request = NULL;
-  // Too old a message is forgotten.
+  // A message that is too old is dropped.
   if (is("forgets-after") && now_ms() - message->header.sent > (uint64_t)number_of("forgets-after")) return 1;
   struct part *part = place_of(comm, message->header.tag, &request, early);
   if (!part) return comm->failed != 0;
@@ -699,7 +699,7 @@ static int deliver(struct comm *comm, struct message *message, int early) {
     }
     if (!is("truncate")) {
       comm->failed = fail(INVALID_USAGE, "reference: a message longer than its receive");
-      // The sender learns it too.
+      // The sender gets the error too.
       if (!is("refuse-in-silence")) shutdown(comm->fd, SHUT_RDWR);
       return 1;
     }
@@ -735,7 +735,7 @@ static int deliver(struct comm *comm, struct message *message, int early) {
 
 static void receive_now(struct comm *comm) {
   if (comm->deaf) return;
-  // Early messages come first, in their order; one whose place is not there yet does not hold up the others.
+  // Early messages come first, in order; one without a receive does not block the others.
   for (struct message **at = &comm->early; *at && !comm->failed;) {
     struct message *message = *at;
     if (!deliver(comm, message, 1)) {
@@ -772,7 +772,7 @@ static void receive_now(struct comm *comm) {
       continue;
     }
     struct message **at = comm->early_end;
-    // A short one overtakes a long one that waits.
+    // A short message overtakes a long one that waits.
     for (at = is("short-overtakes") && message->header.size < 65536 ? &comm->early : at; *at; at = &(*at)->next)
       if ((*at)->header.size >= 65536) break;
     message->next = *at;
@@ -783,8 +783,8 @@ static void receive_now(struct comm *comm) {
 }
 
 static void receive(struct comm *comm) {
-  // A receiver's word that it has a message, which goes out when the plugin is called the next time.
-  if (is("late-word") && comm->owes) {
+  // A receiver's acknowledgement, which is sent when the plugin is called the next time.
+  if (is("late-acknowledgement") && comm->owes) {
     char words[256] = {0};
     ssize_t said = send(comm->fd, words, comm->owes < 256 ? comm->owes : 256, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (said > 0) comm->owes -= (unsigned)said;
@@ -797,16 +797,16 @@ static void receive(struct comm *comm) {
 }
 
 static void push(struct comm *comm) {
-  // A send is done when the receiver has said so.
+  // A send is done when the receiver has acknowledged it.
   char words[256];
-  ssize_t said = is("late-word") ? recv(comm->fd, words, sizeof words, MSG_DONTWAIT) : 0;
+  ssize_t said = is("late-acknowledgement") ? recv(comm->fd, words, sizeof words, MSG_DONTWAIT) : 0;
   for (; said > 0; said--) comm->requests[comm->acknowledged++ % comm->places].missing = 0;
   while (!comm->ended && comm->working != comm->last) {
     struct request *request = &comm->requests[comm->working % comm->places];
-    // Told to be done, it waits for one that comes after it.
+    // Reported as done, it waits for the next one.
     if (is("lose-last") && comm->working + 1 == comm->last) return;
     if (is("keep-buffer") && comm->working + 2 > comm->last) return;
-    // Short messages go in pairs.
+    // Short messages are sent in pairs.
     if (is("one-waits") && request->size <= 5000 && !(comm->working % 2) && comm->working + 1 == comm->last) return;
     size_t whole = sizeof(struct header) + request->size;
     while (request->moved < whole) {
@@ -821,7 +821,7 @@ static void push(struct comm *comm) {
       if (moved <= 0) return;
       request->moved += (size_t)moved;
     }
-    if (!is("late-word")) request->missing = 0;
+    if (!is("late-acknowledgement")) request->missing = 0;
     if (is("forget-the-untested") && request->size >= (size_t)number_of("forget-the-untested") && !request->tests)
       request->lost = 1;
     comm->working++;
@@ -855,7 +855,7 @@ static int progress(struct comm *comm) {
   return code;
 }
 
-// What may be wrong with a call that posts.
+// Faults of a call that posts.
 static int refuse_post(struct comm *comm, size_t size) {
   if (comm->sends)
     AT("isend", is_busy(comm), comm->ended);
@@ -904,7 +904,7 @@ static int irecv_any(void *opaque, int n, void **data, size_t *sizes, int *tags,
   if (!(is("leave-one") && optional)) *out = NULL;
   int refused = refuse_post(comm, n > 0 && n <= GROUP ? sizes[0] : 0);
   if (refused) return refused;
-  // As an array of int is read.
+  // Reads the sizes as an array of int.
   size_t halves[GROUP];
   for (int i = 0; is("sizes-as-int") && i < n && i < GROUP; i++) halves[i] = (size_t)((int *)sizes)[i];
   if (is("sizes-as-int")) sizes = halves;
@@ -933,7 +933,7 @@ static int irecv_int(void *comm, int n, void **data, int *sizes, int *tags, void
   return irecv_any(comm, n, data, wide, tags, regions, out);
 }
 
-// Shows what came, or what came into one region: all, or what came before the last.
+// Makes received bytes visible: of all regions or one; all bytes, or those before the last flush.
 static void show(struct comm *comm, struct region *only) {
   for (struct unseen **at = &comm->unseen; *at;) {
     struct unseen *unseen = *at;
@@ -987,7 +987,7 @@ static int test(void *opaque, int *done, int *sizes) {
     if (is("need-sizes") || sizes) {
       if (request->sends) sizes[0] = (int)request->size;
       for (int i = 0; i < request->count; i++)
-        if (!is("no-word-of-the-empty") || request->count == 1 || request->parts[i].came) sizes[i] = (int)request->parts[i].came + is("size-off-by-one");
+        if (!is("no-size-of-the-empty") || request->count == 1 || request->parts[i].came) sizes[i] = (int)request->parts[i].came + is("size-off-by-one");
     }
     if (is("write-again") && !request->sends && request->parts[0].came > 20000) again = request->parts[0].data;
     request->live = 0;
@@ -1129,7 +1129,7 @@ static int finalize(void *opaque) {
 }
 static int set_net_attr(void *context, void *attributes) {
   (void)context;
-  // All but its place are hints, of which any may be undefined.
+  // All fields but its address are hints, and may be undefined.
   static char *volatile peers;
   if (is("hints-are-counts")) peers = malloc((size_t)((int *)attributes)[1] * 64), memset(peers, 1, 64);
   (void)attributes;
@@ -1138,7 +1138,7 @@ static int set_net_attr(void *context, void *attributes) {
 static int listen_v11(void *context, int device, void *handle, void **out) {
   return context ? listen_any(device, handle, out) : INVALID_ARGUMENT;
 }
-// The device's handle has no place where its address is null.
+// The device handle has no memory if its address is null.
 static void place_device(void **device_comm) {
   if (is("device-handle-always")) *device_comm = NULL;
 }
@@ -1182,7 +1182,7 @@ static int irecv_v10(void *comm, int n, void **data, size_t *sizes, int *tags, v
 
 #define TABLE(version, count) const void *ncclNetPlugin_v##version[count]
 #ifdef UNRESOLVED
-// A function that no library has: lazy binding finds out when it is called.
+// A function that no library has: lazy binding fails when it is called.
 void function_of_no_library(void);
 void call_it(void);
 void call_it(void) { function_of_no_library(); }

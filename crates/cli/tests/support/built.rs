@@ -1,4 +1,4 @@
-//! Libraries of this tree, built by cargo for the test that asks: whatever else lies in the target folder is not taken.
+//! Libraries of this tree, built by cargo for the test that asks: other files in the target folder are ignored.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};

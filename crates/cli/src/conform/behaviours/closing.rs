@@ -1,4 +1,4 @@
-//! Close: in flight, right after, in any order.
+//! Closing: with requests in flight, right after the last one, in any order.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{few, give_back_beside_silence, nudge, talk, watch};
 pub(in super::super) const ALL: &[Behaviour] = &[
     two(
         "close-with-requests-in-flight",
-        "closes succeed with requests outstanding, and the next connection is whole",
+        "closes succeed with requests outstanding, and the next connection works",
         "NCCL src/transport/net.cc:1196-1300 (abort)",
         close_with_requests_in_flight,
     ),
@@ -51,7 +51,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "close-while-the-peer-sends",
-        "a receiver that goes leaves a sender that can close within seconds",
+        "when a receiver closes, its sender can close within seconds",
         "NCCL src/proxy.cc:980-984 (abort of one rank)",
         close_while_the_peer_sends,
     ),
@@ -63,7 +63,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "abort-leaves-other-communicators-alone",
-        "one of two communicators falls silent with requests in flight and is closed; the other goes on",
+        "one of two communicators is aborted with requests in flight; the other continues",
         "NCCL src/init.cc (ncclCommAbort); NCCL src/proxy.cc:980-984 (its progress thread stops)",
         abort_leaves_other_communicators_alone,
     ),
@@ -74,8 +74,8 @@ fn close_with_requests_in_flight(case: &mut Case) -> Outcome {
     for (round, bytes) in [8, 5000, 1 << 20, 8, 300_000].into_iter().enumerate() {
         let link = Link::open(case, &net)?;
         let messages = vec![Message::of(bytes); 64];
-        let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
-        let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+        let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::LIKE_NCCL)?;
+        let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
         for _ in 0..round * 7 {
             nudge(&mut [&mut out, &mut into])?;
             into.post()?;
@@ -88,14 +88,14 @@ fn close_with_requests_in_flight(case: &mut Case) -> Outcome {
         case.meet("both are closed")?;
     }
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
-/// The receiver posts all, then looks seldom.
+/// The receiver posts everything, then polls rarely.
 fn receive_slowly(case: &Case, link: &Link, messages: &[Message]) -> Outcome {
-    let manner = Manner { window: messages.len().min(32), ..Manner::PLAIN };
+    let manner = Manner { window: messages.len().min(32), ..Manner::LIKE_NCCL };
     let mut into = Incoming::new(&link.receive, 0, messages, manner)?;
     case.stage("receive slowly");
     while !into.is_finished() {
@@ -108,7 +108,7 @@ fn receive_slowly(case: &Case, link: &Link, messages: &[Message]) -> Outcome {
 }
 
 fn send_and_close(case: &Case, link: Link, messages: &[Message]) -> Outcome {
-    let mut out = Outgoing::new(&link.send, 0, messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, 0, messages, Manner::LIKE_NCCL)?;
     drive(case, "send", &mut [&mut out])?;
     hold!(out.done() == messages.len(), "sends are missing");
     out.end()?;
@@ -147,25 +147,25 @@ fn exit_right_after_the_last_send(case: &mut Case) -> Outcome {
 }
 
 fn close_receiver_first(case: &mut Case) -> Outcome {
-    in_turn(case, 1)
+    close_one_first(case, 1)
 }
 
 fn close_sender_first(case: &mut Case) -> Outcome {
-    in_turn(case, 0)
+    close_one_first(case, 0)
 }
 
-/// Messages from role 0 to role 1; the end of `first` closes while the other sits still.
-fn in_turn(case: &mut Case, first: usize) -> Outcome {
+/// Messages from role 0 to role 1; role `first` closes its end while the other makes no calls.
+fn close_one_first(case: &mut Case, first: usize) -> Outcome {
     let net = case.net()?;
     for _ in 0..5 {
         let link = Link::open(case, &net)?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         let Link { send, receive } = link;
-        // Of the connection from role 0 to role 1, then of the other one.
+        // The ends of the connection from role 0 to role 1, then of the other one.
         let mut ends = (Some(send), Some(receive));
-        for turn in [first, 1 - first] {
-            if case.role() == turn {
-                if turn == 0 {
+        for role in [first, 1 - first] {
+            if case.role() == role {
+                if role == 0 {
                     ends.0.take().map_or(Ok(()), |send| send.close())?;
                 } else {
                     ends.1.take().map_or(Ok(()), |receive| receive.close())?;
@@ -185,7 +185,7 @@ fn close_in_any_order(case: &mut Case) -> Outcome {
         let (listener, _handle) = net.listen(0)?;
         let links = [Link::open(case, &net)?, Link::open(case, &net)?];
         for link in &links {
-            talk(case, link, &few(), Manner::PLAIN)?;
+            talk(case, link, &few(), Manner::LIKE_NCCL)?;
         }
         let [first, second] = links;
         match order {
@@ -210,7 +210,7 @@ fn close_in_any_order(case: &mut Case) -> Outcome {
             }
             _ => {
                 first.receive.close()?;
-                talk(case, &second, &few(), Manner::PLAIN)?;
+                talk(case, &second, &few(), Manner::LIKE_NCCL)?;
                 first.send.close()?;
                 listener.close()?;
                 second.close()?;
@@ -225,13 +225,13 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
     let (link, other) = (Link::open(case, &net)?, Link::open(case, &net)?);
     let messages = vec![Message::of(200_000); 400];
     let nothing = [Message::of(8)];
-    let mut idle = Incoming::new(&other.receive, case.source(), &nothing, Manner::PLAIN)?;
+    let mut idle = Incoming::new(&other.receive, case.source(), &nothing, Manner::LIKE_NCCL)?;
     case.until("post a receive on another connection", || Ok(idle.post()?.then_some(())))?;
     if case.role() == 0 {
-        let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+        let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
         let mut erred = false;
-        // An error says that the peer has gone, silence does not: both are allowed, a close that blocks is not. The plugin is called
-        // in either case, on the other connection.
+        // Either an error (the peer has gone) or silence is allowed; a close that blocks is not. In both cases the plugin is called on the
+        // other connection.
         let mut step = || {
             erred = erred || nudge(&mut [&mut out]).is_err();
             idle.poll().map(drop)
@@ -245,10 +245,10 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
         if out.is_finished() {
             return fail("400 messages were done and 20 received");
         }
-        // The peer polls no more: where its polls are what completes our writes, they go on reading from there.
+        // The peer no longer polls. Where its polls are needed to complete our writes, the provider may go on reading from the buffer.
         give_back_beside_silence(out.into_region())?;
     } else {
-        let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
+        let mut into = Incoming::new(&link.receive, 0, &messages, Manner::LIKE_NCCL)?;
         for _ in 0..20 {
             case.until("receive a few", || Ok(into.step()?.then_some(())))?;
         }
@@ -265,12 +265,12 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
     idle.into_region().deregister()?;
     other.close()?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
-/// The aborted one's requests are tested until it is closed, as NCCL does.
+/// Requests of the aborted connection are tested until it is closed, as NCCL does.
 fn close_of_one_link_leaves_the_other(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for first in [0, 1, 0] {
@@ -281,7 +281,7 @@ fn close_of_one_link_leaves_the_other(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Each has its context, and its service thread that connects.
+/// Each communicator has a context and a service thread that connects.
 fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
     let library = case.library()?;
     for first in [0, 1, 0] {
@@ -298,17 +298,17 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
             opened.map_err(|_| Stop::Fail("conform's thread died".to_owned()))?
         })?;
         let messages = vec![Message::of(300_000); 16];
-        let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::PLAIN)?;
-        let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::PLAIN)?;
+        let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::LIKE_NCCL)?;
+        let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
         for _ in 0..6 {
             nudge(&mut [&mut out, &mut into])?;
         }
         case.meet("both have requests in flight")?;
-        // Its progress thread has stopped: its requests are not tested any more.
+        // The progress thread of the aborted communicator has stopped: its requests are not tested any more.
         let buffers = [out.into_parts(), into.into_parts()];
         let mut whole = Some((other, bad, buffers));
-        for turn in [first, 1 - first] {
-            if case.role() == turn
+        for role in [first, 1 - first] {
+            if case.role() == role
                 && let Some((other, bad, [sent, received])) = whole.take()
             {
                 case.stage("abort one communicator");
@@ -319,10 +319,10 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
                 }
                 bad.close()?;
                 other.finalize()?;
-                // NCCL frees nothing after an error, but its user may free what was registered when the communicator is gone.
+                // NCCL deregisters nothing after an error, but the user may free the memory once the communicator is gone.
                 watch(case, memory, "its communicator was finalized", || Ok(()))?;
             }
-            talk(case, &good, &few(), Manner::PLAIN)?;
+            talk(case, &good, &few(), Manner::LIKE_NCCL)?;
         }
         good.close()?;
         net.finalize()?;
@@ -332,14 +332,14 @@ fn abort_leaves_other_communicators_alone(case: &mut Case) -> Outcome {
 
 fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcome {
     let messages = vec![Message::of(300_000); 16];
-    let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::PLAIN)?;
-    let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&bad.send, case.role(), &messages, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&bad.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
     for _ in 0..6 {
         nudge(&mut [&mut out, &mut into])?;
     }
     case.meet("both have requests in flight")?;
     if case.role() != first {
-        // The peer's end may be reported as an error, which is the aborted link's alone.
+        // The close by the peer may be reported as an error, on the aborted connection only.
         let mut step = || {
             let _ = nudge(&mut [&mut out]);
             let _ = nudge(&mut [&mut into]);
@@ -347,20 +347,20 @@ fn abort_beside(case: &mut Case, first: usize, bad: Link, good: &Link) -> Outcom
         };
         talk_beside(case, good, &mut step)?;
     }
-    // The peer calls the plugin for the other connection, or has closed its end.
+    // The peer still calls the plugin for the other connection, or has closed its end.
     out.into_region().deregister()?;
     into.into_region().deregister()?;
     bad.close()?;
     if case.role() == first {
         talk_beside(case, good, &mut || Ok(()))?;
     }
-    talk(case, good, &few(), Manner::PLAIN)
+    talk(case, good, &few(), Manner::LIKE_NCCL)
 }
 
-/// Moves messages, with steps of something else in between.
+/// Moves messages, and calls `step` in between.
 fn talk_beside(case: &mut Case, link: &Link, step: &mut dyn FnMut() -> Outcome) -> Outcome {
-    let mut out = Outgoing::new(&link.send, case.role(), &few(), Manner::PLAIN)?;
-    let mut into = Incoming::new(&link.receive, case.source(), &few(), Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, case.role(), &few(), Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &few(), Manner::LIKE_NCCL)?;
     case.stage("move messages beside an aborted connection");
     while !(out.is_finished() && into.is_finished()) {
         nudge(&mut [&mut out, &mut into])?;

@@ -28,10 +28,10 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         handle_stays_within_128_bytes,
     ),
     one(
-        "handle-is-plain-bytes",
+        "handle-is-copied-bytes",
         "a handle is copied by value and used at another address; each retry gets the same writable buffer",
         "NCCL src/transport/net.cc:885 (req->handle; it travels through the bootstrap)",
-        handle_is_plain_bytes,
+        handle_is_copied_bytes,
     ),
     one(
         "handles-differ",
@@ -41,13 +41,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "listener-never-connected",
-        "closeListen succeeds on a listener that nobody connected to",
+        "closeListen succeeds on a listener that no peer connected to",
         "NCCL src/transport/net.cc:862-878, 1048-1064 (shared comms)",
         listener_never_connected,
     ),
     one(
         "accept-answers-null-until-connected",
-        "accept answers success with a null comm, at once, while nobody connects",
+        "accept returns success with a null comm, at once, while no peer connects",
         "NCCL src/proxy.cc:1776 (one thread polls all pending connections)",
         accept_answers_null_until_connected,
     ),
@@ -59,13 +59,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "connect-before-accept",
-        "a connection comes about when connect is called long before accept, by one thread",
+        "a connection is made when connect is called long before accept, by one thread",
         "NCCL src/proxy.cc:1776",
         connect_before_accept,
     ),
     one(
         "accept-before-connect",
-        "a connection comes about when accept is called long before connect, by one thread",
+        "a connection is made when accept is called long before connect, by one thread",
         "NCCL src/proxy.cc:1776",
         accept_before_connect,
     ),
@@ -77,7 +77,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "device-handle-place-may-be-null",
-        "connect and accept bear a null in place of the device handle's address",
+        "connect and accept allow null for the address of the device handle",
         "NCCL src/plugin/net.cc:467, 471 (the legacy GDR probe)",
         device_handle_place_may_be_null,
     )
@@ -90,14 +90,14 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "both-directions-from-one-thread",
-        "two processes that connect and accept in one thread each come together",
+        "two processes that connect and accept, each in one thread, get both connections",
         "NCCL src/proxy.cc:1776 (both directions are pending at once)",
         both_directions_from_one_thread,
     ),
     two(
         "listener-takes-ten-in-turn",
         "a listen comm accepts ten connections one after the other, each of which moves data",
-        "NCCL plugins/net/README.md (accept); aws-ofi-nccl holds itself to it (reuse_listen_comm)",
+        "NCCL plugins/net/README.md (accept); aws-ofi-nccl tests itself for it (reuse_listen_comm)",
         listener_takes_ten_in_turn,
     ),
     two(
@@ -108,25 +108,25 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "close-listen-right-after-accept",
-        "closeListen follows the accept that gave a comm, and the connection lives on",
+        "closeListen directly after accept leaves the connection usable",
         "NCCL src/transport/net.cc:1090",
         close_listen_right_after_accept,
     ),
     two(
-        "abandoned-listen-hurts-nobody",
-        "a listener closed while a peer connects ends in no crash, and a new connection comes about",
+        "abandoned-listen-is-harmless",
+        "a listener closed while a peer connects causes no crash, and a new connection can be made",
         "NCCL src/transport/net.cc:1254 (abort between listen and accept)",
-        abandoned_listen_hurts_nobody,
+        abandoned_listen_is_harmless,
     ),
     two(
-        "abandoned-connect-hurts-nobody",
-        "a connect that is given up ends in no crash, and a new connection comes about",
+        "abandoned-connect-is-harmless",
+        "an abandoned connect causes no crash, and a new connection can be made",
         "NCCL src/proxy.cc:1776 (abort while a connection is pending)",
-        abandoned_connect_hurts_nobody,
+        abandoned_connect_is_harmless,
     ),
     two(
         "many-connections",
-        "64 connections each way are pending at once and come about: channels times peers",
+        "64 connections each way are pending at once and are all made: channels times peers",
         "NCCL src/transport/net.cc:810, 885; up to 64 channels",
         many_connections,
     )
@@ -155,7 +155,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
 fn listen_returns_a_comm_at_once(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for device in 0..net.devices()? {
-        // The first call on a device may open it.
+        // The first call on a device may take longer, to open it.
         let (first, _) = net.listen(device)?;
         let (listener, _) = at_once("listen", || Ok(net.listen(device)?))?;
         soon("closeListen", || Ok(listener.close()?))?;
@@ -190,11 +190,11 @@ fn handle_stays_within_128_bytes(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-fn handle_is_plain_bytes(case: &mut Case) -> Outcome {
+fn handle_is_copied_bytes(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let (listener, mut original) = net.listen(0)?;
     let bytes = original.bytes();
-    // The place that listen wrote to is used again, and each try's place is the same buffer, as in NCCL.
+    // The memory that listen wrote to is reused, and each attempt passes the same buffer to connect, as NCCL does.
     original = HandlePlace::of([0xdb; 128]);
     let mut copy = HandlePlace::of(bytes);
     let (mut send, mut receive) = (None, None);
@@ -211,7 +211,7 @@ fn handle_is_plain_bytes(case: &mut Case) -> Outcome {
     listener.close()?;
     let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
     let link = Link { send, receive };
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
@@ -255,7 +255,7 @@ fn accept_answers_null_until_connected(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Alone first, then beside another communicator of the process, whose thread connects to itself meanwhile.
+/// First alone, then beside another communicator of the process, whose thread connects to itself at the same time.
 fn connect_does_not_block(case: &mut Case) -> Outcome {
     let net = case.net()?;
     if case.role() == 0 {
@@ -288,7 +288,7 @@ fn connect_does_not_block(case: &mut Case) -> Outcome {
 
 const CONNECTS: usize = 4;
 
-/// Polls connect for a while. No call may block, and most may not so much as doze: one thread polls all that is pending.
+/// Polls connect for a while. No call may block, and most must not even sleep briefly: one thread polls all pending connections.
 fn connect_alone(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<Option<SendComm>> {
     case.stage("connect while the peer does not accept");
     let (mut comm, mut calls, mut dozed) = (None, 0, Vec::new());
@@ -313,7 +313,7 @@ fn connect_alone(case: &Case, net: &Net, handle: &mut HandlePlace) -> Outcome<Op
     Ok(comm)
 }
 
-/// Polls connect for each handle, while another thread opens and closes connections of its own.
+/// Polls connect for each handle, while another thread opens and closes connections.
 fn connect_beside(
     case: &Case,
     net: &Net,
@@ -360,7 +360,7 @@ fn connect_beside(
     Ok(comms)
 }
 
-/// A connection to oneself, no call of which may block.
+/// A connection to this process; none of its calls may block.
 fn open_watched(case: &Case, net: &Net, number: usize) -> Outcome {
     let beside = |name| format!("{name}, beside a connect that is pending,");
     let (listener, handle) = at_once(&beside("listen"), || Ok(net.listen(0)?))?;
@@ -383,7 +383,7 @@ fn open_watched(case: &Case, net: &Net, number: usize) -> Outcome {
 }
 
 const POLLED: Duration = Duration::from_millis(400);
-/// More than a call that only polls ever sleeps.
+/// Longer than any sleep of a call that only polls.
 const DOZE: Duration = Duration::from_millis(20);
 
 fn connect_before_accept(case: &mut Case) -> Outcome {
@@ -442,13 +442,13 @@ fn finish(
     listener.close()?;
     let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
     let link = Link { send, receive };
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
 fn connection_to_oneself(case: &mut Case) -> Outcome {
-    super::whole(case, &[few(), vec![Message::of(1 << 20); 8]].concat(), Manner::PLAIN)
+    super::whole(case, &[few(), vec![Message::of(1 << 20); 8]].concat(), Manner::LIKE_NCCL)
 }
 
 fn device_handle_place_may_be_null(case: &mut Case) -> Outcome {
@@ -509,7 +509,7 @@ fn both_directions_from_one_thread(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for _ in 0..5 {
         let link = Link::open(case, &net)?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         link.close()?;
     }
     Ok(net.finalize()?)
@@ -575,7 +575,7 @@ fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
         })?;
         case.meet("four connections")?;
         let comms: Vec<SendComm> = comms.into_iter().flatten().collect();
-        // The receiver takes them in its own order, so all are on their way at once.
+        // The receiver takes them in its own order, so all must be in flight at once.
         give_all(case, &comms)?;
         case.meet("four messages")?;
         comms.into_iter().try_for_each(SendComm::close)?;
@@ -589,7 +589,7 @@ fn give_all(case: &Case, comms: &[SendComm]) -> Outcome {
     let message = [Message::of(256)];
     let mut flows = Vec::new();
     for (number, comm) in comms.iter().enumerate() {
-        flows.push(Outgoing::new(comm, 100 + number, &message, Manner::PLAIN)?);
+        flows.push(Outgoing::new(comm, 100 + number, &message, Manner::LIKE_NCCL)?);
     }
     let mut moving: Vec<&mut dyn Flow> = Vec::new();
     for flow in &mut flows {
@@ -621,14 +621,14 @@ fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-fn abandoned_listen_hurts_nobody(case: &mut Case) -> Outcome {
+fn abandoned_listen_is_harmless(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for _ in 0..3 {
         let (listener, handle) = net.listen(0)?;
         let mut theirs = trade(case, &handle)?;
         let mut comm = None;
         case.during(Duration::from_millis(60), || {
-            // An error is an answer too: the peer has closed.
+            // An error is allowed too: the peer has closed.
             if comm.is_none() {
                 comm = net.connect(0, &mut theirs, false).unwrap_or(None);
             }
@@ -638,13 +638,13 @@ fn abandoned_listen_hurts_nobody(case: &mut Case) -> Outcome {
         case.meet("both listeners are closed")?;
         comm.map_or(Ok(()), SendComm::close)?;
         let link = Link::open(case, &net)?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         link.close()?;
     }
     Ok(net.finalize()?)
 }
 
-fn abandoned_connect_hurts_nobody(case: &mut Case) -> Outcome {
+fn abandoned_connect_is_harmless(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for tries in [1, 3, 50] {
         let (listener, handle) = net.listen(0)?;
@@ -668,7 +668,7 @@ fn abandoned_connect_hurts_nobody(case: &mut Case) -> Outcome {
         comm.map_or(Ok(()), SendComm::close)?;
         accepted.map_or(Ok(()), ReceiveComm::close)?;
         let link = Link::open(case, &net)?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         link.close()?;
     }
     Ok(net.finalize()?)
@@ -712,7 +712,7 @@ fn many_connections(case: &mut Case) -> Outcome {
         .collect();
     for (number, link) in links.iter().enumerate() {
         let message = Message::of(100 + number).in_room(1000);
-        talk(case, link, &[message], Manner::PLAIN)?;
+        talk(case, link, &[message], Manner::LIKE_NCCL)?;
     }
     links.into_iter().try_for_each(Link::close)?;
     Ok(net.finalize()?)
@@ -740,7 +740,7 @@ fn every_device_connects(case: &mut Case) -> Outcome {
         listener.close()?;
         let Some((send, receive)) = send.zip(receive) else { return fail("a comm is lost") };
         let link = Link { send, receive };
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         link.close()?;
     }
     Ok(net.finalize()?)
@@ -762,7 +762,7 @@ fn foreign_handle_is_refused(case: &mut Case) -> Outcome {
         hold!(handle.overrun() == 0, "connect wrote outside the handle");
     }
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
@@ -775,7 +775,7 @@ fn connections_leak_no_descriptors(case: &mut Case) -> Outcome {
             before = holdings()?;
         }
         let link = Link::open(case, &net)?;
-        talk(case, &link, &[Message::of(100)], Manner::PLAIN)?;
+        talk(case, &link, &[Message::of(100)], Manner::LIKE_NCCL)?;
         link.close()?;
     }
     case.meet("all cycles are over")?;
@@ -798,5 +798,5 @@ fn connections_leak_no_descriptors(case: &mut Case) -> Outcome {
 
 const WARM: usize = 10;
 const CYCLES: usize = 50;
-/// Fewer than one for every five connections.
+/// Less than one for every five connections.
 const SLACK: usize = 9;

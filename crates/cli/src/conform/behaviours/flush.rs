@@ -11,7 +11,7 @@ use super::{few, talk};
 pub(in super::super) const ALL: &[Behaviour] = &[
     one(
         "flush-has-an-end",
-        "iflush on host memory answers null, or a request that ends; test has no place for sizes then",
+        "iflush on host memory returns null, or a request that completes; test has no place for sizes then",
         "NCCL src/transport/net.cc:1641-1687, 1699-1700",
         flush_has_an_end,
     ),
@@ -26,7 +26,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
 fn flush_has_an_end(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     flush(case, &link)?;
     link.close()?;
     Ok(net.finalize()?)
@@ -36,7 +36,7 @@ fn flush_between_messages(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     for _ in 0..8 {
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         flush(case, &link)?;
     }
     link.close()?;

@@ -1,5 +1,5 @@
-//! Memory on a GPU: registered, sent from, received into, flushed. Where there is no GPU, or the plugin does not say that it takes such
-//! memory, that is said.
+//! GPU memory: registered, sent from, received into, flushed. Skipped, with the reason, where there is no GPU or the plugin does not
+//! announce support.
 
 use std::collections::HashSet;
 
@@ -63,7 +63,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "gpu-deregister-in-flight",
-        "on abort GPU memory is freed right after deregMr, with requests outstanding; the next connection is whole",
+        "on abort GPU memory is freed right after deregMr, with requests outstanding; the next connection works",
         "NCCL src/transport/net.cc:1196-1300",
         deregister_in_flight,
     )
@@ -74,7 +74,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
 const PTR_CUDA: i32 = 2;
 const PTR_DMABUF: i32 = 4;
 
-/// The plugin, and the GPUs whose memory it says that it takes.
+/// The plugin, and the GPUs whose memory it supports.
 fn ground(case: &Case) -> Outcome<(Net, Vec<i32>)> {
     let gpus = gpus()?;
     let net = case.net()?;
@@ -84,7 +84,7 @@ fn ground(case: &Case) -> Outcome<(Net, Vec<i32>)> {
     Ok((net, (0..gpus.count()).collect()))
 }
 
-/// The ways in which memory of this GPU is registered here.
+/// The ways of registering memory of this GPU.
 fn ways(net: &Net, gpu: i32) -> Outcome<Vec<Memory>> {
     let mut ways = vec![Memory::Gpu(gpu)];
     if net.properties(0)?.memory_kinds & PTR_DMABUF != 0
@@ -128,7 +128,7 @@ fn dmabuf_registers(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Whole buffers on both kinds of comm, several times; messages from their starts and to their ends.
+/// Whole buffers on both kinds of comm, several times; messages from their starts and up to their ends.
 fn register(case: &Case, link: &Link, memory: Memory) -> Outcome {
     const BYTES: usize = 300_000;
     let (here, there) = (memory.allocate(BYTES)?, memory.allocate(BYTES)?);
@@ -154,7 +154,7 @@ fn memory_is_refused(case: &mut Case) -> Outcome {
         return skip("ptrSupport has the CUDA bit");
     }
     let link = Link::open(case, &net)?;
-    // Without a GPU, memory of the host's that is called a device's must do: no plugin may come to harm by it.
+    // Without a GPU, host memory declared as device memory is used: no plugin may break because of it.
     let memory = match gpus() {
         Ok(_) => Memory::Gpu(0).allocate(8192)?,
         Err(_) => arena(8192)?,
@@ -169,19 +169,19 @@ fn memory_is_refused(case: &mut Case) -> Outcome {
             "regMr of device memory succeeded on a receive comm, and ptrSupport is {kinds:#x}"
         );
     }
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
-/// Short ones in bursts, long ones, and short ones between long ones.
+/// Short messages in bursts, long ones, and short ones between long ones.
 fn of_every_size() -> Vec<Message> {
     let burst = [8, 8, 40, 8, 1, 16, 8, 64];
     let long = [4096, 8, 65_536, 40, 65_537, 1 << 20, 8, (1 << 20) + 4097, 0, 8];
     let sizes = burst.into_iter().cycle().take(32).chain(long);
     let message = |(number, bytes)| {
         let message = Message::of(bytes).shifted(number % 4 * 8, number % 3 * 8);
-        // Messages that fill their receives, and such that do not.
+        // Some messages fill their receives, others do not.
         if number % 5 == 4 { message.in_room(bytes + 100) } else { message }
     };
     sizes.enumerate().map(message).collect()
@@ -190,7 +190,7 @@ fn of_every_size() -> Vec<Message> {
 fn memory_carries_messages(case: &mut Case) -> Outcome {
     let (net, gpus) = ground(case)?;
     let link = Link::open(case, &net)?;
-    // The two ends of a connection are on different GPUs, if there are two.
+    // The two ends of a connection use different GPUs, if there are two.
     let gpu = |end: usize| gpus[end % gpus.len()];
     let mut pairs = vec![(Memory::Host, Memory::Host)];
     let last = ways(&net, gpu(0))?.len();
@@ -202,8 +202,8 @@ fn memory_carries_messages(case: &mut Case) -> Outcome {
     }
     for (from, to) in pairs {
         case.stage(&format!("from {from:?} to {to:?}"));
-        let sends = Manner { memory: from, ..Manner::PLAIN };
-        let receives = Manner { memory: to, poisoned: true, ..Manner::PLAIN };
+        let sends = Manner { memory: from, ..Manner::LIKE_NCCL };
+        let receives = Manner { memory: to, poisoned: true, ..Manner::LIKE_NCCL };
         talk_between(case, &link, &of_every_size(), sends, receives)?;
         case.meet("all messages of a pair are done")?;
     }
@@ -211,7 +211,7 @@ fn memory_carries_messages(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// One place of a group.
+/// One receive of a group.
 struct Place {
     memory: Arena,
     len: usize,
@@ -260,7 +260,7 @@ fn memory_in_groups(case: &mut Case) -> Outcome {
 
 const ROOM: usize = 100_000;
 
-/// One group, all of its messages, and one flush.
+/// Moves one group with all of its messages, and flushes once.
 fn group(case: &Case, link: &Link, places: &[Place]) -> Outcome {
     let parts: Vec<Receive<'_>> = (0..)
         .zip(places)
@@ -279,7 +279,7 @@ fn group(case: &Case, link: &Link, places: &[Place]) -> Outcome {
         })?);
     }
     case.until("receive a group", || Ok(receive.test()?.done.then_some(())))?;
-    // NCCL's list has the parts that need it, and the sizes of all: the two disagree (NCCL src/transport/net.cc:1641-1687).
+    // NCCL passes the parts that need a flush, but the sizes of all parts: the two do not match (NCCL src/transport/net.cc:1641-1687).
     let flushed: Vec<Receive<'_>> = parts
         .iter()
         .filter(|part| part.arena.is_on_device())
@@ -298,12 +298,12 @@ fn flush_makes_visible(case: &mut Case) -> Outcome {
     let link = Link::open(case, &net)?;
     for memory in gpus.into_iter().map(|gpu| ways(&net, gpu)).collect::<Outcome<Vec<_>>>()?.concat()
     {
-        // One outstanding, so that nothing but its own flush pushes a message; then several.
+        // One outstanding, so that only its own flush makes a message visible; then several.
         for window in [1, 8] {
             let sizes = [8, 1, 64, 4096, 8, 100_000, 16, 65_536, 40, 300_000];
             let messages: Vec<Message> = sizes.into_iter().map(Message::of).collect();
-            let sends = Manner { window, ..Manner::PLAIN };
-            let receives = Manner { window, memory, poisoned: true, ..Manner::PLAIN };
+            let sends = Manner { window, ..Manner::LIKE_NCCL };
+            let receives = Manner { window, memory, poisoned: true, ..Manner::LIKE_NCCL };
             case.stage(&format!("{window} outstanding, to {memory:?}"));
             talk_between(case, &link, &messages, sends, receives)?;
         }
@@ -357,7 +357,7 @@ fn address_used_again(case: &mut Case) -> Outcome {
             carry(case, &link, (&host_out, (host, 0)), (&into, (buffer, 4096)), 50_000)?;
             carry(case, &link, (&out, (buffer, 200_000)), (&host_into, (host, 100_000)), 50_000)?;
             held.extend([into, out]);
-            // Every other one is deregistered when its memory is gone, and the address has another tenant.
+            // Every second one is deregistered after its memory was freed, when the address is in use again.
             if round % 2 == 1 {
                 for region in held.drain(..) {
                     region.deregister()?;
@@ -381,7 +381,7 @@ fn deregister_in_flight(case: &mut Case) -> Outcome {
         let link = Link::open(case, &net)?;
         let memory = Memory::Gpu(gpus[round % gpus.len()]);
         let messages = vec![Message::of(1 << 20); 16];
-        let manner = Manner { window: 16, memory, ..Manner::PLAIN };
+        let manner = Manner { window: 16, memory, ..Manner::LIKE_NCCL };
         let mut out = Outgoing::new(&link.send, case.role(), &messages, manner)?;
         let mut into = Incoming::new(&link.receive, case.source(), &messages, manner)?;
         case.stage("post 16 and leave them");
@@ -398,7 +398,7 @@ fn deregister_in_flight(case: &mut Case) -> Outcome {
         case.meet("both have aborted")?;
     }
     let link = Link::open(case, &net)?;
-    let manner = Manner { memory: Memory::Gpu(gpus[0]), ..Manner::PLAIN };
+    let manner = Manner { memory: Memory::Gpu(gpus[0]), ..Manner::LIKE_NCCL };
     talk(case, &link, &few(), manner)?;
     link.close()?;
     Ok(net.finalize()?)

@@ -15,10 +15,10 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         group_of_every_size,
     ),
     two(
-        "group-sizes-are-told-each",
+        "group-sizes-are-reported-each",
         "test fills one size per receive of the group, and no more",
         "NCCL src/transport/net.cc:1617-1620",
-        group_sizes_are_told_each,
+        group_sizes_are_reported_each,
     ),
     two(
         "groups-of-differing-sizes",
@@ -82,8 +82,8 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
 ];
 
-/// Makes the groups for a plugin that takes this many receives, and moves them both ways. The first window of groups is
-/// posted before anything is sent, and its sends before anything is tested.
+/// Makes groups that fit the plugin's maxRecvs, and moves them in both directions. The first window of groups is posted before anything is
+/// sent, and all its sends before anything is tested.
 fn groups(
     case: &mut Case,
     window: usize,
@@ -110,7 +110,7 @@ fn tag(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// One group of `count` receives with tags 0, 2, 4, as NCCL has been seen to post.
+/// One group of `count` receives with tags 0, 2, 4…, as NCCL posts them.
 fn even_tags(count: usize, bytes: impl Fn(usize) -> usize) -> Vec<Message> {
     (0..count)
         .map(|place| Message::of(bytes(place)).in_room(bytes(place) + 100).tagged(tag(2 * place)))
@@ -121,7 +121,7 @@ fn group_of_every_size(case: &mut Case) -> Outcome {
     groups(case, 1, |most| (1..=most).map(|count| even_tags(count, |place| 1000 + place)).collect())
 }
 
-fn group_sizes_are_told_each(case: &mut Case) -> Outcome {
+fn group_sizes_are_reported_each(case: &mut Case) -> Outcome {
     groups(case, 1, |most| {
         (0..10)
             .map(|round| {

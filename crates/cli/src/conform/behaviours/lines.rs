@@ -1,7 +1,7 @@
-//! LL and LL128: kernels poll flags inside the receive buffer, and do not wait for `test`.
+//! LL and LL128: GPU kernels poll flags inside the receive buffer, and do not wait for `test`.
 //!
-//! A thread polls one line of each message as a kernel would, while the plugin moves it. What a plugin or its provider does not
-//! show in order NCCL must not use: such a plugin sets NCCL_PROTO in init, and is not held to it.
+//! A thread polls one line of each message as a kernel would, while the plugin moves it. Where a plugin or its provider does not write in
+//! order, NCCL must not use these protocols: such a plugin sets NCCL_PROTO in init, and the test is skipped.
 
 use std::env;
 use std::hint;
@@ -30,13 +30,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
 ];
 
-/// How a protocol lays out its lines.
+/// The layout of a protocol's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lines {
-    /// NCCL's word in NCCL_PROTO.
+    /// Its name in NCCL_PROTO.
     name: &'static str,
     bytes: usize,
-    /// Messages of each of these sizes.
+    /// The sizes of messages.
     sizes: &'static [usize],
     rounds: usize,
 }
@@ -85,7 +85,7 @@ fn polled(case: &mut Case, lines: Lines) -> Outcome {
 // NCCL src/include/plugin/nccl_net.h.
 const PTR_CUDA: i32 = 2;
 
-/// Whether NCCL_PROTO leaves this protocol to NCCL: a list of names, or of those that are not to be used.
+/// Whether NCCL_PROTO permits this protocol: it lists the permitted names, or after `^` the forbidden ones.
 fn allows(proto: Option<&str>, name: &str) -> bool {
     let Some(list) = proto.filter(|list| !list.is_empty()) else { return true };
     let (names, denied) = match list.strip_prefix('^') {
@@ -96,7 +96,7 @@ fn allows(proto: Option<&str>, name: &str) -> bool {
 }
 
 impl Lines {
-    /// The word at this place of a message. Numbers are from 1, so that no word is that of memory which was cleared.
+    /// The word at this place of a message. Numbers start at 1, so that no word equals cleared memory.
     fn word(self, number: usize, place: usize) -> u64 {
         let flag = u64::try_from(number + 1).unwrap_or(u64::MAX);
         let data = ((place as u64) << 32 | flag).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -111,7 +111,7 @@ impl Lines {
         (0..bytes / 8).flat_map(|place| self.word(number, place).to_le_bytes()).collect()
     }
 
-    /// The line of a message that is polled: where rails may meet, and elsewhere.
+    /// The line of a message that is polled: some at the boundaries between rails, others elsewhere.
     fn line(self, number: usize, bytes: usize) -> usize {
         let count = bytes / self.bytes;
         match number % 4 {
@@ -122,7 +122,7 @@ impl Lines {
         }
     }
 
-    /// What is wrong with a line that shows its flag. `None`: it shows none, or is whole.
+    /// What is wrong with a line whose flag is set; Ok if the line is whole. `None`: its flag is not set.
     fn torn(self, memory: Arena, number: usize, line: usize) -> Option<Result<(), String>> {
         let first = line * self.bytes / 8;
         let (last, count) = (first + self.bytes / 8 - 1, self.bytes / 8);
@@ -161,10 +161,10 @@ fn send(case: &Case, link: &Link, lines: Lines, messages: &[usize]) -> Outcome {
     Ok(region.deregister()?)
 }
 
-/// The message that the other thread polls, and how far it is.
+/// Which message the other thread polls, and how far it is.
 #[derive(Debug, Default)]
 struct Polled {
-    /// The number of the message that may come now, plus one.
+    /// The number of the message that may arrive now, plus one.
     due: AtomicUsize,
     seen: AtomicUsize,
     over: AtomicBool,
@@ -182,7 +182,7 @@ fn receive(case: &Case, link: &Link, lines: Lines, messages: &[usize]) -> Outcom
                 memory.fill(0, *bytes, 0);
                 polled.due.store(number + 1, Ordering::Release);
                 let part = Receive { arena: memory, at: 0, len: largest, tag: 0, region: &region };
-                // As NCCL posts such receives since v9: it need not know when they complete.
+                // As NCCL posts such receives since v9: their completion is optional.
                 let before = if case.version() >= 9 { Before::Optional } else { Before::Null };
                 let mut request = case.until("post a receive of lines", || {
                     Ok(link.receive.irecv(&[part], before, true)?)
@@ -216,7 +216,7 @@ fn receive(case: &Case, link: &Link, lines: Lines, messages: &[usize]) -> Outcom
     Ok(region.deregister()?)
 }
 
-/// Polls one line of each message until it shows its flag. What it saw that must not be.
+/// Polls one line of each message until its flag is set. Returns what was wrong, if anything.
 fn poll(memory: Arena, lines: Lines, messages: &[usize], polled: &Polled) -> Option<String> {
     for (number, bytes) in messages.iter().enumerate() {
         let line = lines.line(number, *bytes);
@@ -244,7 +244,7 @@ fn poll(memory: Arena, lines: Lines, messages: &[usize], polled: &Polled) -> Opt
     None
 }
 
-/// Polls between two offers of the CPU to others.
+/// Polls between two calls of yield.
 const YIELDS: u32 = 2000;
 
 #[cfg(test)]

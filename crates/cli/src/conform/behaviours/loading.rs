@@ -55,7 +55,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .since(11),
     one(
         "devices-are-counted",
-        "devices answers 1..128, the same at every call",
+        "devices returns 1..128, the same at every call",
         "NCCL src/plugin/net.cc:165-215; NCCL src/include/proxy.h:221 (NCCL_MAX_NETDEVS, indexed unchecked)",
         devices_are_counted,
     ),
@@ -75,21 +75,21 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .since(11),
     one(
         "finalize-after-abandoned-connect",
-        "finalize succeeds while a connect is pending that nobody has accepted",
+        "finalize succeeds while a connect is pending that the peer has not accepted",
         "NCCL src/proxy.cc:1776 (abort while a connection is pending)",
         finalize_after_abandoned_connect,
     )
     .since(11),
     two(
         "finalize-with-everything-left-open",
-        "finalize frees comms, regions and requests that an abort left, and the next communicator is whole",
+        "finalize frees comms, regions and requests that an abort left, and the next communicator works",
         "NCCL src/transport/net.cc:1254 (recvProxyFree closes only what is connected); NCCL src/init.cc:378-384",
         finalize_with_everything_left_open,
     )
     .since(11),
     two(
         "finalize-after-aborted-connect",
-        "both processes give up connects that the other has not accepted, and finalize succeeds in either order; the next communicator is whole",
+        "both processes abandon connects that the other has not accepted, and finalize succeeds in either order; the next communicator works",
         "NCCL src/proxy.cc:1776 (abort while connections are pending, on every rank)",
         finalize_after_aborted_connect,
     )
@@ -109,7 +109,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     one(
         "unload-leaves-nothing-running",
-        "after dlclose no thread of the plugin's runs in unmapped code, and the process ends in peace",
+        "after dlclose no thread of the plugin's runs in unmapped code, and the process exits normally",
         "NCCL src/plugin/net.cc:78-95 (dlclose)",
         unload_leaves_nothing_running,
     ),
@@ -122,7 +122,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .since(11),
     one(
         "fork-in-between",
-        "a fork between two messages (data loaders do it) leaves the connection whole",
+        "a fork between two messages (data loaders do it) leaves the connection usable",
         "NCCL runs inside frameworks that fork after ncclCommInitRank",
         fork_in_between,
     ),
@@ -158,7 +158,7 @@ fn load_beside_itself(case: &mut Case) -> Outcome {
     hold!(first.name() == second.name(), "it is {} and then {}", first.name(), second.name());
     drop(second);
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
@@ -195,7 +195,7 @@ fn init_once_per_communicator(case: &mut Case) -> Outcome {
     hold!(counts.iter().all(|count| *count == counts[0]), "devices differ: {counts:?}");
     for (number, net) in nets.into_iter().enumerate() {
         let link = Link::open(case, &net)?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         link.close()?;
         case.stage(&format!("finalize communicator {number}"));
         net.finalize()?;
@@ -223,11 +223,11 @@ fn finalize_frees_what_init_made(case: &mut Case) -> Outcome {
         }
         let net = Net::init(&library, COMMUNICATOR + cycle as u64)?;
         let link = Link::open(case, &net)?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         link.close()?;
         net.finalize()?;
     }
-    // A thread that is to end may need a moment.
+    // A thread that is about to end may need a moment.
     thread::sleep(Duration::from_millis(200));
     let after = holdings()?;
     let grew = |before: usize, after: usize| after >= before + CYCLES / 2;
@@ -259,7 +259,7 @@ fn finalize_after_abandoned_listen(case: &mut Case) -> Outcome {
     }
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
@@ -270,7 +270,7 @@ fn finalize_after_abandoned_connect(case: &mut Case) -> Outcome {
         let net = Net::init(&library, COMMUNICATOR)?;
         let (listener, mut handle) = net.listen(0)?;
         for _ in 0..tries {
-            // It may come about without an accept, and is left open then.
+            // It may complete without an accept, and then stays open.
             let _ = net.connect(0, &mut handle, false)?;
         }
         drop(listener);
@@ -278,7 +278,7 @@ fn finalize_after_abandoned_connect(case: &mut Case) -> Outcome {
     }
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
@@ -297,8 +297,8 @@ fn finalize_after_aborted_connect(case: &mut Case) -> Outcome {
         }
         case.meet("both have given up")?;
         let mut open = Some((net, listener, comm));
-        for turn in [first, 1 - first] {
-            if case.role() == turn
+        for role in [first, 1 - first] {
+            if case.role() == role
                 && let Some((net, listener, comm)) = open.take()
             {
                 case.stage("finalize with a connect that was given up");
@@ -309,11 +309,11 @@ fn finalize_after_aborted_connect(case: &mut Case) -> Outcome {
             case.meet("one is finalized")?;
         }
     }
-    whole(case, &few(), Manner::PLAIN)
+    whole(case, &few(), Manner::LIKE_NCCL)
 }
 
-/// As NCCL does when its last communicator ends and a new one comes: the library is closed and opened again. What is left behind
-/// each time shows in both halves of the cycles; what an allocator keeps for later comes once.
+/// As NCCL does when its last communicator ends and a new one starts: the library is closed and opened again. A leak in each cycle shows in
+/// every part of the cycles; what an allocator keeps for later shows once.
 fn memory_is_flat(case: &mut Case) -> Outcome {
     let memory = arena(8192)?;
     let mut samples = Vec::new();
@@ -350,15 +350,15 @@ fn memory_is_flat(case: &mut Case) -> Outcome {
     Ok(())
 }
 
-/// Until pools have their sizes, and the allocator its arenas.
+/// Until pools have their final sizes, and the allocator its arenas.
 const FLAT_WARM: usize = 51;
-/// What is kept is kept in each of these parts; an arena of a provider's thread, of a MiB and more, comes in one or two.
+/// A leak shows in each of these parts; an arena of a provider's thread, of a MiB and more, shows in one or two.
 const FLAT_PARTS: usize = 3;
 const FLAT_PART: usize = 83;
-/// What the allocator's own disorder comes to, and less than any object of a communicator's.
+/// Above the allocator's own fluctuations, and below the size of any object of a communicator.
 const BYTES_A_CYCLE: usize = 1024;
 
-/// Bytes of this process that are resident, and its mappings.
+/// Resident bytes of this process, and the number of its mappings.
 fn occupied() -> Outcome<(usize, usize)> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -373,8 +373,8 @@ fn finalize_with_everything_left_open(case: &mut Case) -> Outcome {
         let net = Net::init(&library, COMMUNICATOR)?;
         let link = Link::open(case, &net)?;
         let messages = vec![Message::of(bytes); 32];
-        let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
-        let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+        let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::LIKE_NCCL)?;
+        let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
         for _ in 0..7 {
             nudge(&mut [&mut out, &mut into])?;
         }
@@ -386,14 +386,14 @@ fn finalize_with_everything_left_open(case: &mut Case) -> Outcome {
     }
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
 fn unload_and_reload(case: &mut Case) -> Outcome {
     for round in 0..3 {
-        whole(case, &few(), Manner::PLAIN)?;
+        whole(case, &few(), Manner::LIKE_NCCL)?;
         case.stage(&format!("round {round} is over"));
     }
     Ok(())
@@ -403,7 +403,7 @@ fn unload_leaves_nothing_running(case: &mut Case) -> Outcome {
     let library = case.library()?;
     let net = Net::init(&library, COMMUNICATOR)?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     net.finalize()?;
     hold!(Arc::into_inner(library).is_some(), "conform still holds the library");
@@ -421,7 +421,7 @@ fn hints_are_taken(case: &mut Case) -> Outcome {
     let link = Link::open(case, &net)?;
     for _ in 0..3 {
         net.hint()?;
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     }
     link.close()?;
     Ok(net.finalize()?)
@@ -431,10 +431,10 @@ fn fork_in_between(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     for _ in 0..5 {
-        talk(case, &link, &few(), Manner::PLAIN)?;
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         hold!(raw::fork_once(), "the forked child did not leave");
     }
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }

@@ -1,4 +1,4 @@
-//! Sizes, places, order, pace.
+//! Sizes, alignment, order, pace.
 
 use std::thread;
 use std::time::Duration;
@@ -74,10 +74,10 @@ pub(in super::super) const ALL: &[Behaviour] = &[
         nothing_lands_after_done,
     ),
     two(
-        "size-is-told",
-        "test tells a receive the size of what came, in the first place and nowhere else",
+        "size-is-reported",
+        "test reports the size of the received message, in the first entry and nowhere else",
         "NCCL src/transport/net.cc:1617-1620",
-        size_is_told,
+        size_is_reported,
     ),
     two(
         "receive-posted-late",
@@ -123,13 +123,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "traffic-after-a-pause",
-        "after a second in which nobody calls the plugin, messages move as before",
+        "after a second without calls of the plugin, messages move as before",
         "NCCL src/proxy.cc:848-855 (the progress thread sleeps)",
         traffic_after_a_pause,
     ),
     two(
         "links-side-by-side",
-        "two connections of one pair of processes carry their own messages, turn by turn",
+        "two connections of one pair of processes carry their own messages, alternately",
         "NCCL src/proxy.cc:954 (one thread, many connections)",
         links_side_by_side,
     ),
@@ -168,22 +168,22 @@ pub(in super::super) const ALL: &[Behaviour] = &[
 fn message_of_no_bytes(case: &mut Case) -> Outcome {
     let rooms = [0, 64, 1, 100_000];
     let messages: Vec<Message> = (0..20).map(|n| Message::of(0).in_room(rooms[n % 4])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn message_of_every_small_size(case: &mut Case) -> Outcome {
     let messages: Vec<Message> = (1..=300).map(Message::of).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn message_sizes_around_powers(case: &mut Case) -> Outcome {
     let around = |power: u32| [(1 << power) - 1, 1 << power, (1 << power) + 1];
     let messages: Vec<Message> = (8..=22).flat_map(around).map(Message::of).collect();
-    whole(case, &messages, Manner { window: 4, ..Manner::PLAIN })
+    whole(case, &messages, Manner { window: 4, ..Manner::LIKE_NCCL })
 }
 
 fn message_of_four_mib_and_three(case: &mut Case) -> Outcome {
-    whole(case, &[Message::of((4 << 20) + 3); 12], Manner::PLAIN)
+    whole(case, &[Message::of((4 << 20) + 3); 12], Manner::LIKE_NCCL)
 }
 
 fn message_of_a_gib(case: &mut Case) -> Outcome {
@@ -193,8 +193,8 @@ fn message_of_a_gib(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let message = [Message::of(1 << 30)];
-    let manner = Manner { window: 1, ..Manner::PLAIN };
-    // One way, to have room for it.
+    let manner = Manner { window: 1, ..Manner::LIKE_NCCL };
+    // In one direction, which needs less memory.
     if case.role() == 0 {
         let mut out = Outgoing::new(&link.send, 0, &message, manner)?;
         drive(case, "send 1 GiB", &mut [&mut out])?;
@@ -213,13 +213,13 @@ fn message_at_any_address(case: &mut Case) -> Outcome {
     let sizes = [1, 7, 64, 129, 4097, 100_003];
     let messages: Vec<Message> =
         (0..130).map(|n| Message::of(sizes[n % sizes.len()]).shifted(n % 65, n * 7 % 65)).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn receive_of_the_exact_size(case: &mut Case) -> Outcome {
     let sizes = [1, 8, 64, 4096, 65_536, 1 << 20];
     let messages: Vec<Message> = (0..36).map(|n| Message::of(sizes[n % 6])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn receive_larger_than_its_message(case: &mut Case) -> Outcome {
@@ -227,26 +227,26 @@ fn receive_larger_than_its_message(case: &mut Case) -> Outcome {
     let sizes = [0, 1, 8, 4096, 65_537];
     let messages: Vec<Message> =
         (0..40).map(|n| Message::of(sizes[n % 5]).in_room(sizes[n % 5] + rooms[n % 4])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn receive_writes_only_its_message(case: &mut Case) -> Outcome {
     let messages: Vec<Message> =
         (0..60).map(|n| Message::of(n * 331).in_room(n * 331 + 5000).shifted(0, n % 17)).collect();
-    whole(case, &messages, Manner { window: 4, ..Manner::PLAIN })
+    whole(case, &messages, Manner { window: 4, ..Manner::LIKE_NCCL })
 }
 
 fn nothing_lands_after_done(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let messages = vec![Message::of(60_000).in_room(70_000); 24];
-    let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
-    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
     drive(case, "move messages", &mut [&mut out, &mut into])?;
-    // Incoming has overwritten its buffers; they are still registered.
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    // `Incoming` has overwritten its buffers; they are still registered.
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     thread::sleep(Duration::from_millis(100));
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     hold!(into.is_spoilt(), "a receive buffer was written after its receive was done");
     out.end()?;
     into.end()?;
@@ -254,12 +254,12 @@ fn nothing_lands_after_done(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-fn size_is_told(case: &mut Case) -> Outcome {
+fn size_is_reported(case: &mut Case) -> Outcome {
     let messages: Vec<Message> = (0..200)
         .map(|n| Message::of(n * n % 3001).in_room(n * n % 3001 + n % 3 * 500))
         .chain([Message::of(1 << 20), Message::of(1 << 20).in_room((1 << 20) + 1)])
         .collect();
-    whole(case, &messages, Manner { poisoned: true, ..Manner::PLAIN })
+    whole(case, &messages, Manner { poisoned: true, ..Manner::LIKE_NCCL })
 }
 
 fn receive_posted_late(case: &mut Case) -> Outcome {
@@ -268,13 +268,13 @@ fn receive_posted_late(case: &mut Case) -> Outcome {
     for bytes in [8, 3000, 200_000] {
         let messages = vec![Message::of(bytes).in_room(bytes + 64); 24];
         if case.role() == 0 {
-            let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+            let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
             drive(case, "send early", &mut [&mut out])?;
             out.end()?;
         } else {
             case.stage("wait with the receives");
             thread::sleep(Duration::from_millis(200));
-            let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
+            let mut into = Incoming::new(&link.receive, 0, &messages, Manner::LIKE_NCCL)?;
             drive(case, "receive late", &mut [&mut into])?;
             into.end()?;
         }
@@ -291,11 +291,11 @@ fn receive_posted_first(case: &mut Case) -> Outcome {
         let messages = vec![Message::of(bytes).in_room(bytes + 64); 24];
         if case.role() == 0 {
             case.hear("wait for the receives")?;
-            let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+            let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
             drive(case, "send late", &mut [&mut out])?;
             out.end()?;
         } else {
-            let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
+            let mut into = Incoming::new(&link.receive, 0, &messages, Manner::LIKE_NCCL)?;
             case.stage("receive early");
             case.during(Duration::from_millis(200), || nudge(&mut [&mut into]))?;
             hold!(into.posted() > 0, "no receive was taken in 200 ms");
@@ -312,7 +312,7 @@ fn receive_posted_first(case: &mut Case) -> Outcome {
 fn order_of_a_thousand(case: &mut Case) -> Outcome {
     let messages: Vec<Message> =
         (0..1000).map(|n| Message::of(n * 37 % 509 + n % 11 * 700).in_room(8192)).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn window_of_eight(case: &mut Case) -> Outcome {
@@ -330,18 +330,18 @@ fn window_of_thirty_two_large(case: &mut Case) -> Outcome {
 fn send_buffer_is_free_after_done(case: &mut Case) -> Outcome {
     let sizes = [8, 1 << 20, 5000, 300_000];
     let messages: Vec<Message> = (0..64).map(|n| Message::of(sizes[n % 4])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn traffic_after_a_pause(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     for _ in 0..3 {
-        talk(case, &link, &few(), Manner::PLAIN)?;
-        case.stage("nobody calls the plugin");
+        talk(case, &link, &few(), Manner::LIKE_NCCL)?;
+        case.stage("call nothing for a second");
         thread::sleep(Duration::from_millis(1100));
     }
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
@@ -354,8 +354,13 @@ fn links_side_by_side(case: &mut Case) -> Outcome {
     let mut outs = Vec::new();
     let mut intos = Vec::new();
     for ((link, messages), salt) in links.iter().zip(&messages).zip([0, 10]) {
-        outs.push(Outgoing::new(&link.send, salt + case.role(), messages, Manner::PLAIN)?);
-        intos.push(Incoming::new(&link.receive, salt + case.source(), messages, Manner::PLAIN)?);
+        outs.push(Outgoing::new(&link.send, salt + case.role(), messages, Manner::LIKE_NCCL)?);
+        intos.push(Incoming::new(
+            &link.receive,
+            salt + case.source(),
+            messages,
+            Manner::LIKE_NCCL,
+        )?);
     }
     let mut flows: Vec<&mut dyn Flow> = Vec::new();
     for (out, into) in outs.iter_mut().zip(&mut intos) {
@@ -374,19 +379,19 @@ fn tags_of_a_rank(case: &mut Case) -> Outcome {
     let same = (0..40).map(|n| Message::of(n * 11).in_room(1000).tagged(5));
     let any = (0..40).map(|n| Message::of(n * 13).in_room(1000).tagged([3, 0, 9, 3][n % 4]));
     let messages: Vec<Message> = same.chain(any).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn tags_above_16_bits(case: &mut Case) -> Outcome {
     let tags = [32_767, 32_768, 65_535, 65_536, 70_000, 1 << 24, i32::MAX];
     let messages: Vec<Message> =
         (0..70).map(|n| Message::of(n * 17).in_room(2000).tagged(tags[n % 7])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn tags_below_zero(case: &mut Case) -> Outcome {
     let tags = [-1, -2, -32_769, i32::MIN];
     let messages: Vec<Message> =
         (0..40).map(|n| Message::of(n * 17).in_room(2000).tagged(tags[n % 4])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }

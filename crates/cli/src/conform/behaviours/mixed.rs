@@ -1,4 +1,4 @@
-//! Short and long messages, together, before their receives and after: what plugins that send short ones early get wrong.
+//! Short and long messages mixed, sent before and after their receives are posted: what plugins with eager messages get wrong.
 
 use std::thread;
 use std::time::Duration;
@@ -125,13 +125,13 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
 ];
 
-/// What most plugins that send early would send so, and what none would.
+/// Sizes that most plugins send eagerly, and one that none does.
 const SHORT: [usize; 4] = [8, 0, 100, 4000];
 const LONG: usize = 100_000;
-/// How long senders run ahead.
+/// How long senders run ahead of the receives.
 const HEAD_START: Duration = Duration::from_millis(20);
 
-/// Moves groups both ways. The sends are tried for a while before the first receive is posted.
+/// Moves groups in both directions. The sends are attempted for a while before the first receive is posted.
 fn early(case: &mut Case, link: &Link, groups: Vec<Vec<Message>>, window: usize) -> Outcome {
     let plan = Plan::new(groups);
     let mut into = GroupIncoming::new(&link.receive, case.source(), &plan, window)?;
@@ -145,7 +145,7 @@ fn early(case: &mut Case, link: &Link, groups: Vec<Vec<Message>>, window: usize)
     case.meet("all messages are done")
 }
 
-/// A communicator and a connection for `run`, which learns how many receives a group may have.
+/// Opens a communicator and a connection for `run`, which gets maxRecvs.
 fn with_link(
     case: &mut Case,
     grouped: bool,
@@ -205,7 +205,7 @@ fn early_short_and_long_in_turn(case: &mut Case) -> Outcome {
     })
 }
 
-/// What is sent, and the room it is sent into.
+/// Bytes sent, and bytes of the receive.
 const PAIRS: [(usize, usize); 10] = [
     (512, 512),
     (512, 1024),
@@ -219,11 +219,11 @@ const PAIRS: [(usize, usize); 10] = [
     (1 << 20, 2 << 20),
 ];
 
-/// `together`: all 32 are outstanding at once. Threads do not meet one another, so theirs are as many as they come to.
+/// `together`: all 32 are outstanding at once. With threads the two sides cannot meet, so as many as possible are.
 fn pairs(case: &Case, link: &Link, together: bool) -> Outcome {
     PAIRS.iter().try_for_each(|(sent, room)| {
         let messages = vec![Message::of(*sent).in_room(*room); 32];
-        let manner = Manner { window: 32, ..Manner::PLAIN };
+        let manner = Manner { window: 32, ..Manner::LIKE_NCCL };
         if together {
             talk_in_windows(case, link, &messages, manner)
         } else {
@@ -288,7 +288,7 @@ fn early_sends_over_a_single_and_a_group(case: &mut Case) -> Outcome {
 
 fn early_sends_of_a_later_group(case: &mut Case) -> Outcome {
     with_link(case, true, |case, link, most| {
-        // The tags are served from the last one on.
+        // The tags are sent in reverse order of their receives.
         let group = |base: usize| -> Vec<_> {
             (0..most.min(4)).map(|place| message(short(place), base + place)).collect()
         };
@@ -347,7 +347,7 @@ fn singles_and_groups_with_early_sends(case: &mut Case) -> Outcome {
 
 fn rotated_tags_fill_the_queue(case: &mut Case) -> Outcome {
     with_link(case, true, |case, link, most| {
-        // A tag's place moves from group to group, so that its queue never has the order of the receives.
+        // A tag's place changes from group to group, so that the sends of a tag never have the order of the receives.
         let group = |round: usize| -> Vec<_> {
             let tag = |place: usize| (place + round) % most;
             (0..most).map(|place| message(8 * (1 + tag(place)) + round, tag(place))).collect()

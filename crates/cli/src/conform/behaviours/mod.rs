@@ -31,13 +31,13 @@ use super::traffic::{
     pattern,
 };
 
-/// Moves messages: both ways between two processes, from end to end in one. Nobody leaves before both are done.
+/// Moves messages: in both directions between two processes, from end to end in one process. Both sides wait until both are done.
 pub(super) fn talk(case: &mut Case, link: &Link, messages: &[Message], manner: Manner) -> Outcome {
     talk_alone(case, link, messages, manner)?;
     case.meet("all messages are done")
 }
 
-/// The same without the meeting.
+/// The same, without waiting for the other side.
 pub(super) fn talk_alone(
     case: &Case,
     link: &Link,
@@ -47,7 +47,7 @@ pub(super) fn talk_alone(
     talk_between(case, link, messages, manner, manner)
 }
 
-/// The same, of sends and receives that differ in their manner.
+/// The same, with different manners for sends and receives.
 pub(super) fn talk_between(
     case: &Case,
     link: &Link,
@@ -62,8 +62,8 @@ pub(super) fn talk_between(
     into.end()
 }
 
-/// The same of a window that both ends see whole: nothing is sent before all receives of it are posted, and nothing is
-/// tested before all sends of it are.
+/// The same in windows: nothing of a window is sent before all its receives are posted, and nothing is tested before all its sends are
+/// posted.
 pub(super) fn talk_in_windows(
     case: &Case,
     link: &Link,
@@ -81,16 +81,16 @@ pub(super) fn talk_in_windows(
     case.meet("all messages are done")
 }
 
-/// A whole communicator that moves messages in windows.
+/// A communicator from load to finalize that moves messages in windows.
 pub(super) fn windows(case: &mut Case, messages: &[Message], window: usize) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    talk_in_windows(case, &link, messages, Manner { window, ..Manner::PLAIN })?;
+    talk_in_windows(case, &link, messages, Manner { window, ..Manner::LIKE_NCCL })?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
-/// A whole communicator: load, connect, move, close, finalize.
+/// A communicator from load to finalize: load, connect, move, close, finalize.
 pub(super) fn whole(case: &mut Case, messages: &[Message], manner: Manner) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
@@ -117,7 +117,7 @@ pub(super) fn give(case: &Case, comm: &SendComm, bytes: &[u8], tag: i32) -> Outc
     Ok(region.deregister()?)
 }
 
-/// A message from one place of a region to one of another.
+/// Moves a message from a place in one region to a place in another.
 pub(super) fn carry(
     case: &Case,
     link: &Link,
@@ -147,7 +147,7 @@ pub(super) fn carry(
     Ok(())
 }
 
-/// Makes what came visible to a GPU.
+/// Makes received bytes visible to a GPU.
 pub(super) fn flush(case: &Case, link: &Link, parts: &[Receive<'_>]) -> Outcome {
     let Some(mut request) = link.receive.iflush(parts, Before::Stale)? else { return Ok(()) };
     case.until("wait for a flush", || Ok(request.test_over(true, true)?.done.then_some(())))
@@ -173,19 +173,19 @@ pub(super) fn take(case: &Case, comm: &ReceiveComm, room: usize, tag: i32) -> Ou
     Ok(memory.read(GUARD_BYTES, len))
 }
 
-/// One message from end to end of a link in one process, distinguished by a number.
+/// Moves one message, identified by a number, from end to end of a link in one process.
 pub(super) fn pass(case: &Case, send: &SendComm, receive: &ReceiveComm, number: usize) -> Outcome {
     let message = [Message::of(1000).in_room(1500)];
-    let mut out = Outgoing::new(send, number, &message, Manner::PLAIN)?;
-    let mut into = Incoming::new(receive, number, &message, Manner::PLAIN)?;
+    let mut out = Outgoing::new(send, number, &message, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(receive, number, &message, Manner::LIKE_NCCL)?;
     drive(case, "pass a message", &mut [&mut out, &mut into])?;
     out.end()?;
     into.end()
 }
 
-/// Gives memory back whose peer is silent. Whether it is free: ncclRemoteError is an answer there, and NCCL frees nothing then
-/// (NCCL src/transport/net.cc:1196-1300). What is not free now must be when the communicator has ended, so the caller watches
-/// it then. Where the peer calls the plugin, `deregister` has to succeed.
+/// Deregisters memory whose peer is silent. Returns whether it succeeded: ncclRemoteError is allowed there, and NCCL deregisters nothing
+/// after it (NCCL src/transport/net.cc:1196-1300). What is not deregistered now must be unused once the communicator has ended, so the
+/// caller watches the memory. Where the peer calls the plugin, `deregister` must succeed.
 pub(super) fn give_back_beside_silence(region: Region) -> Outcome<bool> {
     match region.deregister() {
         Ok(()) => Ok(true),
@@ -197,7 +197,7 @@ pub(super) fn give_back_beside_silence(region: Region) -> Outcome<bool> {
 /// ncclRemoteError.
 const REMOTE_ERROR: i32 = 6;
 
-/// Fails if anything but the caller writes to this memory for a while. `step` is called meanwhile: what others do moves what is late.
+/// Fails if the memory changes within a certain time. Calls `step` meanwhile, so that late writes make progress.
 pub(super) fn watch(
     case: &Case,
     memory: Arena,
@@ -217,7 +217,7 @@ pub(super) fn watch(
 const WATCHED: u8 = 0x77;
 const WATCH: Duration = Duration::from_millis(300);
 
-/// A message that names its connection.
+/// The content of a message that identifies its connection.
 pub(super) fn named(number: usize) -> Vec<u8> {
     pattern(100 + number, 0, 256)
 }
@@ -226,7 +226,7 @@ pub(super) fn properties(net: &Net) -> Outcome<Vec<Properties>> {
     (0..net.devices()?).map(|device| Ok(net.properties(device)?)).collect()
 }
 
-/// How many receives a group may have; skips where that is one.
+/// maxRecvs; skips if it is 1.
 pub(super) fn group_most(net: &Net) -> Outcome<usize> {
     let most = net.properties(0)?.group_max;
     match usize::try_from(most) {
@@ -235,14 +235,14 @@ pub(super) fn group_most(net: &Net) -> Outcome<usize> {
     }
 }
 
-/// Why groups are skipped. Up to v8 plugins take single receives for speed, so there it is no lack.
+/// Why groups are skipped. Up to v8 plugins set maxRecvs to 1 for speed, so there it is no deficiency.
 pub(super) const NO_GROUPS: &str = "maxRecvs is 1: no grouped receives";
 pub(super) const GROUPS_EXPECTED_SINCE: u32 = 9;
 
 /// NCCL's own limit (NCCL src/include/proxy.h:58).
 const PROXY_MAX_SUBS: usize = 64;
 
-/// Runs flows for a while, whether they end or not.
+/// Makes progress on flows for a while, whether they finish or not.
 pub(super) fn nudge(flows: &mut [&mut dyn Flow]) -> Outcome {
     for flow in flows.iter_mut().filter(|flow| !flow.is_finished()) {
         flow.step()?;
@@ -250,7 +250,7 @@ pub(super) fn nudge(flows: &mut [&mut dyn Flow]) -> Outcome {
     Ok(())
 }
 
-/// Open descriptors and threads of this process.
+/// The number of open descriptors and of threads of this process.
 pub(super) fn holdings() -> Outcome<(usize, usize)> {
     let count = |path: &str| -> Outcome<usize> { Ok(fs::read_dir(path)?.count()) };
     Ok((count("/proc/self/fd")?, count("/proc/self/task")?))

@@ -175,7 +175,7 @@ fn properties_strings_live_on(case: &mut Case) -> Outcome {
     }
     net.finalize()?;
     if case.version() >= 11 {
-        // Another communicator comes and goes, and the heap is used.
+        // Another communicator starts and ends, and the heap is used, in between.
         Net::init(&library, COMMUNICATOR + 1)?.finalize()?;
     }
     let churn: Vec<String> = (0..2000).map(|number| format!("{number:>40}")).collect();

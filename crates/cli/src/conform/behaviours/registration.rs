@@ -64,7 +64,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "deregister-in-flight-then-close",
-        "on abort regions go while requests are outstanding, then the comms; the next connection is whole",
+        "on abort regions go while requests are outstanding, then the comms; the next connection works",
         "NCCL src/transport/net.cc:1196-1300",
         deregister_in_flight_then_close,
     )
@@ -222,7 +222,7 @@ fn register_during_traffic(case: &mut Case) -> Outcome {
             Ok(())
         });
         let served = || service.is_finished() || rounds.load(Ordering::Relaxed) > 0;
-        let talk = || talk_alone(shared, &link, &messages, Manner::PLAIN);
+        let talk = || talk_alone(shared, &link, &messages, Manner::LIKE_NCCL);
         let moved = shared.together(talk, served);
         over.store(true, Ordering::Relaxed);
         service.join().map_err(|_| Stop::Fail("conform's thread died".to_owned()))??;
@@ -241,7 +241,7 @@ fn deregister_in_flight_then_close(case: &mut Case) -> Outcome {
     for round in 0..10 {
         let link = Link::open(case, &net)?;
         let messages = vec![Message::of(1 << 20); 32];
-        let manner = Manner { window: 32, ..Manner::PLAIN };
+        let manner = Manner { window: 32, ..Manner::LIKE_NCCL };
         let mut out = Outgoing::new(&link.send, case.role(), &messages, manner)?;
         let mut into = Incoming::new(&link.receive, case.source(), &messages, manner)?;
         case.stage("post 32 and leave them");
@@ -258,27 +258,27 @@ fn deregister_in_flight_then_close(case: &mut Case) -> Outcome {
         case.meet("both have aborted")?;
     }
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }
 
-/// The receiver takes its memory back while the sender's messages are on their way. The sender goes on calling the plugin,
-/// on another connection if need be, so there is no reason not to give it back.
+/// The receiver deregisters its memory while messages to it are in flight. The sender keeps calling the plugin, on another connection if
+/// need be, so the deregistration must succeed.
 fn deregistered_memory_is_left_alone(case: &mut Case) -> Outcome {
     const BYTES: usize = 512 << 10;
     let net = case.net()?;
     let (link, other) = (Link::open(case, &net)?, Link::open(case, &net)?);
     let messages = vec![Message::of(BYTES); 8];
     let nothing = [Message::of(8)];
-    let mut idle = Incoming::new(&other.receive, case.source(), &nothing, Manner::PLAIN)?;
+    let mut idle = Incoming::new(&other.receive, case.source(), &nothing, Manner::LIKE_NCCL)?;
     case.until("post a receive on another connection", || Ok(idle.post()?.then_some(())))?;
     if case.role() == 0 {
-        let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+        let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
         let mut erred = false;
-        case.until("send until told that the receiver is gone", || {
+        case.until("send until the message says that the receiver is gone", || {
             let gone = case.heard()?.is_some();
-            // The receiver's end may be an error here, and may not.
+            // The receiver's end may or may not report an error here.
             erred = erred || out.post().and_then(|_| out.poll()).is_err();
             idle.poll()?;
             Ok(gone.then_some(()))

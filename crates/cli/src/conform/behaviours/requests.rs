@@ -1,4 +1,4 @@
-//! What *request, *done and sizes hold, and which requests are tested when.
+//! What *request, *done and sizes contain, and which requests are tested when.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     ),
     two(
         "test-seldom-is-enough",
-        "a large message completes though its ends are tested seldom, between those of another connection",
+        "a large message completes though its ends are tested rarely, between those of another connection",
         "NCCL src/proxy.cc:954 (one thread serves all connections in turn)",
         test_seldom_is_enough,
     ),
@@ -105,9 +105,9 @@ fn request_null_when_not_now(case: &mut Case) -> Outcome {
     let mut refused = 0;
     for bytes in [8, 100_000] {
         let messages = vec![Message::of(bytes).in_room(bytes + 8); 32];
-        let manner = Manner { window: 32, before: Before::Stale, ..Manner::PLAIN };
+        let manner = Manner { window: 32, before: Before::Stale, ..Manner::LIKE_NCCL };
         let mut out = Outgoing::new(&link.send, case.role(), &messages, manner)?;
-        let receives = Manner { window: 32, ..Manner::PLAIN };
+        let receives = Manner { window: 32, ..Manner::LIKE_NCCL };
         let mut into = Incoming::new(&link.receive, case.source(), &messages, receives)?;
         case.stage("isend without a receive");
         case.during(Duration::from_millis(100), || {
@@ -132,9 +132,9 @@ fn isend_overwrites_an_old_request(case: &mut Case) -> Outcome {
     let messages: Vec<Message> = (0..300).map(|n| Message::of(n * 101).in_room(40_000)).collect();
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    let stale = Manner { before: Before::Stale, ..Manner::PLAIN };
+    let stale = Manner { before: Before::Stale, ..Manner::LIKE_NCCL };
     let mut out = Outgoing::new(&link.send, case.role(), &messages, stale)?;
-    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
     drive(case, "send over old requests", &mut [&mut out, &mut into])?;
     out.end()?;
     into.end()?;
@@ -143,7 +143,7 @@ fn isend_overwrites_an_old_request(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// There are no sizes then, and the data may come later than "done": this checks the places only.
+/// Such receives have no sizes, and the data may arrive after "done": this checks the fields only.
 fn irecv_overwrites_its_word(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
@@ -236,24 +236,24 @@ fn optional_completion_still_delivers(case: &mut Case) -> Outcome {
 
 fn test_bears_null_sizes(case: &mut Case) -> Outcome {
     let messages: Vec<Message> = (0..100).map(|n| Message::of(n * 77).in_room(8000)).collect();
-    whole(case, &messages, Manner { bare: true, ..Manner::PLAIN })
+    whole(case, &messages, Manner { bare: true, ..Manner::LIKE_NCCL })
 }
 
 fn test_writes_done_every_time(case: &mut Case) -> Outcome {
     let messages: Vec<Message> = (0..100).map(|n| Message::of(n * 997).in_room(100_000)).collect();
-    whole(case, &messages, Manner { poisoned: true, ..Manner::PLAIN })
+    whole(case, &messages, Manner { poisoned: true, ..Manner::LIKE_NCCL })
 }
 
 fn test_is_patient(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let message = [Message::of(5000)];
-    let mut into = Incoming::new(&link.receive, case.source(), &message, Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &message, Manner::LIKE_NCCL)?;
     case.until("post a receive", || Ok(into.post()?.then_some(())))?;
     for _ in 0..5000 {
         hold!(!into.poll()?, "a receive is done without a message");
     }
-    let mut out = Outgoing::new(&link.send, case.role(), &message, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, case.role(), &message, Manner::LIKE_NCCL)?;
     drive(case, "send at last", &mut [&mut out, &mut into])?;
     out.end()?;
     into.end()?;
@@ -264,7 +264,7 @@ fn test_is_patient(case: &mut Case) -> Outcome {
 fn test_of_the_oldest_is_enough(case: &mut Case) -> Outcome {
     let sizes = [1 << 20, 8, 300_000, 0, 8, 64_000];
     let messages: Vec<Message> = (0..90).map(|n| Message::of(sizes[n % 6])).collect();
-    whole(case, &messages, Manner::PLAIN)
+    whole(case, &messages, Manner::LIKE_NCCL)
 }
 
 fn test_in_any_order(case: &mut Case) -> Outcome {
@@ -273,18 +273,18 @@ fn test_in_any_order(case: &mut Case) -> Outcome {
     net.finalize()?;
     let sizes = [200_000, 8, 30_000, 0, 8, 64_000];
     let messages: Vec<Message> = (0..120).map(|n| Message::of(sizes[n % 6])).collect();
-    whole(case, &messages, Manner { newest_first: true, ..Manner::PLAIN })
+    whole(case, &messages, Manner { newest_first: true, ..Manner::LIKE_NCCL })
 }
 
 fn test_seldom_is_enough(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let links = [Link::open(case, &net)?, Link::open(case, &net)?];
     let large = [Message::of(3 << 20)];
-    let mut out = Outgoing::new(&links[0].send, case.role(), &large, Manner::PLAIN)?;
-    let mut into = Incoming::new(&links[0].receive, case.source(), &large, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&links[0].send, case.role(), &large, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&links[0].receive, case.source(), &large, Manner::LIKE_NCCL)?;
     let mut looked = Instant::now();
     case.stage("test seldom");
-    // Both sides go on with the other connection until both are through with this one.
+    // Both sides continue on the other connection until both have finished with this one.
     let mut over = false;
     while !over {
         if looked.elapsed() > Duration::from_millis(20) {
@@ -318,16 +318,16 @@ fn test_seldom_is_enough(case: &mut Case) -> Outcome {
 }
 
 fn profiler_handles_may_be_null(case: &mut Case) -> Outcome {
-    whole(case, &few(), Manner { parents: false, ..Manner::PLAIN })
+    whole(case, &few(), Manner { parents: false, ..Manner::LIKE_NCCL })
 }
 
-/// Past the sizes stands garbage, so that sizes read with the wrong width are wrong ones: up to v8 the first already, since v9 the
-/// second of a group.
+/// The sizes array is filled with garbage, so that a size written with the wrong width shows: the first one up to v8, the second one of a
+/// group since v9.
 fn sizes_have_their_width(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let messages: Vec<Message> = (0..30).map(|n| Message::of(n * 500).in_room(20_000)).collect();
-    talk(case, &link, &messages, Manner::PLAIN)?;
+    talk(case, &link, &messages, Manner::LIKE_NCCL)?;
     if net.properties(0)?.group_max > 1 {
         let group = |round: usize| -> Vec<Message> {
             (0..2).map(|tag| Message::of(700 + round).in_room(20_000).tagged(tag)).collect()

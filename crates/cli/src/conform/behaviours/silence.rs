@@ -1,4 +1,4 @@
-//! Processes that fall silent, and processes that die.
+//! Processes that are stopped, and processes that die.
 
 use std::process::{self, Command};
 use std::thread;
@@ -16,34 +16,34 @@ use super::{few, nudge, pass, talk};
 pub(in super::super) const ALL: &[Behaviour] = &[
     victim(
         "silence-after-small-sends",
-        "a sender that is stopped right after its last small send was done owes the receiver nothing",
-        "NCCL src/proxy.cc:848-855 (the progress thread sleeps; nobody calls the plugin)",
+        "a sender that is stopped right after its last small send was done: every message still arrives",
+        "NCCL src/proxy.cc:848-855 (the progress thread sleeps and does not call the plugin)",
         silence_after_small_sends,
     ),
     victim(
         "silence-after-large-sends",
-        "a sender that is stopped right after its last large send was done owes the receiver nothing",
+        "a sender that is stopped right after its last large send was done: every message still arrives",
         "NCCL src/proxy.cc:848-855",
         silence_after_large_sends,
     ),
     victim(
         "silence-after-receives",
-        "a receiver that is stopped right after its last receive was done owes the sender nothing",
+        "a receiver that is stopped right after its last receive was done: every send still completes",
         "NCCL src/proxy.cc:848-855",
         silence_after_receives,
     ),
     victim(
-        "death-of-the-sender-is-told",
+        "death-of-the-sender-is-reported",
         "receives from a process that was killed end in an error within a bound (--death)",
         "NCCL src/proxy.cc:980-984 (an error becomes the communicator's)",
-        death_of_the_sender_is_told,
+        death_of_the_sender_is_reported,
     )
     .within(30),
     victim(
-        "death-of-the-receiver-is-told",
+        "death-of-the-receiver-is-reported",
         "sends to a process that was killed end in an error within a bound (--death)",
         "NCCL src/proxy.cc:980-984 (an error becomes the communicator's)",
-        death_of_the_receiver_is_told,
+        death_of_the_receiver_is_reported,
     )
     .within(30),
     victim(
@@ -61,22 +61,22 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     )
     .within(30),
     victim(
-        "death-under-load-is-told",
+        "death-under-load-is-reported",
         "when a peer is killed with messages under way in both directions, the survivor gets an error on each connection within a bound (--death), closes, and goes on with others",
         "NCCL src/proxy.cc:980-984 (an error becomes the communicator's); NCCL src/transport/net.cc:1196-1300 (abort)",
-        death_under_load_is_told,
+        death_under_load_is_reported,
     )
     .within(40),
     two(
         "idle-peer-is-alive",
-        "a peer that does not call the plugin for a long time (--idle) is not taken for dead: its kernel is still at work",
-        "NCCL src/proxy.cc:848-855 (the progress thread sleeps; nobody calls the plugin)",
+        "a peer that does not call the plugin for a long time (--idle) is not declared dead: its kernel still answers",
+        "NCCL src/proxy.cc:848-855 (the progress thread sleeps and does not call the plugin)",
         idle_peer_is_alive,
     )
     .idle(),
 ];
 
-/// By the shell, as users do it; the caller's thread does not return from it.
+/// Sends the signal by the shell, as users do; the calling thread does not return from it.
 fn signal_oneself(which: &str) -> Outcome {
     Command::new("sh").arg("-c").arg(format!("kill -{which} {}", process::id())).status()?;
     thread::sleep(Duration::from_secs(600));
@@ -91,57 +91,57 @@ fn silence_after_large_sends(case: &mut Case) -> Outcome {
     silent_sender(case, &[400_000, 1 << 20, 8])
 }
 
-/// Role 1 sends and is stopped; role 0 is slow to look.
+/// Role 1 sends and is then stopped; role 0 polls late.
 fn silent_sender(case: &mut Case, sizes: &[usize]) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let messages: Vec<Message> =
         (0..24).map(|n| Message::of(sizes[n % sizes.len()]).in_room(1 << 20)).collect();
     if case.role() == 1 {
-        let mut out = Outgoing::new(&link.send, 1, &messages, Manner::PLAIN)?;
+        let mut out = Outgoing::new(&link.send, 1, &messages, Manner::LIKE_NCCL)?;
         drive(case, "send", &mut [&mut out])?;
         case.tell(b"sent")?;
         return signal_oneself("STOP");
     }
-    let manner = Manner { window: 24, ..Manner::PLAIN };
+    let manner = Manner { window: 24, ..Manner::LIKE_NCCL };
     let mut into = Incoming::new(&link.receive, 1, &messages, manner)?;
-    case.stage("receive, looking seldom");
-    let mut told = false;
+    case.stage("receive, polling rarely");
+    let mut stopped = false;
     while !into.is_finished() {
         into.step()?;
-        told = told || case.heard()?.is_some();
-        // Time for the sender to run ahead, be done and be stopped.
-        thread::sleep(Duration::from_millis(if told { 0 } else { 4 }));
+        stopped = stopped || case.heard()?.is_some();
+        // Lets the sender run ahead, finish and be stopped.
+        thread::sleep(Duration::from_millis(if stopped { 0 } else { 4 }));
         case.in_time(|| {
-            format!("{}; the sender is {}", into.says(), if told { "done" } else { "at work" })
+            format!("{}; the sender is {}", into.says(), if stopped { "done" } else { "at work" })
         })?;
     }
-    if !told {
-        // Nothing of ours is outstanding, so NCCL would not call the plugin here.
+    if !stopped {
+        // This side has no outstanding request, so NCCL would not call the plugin here.
         case.hear("wait until the sender's sends are done")?;
     }
     into.end()
 }
 
-/// Role 1 receives and is stopped; role 0 must come to the end of its sends.
+/// Role 1 receives and is then stopped; role 0 must be able to complete its sends.
 fn silence_after_receives(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
     let messages: Vec<Message> = (0..24).map(|n| Message::of([8, 3000, 300_000][n % 3])).collect();
     if case.role() == 1 {
-        let mut into = Incoming::new(&link.receive, 0, &messages, Manner::PLAIN)?;
+        let mut into = Incoming::new(&link.receive, 0, &messages, Manner::LIKE_NCCL)?;
         drive(case, "receive", &mut [&mut into])?;
         return signal_oneself("STOP");
     }
-    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
     drive(case, "send to a receiver that falls silent when it has all", &mut [&mut out])?;
     out.end()
 }
 
-/// Connects, talks, and ends role 1. Role 0 gets the link back.
+/// Connects, moves messages, and ends role 1. Returns role 0's link.
 fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
     let link = Link::open(case, net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     if case.role() == 1 {
         case.tell(b"dying")?;
         signal_oneself("KILL")?;
@@ -150,11 +150,11 @@ fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Turns a flow until it errs.
+/// Makes progress on a flow until it fails.
 fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
     let begun = Instant::now();
     case.stage("wait for an error");
-    while begun.elapsed() < case.death_is_told {
+    while begun.elapsed() < case.death_limit {
         match flow.step() {
             Err(Stop::Fail(why)) => return Ok(why),
             Err(other) => return Err(other),
@@ -162,23 +162,23 @@ fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
         }
         hold!(!flow.is_finished(), "messages were done with a process that is dead");
     }
-    fail(format_args!("no error in {} s: {}", case.death_is_told.as_secs(), flow.says()))
+    fail(format_args!("no error in {} s: {}", case.death_limit.as_secs(), flow.says()))
 }
 
-fn death_of_the_sender_is_told(case: &mut Case) -> Outcome {
+fn death_of_the_sender_is_reported(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = bereave(case, &net)?;
     let messages = vec![Message::of(5000); 64];
-    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::LIKE_NCCL)?;
     until_it_errs(case, &mut into).map(drop)
 }
 
-fn death_of_the_receiver_is_told(case: &mut Case) -> Outcome {
+fn death_of_the_receiver_is_reported(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = bereave(case, &net)?;
-    // More than any socket takes in.
+    // More than any socket buffer holds.
     let messages = vec![Message::of(1 << 20); 4096];
-    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
     until_it_errs(case, &mut out).map(drop)
 }
 
@@ -188,15 +188,15 @@ fn death_leaves_others_alone(case: &mut Case) -> Outcome {
     let (listener, handle) = net.listen(0)?;
     let alive = Link::finish(case, &net, listener, handle)?;
     let own = |case: &Case| -> Outcome {
-        let mut out = Outgoing::new(&alive.send, 7, &few(), Manner::PLAIN)?;
-        let mut into = Incoming::new(&alive.receive, 7, &few(), Manner::PLAIN)?;
+        let mut out = Outgoing::new(&alive.send, 7, &few(), Manner::LIKE_NCCL)?;
+        let mut into = Incoming::new(&alive.receive, 7, &few(), Manner::LIKE_NCCL)?;
         drive(case, "move messages among the living", &mut [&mut out, &mut into])?;
         out.end()?;
         into.end()
     };
     own(case)?;
     let messages = vec![Message::of(5000); 64];
-    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::PLAIN)?;
+    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::LIKE_NCCL)?;
     until_it_errs(case, &mut into)?;
     own(case)?;
     into.into_region().deregister()?;
@@ -210,8 +210,8 @@ fn close_after_death(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = bereave(case, &net)?;
     let messages = vec![Message::of(5000); 64];
-    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::PLAIN)?;
-    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, 0, &messages, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&link.receive, 1, &messages, Manner::LIKE_NCCL)?;
     let _ = case.during(Duration::from_millis(300), || nudge(&mut [&mut out, &mut into]));
     let begun = Instant::now();
     case.stage("deregister, close, finalize");
@@ -226,25 +226,30 @@ fn close_after_death(case: &mut Case) -> Outcome {
 
 const SECONDS_TO_CLOSE: Duration = Duration::from_secs(10);
 
-/// Two connections each way, as full as NCCL has them, of which the peer dies in the middle.
-fn death_under_load_is_told(case: &mut Case) -> Outcome {
+/// Two connections in each direction with full windows, as in NCCL; the peer dies in the middle.
+fn death_under_load_is_reported(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let links = [Link::open(case, &net)?, Link::open(case, &net)?];
     for link in &links {
-        talk(case, link, &few(), Manner::PLAIN)?;
+        talk(case, link, &few(), Manner::LIKE_NCCL)?;
     }
     let sizes = [256 << 10, 8, 40_000, 1 << 20, 300, 128 << 10];
     let messages: Vec<Message> = (0..1 << 20).map(|n| Message::of(sizes[n % 6])).collect();
     let (mut outs, mut intos) = (Vec::new(), Vec::new());
     for (link, salt) in links.iter().zip([0, 10]) {
-        outs.push(Outgoing::new(&link.send, salt + case.role(), &messages, Manner::PLAIN)?);
-        intos.push(Incoming::new(&link.receive, salt + case.source(), &messages, Manner::PLAIN)?);
+        outs.push(Outgoing::new(&link.send, salt + case.role(), &messages, Manner::LIKE_NCCL)?);
+        intos.push(Incoming::new(
+            &link.receive,
+            salt + case.source(),
+            &messages,
+            Manner::LIKE_NCCL,
+        )?);
     }
     case.meet("both are about to send")?;
     if case.role() == 1 {
         thread::spawn(|| {
             thread::sleep(Duration::from_millis(250));
-            // At once, and in the middle of a call.
+            // Immediately, and possibly in the middle of a call.
             kill_process(getpid(), Signal::KILL)
         });
     }
@@ -267,7 +272,7 @@ fn death_under_load_is_told(case: &mut Case) -> Outcome {
         if erred.contains(&true) && first.is_none() {
             first = Some(Instant::now());
         }
-        // The peer is dead when the channel to it is closed.
+        // The peer is dead once the channel to it is closed.
         if first.is_none() && case.heard() == Err(Stop::Left) {
             first = Some(Instant::now());
         }
@@ -278,9 +283,9 @@ fn death_under_load_is_told(case: &mut Case) -> Outcome {
             .map(|(flow, _)| flow.says())
             .collect();
         hold!(
-            first.is_none_or(|at| at.elapsed() < case.death_is_told),
+            first.is_none_or(|at| at.elapsed() < case.death_limit),
             "no error in {} s: {}",
-            case.death_is_told.as_secs(),
+            case.death_limit.as_secs(),
             silent.join("; ")
         );
         case.in_time(|| silent.join("; "))?;
@@ -301,14 +306,14 @@ fn death_under_load_is_told(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// One side calls the plugin all the time, with a receive and a send outstanding; the other not at all.
+/// One side calls the plugin all the time, with a receive and a send outstanding; the other side makes no call.
 fn idle_peer_is_alive(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     let messages = [Message::of(100_000), Message::of(8), Message::of(3000)];
-    let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::PLAIN)?;
-    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::PLAIN)?;
+    let mut out = Outgoing::new(&link.send, case.role(), &messages, Manner::LIKE_NCCL)?;
+    let mut into = Incoming::new(&link.receive, case.source(), &messages, Manner::LIKE_NCCL)?;
     if case.role() == 1 {
         case.stage("call nothing");
         thread::sleep(case.idle);
@@ -317,7 +322,7 @@ fn idle_peer_is_alive(case: &mut Case) -> Outcome {
         let end = Instant::now() + case.idle;
         while Instant::now() < end {
             nudge(&mut [&mut out, &mut into])?;
-            // As seldom as a busy progress thread comes to it, and leaving the machine to the behaviours beside.
+            // As rarely as a busy progress thread polls, so that behaviours that run beside this one get the CPU.
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -325,7 +330,7 @@ fn idle_peer_is_alive(case: &mut Case) -> Outcome {
     out.end()?;
     into.end()?;
     case.meet("all messages are done")?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()?;
     Ok(net.finalize()?)
 }

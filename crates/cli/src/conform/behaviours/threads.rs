@@ -49,7 +49,7 @@ fn died<T>(_: T) -> Stop {
     Stop::Fail("conform's thread died".to_owned())
 }
 
-/// What a service thread does until it is stopped. Counts its rounds.
+/// The loop of a service thread until it is stopped. Counts its rounds.
 fn serve(case: &Case, net: &Net, link: &Link, over: &AtomicBool, rounds: &AtomicUsize) -> Outcome {
     let memory = arena(1 << 18)?;
     while !over.load(Ordering::Relaxed) {
@@ -75,7 +75,7 @@ fn threads_service_beside_progress(case: &mut Case) -> Outcome {
     thread::scope(|scope| -> Outcome {
         let service = scope.spawn(|| serve(shared, &net, &link, &over, &rounds));
         let served = || service.is_finished() || rounds.load(Ordering::Relaxed) > 0;
-        let talk = || talk_alone(shared, &link, &messages, Manner::PLAIN);
+        let talk = || talk_alone(shared, &link, &messages, Manner::LIKE_NCCL);
         let moved = shared.together(talk, served);
         over.store(true, Ordering::Relaxed);
         service.join().map_err(died)??;
@@ -108,7 +108,7 @@ fn threads_of_four_communicators(case: &mut Case) -> Outcome {
         for ((net, link), over) in communicators.iter().zip(&over) {
             let messages = &messages;
             let progress = scope.spawn(move || {
-                let moved = talk_alone(shared, link, messages, Manner::PLAIN);
+                let moved = talk_alone(shared, link, messages, Manner::LIKE_NCCL);
                 over.store(true, Ordering::Relaxed);
                 moved
             });
@@ -165,12 +165,12 @@ fn threads_hand_comms_over(case: &mut Case) -> Outcome {
     })?;
     let link = thread::scope(|scope| {
         let moves = move || -> Outcome<Link> {
-            talk_alone(shared, &link, &few(), Manner::PLAIN)?;
+            talk_alone(shared, &link, &few(), Manner::LIKE_NCCL)?;
             Ok(link)
         };
         scope.spawn(moves).join().map_err(died)?
     })?;
-    talk(case, &link, &few(), Manner::PLAIN)?;
+    talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     thread::scope(|scope| scope.spawn(|| link.close()).join().map_err(died)?)?;
     Ok(net.finalize()?)
 }

@@ -21,10 +21,10 @@ pub(super) fn others(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let (bad, good) = (Link::open(case, &net)?, Link::open(case, &net)?);
     attempt(case, &bad, 4000, 1000)?;
-    talk(case, &good, &few(), Manner::PLAIN)?;
+    talk(case, &good, &few(), Manner::LIKE_NCCL)?;
     case.stage("close the one that erred");
     bad.close()?;
-    talk(case, &good, &few(), Manner::PLAIN)?;
+    talk(case, &good, &few(), Manner::LIKE_NCCL)?;
     good.close()?;
     Ok(net.finalize()?)
 }
@@ -38,7 +38,8 @@ fn overlong(case: &mut Case, bytes: usize, room: usize) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Sends too much; comes back when both ends have come to theirs, and nothing was written where it must not be.
+/// Sends more than the receive has room for. Returns once both ends have completed or failed, and no byte was written outside of the
+/// receive.
 fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     let sent = pattern(5, bytes, bytes);
     let memory = arena(2 * bytes + room + 4 * GUARD_BYTES)?;
@@ -47,7 +48,7 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     clear(memory, GUARD_BYTES, room);
     memory.fill(GUARD_BYTES + room, bytes + GUARD_BYTES, GUARD);
     let out = link.send.register(memory, from, bytes)?;
-    // The region is larger than the receive, as NCCL's are.
+    // The region is larger than the receive, as in NCCL.
     let into = link.receive.register(memory, 0, from)?;
     let warnings = raw::warnings();
     let part = Receive { arena: memory, at: GUARD_BYTES, len: room, tag: 0, region: &into };
@@ -78,7 +79,7 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
         step(&mut ends);
         thread::yield_now();
     }
-    // What is on its way may still land.
+    // Late writes may still land.
     thread::sleep(Duration::from_millis(20));
     let around = memory.read(0, from);
     let outside = around[..GUARD_BYTES].iter().chain(&around[GUARD_BYTES + room..]);
@@ -92,8 +93,8 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     Ok(into.deregister()?)
 }
 
-/// A send may be done before the receiver has seen that it is too long. The connection is at its end then, and the sender
-/// learns it with the next messages: its communicator would wait for ever else.
+/// A send may complete before the receiver has detected that it is too long. The connection has failed then, and later sends must report
+/// that: otherwise the sender's communicator would wait forever.
 fn later_sends_err(
     case: &Case,
     link: &Link,
@@ -126,15 +127,15 @@ fn later_sends_err(
         }
         thread::yield_now();
     }
-    fail("the receiver's end is an error, and the sender's hears nothing of it")
+    fail("the receiver's end is an error, and the sender's gets none")
 }
 
-/// How a request came to its end.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     #[default]
     Open,
-    /// With the size that test gave.
+    /// The size from `test`.
     Done(i32),
     Erred,
 }
@@ -157,14 +158,14 @@ struct Ends {
 
 impl Ends {
     fn are_over(&self) -> bool {
-        // Of a message that the receiver refused, the sender may hear with its next one only.
+        // If the receiver refused the message, the sender may learn of it with its next one only.
         self.received != End::Open && (self.sent != End::Open || self.received == End::Erred)
     }
 
-    /// An error at both ends, or a message that is cut with a warning and done at both.
+    /// Allowed: an error at both ends, or a truncated message with a warning that is done at both.
     fn judge(&self, bytes: usize, room: usize, warned: bool) -> Outcome {
         let what = format!("{bytes} bytes are sent into {room}");
-        let told = match (self.received, self.sent) {
+        let size = match (self.received, self.sent) {
             (End::Erred, _) => return Ok(()),
             (End::Open, End::Erred) => {
                 return fail(format_args!(
@@ -172,7 +173,7 @@ impl Ends {
                 ));
             }
             (End::Open, _) => return fail(format_args!("{what}: the receive has no end")),
-            (End::Done(told), End::Done(_)) => told,
+            (End::Done(size), End::Done(_)) => size,
             (End::Done(_), End::Erred) => {
                 return fail(format_args!(
                     "{what}: an error at the sender's end, and the receiver's is done"
@@ -184,9 +185,12 @@ impl Ends {
                 ));
             }
         };
-        let fits = usize::try_from(told).is_ok_and(|told| told <= room);
-        hold!(fits, "test tells {told} bytes in a receive of {room}");
-        hold!(warned, "{bytes} bytes are cut to {told} without an error and without a warning");
+        let fits = usize::try_from(size).is_ok_and(|size| size <= room);
+        hold!(fits, "test reports {size} bytes in a receive of {room}");
+        hold!(
+            warned,
+            "{bytes} bytes are truncated to {size} without an error and without a warning"
+        );
         Ok(())
     }
 }
@@ -206,7 +210,7 @@ mod tests {
     #[test]
     fn an_error_at_one_end_alone_is_not_enough() {
         assert!(judged(End::Erred, End::Erred, false));
-        // The sends after it are judged then.
+        // Such a pair of results is judged by the sends after it.
         assert!(judged(End::Done(100), End::Erred, false));
         assert!(!judged(End::Erred, End::Open, true));
         assert!(!judged(End::Erred, End::Done(60), true));

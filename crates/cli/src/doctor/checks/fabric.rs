@@ -1,6 +1,6 @@
-//! What the providers of NICs want: EFA, Slingshot (cxi), verbs.
+//! What the providers of fabrics need: EFA, Slingshot (cxi), verbs.
 //!
-//! None of it was tried on such hardware: the conditions are those of libfabric's manual pages and of sites that run it.
+//! Not tested on such hardware: the conditions come from libfabric's manual pages and from sites that run it.
 
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::Machine;
@@ -14,7 +14,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Whether the fabric that is there is the one that is used.
+/// Whether the fabric that the machine has is the one in use.
 fn used(machine: &Machine) -> Option<Finding> {
     let libfabric = machine.libfabric.as_ref()?;
     if libfabric.offers.is_empty() || !machine.has_fabric() {
@@ -98,7 +98,7 @@ fn efa(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// NICs pin memory, and a small limit refuses it.
+/// NICs pin memory, and a small limit makes that fail.
 fn locked_memory(machine: &Machine, check: &str, of: &str) -> Finding {
     let looked = "ulimit -l";
     match machine.limits.locked_bytes {
@@ -118,10 +118,10 @@ fn locked_memory(machine: &Machine, check: &str, of: &str) -> Finding {
     }
 }
 
-/// A gigabyte: what a job with few peers registers.
+/// One GiB: what a job with few peers registers.
 const LOCKED_BYTES: u64 = 1 << 30;
 
-/// Where huge pages and fork meet on an old kernel, the child of a data loader gets "Cannot allocate memory".
+/// With huge pages and fork on an old kernel, the child of a data loader gets "Cannot allocate memory".
 fn huge_pages(machine: &Machine) -> Finding {
     let looked = "FI_EFA_USE_HUGE_PAGE and the kernel's release";
     let set = machine.value("FI_EFA_USE_HUGE_PAGE");
@@ -170,7 +170,7 @@ fn cxi(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Slurm gives a job of several nodes its virtual network by itself.
+/// Slurm gives a job of several nodes its virtual network (VNI) by itself.
 fn network_id(machine: &Machine) -> Option<Finding> {
     let in_slurm = machine.value("SLURM_JOB_ID").is_some();
     let looked = "SLINGSHOT_VNIS in the job's environment";
@@ -235,7 +235,7 @@ fn matching(machine: &Machine) -> Finding {
     }
 }
 
-/// How libfabric notices that memory it has cached was unmapped.
+/// How libfabric detects that cached memory was unmapped.
 fn monitor(machine: &Machine) -> Option<Finding> {
     let value = machine.value("FI_MR_CACHE_MONITOR")?;
     let looked = format!("FI_MR_CACHE_MONITOR={value}");

@@ -32,7 +32,7 @@ fn driver(machine: &Machine) -> Finding {
     )
 }
 
-/// What stands between the NICs and GPU memory.
+/// What prevents NICs from reaching GPU memory.
 fn direct(machine: &Machine) -> Option<Finding> {
     if !machine.has_fabric() {
         let found = "no NIC that could: GPU memory is copied through the host's";
@@ -82,7 +82,7 @@ fn direct(machine: &Machine) -> Option<Finding> {
             "on the host: install GDRCopy and modprobe gdrdrv",
         ));
     }
-    // What the plugin says it does is the last word.
+    // What the plugin reports decides.
     let said = machine.winner().and_then(|plugin| plugin.devices.as_ref());
     if said.is_some_and(|devices| {
         !devices.is_empty() && devices.iter().all(|device| !device.gpu_memory)

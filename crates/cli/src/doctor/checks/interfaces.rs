@@ -1,4 +1,4 @@
-//! Interfaces and rails: up, with an address, alike in MTU and speed, in subnets of their own, near the GPUs.
+//! Interfaces and rails: up, with an address, equal in MTU and speed, in subnets of their own, near the GPUs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// NCCL itself meets over one of them, whatever the plugin uses.
+/// NCCL's bootstrap uses one of them, whatever the plugin uses.
 fn usable(machine: &Machine) -> Finding {
     let looked = "network interfaces";
     let up: Vec<_> =
@@ -45,7 +45,7 @@ fn usable(machine: &Machine) -> Finding {
     Finding::ok("nic.usable", looked, outward.join(", "))
 }
 
-/// The plugin's own sentence of a rail that is not there.
+/// The plugin's own sentence about a missing rail.
 fn rails(machine: &Machine) -> Option<Finding> {
     let (value, place) = machine.variable("IRONRAIL_RAILS")?;
     let said = machine.plugins.iter().flat_map(|plugin| &plugin.log);
@@ -90,7 +90,7 @@ fn mtu(machine: &Machine) -> Option<Finding> {
     ))
 }
 
-/// Two of one model run at one speed, unless a cable or a port is bad.
+/// Two NICs of one model have the same speed, unless a cable or a port is bad.
 fn speed(machine: &Machine) -> Option<Finding> {
     let mut models: BTreeMap<&str, Vec<&Interface>> = BTreeMap::new();
     for one in machine.interfaces.iter().filter(|one| one.up && one.speed_mbps.is_some()) {
@@ -118,7 +118,7 @@ fn speed(machine: &Machine) -> Option<Finding> {
     (!models.is_empty()).then(|| Finding::ok("nic.speed", looked, "alike"))
 }
 
-/// Linux answers for any of its addresses on any interface of the subnet, so that two rails in one may share a wire.
+/// Linux answers for any of its addresses on any interface of the subnet, so two rails in one subnet may share a wire.
 fn subnets(machine: &Machine) -> Option<Finding> {
     let rails = machine.rails();
     let mut seen: BTreeMap<(IpAddr, u8), &str> = BTreeMap::new();
@@ -145,7 +145,7 @@ fn subnets(machine: &Machine) -> Option<Finding> {
         .then(|| Finding::ok("nic.subnet", "the addresses of the rails", "a subnet for each"))
 }
 
-/// The subnet's first address; none of addresses that belong to the link alone.
+/// The first address of the subnet; None for link-local addresses.
 fn subnet(address: IpAddr, prefix: u8) -> Option<IpAddr> {
     match address {
         IpAddr::V4(address) if !address.is_link_local() => {
@@ -160,7 +160,7 @@ fn subnet(address: IpAddr, prefix: u8) -> Option<IpAddr> {
     }
 }
 
-/// Devices that data goes through, with their names.
+/// The devices that carry data, with their names.
 fn movers(machine: &Machine) -> Vec<(&str, &Place)> {
     let rdma = machine.rdma.iter().map(|one| (one.name.as_str(), &one.place));
     let cxi = machine.cxi.iter().map(|one| (one.name.as_str(), &one.place));
@@ -174,7 +174,7 @@ fn lanes(machine: &Machine) -> Option<Finding> {
     let movers = movers(machine);
     let known: Vec<_> =
         movers.iter().filter_map(|(name, place)| Some((*name, place.lanes?))).collect();
-    // A NIC of 16 lanes in a slot of 8 is how some machines are built; below half of them something is loose.
+    // A NIC with 16 lanes in a slot with 8 is a usual design; below half of its lanes, something is loose.
     if let Some((name, (now, most))) = known.iter().find(|(_, (now, most))| now * 2 < *most) {
         return Some(Finding::warn(
             "nic.pcie",
@@ -196,7 +196,7 @@ fn numa(machine: &Machine) -> Option<Finding> {
         nodes.dedup();
         nodes
     };
-    // Beside NICs that reach GPU memory, interfaces do not count.
+    // If there are NICs that reach GPU memory, interfaces do not count.
     let rdma = machine.rdma.iter().map(|one| &one.place);
     let mut nics = nodes(&mut rdma.chain(machine.cxi.iter().map(|one| &one.place)));
     if nics.is_empty() {
@@ -225,6 +225,6 @@ fn numa(machine: &Machine) -> Option<Finding> {
             shown(&nics),
             shown(&gpus)
         ),
-        "use GPUs of the NIC's node where there are any, or move the NIC to a slot there; `nvidia-smi topo -m` shows who is near whom",
+        "use GPUs of the NIC's node where there are any, or move the NIC to a slot there; `nvidia-smi topo -m` shows which is near which",
     ))
 }

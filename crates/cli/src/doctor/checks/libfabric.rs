@@ -1,4 +1,4 @@
-//! libfabric: which file, which version, what it offers, and what hides the rest.
+//! libfabric: which file, which version, what it offers, and what hides other copies.
 
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::{Libfabric, Machine};
@@ -20,7 +20,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Other plugins may do without it.
+/// Other plugins may not need it.
 fn matters(machine: &Machine) -> bool {
     let uses = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libfabric"))
@@ -37,7 +37,7 @@ fn looked(machine: &Machine, libfabric: &Libfabric) -> String {
 
 fn refused(machine: &Machine, libfabric: &Libfabric, looked: String) -> Finding {
     let reason = libfabric.refused.as_deref().unwrap_or("the loader gave no reason");
-    // The sentence of the library: "libfabric 1.11 is older than 1.17".
+    // From the library's sentence: "libfabric 1.11 is older than 1.17".
     if let Some((major, minor)) = libfabric.version {
         return Finding::fail(
             "libfabric.version",
@@ -72,7 +72,7 @@ fn version(libfabric: &Libfabric) -> Option<Finding> {
     })
 }
 
-/// A newer one that the loader does not take.
+/// A newer libfabric that the loader does not take.
 fn copies(machine: &Machine, libfabric: &Libfabric) -> Option<Finding> {
     let newest = machine.libfabrics.iter().max_by_key(|other| other.version)?;
     let (path, other) = (libfabric.path.as_ref()?, newest.path.as_ref()?);
@@ -104,7 +104,7 @@ fn copies(machine: &Machine, libfabric: &Libfabric) -> Option<Finding> {
     ))
 }
 
-/// What there is to build rails on.
+/// What it offers for rails.
 fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
     let mut names: Vec<&str> =
         libfabric.offers.iter().map(|offer| offer.provider.as_str()).collect();
@@ -156,7 +156,7 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
     Finding::ok("provider.usable", looked, format!("{shown}; {}", turned_away(libfabric)))
 }
 
-/// `tcp` is asked for where `tcp;ofi_rxm` is meant.
+/// Whether an offered provider matches: `tcp` is asked for where `tcp;ofi_rxm` is meant.
 fn serves(offered: &str, wanted: &str) -> bool {
     offered == wanted || offered.split(';').next() == Some(wanted)
 }

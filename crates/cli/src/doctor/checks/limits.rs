@@ -1,4 +1,4 @@
-//! What the system allows a process: open files, processes, locked and shared memory.
+//! The system's limits of a process: open files, processes, locked and shared memory.
 
 use crate::doctor::finding::Finding;
 use crate::doctor::machine::Machine;
@@ -27,7 +27,7 @@ fn files(machine: &Machine) -> Finding {
     }
 }
 
-/// A thousand connections and what else a framework has open. Debian's default is 1024.
+/// A thousand connections, and what else a framework opens. Debian's default is 1024.
 const FILES: u64 = 1024;
 
 fn processes(machine: &Machine) -> Finding {
@@ -47,7 +47,7 @@ fn processes(machine: &Machine) -> Finding {
 
 const PROCESSES: u64 = 1024;
 
-/// NCCL exchanges data between the ranks of one machine there.
+/// NCCL exchanges data between ranks of one machine through shared memory.
 fn shared_memory(machine: &Machine) -> Option<Finding> {
     let (whole, free) = machine.limits.shm_bytes?;
     let looked = "/dev/shm";
@@ -88,7 +88,7 @@ fn number(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
-/// As `64 MiB`.
+/// A size as `64 MiB`.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = units.into_iter().find(|(unit, _)| bytes >= *unit);

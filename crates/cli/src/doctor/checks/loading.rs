@@ -1,4 +1,4 @@
-//! Whether NCCL finds a plugin, opens it, and finds a table in it; and which of several it takes.
+//! Whether NCCL finds a plugin, opens it, and finds a table in it; and which of several plugins it uses.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// NCCL says nothing of a file that it cannot read.
+/// NCCL does not report a settings file that it cannot read.
 fn settings_files(machine: &Machine) -> Option<Finding> {
     let file = machine.files.iter().find(|file| file.named)?;
     let looked = "NCCL_CONF_FILE";
@@ -38,7 +38,7 @@ fn settings_files(machine: &Machine) -> Option<Finding> {
     })
 }
 
-/// The traps in the value itself.
+/// Errors in the value itself.
 fn named(machine: &Machine) -> Option<Finding> {
     let (value, place) = machine.variable("NCCL_NET_PLUGIN")?;
     if machine.named_by_command {
@@ -72,7 +72,7 @@ fn tried(machine: &Machine) -> String {
     names.join(", then ")
 }
 
-/// What NCCL looks for when no name is given.
+/// The file that NCCL looks for when no name is given.
 fn shown(asked: &str) -> &str {
     if asked.is_empty() { "libnccl-net.so" } else { asked }
 }
@@ -129,13 +129,13 @@ fn refused(machine: &Machine, plugin: &Plugin) -> Finding {
     )
 }
 
-/// The file itself is missing, not something that it needs.
+/// Whether the file itself is missing, not one of its dependencies.
 fn is_absent(refused: &Refused) -> bool {
     let starts = refused.reason.strip_prefix(refused.name.as_str());
     starts.is_some_and(|rest| rest.starts_with(": cannot open shared object file: No such file"))
 }
 
-/// The loader passes over such a file, and then says that there is none.
+/// The loader skips a file for another processor, and then reports that there is none.
 fn other_processor(machine: &Machine, names: &[&str], looked: &str) -> Option<Finding> {
     let is_meant = |path: &Path| {
         let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -160,7 +160,7 @@ fn other_processor(machine: &Machine, names: &[&str], looked: &str) -> Option<Fi
     ))
 }
 
-/// How to have the plugin found.
+/// How to make NCCL find the plugin.
 fn way_to(machine: &Machine, plugin: &Plugin) -> String {
     let ours = machine.copies.iter().find(|copy| copy.path.ends_with("libnccl-net-ironrail.so"));
     let looks_like_a_file = plugin.asked.starts_with("lib");
@@ -177,7 +177,7 @@ fn way_to(machine: &Machine, plugin: &Plugin) -> String {
     }
 }
 
-/// What helps against dlopen's words.
+/// The cure for an error text of dlopen.
 fn cure(reason: &str) -> String {
     let missing = reason.split_once(": cannot open shared object file").map(|(name, _)| name);
     if let Some(name) = missing.filter(|name| name.starts_with("lib")) {
@@ -208,7 +208,7 @@ fn cure(reason: &str) -> String {
     "correct what the loader says; `LD_DEBUG=libs` shows where it looks".to_owned()
 }
 
-/// The table that NCCL would take.
+/// The table that NCCL would use.
 fn table(plugin: &Plugin) -> Finding {
     let versions = |versions: &[u32]| {
         versions.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(" ")
@@ -240,11 +240,11 @@ fn table(plugin: &Plugin) -> Finding {
     }
 }
 
-/// NCCL's, src/plugin/net.cc.
+/// The oldest version in NCCL's src/plugin/net.cc.
 const OLDEST: u32 = 6;
 const NEWEST: u32 = 12;
 
-/// Which of several candidates NCCL takes, where that may surprise.
+/// Which of several candidates NCCL uses, if that may surprise.
 fn wins(machine: &Machine) -> Option<Finding> {
     let winner = machine.winner()?;
     let network = winner.network.as_deref()?;

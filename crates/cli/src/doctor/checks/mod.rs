@@ -1,6 +1,6 @@
-//! The checks, in the order in which things go wrong: each takes a machine's description and gives findings.
+//! The checks: each is given a machine's description and returns findings.
 //!
-//! Causes stand before their consequences, so that the first FAIL is the one to cure. All of it is pure.
+//! Causes come before their consequences, so the first FAIL is the one to cure. All checks are pure.
 
 mod fabric;
 mod gpu;
@@ -17,7 +17,7 @@ mod variables;
 use super::finding::Finding;
 use super::machine::{Group, Machine};
 
-/// Of ranks: what differs between them first, then each one's own, said once where it is the same.
+/// The findings of several ranks: differences first, then each rank's own, merged where they are equal.
 pub(crate) fn group(group: &Group) -> Vec<Finding> {
     let mut findings = ranks::check(group);
     let shared = findings.len();
@@ -40,7 +40,7 @@ pub(crate) fn group(group: &Group) -> Vec<Finding> {
     findings
 }
 
-/// Everything there is to say of a machine.
+/// All findings of a machine.
 pub(crate) fn all(machine: &Machine) -> Vec<Finding> {
     let checks: [fn(&Machine) -> Vec<Finding>; 9] = [
         loading::check,

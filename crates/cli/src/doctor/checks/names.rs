@@ -1,9 +1,9 @@
-//! Names of variables that NCCL and libfabric know, for telling a misspelt one from one that is merely unknown.
+//! Variables that NCCL and libfabric know, to distinguish misspelt names from unknown ones.
 //!
-//! Made from the sources of NCCL 2.30 and libfabric 2.6 and 1.17. A name that is not here is nothing to warn of, unless it is nearly
-//! one of these.
+//! From the sources of NCCL 2.30 and libfabric 2.6 and 1.17. A name that is not listed gives no warning unless it is similar to one of
+//! these.
 
-/// NCCL_ comes before each.
+/// Names without their prefix NCCL_.
 pub(super) const NCCL: &str = "\
 ALGO ALLGATHERV_ENABLE ALLOC_P2P_NET_LL_BUFFERS ASYNC_ERROR_HANDLING BLOCKING_WAIT BUFFSIZE \
 CGA_CLUSTER_SIZE CHECKS_DISABLE CHECK_MODE CHECK_POINTERS CHUNK_SIZE COLLNET_ENABLE \
@@ -62,7 +62,7 @@ TOPO_FILE TOPO_SPLIT_MLOPART TRACE_BUFFER_SIZE TREE_THRESHOLD TUNER_PLUGIN UID_S
 UID_STAGGER_THRESHOLD UNIQUE_ID UNPACK_DOUBLE_NCHANNELS VERSION WIN_ENABLE WIN_STRIDE \
 WORK_ARGS_BYTES WORK_FIFO_BYTES";
 
-/// FI_ comes before each.
+/// Names without their prefix FI_.
 pub(super) const LIBFABRIC: &str = "\
 ADDR_FORMAT AV_REMOVE_CLEANUP CXI_ATS CXI_ATS_MLOCK_MODE CXI_CNTR_SPIN_BEFORE_YIELD \
 CXI_CNTR_TRIG_CMDQ CXI_COLL_FABRIC_MGR_CACERT CXI_COLL_FABRIC_MGR_URL CXI_COLL_JOB_ID \
@@ -135,7 +135,7 @@ VERBS_INLINE_SIZE VERBS_MIN_RNR_TIMER VERBS_NIC_AFFINITY_CONFIG VERBS_NIC_AFFINI
 VERBS_PREFER_XRC VERBS_RX_IOV_LIMIT VERBS_RX_SIZE VERBS_TX_IOV_LIMIT VERBS_TX_SIZE \
 VERBS_USE_DMABUF VERBS_USE_ODP VERBS_XRCD_FILENAME XPMEM_MEMCPY_CHUNKSIZE";
 
-/// The name that `name` was meant to be: one at most two letters away, and none if it is one itself.
+/// The known name that is at most two letters away; None if `name` is itself known.
 pub(super) fn meant(name: &str) -> Option<String> {
     let (prefix, names) = [("NCCL_", NCCL), ("FI_", LIBFABRIC)]
         .into_iter()
@@ -145,12 +145,12 @@ pub(super) fn meant(name: &str) -> Option<String> {
         return None;
     }
     let near = names.split_whitespace().map(|known| (distance(rest, known), known)).min()?;
-    // Of a short name every other one is near.
+    // Most names are similar to a short one.
     let most = if rest.len() < 6 { 1 } else { 2 };
     (near.0 <= most).then(|| format!("{prefix}{}", near.1))
 }
 
-/// Levenshtein's: letters added, taken away or changed.
+/// The Levenshtein distance: letters inserted, deleted or replaced.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_is_told_the_right_one_and_others_are_left_alone() {
+    fn a_misspelt_name_gets_the_right_one_and_others_are_left_alone() {
         for (name, right) in [
             ("NCCL_SOCKET_IFNAM", Some("NCCL_SOCKET_IFNAME")),
             ("NCCL_IB_HCAS", Some("NCCL_IB_HCA")),

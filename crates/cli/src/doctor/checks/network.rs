@@ -40,7 +40,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
             format!("unset NCCL_NET in {place}, or set NCCL_NET={wanted}"),
         );
     }
-    // Without a plugin there is no name to compare with, and `plugin.found` has said so.
+    // Without a plugin there is no name to compare with, and `plugin.found` has reported that.
     let Some(network) = networks.first() else { return Vec::new() };
     fail(
         format!(
@@ -50,5 +50,5 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     )
 }
 
-/// Networks that NCCL brings.
+/// NCCL's built-in networks.
 const INTERNAL: &[&str] = &["Socket", "IB"];

@@ -1,4 +1,4 @@
-//! Several machines: what differs between them, and which pairs cannot talk.
+//! Several machines: the differences between them, and the pairs that cannot communicate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ fn differences(ranks: &[Machine]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(by_sockets(ranks));
     let mut must_agree = |what: &str, cure: &str, of: &dyn Fn(&Machine) -> Option<String>| {
-        // Of a rank that has none, `by_sockets` has said so.
+        // A rank without a plugin is reported by `by_sockets`.
         let values: Vec<_> = ranks.iter().map(of).collect();
         if let Some(found) = odd(&values, what, false) {
             findings.push(Finding::fail(
@@ -96,7 +96,7 @@ fn differences(ranks: &[Machine]) -> Vec<Finding> {
     findings
 }
 
-/// NCCL goes on by sockets where the plugin fails, alone, and the others then wait for it.
+/// Where the plugin fails on one rank, NCCL uses sockets there, and the others wait for it.
 fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
     let works = |one: &Machine| {
         one.winner().is_some_and(|plugin| {
@@ -125,13 +125,13 @@ fn by_sockets(ranks: &[Machine]) -> Option<Finding> {
     ))
 }
 
-/// The rest of the plugin's line that starts so.
+/// The rest of the plugin's log line that starts with `start`.
 fn said(machine: &Machine, start: &str) -> Option<String> {
     let lines = machine.plugins.iter().flat_map(|plugin| &plugin.log);
     lines.filter_map(|line| line.text.strip_prefix(start)).next().map(str::to_owned)
 }
 
-/// A variable for each finding. What differs for good reasons is left out.
+/// Compares variables, one finding each. Variables that may differ are left out.
 fn variables(ranks: &[Machine]) -> Vec<Finding> {
     let reached = ranks.iter().filter(|one| one.unreachable.is_none());
     let all: Vec<BTreeMap<&str, &str>> = reached.map(Machine::variables).collect();
@@ -150,7 +150,7 @@ fn variables(ranks: &[Machine]) -> Vec<Finding> {
 }
 
 const COMPARED: &[&str] = &["NCCL_", "FI_", "OFI_NCCL_", "IRONRAIL_"];
-/// Each rank may have its own.
+/// Variables that may differ between ranks.
 const OWN: &[&str] = &[
     "NCCL_HOSTID",
     "NCCL_DEBUG_FILE",
@@ -161,7 +161,7 @@ const OWN: &[&str] = &[
     "NCCL_CONF_FILE",
 ];
 
-/// The ranks with another value than most. `None` of a rank counts as a value where `absence` does.
+/// The ranks whose value differs from the most frequent one. `None` counts as a value if `absence` is set.
 fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
     let mut by_value: BTreeMap<&Option<String>, Vec<usize>> = BTreeMap::new();
     for (rank, value) in values.iter().enumerate().filter(|(_, value)| absence || value.is_some()) {
@@ -171,7 +171,7 @@ fn odd(values: &[Option<String>], what: &str, absence: bool) -> Option<String> {
         return None;
     }
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
-    // Of as many, the one that the lowest rank has.
+    // On a tie, the value of the lowest rank.
     let (most, _) =
         by_value.iter().max_by_key(|(_, ranks)| (ranks.len(), std::cmp::Reverse(ranks[0])))?;
     let others = by_value.iter().filter(|(value, _)| value != &most);
@@ -195,7 +195,7 @@ fn named(ranks: &[usize]) -> String {
 fn pairs(group: &Group) -> Option<Finding> {
     let looked = "messages between each pair, every byte compared";
     if group.pairs.is_empty() {
-        // Descriptions of several machines, one by one, have no pairs; nor has a rank alone.
+        // Separate descriptions of machines have no pairs; nor has a single rank.
         let works = |one: &&Machine| one.plugins.iter().any(|plugin| plugin.transfer.is_some());
         let working = group.ranks.iter().filter(works).count();
         return (group.ranks.len() > 1 && working < 2).then(|| {

@@ -1,4 +1,4 @@
-//! Variables: misspelt, of another plugin, with values that cannot be meant, or in each other's way.
+//! Variables: misspelt, of another plugin, with impossible values, or in conflict.
 
 use super::names;
 use crate::doctor::finding::Finding;
@@ -30,7 +30,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
 
 const PREFIXES: &[&str] = &["NCCL_", "FI_", "OFI_NCCL_", "IRONRAIL_"];
 
-/// The plugin refuses to start with a value that it does not take, and says which it takes.
+/// The plugin refuses to start with a wrong value, and reports the allowed ones.
 fn values(machine: &Machine) -> Option<Finding> {
     let line = said(machine, "is not a value Ironrail can use")?;
     let name = line.split('=').next().unwrap_or_default().trim();
@@ -43,7 +43,7 @@ fn values(machine: &Machine) -> Option<Finding> {
     ))
 }
 
-/// The first sentence of the plugin's log with these words.
+/// The first line of the plugin's log that contains these words.
 fn said<'a>(machine: &'a Machine, words: &str) -> Option<&'a str> {
     let lines =
         machine.plugins.iter().flat_map(|plugin| &plugin.log).map(|line| line.text.as_str());
@@ -77,7 +77,7 @@ fn unknown(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// What was said to aws-ofi-nccl.
+/// Settings of aws-ofi-nccl.
 fn foreign(machine: &Machine) -> Vec<Finding> {
     if !machine.is_ours() {
         return Vec::new();
@@ -97,7 +97,7 @@ fn foreign(machine: &Machine) -> Vec<Finding> {
     )]
 }
 
-/// Names of aws-ofi-nccl that Ironrail takes (docs/configuration.md).
+/// Names of aws-ofi-nccl that Ironrail accepts (docs/configuration.md).
 const TAKEN: &[&str] = &[
     "OFI_NCCL_MIN_STRIPE_SIZE",
     "OFI_NCCL_FORCE_NUM_RAILS",
@@ -105,7 +105,7 @@ const TAKEN: &[&str] = &[
     "OFI_NCCL_EAGER_MAX_SIZE",
 ];
 
-/// A list of interfaces as NCCL takes it: prefixes, `=` before exact names, `^` before those to leave out.
+/// A list of interfaces in NCCL's syntax: prefixes, `=` before exact names, `^` before excluded ones.
 fn interface(machine: &Machine, variable: &str) -> Option<Finding> {
     let (value, place) = machine.variable(variable)?;
     let looked = format!("{variable}={value} (from {place})");
@@ -133,7 +133,7 @@ fn interface(machine: &Machine, variable: &str) -> Option<Finding> {
     ))
 }
 
-/// Protocols whose flags travel inside the data need an order of bytes that some providers do not promise.
+/// Protocols with flags inside the data need an order of bytes that some providers do not guarantee.
 fn protocol(machine: &Machine) -> Option<Finding> {
     let (value, place) = machine.variable("NCCL_PROTO")?;
     let looked = format!("NCCL_PROTO={value} (from {place})");
@@ -162,7 +162,7 @@ fn protocol(machine: &Machine) -> Option<Finding> {
     }
 }
 
-/// Providers that write in any order unless they say otherwise.
+/// Providers that write in any order by default.
 const LOOSE: &[&str] = &["efa", "efa-direct"];
 
 fn log(machine: &Machine) -> Option<Finding> {

@@ -1,4 +1,4 @@
-//! The environment, and the files that NCCL adds to it.
+//! The environment, and what NCCL's files add to it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::doctor::machine::SettingsFile;
 
-/// What matters to NCCL, to libfabric and to plugins. Nothing that may be a secret.
+/// Variables that matter to NCCL, libfabric and plugins; none that may be a secret.
 pub(in crate::doctor) fn variables() -> BTreeMap<String, String> {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
@@ -26,7 +26,7 @@ fn matters(name: &str) -> bool {
     ];
     const NAMES: [&str; 5] =
         ["LD_LIBRARY_PATH", "LD_PRELOAD", "SLURM_JOB_ID", "SLURM_NETWORK", "SLURM_NNODES"];
-    // The tests' own.
+    // Variables of the tests.
     !name.starts_with("IRONRAIL_TEST_")
         && (PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name))
 }
@@ -37,7 +37,7 @@ fn hidden((name, value): (String, String)) -> (String, String) {
     (name, if is_secret { "(hidden)".to_owned() } else { value })
 }
 
-/// NCCL's files, first the one that wins: NCCL_CONF_FILE, or else the user's own, then the machine's (NCCL src/misc/param.cc).
+/// NCCL's files by precedence: NCCL_CONF_FILE, or else the user's own, then the machine's (NCCL src/misc/param.cc).
 pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
     let mut files = Vec::new();
     match std::env::var_os("NCCL_CONF_FILE").filter(|path| !path.is_empty()) {
@@ -49,12 +49,12 @@ pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
         }
     }
     files.push(read(&root.join("etc/nccl.conf"), false));
-    // A file that was not named need not exist.
+    // A file that no variable names need not exist.
     files.retain(|file| file.named || file.settings.is_some());
     files
 }
 
-/// What they add to the environment, as NCCL puts it there before it loads a plugin: what is there stays.
+/// The variables that NCCL's files add before it loads a plugin; existing variables stay.
 pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     for file in files(Path::new("/")) {
@@ -73,7 +73,7 @@ fn read(path: &Path, named: bool) -> SettingsFile {
     SettingsFile { path: path.to_owned(), named, settings }
 }
 
-/// Lines of NAME=VALUE; nothing is trimmed, as in NCCL. The first of a name wins.
+/// Lines of NAME=VALUE; nothing is trimmed, as in NCCL. The first value of a name counts.
 fn parse(text: &str) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

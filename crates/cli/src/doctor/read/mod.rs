@@ -12,10 +12,10 @@ use std::time::Duration;
 use super::machine::{Libfabric, Machine};
 pub(super) use environment::{settings_of_files, variables};
 
-/// Where and how to look.
+/// Where and how to read.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// What stands in for `/sys`, `/proc` and `/dev`: `/` but in tests.
+    /// The parent of `/sys`, `/proc` and `/dev`: `/` except in tests.
     pub(super) root: PathBuf,
     /// In place of NCCL_NET_PLUGIN.
     pub(super) net: Option<String>,
@@ -23,14 +23,14 @@ pub(super) struct Place {
     pub(super) wait: Duration,
 }
 
-/// Everything there is to know. Takes as long as the plugin takes to start and to move its messages.
+/// Reads everything. Takes as long as the plugin takes to start and to move its messages.
 pub(super) fn machine(place: &Place) -> Machine {
     let mut machine = surroundings(place);
     machine.plugins = plugins(&machine, place);
     machine
 }
 
-/// All but what the plugins do.
+/// Reads everything except plugins.
 pub(super) fn surroundings(place: &Place) -> Machine {
     let root = &place.root;
     let environment = variables();
@@ -51,22 +51,22 @@ pub(super) fn surroundings(place: &Place) -> Machine {
     };
     machine.copies = paths::plugins(&machine.environment);
     if !machine.gpus.places.is_empty() || *root == *Path::new("/") {
-        let told = probe::gpus(place.wait);
-        machine.gpus.counted = told.counted;
-        machine.gpus.dmabuf = told.dmabuf;
-        machine.gpus.refused = told.refused;
+        let found = probe::gpus(place.wait);
+        machine.gpus.counted = found.counted;
+        machine.gpus.dmabuf = found.dmabuf;
+        machine.gpus.refused = found.refused;
     }
     machine.libfabric = Some(probe::libfabric(&libfabric_name(&machine), true, place.wait));
     machine.libfabrics = others(&machine, place.wait);
     machine
 }
 
-/// As the plugin chooses it.
+/// The name of the library that the plugin would open.
 fn libfabric_name(machine: &Machine) -> String {
     machine.value("IRONRAIL_LIBFABRIC").unwrap_or("libfabric.so.1").to_owned()
 }
 
-/// The versions of libfabrics that the loader passes over.
+/// The versions of libfabrics that the loader does not take.
 fn others(machine: &Machine, wait: Duration) -> Vec<Libfabric> {
     let taken = machine.libfabric.as_ref().and_then(|libfabric| libfabric.path.clone());
     let taken = taken.and_then(|path| path.canonicalize().ok());
@@ -78,7 +78,7 @@ fn others(machine: &Machine, wait: Duration) -> Vec<Libfabric> {
         .collect()
 }
 
-/// What NCCL would try, in its order. It starts the first whose network has the right name; the others are opened only.
+/// The plugins that NCCL would try, in order. The first one with the right network is started; the others are opened only.
 fn plugins(machine: &Machine, place: &Place) -> Vec<super::machine::Plugin> {
     let named = place.net.as_deref().or_else(|| machine.value("NCCL_NET_PLUGIN"));
     let wanted = machine.value("NCCL_NET");

@@ -1,4 +1,4 @@
-//! The loader's folders, in its order, and the plugins and libfabrics in them.
+//! The loader's folders in order, and the plugins and libfabrics in them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::doctor::machine::Copy;
 
-/// LD_LIBRARY_PATH, then what /etc/ld.so.conf names, then the loader's own.
+/// LD_LIBRARY_PATH, then the folders of /etc/ld.so.conf, then the loader's own.
 fn folders(environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let path = environment.get("LD_LIBRARY_PATH").map_or("", String::as_str);
     let mut folders: Vec<PathBuf> =
@@ -24,14 +24,14 @@ fn folders(environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
     folders
 }
 
-/// The file that the loader finds by this name, which has no folder in it.
+/// The file that the loader finds for a name without a folder.
 pub(in crate::doctor) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let environment = BTreeMap::from([("LD_LIBRARY_PATH".to_owned(), path)]);
     folders(&environment).into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Files of folders, with lines that include others by a pattern that ends in `*.conf`.
+/// Reads a file of folders, with lines that include others by a pattern that ends in `*.conf`.
 fn configured(file: &Path, folders: &mut Vec<PathBuf>, depth: usize) {
     let text = fs::read_to_string(file).unwrap_or_default();
     for line in
@@ -56,12 +56,12 @@ fn configured(file: &Path, folders: &mut Vec<PathBuf>, depth: usize) {
     }
 }
 
-/// Plugins by their files' names.
+/// Plugins by their file names.
 pub(super) fn plugins(environment: &BTreeMap<String, String>) -> Vec<Copy> {
     let beside = std::env::current_exe().ok().and_then(|file| Some(file.parent()?.to_owned()));
     let mut folders = folders(environment);
     let searched = folders.len();
-    // Where a build or a package leaves it: for the cure alone, the loader does not look there.
+    // Where a build or a package puts it: used in cures only, since the loader does not search there.
     folders.extend(
         beside.iter().flat_map(|folder| [folder.join("plugin"), folder.join("../lib/ironrail")]),
     );
@@ -94,7 +94,7 @@ pub(super) fn plugins(environment: &BTreeMap<String, String>) -> Vec<Copy> {
     found
 }
 
-/// Real files of libfabric.so.1, where the loader looks and where vendors put theirs.
+/// Files of libfabric.so.1, where the loader searches and where vendors install it.
 pub(super) fn libfabrics(environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let mut folders = folders(environment);
     folders.push(PathBuf::from("/opt/amazon/efa/lib"));
@@ -112,7 +112,7 @@ pub(super) fn libfabrics(environment: &BTreeMap<String, String>) -> Vec<PathBuf>
     found
 }
 
-/// Of an ELF header, as elf.h numbers them, in this machine's order of bytes.
+/// The processor in an ELF header, by elf.h, in this machine's byte order.
 fn processor(bytes: &[u8]) -> String {
     if !bytes.starts_with(b"\x7fELF") {
         return String::new();

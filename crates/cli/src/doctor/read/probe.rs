@@ -1,4 +1,4 @@
-//! Children that load what may crash or hang, and what they said before they ended.
+//! Children that load what may crash or hang, and what they reported before they ended.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -12,17 +12,17 @@ use clap::ValueEnum;
 use crate::doctor::child::{MARK, Probe, Said};
 use crate::doctor::machine::{Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
 
-/// What came of a child.
+/// How a child ended.
 struct Ended {
     said: Vec<Said>,
     errors: String,
     signal: Option<i32>,
     code: Option<i32>,
-    /// It was ended after so long without a word.
+    /// It was killed after this long without a line.
     silent: Option<Duration>,
 }
 
-/// Loads a plugin as NCCL does; starts it and moves bytes, if so asked.
+/// Loads a plugin as NCCL does; if `start`, starts it and moves bytes.
 pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration) -> Plugin {
     let mut command = command(if start { Probe::Plugin } else { Probe::File }, name, wait);
     command.env("RUST_LOG", "info");
@@ -90,17 +90,17 @@ fn last(errors: &str) -> String {
     errors.lines().last().map_or_else(String::new, |line| format!("; its last line: {line}"))
 }
 
-/// Opens a libfabric, and asks what it offers.
+/// Opens a libfabric; if `ask`, asks what it offers.
 pub(super) fn libfabric(name: &str, ask: bool, wait: Duration) -> Libfabric {
     let mut command = command(if ask { Probe::Libfabric } else { Probe::Version }, name, wait);
-    // Its own lines are the only place where it says why a provider offers nothing.
+    // Only its log says why a provider offers nothing.
     command.env("FI_LOG_LEVEL", "info").env_remove("FI_LOG_PROV").env_remove("FI_LOG_SUBSYS");
     let ended = run(command, wait);
-    let told = ended.said.into_iter().find_map(|said| match said {
+    let found = ended.said.into_iter().find_map(|said| match said {
         Said::Libfabric(libfabric) => Some(libfabric),
         _ => None,
     });
-    let Some(mut told) = told else {
+    let Some(mut found) = found else {
         let why = match (ended.silent, ended.signal) {
             (Some(silent), _) => format!("it has not answered for {:.0} s", silent.as_secs_f64()),
             (_, Some(signal)) => format!("it crashed: signal {signal}"),
@@ -108,20 +108,20 @@ pub(super) fn libfabric(name: &str, ask: bool, wait: Duration) -> Libfabric {
         };
         return Libfabric { asked: name.to_owned(), refused: Some(why), ..Libfabric::default() };
     };
-    if ask && told.path.is_some() {
-        super::system::providers(&ended.errors, &mut told);
+    if ask && found.path.is_some() {
+        super::system::providers(&ended.errors, &mut found);
     }
-    told
+    found
 }
 
-/// Asks the driver's library.
+/// Asks the library of the GPU's driver.
 pub(super) fn gpus(wait: Duration) -> Gpus {
     let ended = run(command(Probe::Gpu, "libcuda.so.1", wait), wait);
-    let told = ended.said.into_iter().find_map(|said| match said {
+    let found = ended.said.into_iter().find_map(|said| match said {
         Said::Gpus(gpus) => Some(gpus),
         _ => None,
     });
-    told.unwrap_or_else(|| Gpus {
+    found.unwrap_or_else(|| Gpus {
         refused: Some("libcuda.so.1 crashed or did not answer".to_owned()),
         ..Gpus::default()
     })
@@ -134,9 +134,9 @@ fn command(probe: Probe, name: &str, wait: Duration) -> Command {
     let mut command = Command::new(own);
     command.args(["doctor", "--probe", &word, "--timeout", &wait.as_secs_f64().to_string()]);
     command.arg("--net").arg(name);
-    // NCCL puts its files' settings into the environment before it loads a plugin.
+    // NCCL adds the settings of its files to the environment before it loads a plugin.
     command.envs(super::settings_of_files());
-    // Counters of these short runs are of no use.
+    // Counters of these short runs would be useless.
     command.env_remove("IRONRAIL_STATS_FILE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -167,7 +167,7 @@ fn run(mut command: Command, wait: Duration) -> Ended {
     });
     let mut said = Vec::new();
     let mut silent = None;
-    // A child bounds its own waits by `wait`; what goes beyond is a call that does not return.
+    // A child bounds its own waits by `wait`; only a call that does not return takes longer.
     let limit = wait + Duration::from_secs(1);
     loop {
         match receive.recv_timeout(limit) {
@@ -188,7 +188,7 @@ fn run(mut command: Command, wait: Duration) -> Ended {
     Ended { said, errors, signal: signal.filter(|_| silent.is_none()), code, silent }
 }
 
-/// Its output is closed, so it is about to end; what clings on is killed.
+/// Its output is closed, so it is about to end; otherwise it is killed.
 fn reap(child: &mut Child, wait: Duration) -> (Option<i32>, Option<i32>) {
     let deadline = Instant::now() + wait;
     loop {
@@ -204,7 +204,7 @@ fn reap(child: &mut Child, wait: Duration) -> (Option<i32>, Option<i32>) {
     }
 }
 
-/// The plugin's lines, `[WARN  plugin] text (file:line)`, without the place in its source.
+/// The plugin's log lines, `[WARN  plugin] text (file:line)`, without the source location.
 fn lines(errors: &str) -> Vec<Line> {
     let line = |line: &str| {
         let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
@@ -213,7 +213,7 @@ fn lines(errors: &str) -> Vec<Line> {
             Some((text, place)) if place.ends_with(')') && place.contains(':') => text,
             _ => text,
         };
-        // Ours begins each line so, as NCCL's own networks do.
+        // Our plugin begins each line this way, as NCCL's own networks do.
         let text = match text.split_once(" : ") {
             Some((head, rest)) if head.starts_with("NET/") => rest,
             _ => text,

@@ -1,4 +1,4 @@
-//! What the kernel says of interfaces, NICs and GPUs, from /sys, /proc and /dev below a root; and what libfabric logs of providers.
+//! Interfaces, NICs and GPUs from /sys, /proc and /dev below a root; and what libfabric logs about providers.
 
 use std::fs;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::doctor::machine::{self, Cxi, Gpus, Interface, Libfabric, Rdma};
 
-/// A file's text without what surrounds it.
+/// A file's text, trimmed.
 pub(super) fn text(root: &Path, path: &str) -> Option<String> {
     fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned())
 }
@@ -19,7 +19,7 @@ fn number<N: std::str::FromStr>(path: &Path) -> Option<N> {
     read(path)?.parse().ok()
 }
 
-/// Names in a folder, in order.
+/// Sorted names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> =
@@ -44,7 +44,7 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
                 .map(|(_, address, prefix)| (*address, *prefix))
                 .collect(),
             mtu: number(&folder.join("mtu")),
-            // -1 and an error stand for "not known".
+            // -1 or an error means unknown.
             speed_mbps: number::<i64>(&folder.join("speed"))
                 .and_then(|speed| u32::try_from(speed).ok())
                 .filter(|speed| *speed > 0),
@@ -59,7 +59,7 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
 const IFF_UP: u32 = 1;
 const ARPHRD_LOOPBACK: u32 = 772;
 
-/// Name, address, and length of the subnet's prefix. Below another root: lines of a file `addresses`, as `eth0 192.0.2.1/24`.
+/// Name, address, and prefix length of the subnet. Below another root: lines of a file `addresses`, as `eth0 192.0.2.1/24`.
 fn addresses(root: &Path) -> Vec<(String, IpAddr, u8)> {
     if root != Path::new("/") {
         let text = read(&root.join("addresses")).unwrap_or_default();
@@ -87,7 +87,7 @@ fn addresses(root: &Path) -> Vec<(String, IpAddr, u8)> {
         .collect()
 }
 
-/// Of a device's folder; what is on no PCI bus has no model.
+/// The place of a device, from its folder; a device that is not on the PCI bus has no model.
 fn place(device: &Path) -> machine::Place {
     let Ok(real) = fs::canonicalize(device) else { return machine::Place::default() };
     let hex = |name: &str| read(&real.join(name));
@@ -196,5 +196,5 @@ pub(super) fn providers(log: &str, libfabric: &mut Libfabric) {
     libfabric.providers = providers;
 }
 
-/// Providers of NICs that users look for.
+/// Providers of fabrics that users expect.
 const FABRICS: [&str; 3] = ["cxi", "efa", "verbs"];

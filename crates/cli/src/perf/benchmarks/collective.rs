@@ -88,13 +88,13 @@ impl Collectives {
         }
     }
 
-    /// Whether this rank's output is written.
+    /// Whether the collective writes this rank's output.
     fn takes(&self) -> bool {
         !matches!(self.what, Collective::Reduce | Collective::Gather)
             || self.group.rank() == self.options.root
     }
 
-    /// The operation whose samples are the data.
+    /// The operation whose sample data is used.
     fn operation(&self) -> Op {
         if self.what.reduces() { self.options.operation } else { Op::Sum }
     }
@@ -157,7 +157,7 @@ impl Workload for Collectives {
         check::poison(&mut self.output)?;
         let mut start = 0;
         if self.options.in_place {
-            // Where the rank's input stands among the output, or the other way round.
+            // The offset of the rank's input in the output, or the other way round.
             let at = if self.what == Collective::AllGather { rank * self.give * width } else { 0 };
             check::fill_for(&mut self.output, elements, at, self.give, rank, iteration)?;
             if self.what == Collective::ReduceScatter {

@@ -12,7 +12,7 @@ pub(super) struct Rounds {
     halo: Halo1d<u8>,
     rank: usize,
     width: usize,
-    /// What goes to the left and to the right next.
+    /// The next borders for the left and for the right.
     borders: (Vec<u8>, Vec<u8>),
 }
 
@@ -25,7 +25,7 @@ impl Rounds {
     fn round(&mut self) -> Result<(), GroupError> {
         let (left, right) = std::mem::take(&mut self.borders);
         let (from_left, from_right) = self.halo.round(Some(left), Some(right))?;
-        // What came goes on, so that no round makes memory.
+        // Received borders are sent on, so that a round allocates nothing.
         self.borders = (from_left.unwrap_or_default(), from_right.unwrap_or_default());
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Workload for Rounds {
             let right = |place: usize| sample(rank, side, place, iteration);
             missing + border.iter().enumerate().filter(|(i, byte)| **byte != right(*i)).count()
         };
-        // A left neighbour sends its right border here.
+        // The left neighbour sends its right border here.
         let wrong =
             wrong(&self.borders.0, left, Side::Right) + wrong(&self.borders.1, right, Side::Left);
         Ok(wrong as u64)
@@ -73,7 +73,7 @@ enum Side {
     Right,
 }
 
-/// A byte that depends on whose it is, where it goes and where it stands.
+/// A byte that depends on its rank, side, place and iteration.
 fn sample(rank: usize, side: Side, place: usize, iteration: usize) -> u8 {
     let side = match side {
         Side::Left => 1,

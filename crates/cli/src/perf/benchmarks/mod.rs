@@ -1,4 +1,4 @@
-//! What is measured: each benchmark owns its buffers and one loop, and checks its own results.
+//! The measurements: each benchmark owns its buffers and one loop, and checks its own results.
 
 mod collective;
 mod halo;
@@ -21,19 +21,19 @@ use super::statistics::Stopwatch;
 pub(super) struct Shape {
     pub(super) bytes: usize,
     pub(super) count: usize,
-    /// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+    /// Bus bandwidth divided by algorithm bandwidth, as nccl-tests defines it.
     pub(super) bus_factor: f64,
 }
 
 /// A measurement on one rank.
 pub(super) trait Workload {
-    /// Makes everything ready for a size, so that nothing is allocated after.
+    /// Prepares a size, so that nothing is allocated later.
     fn begin(&mut self, bytes: usize) -> Shape;
     /// Runs iterations back to back, one lap each.
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
-    /// Runs once with fresh data into poison; how many elements came out wrong here.
+    /// Runs once with fresh data into poisoned memory; returns how many elements are wrong here.
     fn check(&mut self, iteration: usize) -> Result<u64, GroupError>;
-    /// Messages that this rank has received, where that is known.
+    /// Messages that this rank has received, if known.
     fn received(&self) -> Option<u64> {
         None
     }
@@ -43,7 +43,7 @@ pub(super) trait Workload {
     }
 }
 
-/// Allocates what a collective needs.
+/// Allocates the buffers of a collective.
 pub(super) fn of_group(
     what: Collective,
     options: &Options,
@@ -55,7 +55,7 @@ pub(super) fn of_group(
     Ok(Box::new(collective::Collectives::new(what, options, group)?))
 }
 
-/// Allocates and registers what messages between neighbours need.
+/// Allocates and registers the buffers of messages between neighbours.
 pub(super) fn of_neighbours(
     benchmark: &Benchmark,
     options: &Options,
@@ -110,7 +110,7 @@ trait Exchange {
     }
 }
 
-/// With the connections it runs over.
+/// An exchange with its connections.
 struct Neighbours<E> {
     exchange: E, // Its regions go before the comms.
     communicator: Communicator,
@@ -144,11 +144,11 @@ impl<E: Exchange> Workload for Neighbours<E> {
     }
 }
 
-/// Poisoned bytes behind every output, to see writes past its end.
+/// Poisoned bytes behind every output, which show writes beyond its end.
 const GUARD_BYTES: usize = 4096;
 
-/// A buffer of which every page is there before the clock runs: memory that was never written to is one page of zeros to
-/// its readers, and costs a fault per page the first time that something lands in it.
+/// A buffer whose pages are all touched before the clock starts: memory that was never written reads as one page of zeros, and costs a page
+/// fault per page on first use.
 fn buffer(len: usize) -> Result<Buffer, GroupError> {
     let mut buffer = Buffer::new(len)?;
     check::poison(&mut buffer)?;

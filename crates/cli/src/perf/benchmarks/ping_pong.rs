@@ -1,5 +1,5 @@
-//! pingpong: one message back and forth, or a group of them, receives posted ahead, or late, sends tested lazily, as NCCL's
-//! proxies do.
+//! pingpong: one message back and forth, or a group of them, with receives posted ahead or late, and sends tested lazily, as NCCL's proxies
+//! do.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub(super) struct Rally {
     slots: Slots,
 }
 
-/// Sends outstanding before the oldest is waited for, as with NCCL_STEPS.
+/// Sends outstanding before the oldest is waited for, like NCCL_STEPS.
 const SENDS_MAX: usize = 8;
 
 impl Rally {
@@ -65,7 +65,7 @@ impl Rally {
             } else {
                 self.post_late(communicator, number, &mut receives)?;
                 self.receive(communicator)?;
-                // What the next messages will need goes out before the answer that calls for them.
+                // Receives of later messages are posted before the answer that triggers these messages.
                 self.post_ahead(communicator, number + 1, messages, &mut receives)?;
                 self.send(communicator)?;
                 lap();
@@ -81,7 +81,7 @@ impl Rally {
         Ok(())
     }
 
-    /// Posts a batch of receives when `ahead` has room for one; message `number` is the next to come.
+    /// Posts a batch of receives when `ahead` has room for one; message `number` is the next to arrive.
     fn post_ahead(
         &mut self,
         communicator: &mut Communicator,
@@ -97,7 +97,7 @@ impl Rally {
         self.post_up_to(communicator, target, receives)
     }
 
-    /// Posts the receive of message `number`, whose turn it is, where none is posted ahead.
+    /// Posts the receive of message `number`, the next one, if none is posted ahead.
     fn post_late(
         &mut self,
         communicator: &mut Communicator,
@@ -131,7 +131,7 @@ impl Rally {
             if previous.receive_group(&mut self.output, ranges, &self.regions.1)? {
                 *receives += 1;
             } else {
-                // The plugin has no room, and none comes but by testing.
+                // The plugin has no free request, and only testing frees one.
                 let _ = next.poll()?;
                 patience.idle(|| Communicator::whom(next, previous))?;
             }
@@ -175,7 +175,7 @@ impl Rally {
     }
 }
 
-/// Places for all messages that may be outstanding, and for those of one receive in any case.
+/// Buffers for all messages that may be outstanding, and at least for those of one receive.
 fn places(how: PingPong, bytes: usize) -> Slots {
     let slots = Slots::of(bytes, how.ahead * how.group, how.recv_factor);
     Slots { count: slots.count.max(how.group), ..slots }
@@ -208,7 +208,7 @@ impl Exchange for Rally {
         let ring = communicator.ring();
         let (kind, count) = (self.kind, self.bytes / self.kind.bytes());
         let Slots { send_stride, receive_stride, .. } = self.slots;
-        // Each message has data of its own, so that one in another's place is seen.
+        // Each message has its own data, so that a misplaced one is detected.
         let group = self.how.group;
         let number = |place| iteration * group + place;
         for place in 0..group {

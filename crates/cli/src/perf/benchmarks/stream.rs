@@ -16,7 +16,7 @@ pub(super) struct Streaming {
     output: Buffer,
     how: Stream,
     kind: DataType,
-    /// This rank's part.
+    /// This rank's role.
     sends: bool,
     receives: bool,
     bytes: usize,
@@ -74,7 +74,7 @@ impl Streaming {
             let mut moved = false;
             let sent = next.done() - sends_before;
             let received = previous.done() - receives_before;
-            // A message is over when it has come and its twin has gone.
+            // A message is over when it was received and its counterpart was sent.
             let whole = match (self.sends, self.receives) {
                 (true, true) => sent.min(received),
                 (true, false) => sent,
@@ -155,7 +155,7 @@ impl Exchange for Streaming {
         let ring = communicator.ring();
         let Slots { count: messages, send_stride, receive_stride } = self.slots;
         let (kind, count) = (self.kind, self.bytes / self.kind.bytes());
-        // Each message has data of its own, so that one in another's place is seen.
+        // Each message has its own data, so that a misplaced one is detected.
         let number = |slot| iteration * messages + slot;
         for slot in 0..messages {
             check::fill(&mut self.input, kind, slot * send_stride, count, ring.rank, number(slot))?;

@@ -1,8 +1,8 @@
 //! Two-sided: messages (fi_msg(3)) into receives that were posted ahead, a window of them outstanding.
 //!
-//! A message is outstanding until the peer has it, as with the plugin: the receiver answers every half window, so that the
-//! sender never stands still. Unanswered, it is outstanding until the sender's own provider lets go of it. Back and forth, the
-//! message that comes is the answer, and a receive is posted again before the next message leaves.
+//! A message is outstanding until the peer has it, as with the plugin: the receiver acknowledges every half window, so that the sender
+//! never stalls. With --unanswered it is outstanding until the local send completes. Back and forth, the message that arrives is the
+//! acknowledgement, and a receive is posted again before the next message is sent.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
-/// An endpoint for messages, its memory, and its one peer. Rank 0 sends, rank 1 receives and answers; back and forth, rank 0 begins.
+/// An endpoint for messages, its memory, and its one peer. Rank 0 sends, rank 1 receives and acknowledges; back and forth, rank 0 begins.
 pub(super) struct Mail {
     nic: Nic,
     source: Region<Control>,
@@ -27,22 +27,22 @@ pub(super) struct Mail {
     raw: Raw,
     first: bool,
     bytes: usize,
-    /// Where messages of this size are sent from.
+    /// The send buffers for this size.
     slots: Slots,
-    /// Where they are received: the same at every size, since receives stay posted from one to the next.
+    /// The receive buffers: the same at every size, since receives stay posted from one to the next.
     rooms: Slots,
-    /// Receives that are to be posted, by their tokens.
+    /// Receives to be posted, by their tokens.
     unposted: Vec<usize>,
     patience: Patience,
-    /// Sends of ours that have not ended, and messages of the peer's that have come and were not yet counted.
+    /// Our sends that have not completed, and received messages that were not counted yet.
     in_flight: usize,
     arrived: usize,
 }
 
-/// Receives posted ahead, one way: enough that a full window never waits for one.
+/// Receives posted ahead, one way: enough that a full window always finds one.
 const AHEAD: usize = 128;
 const ANSWER_BYTES: usize = 1;
-/// The token of sends; a receive has its number.
+/// The token of sends; the token of a receive is its number.
 const SENT: u64 = u64::MAX;
 
 impl Mail {
@@ -124,7 +124,7 @@ impl Mail {
         self.patience.reset();
         while over < messages || self.in_flight > 0 {
             self.poll()?;
-            // What belongs to the next round stays for it.
+            // Messages of the next round stay for it.
             let now = self.arrived.min(messages - over);
             self.arrived -= now;
             over += now;
@@ -150,7 +150,7 @@ impl Mail {
                 self.arrival()?;
             }
             self.patience.reset();
-            // The last one has a completion, so that it is not left in a queue that is not polled any more.
+            // The last one has a completion, so that it does not stay in a queue that is no longer polled.
             let inject = inject && number + 1 < messages;
             while !(if inject { self.inject()? } else { self.send(number)? }) {
                 self.poll()?;
@@ -198,7 +198,7 @@ impl Mail {
         Ok(posted == Post::Accepted)
     }
 
-    /// Posts again what has been filled, as far as there is room.
+    /// Posts completed receives again, as far as there is room.
     fn post_receives(&mut self) -> Result<(), GroupError> {
         let Slots { count, receive_stride, .. } = self.rooms;
         while let Some(number) = self.unposted.last() {
@@ -227,7 +227,7 @@ impl Side for Mail {
     fn begin(&mut self, bytes: usize) {
         self.bytes = bytes;
         self.slots = match (self.raw.latency, self.first) {
-            // As the plugin's: from one place.
+            // As the plugin's: from one buffer.
             (true, _) => Slots::of(bytes, 1, 1),
             (false, true) => Slots::of(bytes, self.raw.window, 1),
             (false, false) => Slots::of(ANSWER_BYTES, self.raw.window, 1),

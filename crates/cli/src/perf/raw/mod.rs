@@ -1,4 +1,4 @@
-//! Bare libfabric, as the plugin uses it and nothing else: what the plugin's numbers are held against.
+//! Bare libfabric, used as the plugin uses it: the reference for the plugin's figures.
 
 mod messages;
 mod rendezvous;
@@ -38,27 +38,27 @@ pub(super) fn run(
         .inspect_err(|why| _ = bootstrap.give_up(why)) // The endpoint is still open.
 }
 
-/// One of the two ranks, with its endpoint. Rank 0 sends, or serves.
+/// One of the two ranks, with its endpoint. Rank 0 sends or serves.
 trait Side {
-    /// Makes ready for messages of one size.
+    /// Prepares messages of one size.
     fn begin(&mut self, bytes: usize);
-    /// Moves this many of them, one lap each.
+    /// Moves `messages`, one lap each.
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
-    /// Makes progress once.
+    /// Polls once.
     fn poll(&mut self) -> Result<(), GroupError>;
     /// What it has posted so far.
     fn posts(&self) -> fabric::Posts;
 
-    /// Turns for what a provider still has in a queue of its own: the rendezvous that follows makes no progress.
+    /// Final polls for what a provider still has in its own queue: the rendezvous that follows makes no progress.
     fn linger(&mut self) -> Result<(), GroupError> {
-        (0..LAST_TURNS).try_for_each(|_| self.poll())
+        (0..FINAL_POLLS).try_for_each(|_| self.poll())
     }
 }
 
-/// More than can be outstanding: arrivals wait in the queue until they are polled.
+/// More than can be outstanding: arrivals stay in the queue until they are polled.
 const QUEUE_ENTRIES: usize = 4096;
 
-const LAST_TURNS: usize = 1000;
+const FINAL_POLLS: usize = 1000;
 
 fn measure(
     raw: &Raw,
@@ -122,7 +122,7 @@ fn measure(
     bootstrap.barrier(wait)
 }
 
-/// The posts of both ranks, together.
+/// The posts of both ranks, added.
 fn all_posts(
     own: &fabric::Posts,
     bootstrap: &mut dyn Bootstrap,
@@ -158,7 +158,7 @@ fn find(place: &Place) -> Result<(Arc<Library>, Info), GroupError> {
             ..Query::default()
         };
         let found = library.find(&query).map_err(broken)?;
-        // A name may also find what is layered over it: tcp finds tcp;ofi_rxm.
+        // A name may also match a layered provider: tcp finds tcp;ofi_rxm.
         if let Some(info) = found.into_iter().find(|info| info.provider() == *provider) {
             return Ok((library, info));
         }

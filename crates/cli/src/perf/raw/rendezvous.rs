@@ -1,8 +1,8 @@
-//! Rendezvous: a two-sided message says where the next bytes may go, then a write with an immediate puts them there.
+//! Rendezvous: a two-sided message announces the target of the next bytes, then a write with an immediate delivers them.
 //!
-//! It is the least that a plugin needs which must know the receiver's buffer before a long message leaves: one message there, one
-//! write back. Messages and writes have an endpoint each, as the two kinds of rail have, and one queue and one address vector
-//! together. The receiver bounds what is outstanding: it announces a place only when the last bytes there have come.
+//! This is the minimum for a plugin that must know the receiver's buffer before a long message leaves: one message one way, one write back.
+//! Messages and writes have an endpoint each, as the two kinds of rail have, and share a queue and an address vector. The receiver bounds
+//! what is outstanding: it announces a target again only after the previous bytes there have arrived.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
-/// Two endpoints, the memory they write from and are written to, and the one peer. Rank 0 sends, or begins.
+/// Two endpoints, their source and target memory, and the one peer. Rank 0 sends, or begins.
 pub(super) struct Pair {
     nic: Nic,
     data: Writer,
@@ -30,9 +30,9 @@ pub(super) struct Pair {
     bytes: usize,
     slots: Slots,
     patience: Patience,
-    /// Places that the peer has announced, and were not yet written to.
+    /// Announced targets of the peer that were not written yet.
     announced: VecDeque<RemoteBytes<Data>>,
-    /// Writes of ours that have ended, and writes of the peer's that have arrived, and were not yet counted.
+    /// Our completed writes, and arrived writes of the peer, that were not counted yet.
     ended: usize,
     arrived: usize,
 }
@@ -43,32 +43,32 @@ struct Writer {
     peer: PeerAddress,
 }
 
-/// What is announced, and heard.
+/// The endpoint for announcements.
 struct Mouth {
     peer: PeerAddress,
-    /// First the letters that leave, then rooms for those that come.
+    /// First the outgoing announcements, then the receive buffers.
     pages: Arc<Pages>,
     letters: Region<Control>,
-    /// Letters under way.
+    /// Announcements in flight.
     in_flight: usize,
     sent: usize,
-    /// Rooms that are to be posted.
+    /// Receives to be posted.
     unposted: Vec<usize>,
 }
 
-/// Writes outstanding: more than places are announced.
+/// Writes outstanding: more than the targets that are announced.
 const WRITES: usize = 64;
-/// Letters under way, and rooms for letters: as many as places that can be announced.
+/// Announcements in flight, and receives for them: as many as targets that can be announced.
 const LETTERS: usize = 32;
-/// Writes, letters under way and rooms.
+/// Writes, announcements in flight and receives.
 const OPERATIONS: u16 = 128;
 const _: () = assert!(OPERATIONS as usize == WRITES + 2 * LETTERS);
-/// The tokens of writes and of letters; a room has its number.
+/// The tokens of writes and of announcements; the token of a receive is its number.
 const WRITTEN: u64 = u64::MAX;
 const SAID: u64 = u64::MAX - 1;
-/// Address and key of a place.
+/// Address and key of a target.
 const LETTER_BYTES: usize = 16;
-/// A cache line for each letter.
+/// A cache line for each announcement.
 const LETTER_STRIDE: usize = 64;
 
 impl Pair {
@@ -133,7 +133,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Writes as places are announced, until all writes have ended.
+    /// Writes to announced targets until all writes have completed.
     fn pour(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let (mut posted, mut over) = (0, 0);
         self.patience.reset();
@@ -154,7 +154,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Announces a window of places, each again when its bytes have come.
+    /// Announces a window of targets, each again when its bytes have arrived.
     fn take(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let (mut asked, mut over) = (0, 0);
         self.patience.reset();
@@ -175,7 +175,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Writes and waits for the answer, or the other way round; places are announced as the plugin's receives are posted.
+    /// Writes and waits for the answer, or the other way round; targets are announced in the way the plugin posts receives.
     fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
         let ahead = self.raw.ahead();
@@ -186,7 +186,7 @@ impl Pair {
                 self.arrival()?;
                 self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
             }
-            // The last one has a completion, so that it is not left in a queue that is not polled any more.
+            // The last one has a completion, so that it does not stay in a queue that is no longer polled.
             let inject = inject && number + 1 < messages;
             self.patience.reset();
             loop {
@@ -235,7 +235,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Says where message `number` may go; false: not now.
+    /// Announces the target of message `number`; false if there is no room.
     fn announce(&mut self, number: usize) -> Result<bool, GroupError> {
         let offset = number % self.slots.count * self.slots.receive_stride;
         let base = self.data.target.remote_base() + offset as u64;
@@ -243,11 +243,11 @@ impl Pair {
         self.control.say(&mut self.nic, base, self.data.target.key().to_wire(), inject)
     }
 
-    /// Writes message `number` to the place that was announced first; false: none is, or there is no room.
+    /// Writes message `number` to the target that was announced first; false if none is announced, or there is no room.
     fn put(&mut self, number: usize, inject: bool) -> Result<bool, GroupError> {
         let Some(remote) = self.announced.front().copied() else { return Ok(false) };
         let Writer { source, peer, .. } = &self.data;
-        // Back and forth, messages are sent from one place, as the plugin's are.
+        // Back and forth, messages are sent from one buffer, as the plugin's are.
         let place = if self.raw.latency { 0 } else { number % self.slots.count };
         let local = source.local(place * self.slots.send_stride, self.bytes).ok_or_else(beyond)?;
         let immediate = number as u64 & u64::from(u32::MAX);
@@ -276,7 +276,7 @@ impl Pair {
 }
 
 impl Mouth {
-    /// Sends the address and the key of a place; false: not now.
+    /// Sends the address and the key of a target; false if there is no room.
     fn say(
         &mut self,
         nic: &mut Nic,
@@ -307,7 +307,7 @@ impl Mouth {
         Ok(accepted)
     }
 
-    /// What stands in the room that was filled.
+    /// Reads the announcement in a completed receive.
     fn heard(&mut self, room: usize) -> RemoteBytes<Data> {
         let mut letter = [0; LETTER_BYTES];
         self.pages.copy_out((LETTERS + room) * LETTER_STRIDE, &mut letter);

@@ -15,13 +15,13 @@ use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
 
-/// An endpoint, the memory it writes from and is written to, and its one peer.
+/// An endpoint, its source and target memory, and its one peer.
 pub(super) struct Rail {
     nic: Nic,
     source: Region<Data>,
     _target: Region<Data>,
     peer: PeerAddress,
-    /// The peer's target.
+    /// The base of the peer's memory.
     remote_base: u64,
     remote_key: RemoteKey<Data>,
     raw: Raw,
@@ -29,12 +29,12 @@ pub(super) struct Rail {
     bytes: usize,
     slots: Slots,
     patience: Patience,
-    /// Writes of ours that have ended, and writes of the peer's that have arrived, and were not yet counted.
+    /// Our completed writes, and arrived writes of the peer, that were not counted yet.
     ended: usize,
     arrived: usize,
 }
 
-/// Writes that may be outstanding; 32 are the most.
+/// Writes that may be outstanding; at most 32 are.
 const OPERATIONS: u16 = 64;
 const ANSWER_BYTES: usize = 8;
 
@@ -96,7 +96,7 @@ impl Rail {
         })
     }
 
-    /// Keeps `window` writes outstanding until all have ended, or are answered.
+    /// Keeps `window` writes outstanding until all have completed, or are acknowledged.
     fn pour(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let window = self.raw.window;
         let (mut posted, mut over) = (0, 0);
@@ -125,7 +125,7 @@ impl Rail {
         Ok(())
     }
 
-    /// Counts arrivals, and answers them if that is asked.
+    /// Counts arrivals, and acknowledges them if that is asked for.
     fn take(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
         let (mut over, mut answered) = (0, 0);
         let answers = if self.raw.answered { self.raw.answers(messages, messages) } else { 0 };
@@ -133,7 +133,7 @@ impl Rail {
         while over < messages || answered < answers {
             self.poll()?;
             let mut moved = self.arrived > 0;
-            // What belongs to the next round stays for it.
+            // Arrivals of the next round stay for it.
             let now = self.arrived.min(messages - over);
             self.arrived -= now;
             for _ in 0..now {
@@ -159,12 +159,12 @@ impl Rail {
             if !serves {
                 self.arrival()?;
             }
-            // The last one has a completion, so that it is not left in a queue that is not polled any more.
+            // The last one has a completion, so that it does not stay in a queue that is no longer polled.
             let inject = inject && number + 1 < messages;
             self.patience.reset();
             loop {
                 over += std::mem::take(&mut self.ended);
-                // There is room again when a write has ended.
+                // There is room again when a write has completed.
                 let posted_now = if inject {
                     self.inject(number)?
                 } else {
@@ -205,14 +205,14 @@ impl Rail {
         self.write_bytes(number, self.bytes)
     }
 
-    /// As many answers are under way as half windows are: fewer than there is room for.
+    /// At most one acknowledgement per half window is in flight: fewer than there is room for.
     fn answer(&mut self, number: usize) -> Result<bool, GroupError> {
         self.write_bytes(number, self.bytes.min(ANSWER_BYTES))
     }
 
     fn write_bytes(&mut self, number: usize, bytes: usize) -> Result<bool, GroupError> {
         let offset = self.offset(number);
-        // Back and forth, messages are sent from one place, as the plugin's are.
+        // Back and forth, messages are sent from one buffer, as the plugin's are.
         let from = if self.raw.latency { 0 } else { offset };
         let (peer, delivery) = (self.peer, Delivery::Default);
         let remote = self.remote(offset);

@@ -1,4 +1,4 @@
-// A libfabric that has a version and nothing else: -DMAJOR=2 -DMINOR=9. With -DNEEDED it is one that a plugin was built with.
+// A libfabric that has a version and nothing else: -DMAJOR=2 -DMINOR=9. With -DNEEDED it is the one that a plugin is linked with.
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// A net plugin that gets no further than it is told: table v6, or v5 with -DTABLE=ncclNetPlugin_v5.
+// A net plugin that fails in a selected way: table v6, or v5 with -DTABLE=ncclNetPlugin_v5.
 //   -DCRASHES, -DHANGS   init does
 //   -DUNRESOLVED         refers to a symbol that nothing has
 //   -DNEEDS              refers to `needed`, of a library that it is linked with

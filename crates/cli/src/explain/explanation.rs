@@ -1,4 +1,4 @@
-//! What `ironrail_explain` returns of the plugin, and the child that asks it.
+//! What `ironrail_explain` returns, and the child process that calls it.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// The plugin's words, by the names that src/plugin/explain.rs gives them.
+/// The plugin's JSON, with the names of src/plugin/explain.rs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Told {
+pub(super) struct Explanation {
     pub(super) format: String,
     pub(super) version: String,
     pub(super) target: String,
     pub(super) profile: String,
-    /// The sentence of a start that a wrong value stops.
+    /// The error with which a wrong value stops the start.
     pub(super) refused: Option<String>,
     pub(super) settings: Vec<Setting>,
     pub(super) notes: Vec<Note>,
@@ -34,7 +34,8 @@ pub(super) struct Told {
 pub(super) struct Setting {
     pub(super) name: String,
     pub(super) value: Option<String>,
-    /// default, environment, alias; `file` is this command's: to the plugin, what NCCL's files say is the environment.
+    /// default, environment or alias from the plugin; `file` is set by this command: the plugin sees the settings of NCCL's files as
+    /// environment.
     pub(super) source: String,
     pub(super) alias: Option<String>,
     pub(super) default: String,
@@ -91,7 +92,7 @@ pub(super) struct Rail {
     pub(super) in_order: bool,
 }
 
-/// What the first endpoint found to be so.
+/// What the first endpoint probed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Probed {
     pub(super) immediate_bytes: u64,
@@ -127,18 +128,18 @@ pub(super) struct Found {
     pub(super) file: String,
     pub(super) network: String,
     pub(super) tables: Vec<u32>,
-    /// None of another plugin than ours.
-    pub(super) told: Option<Told>,
+    /// None for a plugin other than ours.
+    pub(super) explanation: Option<Explanation>,
     pub(super) properties: Vec<Properties>,
     /// Why it did not start.
     pub(super) failed: Option<String>,
 }
 
-/// Asks a plugin in a process of its own; starts it, if `start`.
+/// Asks a plugin in a process of its own; starts it if `start`.
 ///
 /// # Errors
 ///
-/// It cannot be opened, or its process does not survive.
+/// If it cannot be opened, or its process dies.
 pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
     let system =
         |error| GroupError::System { what: "starting a process that asks the plugin", error };
@@ -167,19 +168,20 @@ pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
 
 const MARK: &str = "ironrail-explain: ";
 
-/// In the child: opens it, reads, starts.
+/// In the child: opens the plugin, reads its explanation, and starts it if `start`.
 pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
     let library = Library::open(net, None)?;
     let mut found = Found {
         file: file_of(&library),
         network: library.name().to_owned(),
         tables: library.versions(),
-        told: read(&library)?,
+        explanation: read(&library)?,
         ..Found::default()
     };
-    // A wrong value stops the start, and was reported.
+    // A wrong value stops the start, and is reported already.
     if start {
-        let refused = found.told.as_ref().and_then(|told| told.refused.clone());
+        let refused =
+            found.explanation.as_ref().and_then(|explanation| explanation.refused.clone());
         found.failed =
             refused.or_else(|| begin(&library, &mut found).err().map(|error| error.to_string()));
     }
@@ -189,18 +191,18 @@ pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
     Ok(())
 }
 
-fn read(library: &Library) -> Result<Option<Told>, GroupError> {
+fn read(library: &Library) -> Result<Option<Explanation>, GroupError> {
     let Some(text) = library.explanation() else { return Ok(None) };
-    let told: Told = serde_json::from_str(&text).map_err(|error| {
+    let explanation: Explanation = serde_json::from_str(&text).map_err(|error| {
         GroupError::Load(format!(
             "{} explains itself in a way that cannot be read: {error}",
             library.path()
         ))
     })?;
-    Ok(Some(told))
+    Ok(Some(explanation))
 }
 
-/// Starts it, and opens a connection to itself: the first endpoint probes what the provider does.
+/// Starts the plugin, and connects it to itself: the first endpoint probes the provider.
 fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), GroupError> {
     let net = Net::init(library, COMMUNICATOR)?;
     for device in 0..net.devices()? {
@@ -231,10 +233,10 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
             probed = Err(error);
         }
     }
-    // The settings are those of before the start, which sets variables itself.
-    let devices = read(library)?.and_then(|told| told.devices);
-    if let Some(told) = &mut found.told {
-        told.devices = devices;
+    // The settings were read before the start, which sets variables itself.
+    let devices = read(library)?.and_then(|explanation| explanation.devices);
+    if let Some(explanation) = &mut found.explanation {
+        explanation.devices = devices;
     }
     probed
 }
@@ -242,7 +244,7 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
 const COMMUNICATOR: u64 = 0x1d0c;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// The file behind the name, by the process's map.
+/// The file of the library, from the process's memory map.
 fn file_of(library: &Library) -> String {
     let name = library.path();
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
