@@ -1,4 +1,4 @@
-//! A ragged gather of record batches: every rank has measured another number of things, rank 0 has the tables of all.
+//! A ragged gather of record batches: every rank has its own number of measurements, and rank 0 gathers all tables.
 //!
 //! `cargo build --release --examples -p ironrail-group-arrow`, then
 //! `ironrail run -n 3 -- target/release/examples/ragged_batches PLUGIN`.

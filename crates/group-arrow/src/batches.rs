@@ -13,12 +13,11 @@ use crate::book::{Book, refused};
 use crate::frame::{self, Frame, text};
 use crate::requests::{ReceivingBatch, SendingBatch};
 
-/// Record batches between the ranks of a group. Clones share what they know of schemas.
+/// Record batches between the ranks of a group. Clones share the known schemas.
 ///
-/// A batch takes its own schema with it, the first time to each peer; a receive takes any schema, or one that it names. Tags are apart from
-/// those of the group's messages and objects. Batches are not reduced: what the sum of two tables is, a column's type does not say; reduce
-/// the columns, which are slices, with [`Group::all_reduce`]. They are not received into older ones either: arrays of Arrow are not
-/// changed once they are made.
+/// A schema is sent before the first batch of it to each peer; a receive takes any schema, or a given one. Tags are separate from those of
+/// the group's messages and objects. Batches are not reduced, since a column's type does not define the sum of two tables; reduce the
+/// columns, which are slices, with [`Group::all_reduce`]. They are not received into older ones either: Arrow's arrays are immutable.
 #[derive(Clone, Debug)]
 pub struct Batches {
     pub(crate) inner: Arc<Inner>,
@@ -31,7 +30,7 @@ pub(crate) struct Inner {
 }
 
 impl Batches {
-    /// Of all ranks of a group. All of them call it.
+    /// For all ranks of a group. All of them call it.
     ///
     /// # Errors
     ///
@@ -50,16 +49,16 @@ impl Batches {
         self.inner.frames.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.inner.frames.size()
     }
 
-    /// Sends a batch, and returns when it may have left. Of a slice of a batch only its rows go.
+    /// Sends a batch, and returns when it may be dropped. Of a slice of a batch only its rows are sent.
     ///
     /// # Errors
     ///
-    /// As [`Group::send_obj`]; [`GroupError::InvalidArgument`] for a schema that Arrow's IPC does not carry.
+    /// As [`Group::send_obj`]; [`GroupError::InvalidArgument`] for a schema that Arrow's IPC cannot represent.
     pub fn send(&self, batch: &RecordBatch, to: usize, tag: u32) -> Result<(), GroupError> {
         if to == self.rank() {
             let why = "a blocking send to oneself would wait for ever".to_owned();
@@ -68,11 +67,11 @@ impl Batches {
         self.isend(batch, to, tag)?.wait()
     }
 
-    /// Receives a batch of whatever schema, of a rank or any, with a tag or any.
+    /// Receives a batch of any schema, from a rank or any, with a tag or any.
     ///
     /// # Errors
     ///
-    /// As [`Group::recv_obj`]; [`GroupError::Mismatch`] for bytes that are no batch.
+    /// As [`Group::recv_obj`]; [`GroupError::Mismatch`] for bytes that do not decode.
     pub fn recv(
         &self,
         from: impl Into<From>,
@@ -81,11 +80,11 @@ impl Batches {
         self.irecv(from, tag)?.wait()
     }
 
-    /// Receives a batch of a known schema.
+    /// Receives a batch of a given schema.
     ///
     /// # Errors
     ///
-    /// As [`Batches::recv`]; [`GroupError::SchemaMismatch`] for another schema: that batch is gone, and the next one can be received.
+    /// As [`Batches::recv`]; [`GroupError::SchemaMismatch`] for another schema: that batch is dropped, and the next one can be received.
     pub fn recv_as(
         &self,
         schema: &SchemaRef,
@@ -95,7 +94,7 @@ impl Batches {
         self.irecv_as(schema, from, tag)?.wait()
     }
 
-    /// Begins a send; to this rank, too.
+    /// Begins a send; the receiver may be this rank.
     ///
     /// # Errors
     ///
@@ -114,7 +113,7 @@ impl Batches {
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none.
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist.
     pub fn irecv(
         &self,
         from: impl Into<From>,
@@ -124,11 +123,11 @@ impl Batches {
         Ok(ReceivingBatch::new(self.clone(), None, receiving))
     }
 
-    /// Begins a receive of a known schema.
+    /// Begins a receive of a given schema.
     ///
     /// # Errors
     ///
-    /// As [`Batches::irecv`], and [`GroupError::InvalidArgument`] for a schema that Arrow's IPC does not carry.
+    /// As [`Batches::irecv`], and [`GroupError::InvalidArgument`] for a schema that Arrow's IPC cannot represent.
     pub fn irecv_as(
         &self,
         schema: &SchemaRef,
@@ -141,7 +140,7 @@ impl Batches {
         Ok(ReceivingBatch::new(self.clone(), wanted, receiving))
     }
 
-    /// Sends right and receives from the left, or whichever ranks, at once.
+    /// Sends to one rank and receives from another at once.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ impl Batches {
         received
     }
 
-    /// Every rank's batch on the root, by rank; nothing elsewhere. Rows and schemas may differ.
+    /// Gathers every rank's batch on the root, by rank; other ranks get nothing. Rows and schemas may differ.
     ///
     /// # Errors
     ///
@@ -174,7 +173,7 @@ impl Batches {
         frames.map(|frames| self.open_all(frames)).transpose()
     }
 
-    /// Every rank's batch on every rank.
+    /// Gathers every rank's batch on every rank.
     ///
     /// # Errors
     ///
@@ -184,11 +183,11 @@ impl Batches {
         self.open_all(self.inner.frames.all_gather_obj(&frame)?)
     }
 
-    /// The root's batch on every rank; what others give is not read.
+    /// Copies the root's batch to every rank; other ranks' is not read.
     ///
     /// # Errors
     ///
-    /// As [`Batches::gather`]; [`GroupError::InvalidArgument`] where the root gives none.
+    /// As [`Batches::gather`]; [`GroupError::InvalidArgument`] where the root has none.
     pub fn broadcast(
         &self,
         batch: Option<&RecordBatch>,
@@ -203,7 +202,7 @@ impl Batches {
         }
     }
 
-    /// A batch for these ranks, which are sent its schema.
+    /// The frame of a batch for these ranks, after its schema was sent to them.
     fn frame(
         &self,
         batch: &RecordBatch,
@@ -219,7 +218,7 @@ impl Batches {
         frames.into_iter().enumerate().map(|(rank, frame)| self.open(frame, rank, None)).collect()
     }
 
-    /// What came, once its schema is here.
+    /// The batch of a frame, once its schema has arrived.
     pub(crate) fn open(
         &self,
         frame: Frame,

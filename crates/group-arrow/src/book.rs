@@ -1,4 +1,4 @@
-//! Schemas: which ones were sent to peers, and which ones they have sent.
+//! Schemas: those sent to peers, and those received from them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use ironrail_group::objects::ReceivingObject;
 
 use crate::frame::Described;
 
-/// What one rank knows. A schema leaves before the first batch that has it, so the holder of a batch need not ask for its schema.
+/// The schemas that one rank knows. A schema is sent before the first batch of it, so the receiver need not ask for it.
 #[derive(Debug)]
 pub(crate) struct Book {
-    /// Schemas alone go in it.
+    /// For schemas only.
     group: Group,
     pages: Mutex<Pages>,
 }
@@ -28,9 +28,9 @@ struct Pages {
     coming: HashMap<usize, ReceivingObject<Described>>,
 }
 
-/// How long a schema may take that left before a batch that is here.
+/// How long a schema may take to arrive after a batch that was sent later.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Schemas of this rank whose encoding is kept.
+/// The most schemas of this rank whose encoding is kept.
 const OWN_MAX: usize = 64;
 
 impl Book {
@@ -42,7 +42,7 @@ impl Book {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A schema of this rank's.
+    /// The encoding of one of this rank's schemas.
     pub(crate) fn describe(&self, schema: &SchemaRef) -> Result<Arc<Described>, GroupError> {
         let mut pages = self.pages();
         let same = |own: &Schema| std::ptr::eq(own, schema.as_ref()) || own == schema.as_ref();
@@ -58,21 +58,21 @@ impl Book {
         Ok(described)
     }
 
-    /// Sends a schema to a rank that has not had it.
+    /// Sends a schema to a rank, the first time only.
     pub(crate) fn tell(&self, described: &Arc<Described>, to: usize) -> Result<(), GroupError> {
         let mut pages = self.pages();
         let fingerprint = described.fingerprint;
         if to == self.group.rank() {
             pages.known.insert((to, fingerprint), Arc::clone(described));
         } else if to < self.group.size() && !pages.sent.contains(&(to, fingerprint)) {
-            // It still goes when the request is dropped.
+            // It is still sent when the request is dropped.
             drop(self.group.isend_obj(described.as_ref(), to, 0)?);
             pages.sent.insert((to, fingerprint));
         }
         Ok(())
     }
 
-    /// A schema that a peer has sent, once it is here.
+    /// A peer's schema, once it has arrived.
     pub(crate) fn find(
         &self,
         peer: usize,
@@ -100,7 +100,7 @@ impl Book {
         }
     }
 
-    /// The same, and waits for it.
+    /// The same, waiting for it.
     pub(crate) fn wait(&self, peer: usize, fingerprint: u64) -> Result<Arc<Described>, GroupError> {
         let begun = Instant::now();
         loop {
@@ -108,8 +108,8 @@ impl Book {
                 return Ok(described);
             }
             if begun.elapsed() > LIMIT {
-                let whom = format!("the schema of a batch from rank {peer}");
-                return Err(GroupError::Timeout { peers: vec![peer], whom, limit: LIMIT });
+                let awaited = format!("the schema of a batch from rank {peer}");
+                return Err(GroupError::Timeout { peers: vec![peer], awaited, limit: LIMIT });
             }
             thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! The bytes of a schema and of a batch: messages of Arrow's IPC stream, cut in two.
+//! The bytes of a schema and of a batch: messages of Arrow's IPC stream, split in two.
 
 use std::hash::Hasher;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,15 +13,15 @@ use ironrail_group::objects::{self, Blob};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
-/// A batch on its way.
+/// A batch to be sent.
 #[derive(Debug, Serialize, Deserialize, objects::Schema)]
 pub(crate) struct Frame {
-    /// Of its schema.
+    /// The fingerprint of its schema.
     pub(crate) fingerprint: u64,
     pub(crate) messages: Blob,
 }
 
-/// A schema on its way.
+/// A schema to be sent.
 #[derive(Debug, Serialize, Deserialize, objects::Schema)]
 pub(crate) struct Described {
     pub(crate) fingerprint: u64,
@@ -36,16 +36,16 @@ impl Described {
         Ok(Self { fingerprint, message: message.into() })
     }
 
-    /// Whether it is what it says.
+    /// Whether the fingerprint matches.
     pub(crate) fn is_whole(&self) -> bool {
         self.fingerprint == fingerprint(&self.message)
     }
 
-    /// The schema as people read it.
+    /// The schema as text.
     pub(crate) fn text(&self) -> String {
         let schema = guarded(|| {
             let mut decoder = begun(self)?;
-            // It looks at a message without a body only when something follows.
+            // The decoder processes a message without a body only when something follows.
             decoder.decode(&mut Buffer::from(NOTHING_MORE))?;
             decoder.schema().ok_or_else(|| broken("no schema"))
         });
@@ -56,10 +56,10 @@ impl Described {
     }
 }
 
-/// The end of a stream: a marker and a length of nothing.
+/// The end of a stream: a marker and a length of zero.
 const NOTHING_MORE: &[u8] = &[0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0];
 
-/// Every field and what it is.
+/// Every field with its type.
 pub(crate) fn text(schema: &Schema) -> String {
     let field = |field: &arrow_schema::FieldRef| {
         format!(
@@ -84,14 +84,14 @@ fn fingerprint(message: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// What a batch is without its schema, as `described` has that.
+/// A batch without its schema, which `described` has.
 pub(crate) fn encode(batch: &RecordBatch, described: &Described) -> Result<Frame, ArrowError> {
     let parts = StreamEncoder::try_new(batch.schema_ref())?.encode(batch)?;
     let messages = joined(&parts, described.message.len()).into();
     Ok(Frame { fingerprint: described.fingerprint, messages })
 }
 
-/// Buffers one after the other, without so many bytes of the first.
+/// Concatenates buffers, without the first `skip` bytes.
 fn joined(parts: &[Buffer], mut skip: usize) -> Vec<u8> {
     let whole: usize = parts.iter().map(Buffer::len).sum();
     let mut bytes = Vec::with_capacity(whole.saturating_sub(skip));
@@ -103,7 +103,7 @@ fn joined(parts: &[Buffer], mut skip: usize) -> Vec<u8> {
     bytes
 }
 
-/// The batch, in place.
+/// Decodes a batch in place.
 pub(crate) fn decode(frame: Frame, described: &Described) -> Result<RecordBatch, ArrowError> {
     guarded(|| {
         let mut decoder = begun(described)?;
@@ -115,13 +115,13 @@ pub(crate) fn decode(frame: Frame, described: &Described) -> Result<RecordBatch,
 
 /// A decoder of a stream that began with this schema.
 fn begun(described: &Described) -> Result<StreamDecoder, ArrowError> {
-    // Else it would copy what is not aligned, and say nothing.
+    // Otherwise it would silently copy unaligned buffers.
     let mut decoder = StreamDecoder::new().with_require_alignment(true);
     decoder.decode(&mut Buffer::from(Bytes::from_owner(described.message.clone())))?;
     Ok(decoder)
 }
 
-/// Arrow's decoder panics at lengths that do not fit; what a peer sends must not end this rank.
+/// Arrow's decoder panics at lengths that do not fit; a peer's bytes must not end this rank.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(broken("lengths that do not fit")))
@@ -177,15 +177,15 @@ mod tests {
         let mut seed = 5_u64;
         let mut refused = 0;
         std::panic::set_hook(Box::new(|_| {}));
-        for turn in 0..2000 {
+        for round in 0..2000 {
             let mut changed = bytes.clone();
-            for _ in 0..=turn % 3 {
+            for _ in 0..=round % 3 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let at = usize::try_from(seed >> 33).unwrap() % changed.len();
                 changed[at] = seed.to_le_bytes()[3];
             }
-            if turn % 5 == 0 {
-                changed.truncate(turn % bytes.len());
+            if round % 5 == 0 {
+                changed.truncate(round % bytes.len());
             }
             let fingerprint = described.fingerprint;
             refused += usize::from(

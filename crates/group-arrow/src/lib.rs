@@ -1,4 +1,4 @@
-//! Arrow's record batches between the ranks of a group. Columns of a batch that was received stand in the memory it was received into.
+//! Arrow's record batches between the ranks of a group. Columns of a received batch refer to the memory that it was received into.
 //!
 //! ```text
 //! schema   fingerprint │ the schema as Arrow's IPC has it, once for each peer

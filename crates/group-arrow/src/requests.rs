@@ -1,4 +1,4 @@
-//! Sends and receives that go on.
+//! Sends and receives in progress.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use ironrail_group::objects::{Origin, ReceivingObject, SendingObject};
 use crate::batches::Batches;
 use crate::frame::Frame;
 
-/// A send of a batch that goes on. Dropped, it still goes.
+/// A send of a batch in progress. Dropped, it still sends.
 #[derive(Debug)]
 #[must_use = "dropped, its end is not known"]
 pub struct SendingBatch(SendingObject);
@@ -20,7 +20,7 @@ impl SendingBatch {
         Self(sending)
     }
 
-    /// Whether it has left; makes progress.
+    /// Whether it has been sent; makes progress.
     ///
     /// # Errors
     ///
@@ -29,7 +29,7 @@ impl SendingBatch {
         self.0.test()
     }
 
-    /// Waits until it has left.
+    /// Waits until it has been sent.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl SendingBatch {
     }
 }
 
-/// A receive of a batch that goes on. Dropped, a message that it has begun to receive is lost.
+/// A receive of a batch in progress. Dropped, a partly received message is lost.
 #[derive(Debug)]
 #[must_use = "a receive takes nothing unless tested or waited for"]
 pub struct ReceivingBatch {
@@ -52,7 +52,7 @@ pub struct ReceivingBatch {
 #[derive(Debug)]
 enum Stage {
     Frame(Box<ReceivingObject<Frame>>),
-    /// The frame is here, its schema perhaps not.
+    /// The frame has arrived, its schema perhaps not.
     Schema(Frame, Origin),
     Over,
 }
@@ -66,7 +66,7 @@ impl ReceivingBatch {
         Self { batches, wanted, stage: Stage::Frame(Box::new(receiving)) }
     }
 
-    /// Whether it is here; makes progress. Then [`ReceivingBatch::wait`] gives it at once.
+    /// Whether it has been received; makes progress. Then [`ReceivingBatch::wait`] returns it at once.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl ReceivingBatch {
         }
     }
 
-    /// Waits for it.
+    /// Waits for the batch.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl ReceivingBatch {
         Ok((self.batches.open(frame, origin.source, self.wanted.as_ref())?, origin))
     }
 
-    /// Waits no longer than `limit`. Whether it is here.
+    /// Waits at most `limit`. Returns whether it has been received.
     ///
     /// # Errors
     ///

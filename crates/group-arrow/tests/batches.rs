@@ -49,14 +49,14 @@ fn table(seed: usize, rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// Columns of one kind, so many of them.
+/// `columns` columns of one kind.
 fn wide(columns: usize) -> RecordBatch {
     let column = |number: i32| Arc::new(Int32Array::from(vec![number; 3])) as ArrayRef;
     let named = (0..i32::try_from(columns).unwrap()).map(|i| (format!("column {i}"), column(i)));
     RecordBatch::try_from_iter(named).unwrap()
 }
 
-/// The allocations that a batch's arrays stand in.
+/// The allocations that a batch's arrays refer to.
 fn memory(batch: &RecordBatch) -> Vec<usize> {
     fn visit(data: &ArrayData, found: &mut Vec<usize>) {
         let nulls = data.nulls().map(NullBuffer::buffer);
@@ -131,7 +131,7 @@ fn a_batch_of_another_schema_is_refused_by_name_and_the_next_one_is_received() {
                     other => panic!("{other:?}"),
                 }
             }
-            // The same schema, made elsewhere.
+            // The same schema, made separately.
             let schema = Arc::new(Schema::new(table(9, 1).schema().fields().clone()));
             assert_eq!(batches.recv_as(&schema, 0, 4).unwrap().0, known);
             assert_eq!(batches.recv(0, 4).unwrap(), (wide(2), Origin { source: 0, tag: 4 }));

@@ -1,5 +1,5 @@
-//! What an object costs beside the same bytes sent typed: half a round trip between two ranks of this process, both kinds alternating.
-//! IRONRAIL_GROUP_TEST_NET names the plugin; else it is the C one of the tests.
+//! The cost of an object compared with the same bytes sent typed: half a round trip between two ranks of this process, both kinds
+//! alternating. IRONRAIL_GROUP_TEST_NET names the plugin; otherwise it is the C plugin of the tests.
 #![allow(clippy::unwrap_used, reason = "a bench may stop")]
 #![allow(clippy::print_stdout, reason = "a bench prints what it measures")]
 
@@ -47,23 +47,27 @@ fn compare<O: Serialize + DeserializeOwned + Schema>(
     let rounds = (4_000_000 / (count + 1000)).clamp(9, 1000);
     let other = 1 - group.rank();
     let data = vec![1.0_f64; count];
-    // As an object does, the receiver makes the memory.
+    // As with an object, the receiver allocates the memory.
     let typed = || group.send(&data, other, 0).unwrap();
     let receive = || drop(group.recv_vec::<f64>(other, 0).unwrap());
     let send = || group.send_obj(object, other, 0).unwrap();
     let take = || drop(group.recv_obj::<O>(other, 0).unwrap());
-    let (mut plain, mut described) = (Vec::new(), Vec::new());
+    let (mut typed_times, mut object_times) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        plain.push(half_a_round_trip(group, &typed, &receive));
-        described.push(half_a_round_trip(group, &send, &take));
+        typed_times.push(half_a_round_trip(group, &typed, &receive));
+        object_times.push(half_a_round_trip(group, &send, &take));
     }
-    plain.sort_unstable();
-    described.sort_unstable();
-    let (plain, described) = (plain[rounds / 2], described[rounds / 2]);
+    typed_times.sort_unstable();
+    object_times.sort_unstable();
+    let (typed_times, object_times) = (typed_times[rounds / 2], object_times[rounds / 2]);
     if group.rank() == 0 {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        let ratio = micros(described) / micros(plain);
-        println!("{name:>24} {:>10.1} {:>10.1} {ratio:>6.2}", micros(plain), micros(described));
+        let ratio = micros(object_times) / micros(typed_times);
+        println!(
+            "{name:>24} {:>10.1} {:>10.1} {ratio:>6.2}",
+            micros(typed_times),
+            micros(object_times)
+        );
     }
 }
 

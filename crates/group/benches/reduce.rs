@@ -1,7 +1,7 @@
-//! Measures what a sum of two inputs costs, in bytes per second: f16 and bf16 beside f32, in the second cache and in memory.
+//! Measures a sum of two inputs in bytes per second: f16 and bf16 beside f32, in the L2 cache and in memory.
 //!
-//! `cargo bench -p ironrail-group --bench reduce [-- --check]`: `--check` fails where one takes more than [`BOUND`] times as long for as
-//! many bytes in the cache, on a CPU with F16C.
+//! `cargo bench -p ironrail-group --bench reduce [-- --check]`: `--check` fails if one takes more than [`BOUND`] times as long for the same
+//! bytes in the cache, on a CPU with F16C.
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
 
 use std::hint::black_box;
@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use ironrail_group::loader::{DataType, Element, Op, bf16, f16};
 
-/// A piece that collectives reduce at a time, and what fits no cache.
+/// A piece that collectives reduce at a time, and a size beyond all caches.
 const SIZES: [usize; 2] = [128 << 10, 64 << 20];
 /// Bytes that one measurement moves.
 const BYTES: usize = 64 << 20;
-/// The fastest of so many counts: what else the machine does can only make it slower.
+/// The fastest run counts: disturbances only make a run slower.
 const RUNS: usize = 25;
 const BOUND: f64 = 1.2;
 
@@ -53,7 +53,7 @@ fn measured<T: Element>(bytes: usize) -> f64 {
     let count = bytes / size_of::<T>();
     let of = |index: usize| T::from_small(u32::try_from(index % 3).unwrap_or(0));
     let mut into: Vec<T> = (0..count).map(of).collect();
-    // Zeros: sums that are made again and again stay what they are.
+    // Zeros: repeated sums do not change them.
     let terms = vec![T::from_small(0); count];
     let calls = BYTES / bytes;
     let fastest = (0..RUNS)

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (place, hub) = Start::from_environment()?.join(Duration::from_secs(30))?;
     let group = Builder::new(&library).join_with(place, hub)?;
 
-    // Points of the line y = 3x + 1, a few for each rank, and a model that knows nothing yet.
+    // Points of the line y = 3x + 1, a few for each rank, and an untrained model.
     let points: Vec<_> =
         (0..64).map(|point| (point * group.size() + group.rank()) as f64 / 64.0).collect();
     let mut model = [0.0_f64; 2];

@@ -1,5 +1,5 @@
-//! Heat that spreads in a square plate, split in bands of rows: each step needs the rows next to a band, which neighbours send. Rank 0
-//! gathers the bands and writes a picture, `heat.ppm` unless the second argument names another.
+//! Heat in a square plate, split in bands of rows: each step needs the rows next to a band, which the neighbours send. Rank 0 gathers the
+//! bands and writes a picture, `heat.ppm` unless the second argument names another file.
 //!
 //! `cargo build --release --examples -p ironrail-group`, then
 //! `ironrail run -n 4 -- target/release/examples/heat PLUGIN heat.ppm`.
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (place, hub) = Start::from_environment()?.join(Duration::from_secs(30))?;
     let group = Builder::new(&library).join_with(place, hub)?;
 
-    // This rank's rows, with one row above and one below that are the neighbours'. Outside of the plate it is cold.
+    // This rank's rows, with one row above and one below from the neighbours. Outside of the plate it is cold.
     let (first, end) =
         (rows_before(group.rank(), group.size()), rows_before(group.rank() + 1, group.size()));
     let cold = vec![0.0_f32; SIDE];
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Bands differ by one row at most.
+/// The number of rows before a band; bands differ by at most one row.
 fn rows_before(rank: usize, size: usize) -> usize {
     SIDE * rank / size
 }

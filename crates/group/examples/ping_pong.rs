@@ -1,4 +1,4 @@
-//! A ping-pong with tags: rank 0 deals numbers to all others, each by a tag of its own, and takes the answers as they come.
+//! A ping-pong with tags: rank 0 sends a number to every other rank, each with its own tag, and receives the answers in any order.
 //!
 //! `cargo build --release --examples -p ironrail-group`, then
 //! `ironrail run -n 3 -- target/release/examples/ping_pong PLUGIN`.
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("rank {} answers {} to ball {}", came.source, answer[0], came.tag);
         }
     } else {
-        // The last ball first: a tag says which.
+        // The last ball first: the tag identifies it.
         let mut ball = [0_u64];
         for tag in (0..BALLS).rev() {
             group.recv(&mut ball, 0, tag)?;

@@ -1,4 +1,4 @@
-//! A ragged gather: every rank has found another number of things, of which it knows more than numbers; rank 0 collects them.
+//! A ragged gather: every rank has another number of findings, as structures; rank 0 gathers them.
 //!
 //! `cargo build --release --examples -p ironrail-group`, then
 //! `ironrail run -n 3 -- target/release/examples/ragged PLUGIN`.
@@ -13,17 +13,17 @@ use ironrail_group::objects::{Leaf, Schema};
 use ironrail_group::start::Start;
 use serde::{Deserialize, Serialize};
 
-/// What a rank has found.
+/// The findings of a rank.
 #[derive(Debug, Serialize, Deserialize, Schema)]
 struct Findings {
-    /// How many of each kind.
+    /// The number of each kind.
     kinds: BTreeMap<String, u64>,
-    /// Where; as long as it happens to be.
+    /// The places; any number of them.
     places: Leaf<f64>,
     remark: Option<String>,
 }
 
-/// What all have together: numbers alone can be reduced.
+/// The total over all ranks: only numbers can be reduced.
 #[derive(Debug, Serialize, Deserialize, Schema)]
 struct Total {
     places: u64,

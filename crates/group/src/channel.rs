@@ -1,4 +1,4 @@
-//! One end of a connection as NCCL uses it: many requests outstanding, only the oldest tested.
+//! One end of a connection, used as NCCL does: many requests outstanding, only the oldest tested.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,12 +31,12 @@ impl SendChannel {
         self.comm.register(buffer)
     }
 
-    /// Sends are numbered from 0: how many were posted.
+    /// The number of posted sends; sends are numbered from 0.
     pub fn posted(&self) -> usize {
         self.posted
     }
 
-    /// How many are done, in order.
+    /// The number of completed sends.
     pub fn done(&self) -> usize {
         self.done
     }
@@ -45,7 +45,7 @@ impl SendChannel {
         self.outstanding.len()
     }
 
-    /// Whether the plugin took the message; if not, come again.
+    /// Returns whether the plugin accepted the message; if not, call again.
     #[inline]
     pub fn send(
         &mut self,
@@ -56,7 +56,7 @@ impl SendChannel {
         self.send_into_group(buffer, bytes, region, 0)
     }
 
-    /// As [`SendChannel::send`], for a place in a receive of several.
+    /// As [`SendChannel::send`], for one message of a grouped receive.
     #[inline]
     pub fn send_into_group(
         &mut self,
@@ -78,7 +78,7 @@ impl SendChannel {
         Ok(true)
     }
 
-    /// Tests the oldest request; whether it is done.
+    /// Tests the oldest request; returns whether it is done.
     #[inline]
     pub fn poll(&mut self) -> Result<bool, GroupError> {
         let Some(oldest) = self.outstanding.front_mut() else {
@@ -97,7 +97,7 @@ impl SendChannel {
 #[derive(Debug)]
 pub struct ReceiveChannel {
     outstanding: VecDeque<(Request, usize)>,
-    /// Messages that those stand for.
+    /// The number of messages that the outstanding receives are for.
     messages: usize,
     comm: ReceiveComm,
     peer: usize,
@@ -120,7 +120,7 @@ impl ReceiveChannel {
         self.comm.register(buffer)
     }
 
-    /// Receives are numbered from 0: how many were posted.
+    /// The number of posted receives; receives are numbered from 0.
     pub fn posted(&self) -> usize {
         self.posted
     }
@@ -129,12 +129,12 @@ impl ReceiveChannel {
         self.done
     }
 
-    /// Messages that are waited for.
+    /// The number of messages still to arrive.
     pub fn outstanding(&self) -> usize {
         self.messages
     }
 
-    /// Whether the plugin took the receive; if not, come again. It may be larger than what will come.
+    /// Returns whether the plugin accepted the receive; if not, call again. It may be larger than its message.
     #[inline]
     pub fn receive(
         &mut self,
@@ -145,7 +145,7 @@ impl ReceiveChannel {
         self.receive_group(buffer, &[bytes], region)
     }
 
-    /// As [`ReceiveChannel::receive`], for a message into each range, in one request. The ranges have one length.
+    /// As [`ReceiveChannel::receive`], for several messages in one request, one per range. The ranges have the same length.
     #[inline]
     pub fn receive_group(
         &mut self,
@@ -171,7 +171,7 @@ impl ReceiveChannel {
         Ok(true)
     }
 
-    /// Tests the oldest request; the size of its messages, which is the same for all, once they have come.
+    /// Tests the oldest request; returns the size of its messages, which is the same for all, once they have arrived.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<usize>, GroupError> {
         let Some((oldest, room)) = self.outstanding.front_mut() else {
@@ -201,7 +201,7 @@ impl ReceiveChannel {
     }
 }
 
-/// The messages of one receive differ by their tags.
+/// The tag of one message in a grouped receive.
 #[inline]
 fn tag_in_group(tag: i32, place: usize) -> i32 {
     i32::try_from(place).map_or(tag, |place| tag.wrapping_add(place))

@@ -1,7 +1,7 @@
-//! Test data that says where it comes from, poison, and counting what is wrong.
+//! Test data that identifies its origin, poison, and counts of wrong elements.
 //!
-//! A value depends on rank, index and iteration, and is small, so that reductions over a few ranks are exact in every type, and over
-//! thousands in those of 32 bits and more. Poison is a value that test data never has.
+//! A value depends on rank, index and iteration. It is small, so that reductions are exact in every type over a few ranks, and in 32-bit
+//! types and larger ones over thousands. Poison is a value that test data never has.
 
 use crate::error::MemoryError;
 use crate::loader::{Buffer, DataType, Element, Op};
@@ -26,18 +26,18 @@ const RANK_ODD: u64 = 0xD6E8_FEB8_6659_FD93;
 const ITERATION_ODD: u64 = 0xA076_1D64_78BD_642F;
 const INDEX_ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What `rank` contributes to a reduction: values whose reduction over 16 ranks every type holds exactly.
+/// What `rank` contributes to a reduction: values whose reduction over 16 ranks is exact in every type.
 pub fn sample<T: Element>(op: Op, rank: usize, index: usize, iteration: usize) -> T {
     let value = value(rank, index, iteration);
     T::from_small(match op {
         Op::Prod => 1 + value % 2,
-        // bf16 has eight bits for a sum.
+        // bf16 has eight significant bits.
         _ if T::TYPE == DataType::BF16 => value % 16,
         _ => value,
     })
 }
 
-/// Fills `count` elements, from byte `start` on, with `rank`'s data: what it sends, or contributes to a sum.
+/// Fills `count` elements from byte `start` with `rank`'s data, which it sends or contributes to a sum.
 pub fn fill(
     buffer: &mut Buffer,
     kind: DataType,
@@ -67,7 +67,7 @@ pub fn fill_for(
     Ok(())
 }
 
-/// All-ones: -1 or not a number.
+/// All bits set: -1, or not a number.
 pub const POISON: u8 = 0xFF;
 
 /// Overwrites a whole buffer.
@@ -77,16 +77,16 @@ pub fn poison(buffer: &mut Buffer) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Where each element of an output ought to come from.
+/// Where each element of an output should come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// The reduction over `ranks` ranks, from element `first` of their inputs on.
+    /// The reduction over `ranks` ranks, from element `first` of their inputs.
     Reduced { op: Op, ranks: usize, first: usize },
     /// The inputs of `ranks` ranks, `each` elements of each, one after the other.
     Inputs { ranks: usize, each: usize },
     /// The input of one rank.
     Input { rank: usize },
-    /// The same, from element `first` on.
+    /// The same, from element `first`.
     Part { rank: usize, first: usize },
     /// Elements `to * each` to `(to + 1) * each` of every rank's input, one after the other.
     Dealt { to: usize, each: usize },
@@ -116,7 +116,7 @@ impl Expected {
     }
 }
 
-/// How many of `count` elements, from byte `start` on, are not what they ought to be.
+/// Counts wrong elements among `count` elements from byte `start`.
 pub fn count_wrong(
     buffer: &Buffer,
     kind: DataType,
@@ -132,7 +132,7 @@ pub fn count_wrong(
     }))
 }
 
-/// How many bytes of `range` are no longer poison.
+/// Counts the bytes of `range` that are no longer poison.
 pub fn count_unpoisoned(
     buffer: &Buffer,
     range: std::ops::Range<usize>,

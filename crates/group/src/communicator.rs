@@ -9,7 +9,7 @@ use crate::error::GroupError;
 use crate::loader::{Handle, Library, ListenComm, Net, ReceiveComm, SendComm};
 use crate::patience::{Patience, spins_for};
 
-/// A rank's place among others that stand in a ring.
+/// A rank's position in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     pub rank: usize,
@@ -28,7 +28,7 @@ impl Ring {
     }
 }
 
-/// One rank of a group: to the next it sends, from the previous it receives.
+/// One rank of a ring: it sends to the next and receives from the previous one.
 #[derive(Debug)]
 pub struct Communicator {
     pub next: SendChannel,
@@ -40,8 +40,8 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Initialises the plugin and connects to both neighbours. All ranks call it; `wait` bounds every wait. A rank that
-    /// cannot gives up before it closes what it has opened.
+    /// Initialises the plugin and connects to both neighbours. All ranks call it; `wait` bounds every wait. A rank that fails gives up
+    /// before it closes what it has opened.
     pub fn connect(
         library: &Arc<Library>,
         bootstrap: &mut dyn Bootstrap,
@@ -49,7 +49,7 @@ impl Communicator {
         wait: Duration,
     ) -> Result<Self, GroupError> {
         let ring = Ring { rank: bootstrap.rank(), size: bootstrap.size() };
-        // The same number on every rank, as NCCL's hash of the communicator is.
+        // The same number on every rank, like NCCL's hash of the communicator.
         let communicator = bootstrap.identity();
         let net = Net::init(library, communicator)?;
         let devices = net.devices()?;
@@ -94,8 +94,8 @@ impl Communicator {
         &self.net
     }
 
-    /// What both neighbours owe, for a message about a wait that ended.
-    pub fn whom(next: &SendChannel, previous: &ReceiveChannel) -> String {
+    /// What is awaited from both neighbours, for the message of a timeout.
+    pub fn awaited(next: &SendChannel, previous: &ReceiveChannel) -> String {
         let receive = (previous.outstanding() > 0)
             .then(|| format!("message {} from rank {}", previous.done(), previous.peer()));
         let send = (next.outstanding() > 0)
@@ -109,7 +109,7 @@ impl Communicator {
     }
 }
 
-/// The comms with both neighbours, as they come about.
+/// The comms with both neighbours, while they are being made.
 struct Pair {
     ring: Ring,
     listener: ListenComm,
@@ -119,7 +119,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Both in one loop: the neighbour's accept is served by a loop like this one.
+    /// Both in one loop, because the neighbour's accept depends on a loop like this one.
     fn connect(
         &mut self,
         net: &Arc<Net>,
@@ -137,7 +137,7 @@ impl Pair {
             match self.open() {
                 2 => return Ok(()),
                 now if now > open => patience.reset(),
-                _ => patience.idle(|| self.whom())?,
+                _ => patience.idle(|| self.awaited())?,
             }
         }
     }
@@ -146,7 +146,7 @@ impl Pair {
         usize::from(self.send.is_some()) + usize::from(self.receive.is_some())
     }
 
-    fn whom(&self) -> String {
+    fn awaited(&self) -> String {
         let Self { ring, send, receive, .. } = self;
         let connect = send.is_none().then(|| format!("rank {} to accept", ring.next()));
         let accept = receive.is_none().then(|| format!("rank {} to connect", ring.previous()));

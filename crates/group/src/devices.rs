@@ -1,4 +1,4 @@
-//! MLX's device matrix: which device leads from which rank to which, as a JSON file.
+//! MLX's device matrix: the device that each rank uses towards each other rank, as a JSON file.
 //!
 //! Row r of the file has an entry for each rank: null for r itself, and for another rank the name of a device, or a list of names.
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::error::GroupError;
 
-/// Names of devices, by rank and peer.
+/// Names of devices by rank and peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceMatrix {
-    /// For messages about it.
+    /// The file's name, for messages.
     file: String,
     rows: Vec<Vec<Vec<String>>>,
 }
@@ -22,7 +22,7 @@ impl DeviceMatrix {
     ///
     /// # Errors
     ///
-    /// [`GroupError::Usage`], in one line, with the file, and the row and column where one is wrong.
+    /// [`GroupError::Usage`] in one line, with the file, and the row and column that are wrong.
     pub fn read(path: &Path) -> Result<Self, GroupError> {
         let file = path.display().to_string();
         let text = fs::read_to_string(path).map_err(|error| {
@@ -71,22 +71,22 @@ impl DeviceMatrix {
         Ok(Self { file: file.to_owned(), rows })
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.rows.len()
     }
 
-    /// The names of the devices that lead from one rank to another; none from a rank to itself.
+    /// The names of the devices between two ranks; none from a rank to itself.
     pub fn names(&self, rank: usize, peer: usize) -> &[String] {
         self.rows.get(rank).and_then(|row| row.get(peer)).map_or(&[], Vec::as_slice)
     }
 
-    /// The device of each peer of `rank`, by its place among `devices`, the names of those that there are. Of several names the first
-    /// counts: a plugin's device has all its rails.
+    /// The device for each peer of `rank`, as an index of `devices`, which are the existing names. Of several names the first one counts: a
+    /// plugin's device has all its rails.
     ///
     /// # Errors
     ///
-    /// [`GroupError::Usage`] for a name that is not among them, with those that are.
+    /// [`GroupError::Usage`] for an unknown name, with the known ones.
     pub fn devices(&self, rank: usize, devices: &[String]) -> Result<Vec<usize>, GroupError> {
         (0..self.size())
             .map(|peer| {

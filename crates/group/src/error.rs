@@ -1,4 +1,4 @@
-//! What can go wrong between ranks, in words a user can act on.
+//! The errors between ranks, as sentences that a user can act on.
 
 use std::fmt;
 use std::io;
@@ -15,42 +15,42 @@ pub enum GroupError {
     Load(String),
     /// A call of the plugin failed.
     Plugin { call: &'static str, code: ResultCode, said: Option<String> },
-    /// The plugin did what the contract of the tables forbids.
+    /// The plugin violated the contract of the tables.
     Contract(String),
-    /// Nothing moved for `limit`; `whom` says what was waited for, `peers` which ranks did not come, where that is known.
-    Timeout { peers: Vec<usize>, whom: String, limit: Duration },
+    /// Nothing moved for `limit`; `awaited` says what was waited for, `peers` which ranks did not come, if known.
+    Timeout { peers: Vec<usize>, awaited: String, limit: Duration },
     /// A rank died, left, or cannot be reached any more.
     PeerLost { rank: usize, why: String },
     /// A rank ended every operation of the group.
     Aborted { rank: usize },
-    /// A rank gave up an exchange; the group lives.
+    /// A rank cancelled an exchange; the group still works.
     Cancelled { rank: usize },
-    /// An argument that no group takes; nothing moved.
+    /// A wrong argument; nothing moved.
     InvalidArgument(String),
-    /// A message is longer than the receive that matched it. It is gone, and the next one can be received.
+    /// A message is longer than the matching receive. It is dropped, and the next one can be received.
     TooLong { source: usize, tag: u32, bytes: usize, room: usize },
-    /// A message has elements of another type than the receive that matched it. It is gone, and the next one can be received.
+    /// A message has elements of another type than the matching receive. It is dropped, and the next one can be received.
     OtherType { source: usize, tag: u32, sent: &'static str, wanted: &'static str },
-    /// An object has another type than the receive that matched it. It is gone, and the next one can be received.
+    /// An object has another type than the matching receive. It is dropped, and the next one can be received.
     SchemaMismatch { rank: usize, expected: String, got: String },
     /// A rank calls another collective, or the same one with another size.
     Mismatch { rank: usize, why: String },
-    /// The rendezvous failed: a rank left, or sent what is not ours.
+    /// The rendezvous failed: a rank left, or something else connected.
     Bootstrap(String),
-    /// A copy from or to a GPU, or the wait before it, failed.
+    /// A copy from or to a GPU failed, or the wait before it.
     Device(gpu::DriverError),
-    /// Memory was used in a way its owner forbids.
+    /// Memory was used in a way that its owner forbids.
     Memory(MemoryError),
     /// The operating system refused.
     System { what: &'static str, error: io::Error },
-    /// What went wrong on one rank.
+    /// An error of one rank.
     Rank { rank: usize, error: Box<Self> },
     /// The caller asked for something that does not exist.
     Usage(String),
 }
 
 impl GroupError {
-    /// Whether the caller asked for what cannot be, rather than something going wrong.
+    /// Whether the error is the caller's.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Usage(_) | Self::InvalidArgument(_) => true,
@@ -59,7 +59,7 @@ impl GroupError {
         }
     }
 
-    /// Says where it happened.
+    /// Adds the rank on which it happened.
     #[must_use]
     pub fn of_rank(self, rank: usize) -> Self {
         Self::Rank { rank, error: Box::new(self) }
@@ -94,8 +94,12 @@ impl fmt::Display for GroupError {
                 f,
                 "a message of {sent} from rank {source} with tag {tag} came to a receive of {wanted}"
             ),
-            Self::Timeout { whom, limit, .. } => {
-                write!(f, "nothing moved for {:.1} s while waiting for {whom}", limit.as_secs_f64())
+            Self::Timeout { awaited, limit, .. } => {
+                write!(
+                    f,
+                    "nothing moved for {:.1} s while waiting for {awaited}",
+                    limit.as_secs_f64()
+                )
             }
             Self::Memory(error) => error.fmt(f),
             Self::Rank { rank, error } => write!(f, "rank {rank}: {error}"),
@@ -118,17 +122,17 @@ impl From<MemoryError> for GroupError {
     }
 }
 
-/// Why a part of a buffer cannot be had.
+/// Why a part of a buffer cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryError {
     OutOfRange,
     /// The bytes do not start or end on an element.
     Misaligned,
-    /// A request that has not been tested done may touch these bytes.
+    /// A request that is not done may access these bytes.
     InFlight,
-    /// More requests at once than a buffer keeps track of.
+    /// More requests at once than a buffer can track.
     TooManyRequests,
-    /// The region was made for other memory, or on another comm.
+    /// The region belongs to other memory, or to another comm.
     ForeignRegion,
 }
 

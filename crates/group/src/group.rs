@@ -1,4 +1,4 @@
-//! A group: ranks that send each other messages and call collectives.
+//! A group: ranks that exchange messages and call collectives.
 
 use std::any::Any;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Over an open plugin.
+    /// A group over an open plugin.
     pub fn new(library: &Arc<Library>) -> Self {
         Self {
             library: Arc::clone(library),
@@ -50,15 +50,15 @@ impl Builder {
         self
     }
 
-    /// How long nothing may move in a call before it is given up. Default: 60 s.
+    /// The time without progress after which a call gives up. Default: 60 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Whether the thread that makes progress between calls looks every 50 µs while anything moves, so that others need not wait for this
-    /// rank's next call. Default: it polls every 2 ms, so that no peer waits for ever.
+    /// Whether the thread that makes progress between calls polls every 50 µs while anything moves, so that others need not wait for this
+    /// rank's next call. Default: it polls every 2 ms, so that no peer waits forever.
     #[must_use]
     pub fn progress_thread(mut self, wanted: bool) -> Self {
         self.progress_thread = wanted;
@@ -72,25 +72,25 @@ impl Builder {
         self
     }
 
-    /// Which device leads to which peer, by name; [`Builder::device`] then counts for this rank's introduction alone. Default: one for all.
+    /// The device for each peer, by name; [`Builder::device`] then counts for the connection of this rank to itself only. Default: one for
+    /// all.
     #[must_use]
     pub fn matrix(mut self, matrix: Option<DeviceMatrix>) -> Self {
         self.matrix = matrix;
         self
     }
 
-    /// Joins the group that meets at `place`. All its ranks call it. No connection is made here: each comes about when it is first
-    /// used.
+    /// Joins the group that meets at `place`. All its ranks call it. It makes no connections: each is made when it is first used.
     ///
     /// # Errors
     ///
-    /// The rendezvous' ([`GroupError::Bootstrap`], [`GroupError::Timeout`] with the ranks that did not come), the plugin's, and
-    /// [`GroupError::Usage`] for a device that is not there.
+    /// Errors of the rendezvous ([`GroupError::Bootstrap`], [`GroupError::Timeout`] with the ranks that did not come) and of the plugin,
+    /// and [`GroupError::Usage`] for a device that does not exist.
     pub fn join(self, place: Remote) -> Result<Group, GroupError> {
         self.join_with(place, None)
     }
 
-    /// The same in the process that holds the rendezvous. It is kept until every rank has left.
+    /// The same in the process that holds the rendezvous, which is kept until every rank has left.
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ impl Builder {
 /// Default of [`Builder::timeout`].
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What ranks send each other first, as lines.
+/// The first message between ranks, as lines.
 struct Greeting<'a> {
     hub: bool,
     host: String,
@@ -193,7 +193,7 @@ impl Greeting<'_> {
     }
 }
 
-/// What a rank makes of it.
+/// What a rank derives from it.
 struct Here {
     tuning: Tuning,
     crowd: (usize, usize),
@@ -224,20 +224,20 @@ impl Here {
 
 const VERSION: &str = "ironrail-group 2";
 
-/// Tells machines apart.
+/// Identifies the machine.
 fn host() -> String {
     let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// The CPUs that this thread may use, as the kernel writes them: hexadecimal words, the lowest last.
+/// The CPUs that this thread may use, in the kernel's notation: hexadecimal words, the lowest last.
 fn cpus() -> String {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
     line.map_or_else(|| "1".to_owned(), |mask| mask.trim().to_owned())
 }
 
-/// How many CPUs are in any of these masks.
+/// The number of CPUs in the union of these masks.
 fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
     let mut all: Vec<u8> = Vec::new();
     for mask in masks {
@@ -252,7 +252,7 @@ fn union<'a>(masks: impl Iterator<Item = &'a str>) -> usize {
     all.iter().map(|digit| digit.count_ones() as usize).sum()
 }
 
-/// Makes progress between calls, and connections at all times.
+/// The thread that makes progress between calls, and connections at all times.
 #[derive(Debug)]
 struct Mover {
     stop: Arc<AtomicBool>,
@@ -274,7 +274,7 @@ impl Mover {
             while !ours.load(Ordering::Acquire) {
                 let connects = connector.step();
                 let (moved, seen) = match state.try_lock() {
-                    // A thread that waits makes progress itself, and may have moved what a future waits for.
+                    // A waiting thread makes progress itself, and may have moved what a future waits for.
                     Err(_) => (false, false),
                     Ok(mut state) => match state.poll() {
                         Ok(moved) => (moved, true),
@@ -286,7 +286,7 @@ impl Mover {
                 };
                 rest = if moved { moving } else { (rest * 2).min(CALM) };
                 let waits = wakers.progress(moved || !seen);
-                // Woken where a connect begins.
+                // Unparked where a connect begins.
                 thread::park_timeout(if connects || waits { BRISK } else { rest });
             }
         };
@@ -305,7 +305,7 @@ pub(crate) struct Wakers {
 }
 
 impl Wakers {
-    /// Wakes this one when it should look again.
+    /// Wakes `waker` when it should poll again.
     pub(crate) fn add(&self, waker: &Waker) {
         let (list, _) = &mut *self.lock();
         if !list.iter().any(|other| other.will_wake(waker)) {
@@ -313,7 +313,7 @@ impl Wakers {
         }
     }
 
-    /// Wakes all where something moved, and now and then, so that they see that time is up. Whether any waits.
+    /// Wakes all if something moved, and periodically, so that they notice timeouts. Returns whether any waits.
     fn progress(&self, moved: bool) -> bool {
         let mut guard = self.lock();
         let (list, since) = &mut *guard;
@@ -334,7 +334,7 @@ impl Wakers {
             *since = None;
             std::mem::take(list)
         };
-        // Without the lock: a waker is foreign code.
+        // After the lock is released: a waker runs foreign code.
         woken.into_iter().for_each(Waker::wake);
     }
 
@@ -343,7 +343,7 @@ impl Wakers {
     }
 }
 
-/// How long a future sleeps at most.
+/// The longest sleep of a future.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Drop for Mover {
@@ -359,35 +359,34 @@ impl Drop for Mover {
 const BRISK: Duration = Duration::from_micros(50);
 const CALM: Duration = Duration::from_millis(2);
 
-/// A rank's membership in a group: messages between two ranks, and collectives of all.
+/// A rank's membership in a group: messages between two ranks, and collectives.
 ///
-/// It is a handle: clones are the same membership. One thread's calls are in order; calls of several threads are made one at a
-/// time, and collectives of one group must not be called by several threads at once. Progress is made inside calls, of this group or
-/// any that was split from it, and by the progress thread where one was asked for: a rank that computes between calls keeps those
-/// waiting that send it long messages.
+/// It is a handle: clones are the same membership. Calls of one thread are in order; calls of several threads run one at a time, and
+/// several threads must not call collectives of one group at once. Progress is made inside calls of this group or of any group split from
+/// it, and by the progress thread if asked for: a rank that computes between calls delays those that send it long messages.
 ///
-/// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others, one that stops [`GroupError::Timeout`] with its rank, by
-/// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the
-/// memory of every call is free, and every later call says the first cause again. No call panics, aborts the process or hangs. A
-/// rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it see that it is gone.
+/// **Failure.** A rank that dies is [`GroupError::PeerLost`] on all others; one that stops is [`GroupError::Timeout`] with its rank after
+/// [`Builder::timeout`]; [`Group::abort`] is [`GroupError::Aborted`]. The group has failed then: its connections are closed, the memory of
+/// every call is free, and every later call returns the first cause. No call panics, aborts the process or hangs. A rank that drops its
+/// last handle leaves: what it has sent still arrives, and only ranks that need it notice.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scope: u32,
-    /// Ranks of the mesh, by rank of this group.
+    /// Ranks in the mesh, by rank in this group.
     pub(crate) members: Arc<[usize]>,
     rank: usize,
-    /// How many collectives there were.
+    /// The number of collectives so far.
     calls: Arc<AtomicU32>,
-    /// How many collectives of objects there were.
+    /// The number of collectives of objects so far.
     pub(crate) objects: Arc<AtomicU32>,
-    /// How many exchanges there were.
+    /// The number of exchanges so far.
     pub(crate) exchanges: Arc<AtomicU32>,
-    /// The next stream of exchanges; 0 is that of [`Group::exchange`].
+    /// The next stream of exchanges; 0 is the one of [`Group::exchange`].
     pub(crate) streams: Arc<AtomicU32>,
 }
 
-/// Behind all handles.
+/// Shared by all handles.
 #[derive(Debug)]
 pub(crate) struct Shared {
     mover: Option<Mover>,
@@ -395,7 +394,7 @@ pub(crate) struct Shared {
     pub(crate) wakers: Arc<Wakers>,
     tuning: Tuning,
     aborted: Arc<AtomicBool>,
-    /// The lowest number that no group has here.
+    /// The lowest scope that no group of this rank uses.
     scopes: AtomicU32,
     timeout: Duration,
     hub: Option<Hub>,
@@ -405,9 +404,9 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) mesh: Mesh,
     work: Work,
-    /// Lists of operations that blocks have used before.
+    /// Lists of operations from earlier blocks, for reuse.
     pub(crate) blocks: Vec<Vec<Entry>>,
-    /// Memory of operations that were dropped. It goes after the mesh has closed.
+    /// Memory of operations that were dropped. It is freed after the mesh has closed.
     kept: Vec<(OpId, Box<dyn Any + Send>)>,
     pub(crate) schemas: Schemas,
 }
@@ -440,7 +439,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let ended = self.lock().mesh.close();
-        // Not before: what is owed to a rank may need a connection.
+        // Last, because outstanding sends may need a connection.
         self.mover = None;
         if let Err(why) = ended {
             log::debug!("a group ends with an error: {why}");
@@ -463,7 +462,7 @@ impl Group {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.members.len()
     }
@@ -473,17 +472,17 @@ impl Group {
         &self.shared.tuning
     }
 
-    /// What a wait is bounded by.
+    /// The bound of a wait.
     pub fn timeout(&self) -> Duration {
         self.shared.timeout
     }
 
-    /// Zeroed memory of `count` elements that the plugin may read and write where it is. It is registered with a peer's connection when
-    /// it is first used there.
+    /// Zeroed memory of `count` elements that the plugin can read and write directly. It is registered on a peer's connection when it is
+    /// first used there.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for more than fits memory, [`GroupError::System`] where the system has no more.
+    /// [`GroupError::InvalidArgument`] for more than an address space, [`GroupError::System`] where the system has no memory.
     pub fn buffer<T: Element>(&self, count: usize) -> Result<Registered<T>, GroupError> {
         let bytes = count
             .checked_mul(size_of::<T>())
@@ -496,13 +495,12 @@ impl Group {
         Ok(Registered::new(buffer, count))
     }
 
-    /// Makes a buffer's slices go on the wire from where they are, as those of [`Group::buffer`].
+    /// Makes slices of a buffer be sent and received without a copy, like those of [`Group::buffer`].
     pub fn register(&self, buffer: &Buffer) {
         self.shared.lock().mesh.add(buffer);
     }
 
-    /// How many times registered memory was registered with a connection so far. It stands still once every buffer was used with
-    /// every peer that it is used with.
+    /// The number of registrations on connections so far. It stops growing once every buffer was used with all of its peers.
     pub fn registrations(&self) -> u64 {
         self.shared.lock().mesh.registrations()
     }
@@ -517,18 +515,18 @@ impl Group {
         Arc::clone(self.shared.lock().mesh.net())
     }
 
-    /// Ends every rank's calls, of this and all groups that were split from one: from now on they say [`GroupError::Aborted`]. It does
-    /// not wait for calls of other threads, and may be called while they wait.
+    /// Ends the calls of every rank, in this and all groups split from the same one: they return [`GroupError::Aborted`] from now on. It
+    /// does not wait for calls of other threads, and may be called while they wait.
     pub fn abort(&self) {
         self.shared.aborted.store(true, Ordering::Release);
-        // A thread that waits sees the flag and signals the other ranks.
+        // A waiting thread sees the flag and informs the other ranks.
         if let Ok(mut state) = self.shared.state.try_lock() {
             let _ = state.mesh.check();
         }
     }
 
-    /// Makes groups of the ranks that give the same color, ranked by key, then by rank here. A rank that gives no color gets no
-    /// group. All ranks call it.
+    /// Makes groups of the ranks with the same color, ranked by key, then by rank here. A rank without a color gets no group. All ranks
+    /// call it.
     ///
     /// # Errors
     ///
@@ -561,24 +559,24 @@ impl Group {
         Ok(Some(Self::new(Arc::clone(&self.shared), scope(number)?, members, rank)))
     }
 
-    /// Exchanges small parts over the rendezvous instead of the network: for what is not to be measured. All ranks of the first group
-    /// call it; at most [`crate::bootstrap::PART_BYTES_MAX`] bytes each.
+    /// Exchanges small parts over the rendezvous instead of the network: for what should not be measured. All ranks of the first group call
+    /// it; at most [`crate::bootstrap::PART_BYTES_MAX`] bytes each.
     ///
     /// # Errors
     ///
-    /// The rendezvous'.
+    /// Those of the rendezvous.
     pub fn meet(&self, part: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
-        // Without the lock, so that progress goes on meanwhile.
+        // Without the lock, so that progress continues meanwhile.
         let round = self.shared.lock().mesh.place().begin_round(part)?;
         round.wait(self.shared.timeout)
     }
 
-    /// Tells the rendezvous why this rank gives up, before it closes anything. Whether it was heard.
+    /// Reports to the rendezvous why this rank gives up, before it closes anything. Returns whether that was received.
     pub fn give_up(&self, why: &GroupError) -> bool {
         self.shared.lock().mesh.place().give_up(why)
     }
 
-    /// Whether `rank` is one of this group, and which of the mesh's.
+    /// The mesh's rank for `rank` of this group, if it exists.
     pub(crate) fn rank_of(&self, rank: usize) -> Result<usize, GroupError> {
         self.members.get(rank).copied().ok_or_else(|| {
             GroupError::InvalidArgument(format!("there is no rank {rank} among {}", self.size()))

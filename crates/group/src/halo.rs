@@ -1,4 +1,4 @@
-//! Halos: ranks in a row, each of which swaps borders with its neighbours, round after round.
+//! Halos: ranks in a row, each of which exchanges borders with its neighbours, round after round.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,14 +11,14 @@ use crate::group::Group;
 use crate::loader::Element;
 use crate::mesh::Space;
 
-/// What came from the left and from the right.
+/// The borders from the left and from the right.
 pub type Borders<T> = (Option<Vec<T>>, Option<Vec<T>>);
 
-/// This rank's place in a row, or in a ring, of all ranks of a group.
+/// This rank's position in a row, or in a ring, of all ranks of a group.
 ///
-/// Rounds are numbered by themselves; a neighbour's next round is never taken for this one. Each round may have other lengths, and a rank
-/// may send nothing to a side. Memory that was sent is received into in a later round, so rounds of a steady length allocate
-/// no memory for borders.
+/// Rounds are numbered, so that a neighbour's next round is not mistaken for this one. Each round may have other lengths, and a rank may
+/// send nothing to a side. Memory that was sent is reused to receive in a later round, so rounds of constant length allocate no memory for
+/// borders.
 #[derive(Debug)]
 pub struct Halo1d<T: Element> {
     group: Group,
@@ -37,7 +37,7 @@ impl<T: Element> Halo1d<T> {
         Self::between(group, rank.checked_sub(1), right)
     }
 
-    /// A ring: the last rank is on the left of rank 0. A rank that is alone is its own neighbour.
+    /// A ring: the last rank is on the left of rank 0. A single rank is its own neighbour.
     pub fn ring(group: &Group) -> Self {
         let (rank, size) = (group.rank(), group.size());
         Self::between(group, Some((rank + size - 1) % size), Some((rank + 1) % size))
@@ -53,12 +53,12 @@ impl<T: Element> Halo1d<T> {
         (self.left, self.right)
     }
 
-    /// Sends `left` to the left and `right` to the right, and returns what came from the left and from the right: none where a neighbour
-    /// sent nothing, or is not there. What is sent to a neighbour that does not exist is ignored.
+    /// Sends `left` to the left and `right` to the right, and returns the borders from the left and from the right: None where a neighbour
+    /// sent nothing, or does not exist. A border for a neighbour that does not exist is ignored.
     ///
     /// # Errors
     ///
-    /// As [`Exchange::wait`]: the neighbour that stays silent is named. The next round can be tried.
+    /// As [`Exchange::wait`]: the silent neighbour is named. The next round can be tried.
     pub fn round(
         &mut self,
         left: Option<Vec<T>>,
@@ -70,7 +70,7 @@ impl<T: Element> Halo1d<T> {
         round.end()
     }
 
-    /// Begins a round; the future ends as [`Halo1d::round`]. Dropped before, the round is cancelled, and so it is at its neighbours.
+    /// Begins a round; the future completes like [`Halo1d::round`]. Dropped before, it cancels the round here and at the neighbours.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl<T: Element> Halo1d<T> {
             let (waiting, own) = (Waiting::new(patience(&self.group)), Some((right, left)));
             return Ok(Round { halo: self, leftwards: None, rightwards: None, own, waiting });
         }
-        // One way each, so that borders of two ranks in a ring are not mixed up.
+        // An exchange for each direction, so that the borders of two ranks in a ring are not mixed up.
         let leftwards = self.one_way(number, self.right, self.left, left)?;
         let rightwards = self.one_way(number.wrapping_add(1), self.left, self.right, right)?;
         let waiting = Waiting::new(patience(&self.group));
@@ -117,14 +117,14 @@ impl<T: Element> Halo1d<T> {
     }
 }
 
-/// A round that goes on; see [`Halo1d::begin`].
+/// A round in progress; see [`Halo1d::begin`].
 #[derive(Debug)]
 #[must_use = "a round that is dropped is cancelled"]
 pub struct Round<'a, T: Element> {
     halo: &'a mut Halo1d<T>,
     leftwards: Option<Exchange<T>>,
     rightwards: Option<Exchange<T>>,
-    /// Of a rank that is its own neighbour.
+    /// The borders of a rank that is its own neighbour.
     own: Option<Borders<T>>,
     waiting: Waiting,
 }
@@ -134,7 +134,7 @@ impl<T: Element> Round<'_, T> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As that.
     pub fn wait(mut self) -> Result<Borders<T>, GroupError> {
         wait(&self.exchanges(), patience(&self.halo.group))?;
         self.end()
@@ -144,7 +144,7 @@ impl<T: Element> Round<'_, T> {
         self.leftwards.iter().chain(&self.rightwards).collect()
     }
 
-    /// What came. Memory that was sent is kept.
+    /// Returns the borders. Memory that was sent is kept.
     fn end(&mut self) -> Result<Borders<T>, GroupError> {
         if let Some(own) = self.own.take() {
             return Ok(own);
@@ -180,5 +180,5 @@ impl<T: Element> Future for Round<'_, T> {
     }
 }
 
-/// Borders that are kept to receive into.
+/// The most borders that are kept to receive into.
 const SPARE: usize = 4;

@@ -1,8 +1,8 @@
-//! Starts one process per rank, watches them, and lets none outlive the group.
+//! Starts one process per rank, watches them, and ends all of them with the group.
 //!
-//! Each child gets its [`Meeting`] in the environment and a pipe as standard input, which it reads to its end: when the
-//! launcher dies, however it dies, its ranks see that and go. A Ctrl-C is the launcher's alone: ranks have a process group
-//! of their own each, so that they can still do what is to be done then.
+//! Each child gets its [`Meeting`] in the environment, and a pipe as standard input, which it reads until end of file: when the launcher
+//! dies in any way, its ranks notice and exit. Ctrl-C reaches the launcher only: each rank has a process group of its own, so that it can
+//! still clean up.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::bootstrap::{Hub, Meeting};
 use crate::error::GroupError;
 
-/// Carries the [`Meeting`] to a child.
+/// Passes the [`Meeting`] to a child.
 pub const MEETING_VARIABLE: &str = "IRON_GROUP_MEETING";
 
 /// What to start.
@@ -25,7 +25,7 @@ pub struct Program {
     pub path: PathBuf,
     pub arguments: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
-    /// Variables whose value depends on the rank: a value for each.
+    /// Variables with a value for each rank.
     pub environment_by_rank: Vec<(OsString, Vec<OsString>)>,
 }
 
@@ -41,7 +41,7 @@ impl Program {
         Ok(Self { path, arguments, environment: Vec::new(), environment_by_rank: Vec::new() })
     }
 
-    /// Sets a variable to another value for each rank; ranks beyond the last value do not get it.
+    /// Sets a variable to a value for each rank; ranks beyond the last value do not get it.
     #[must_use]
     pub fn with_each(
         mut self,
@@ -60,7 +60,7 @@ impl Program {
     }
 }
 
-/// A running group of processes. Dropped, it kills what still runs.
+/// A running group of processes. Dropped, it kills those that still run.
 #[derive(Debug)]
 pub struct Launch {
     children: Vec<Option<Child>>,
@@ -71,7 +71,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Starts all ranks of `hub`'s group. Rank 0's standard output becomes [`Launch::next_line`]; the others' is dropped.
+    /// Starts all ranks of `hub`'s group. Rank 0's standard output becomes [`Launch::next_line`]; the others' is discarded.
     pub fn start(program: &Program, hub: Hub, size: usize) -> Result<Self, GroupError> {
         let system = |error| GroupError::System { what: "starting a rank", error };
         let (send, lines) = mpsc::channel();
@@ -109,7 +109,7 @@ impl Launch {
         Ok(launch)
     }
 
-    /// The next line of rank 0, while any rank runs. `None`: all ranks have ended and said all they had to say.
+    /// The next line of rank 0, while any rank runs. `None`: all ranks have ended, and all lines were returned.
     pub fn next_line(&mut self) -> Option<String> {
         loop {
             let wait = if self.running() { WATCH } else { LAST_WORDS };
@@ -117,7 +117,7 @@ impl Launch {
                 Ok(line) => return Some(line),
                 Err(RecvTimeoutError::Timeout) if self.running() => self.watch(),
                 Err(RecvTimeoutError::Timeout) => return None,
-                // Rank 0 has closed its output: nothing comes any more, the others may still run.
+                // Rank 0 has closed its output: there are no more lines, but the others may still run.
                 Err(RecvTimeoutError::Disconnected) => {
                     if !self.running() {
                         return None;
@@ -129,7 +129,7 @@ impl Launch {
         }
     }
 
-    /// Waits for all ranks. When any failed: why, in sentences, the first cause first.
+    /// Waits for all ranks. Returns the causes of a failure as sentences, the first one first.
     pub fn finish(mut self) -> Result<(), Vec<String>> {
         while self.running() {
             self.watch();
@@ -137,7 +137,7 @@ impl Launch {
         }
         let Some(failure) = self.failure.take() else { return Ok(()) };
         let mut causes = self.hub.causes();
-        // What killed a rank comes before all that the others say of it; a mere code says less than the rank itself.
+        // A signal that killed a rank comes before the reports of the others; a mere exit code says less than the rank's own report.
         if failure.killed || causes.is_empty() {
             causes.retain(|cause| !cause.ends_with(&failure.why));
             causes.insert(0, failure.why);
@@ -171,14 +171,14 @@ impl Launch {
             *place = None;
             let Some(failure) = failure else { continue };
             self.hub.fail(failure.why.clone());
-            // A rank that was killed is the cause, one that ended with a code may have followed.
+            // A rank that was killed is the cause; one that exited with a code may be a consequence.
             if self.failure.as_ref().is_none_or(|first| failure.killed && !first.killed) {
                 self.failure = Some(failure);
             }
         }
     }
 
-    /// Gives the others a moment to say what they saw, then kills them.
+    /// Gives the others a moment to report what they saw, then kills them.
     fn end_the_rest(&mut self) {
         let deadline = Instant::now() + LAST_WORDS;
         while Instant::now() < deadline && self.running() {
@@ -204,12 +204,12 @@ impl Drop for Launch {
 
 /// How often children are checked: rarely, since they need the CPUs.
 const WATCH: Duration = Duration::from_millis(20);
-/// How long ranks may live on after one has failed.
+/// How long ranks may run on after one has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Failure {
-    /// Died of a signal.
+    /// Killed by a signal.
     killed: bool,
     why: String,
 }
@@ -226,8 +226,7 @@ impl Failure {
     }
 }
 
-/// In a child: its meeting, if it was started by [`Launch`]. From here on it ends when the launcher does, after a last call
-/// of `orphaned`.
+/// In a child: its meeting, if it was started by [`Launch`]. From here on it ends when the launcher does, after a last call of `orphaned`.
 pub fn child(orphaned: impl FnOnce() + Send + 'static) -> Result<Option<Meeting>, GroupError> {
     let Some(text) = std::env::var_os(MEETING_VARIABLE) else {
         return Ok(None);

@@ -1,13 +1,13 @@
 //! Ranks, messages and collectives over any NCCL net plugin, driven through its C tables as NCCL drives it.
 //!
 //! ```text
-//!   launch ─▶ bootstrap                which ranks there are, and their addresses: a rendezvous over TCP
+//!   launch ─▶ bootstrap                the ranks and their addresses: a rendezvous over TCP
 //!                 │
 //!   halo ─▶ exchange, objects ─┐
 //!   messages, collective ─▶ group ─▶ mesh ─▶ loader ──C ABI──▶ the plugin
 //!                                      peers, lanes, slots, matching, waiting, failing
 //!   communicator ─▶ channel ───────────────▶ loader      a ring of bare connections, to measure the plugin itself
-//!   check                              test data, poison, counting what is wrong
+//!   check                              test data, poison, counts of wrong elements
 //! ```
 //! [`group::Builder`] makes a [`group::Group`]; docs/group.md is the guide.
 //!

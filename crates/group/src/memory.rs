@@ -1,4 +1,4 @@
-//! Memory that messages go from and come to, as users hold it.
+//! Memory that users send from and receive into.
 
 use std::io;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Foreign, ForeignMut};
 
-/// Elements in registered memory; a slice in every other respect. Made by [`crate::group::Group::buffer`].
+/// Elements in registered memory; otherwise like a slice. Made by [`crate::group::Group::buffer`].
 #[derive(Debug)]
 pub struct Registered<T> {
     buffer: Buffer,
@@ -42,9 +42,9 @@ impl<T: Element> DerefMut for Registered<T> {
     }
 }
 
-/// So many zeros, or an error where memory has no room for them: lengths that a peer names come here.
+/// `count` zeros, or an error where there is not enough memory: lengths named by a peer come here.
 pub(crate) fn zeroed<T: Element>(count: usize) -> Result<Vec<T>, GroupError> {
-    // `vec!` ends the process where there is no room.
+    // `vec!` would abort the process.
     let mut room = Vec::<T>::new();
     room.try_reserve_exact(count).map_err(|_| GroupError::System {
         what: "allocating memory for a message",
@@ -58,15 +58,15 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Elements that an operation can own while it goes on: they stay where they are when their owner is moved.
+/// Memory that an operation can own while it is in progress: the elements do not move when their owner is moved.
 pub trait Source<T: Element>: sealed::Sealed {
-    /// All of them.
+    /// All elements.
     fn elements(&self) -> &[T];
 }
 
 /// The same for an operation that writes.
 pub trait Target<T: Element>: Source<T> {
-    /// All of them.
+    /// All elements.
     fn elements_mut(&mut self) -> &mut [T];
 }
 

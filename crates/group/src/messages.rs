@@ -13,11 +13,11 @@ use crate::memory::{Source, Target};
 use crate::mesh::{Envelope, Name, OpId, Space, Wait, Wanted, rest};
 pub use device::{DeviceSlice, DeviceStaging};
 
-/// Stands for any rank, or any tag.
+/// Matches any rank, or any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Any;
 
-/// Whose message a receive takes: a rank's, or [`Any`].
+/// The sender that a receive matches: a rank, or [`Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct From(Option<usize>);
 
@@ -39,7 +39,7 @@ impl From {
     }
 }
 
-/// Which message a receive takes: one with this tag, or with [`Any`].
+/// The tag that a receive matches: one tag, or [`Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(Option<u32>);
 
@@ -61,31 +61,31 @@ impl Tag {
     }
 }
 
-/// What a receive got.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The rank that sent it.
     pub source: usize,
     pub tag: u32,
-    /// Elements, from the start of the receive's memory on; the rest is as it was.
+    /// Elements from the start of the receive's memory; the rest is unchanged.
     pub count: usize,
 }
 
-/// Messages. A message has a type, a length and a tag; it goes to the oldest receive of its group, for its sender and its tag, that is
-/// waiting, and a receive takes the oldest message that fits it. Messages of one sender that fit one receive do not overtake each
-/// other. No message is lost or copied for want of a receive: short ones wait in the receiver's memory, long ones at the sender.
+/// Messages. A message has a type, a length and a tag; it goes to the oldest waiting receive of its group that matches its sender and its
+/// tag, and a receive takes the oldest message that matches. Messages of one sender that match the same receive do not overtake each other.
+/// No message is lost, or copied, because its receive is missing: short ones wait in the receiver's memory, long ones at the sender.
 ///
-/// No elements, no message: a send or a receive of none ends at once, without the peer.
+/// A send or a receive of no elements ends at once, without the peer.
 ///
-/// A receive may be longer than its message. One that is too short, or of another type, says [`GroupError::TooLong`] or
-/// [`GroupError::OtherType`]; the message is gone, the memory as it was, and the next message can be received.
+/// A receive may be longer than its message. One that is too short, or of another type, returns [`GroupError::TooLong`] or
+/// [`GroupError::OtherType`]; the message is dropped, the memory is unchanged, and the next message can be received.
 impl Group {
     /// Sends, and returns when `data` may be changed: a message of up to 32 KiB may not have been received then.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none, or for this one: outside of [`Group::group`] there is no thread that could receive it. A
-    /// failure of the group as said at [`Group`].
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist, or for this one: outside of [`Group::group`] no thread could receive
+    /// it. A failure of the group, see [`Group`].
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), GroupError> {
         let peer = self.other(to)?;
         if data.is_empty() {
@@ -120,7 +120,7 @@ impl Group {
         Ok(self.received::<T>(envelope))
     }
 
-    /// Receives a message of whatever length.
+    /// Receives a message of any length.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Group {
         Ok((data, found))
     }
 
-    /// Waits for a message, which stays to be received.
+    /// Waits for a message, without receiving it.
     ///
     /// # Errors
     ///
@@ -197,11 +197,11 @@ impl Group {
         }
     }
 
-    /// Begins a send. The request owns the memory and gives it back.
+    /// Begins a send. The request owns the memory and returns it.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none, and a failure of the group. This rank may send to itself.
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist; a failure of the group. This rank may send to itself.
     pub fn isend<T: Element, B: Source<T>>(
         &self,
         data: B,
@@ -247,12 +247,12 @@ impl Group {
         Ok(Receiving { request, none, elements: PhantomData })
     }
 
-    /// Runs sends and receives together: they begin when `describe` has said all of them, receives first, and are over when this
-    /// returns. So no order of them can make ranks wait for each other, and a rank may send to itself.
+    /// Runs sends and receives together: they begin when `describe` has added all of them, receives first, and have ended when this
+    /// returns. So no order of them can deadlock, and a rank may send to itself.
     ///
     /// # Errors
     ///
-    /// What `describe` says, then nothing has moved; else the first error of an operation, in their order, after all have ended.
+    /// The error of `describe`; nothing has moved then. Otherwise the first error of an operation, in order, after all have ended.
     pub fn group<'env>(
         &self,
         describe: impl FnOnce(&mut Block<'_, 'env>) -> Result<(), GroupError>,
@@ -300,7 +300,7 @@ impl Group {
         self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX)
     }
 
-    /// Waits for an operation. On an error its memory is free, too.
+    /// Waits for an operation. On an error its memory is free too.
     fn wait(&self, op: OpId, focus: Option<usize>) -> Result<Envelope, GroupError> {
         let mut wait = Wait::default();
         loop {
@@ -316,7 +316,7 @@ impl Group {
         }
     }
 
-    /// Errors name ranks of this group.
+    /// Replaces the mesh's ranks in errors by this group's.
     fn named<T>(&self, ended: Result<T, GroupError>) -> Result<T, GroupError> {
         ended.map_err(|error| match error {
             GroupError::TooLong { source, tag, bytes, room } => {
@@ -329,7 +329,7 @@ impl Group {
         })
     }
 
-    /// One poll, and a rest without the lock where nothing moved.
+    /// Polls, and sleeps without the lock if nothing moved.
     fn poll(
         &self,
         mut state: std::sync::MutexGuard<'_, State>,
@@ -385,7 +385,7 @@ impl<'env> Block<'_, 'env> {
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none.
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist.
     pub fn send<T: Element>(
         &mut self,
         data: &'env [T],
@@ -428,7 +428,7 @@ impl<'env> Block<'_, 'env> {
                 What::Send { to, .. } => Some(*to),
                 What::Receive(wanted) => wanted.source,
             };
-            // Not all could begin: what may never end is taken back.
+            // Not all could begin: receives that may never complete are removed.
             if !whole && self.group.shared.lock().mesh.take_back(op) {
                 continue;
             }
@@ -512,14 +512,14 @@ impl<B> Drop for Request<B> {
     fn drop(&mut self) {
         let Some(op) = self.op else { return };
         if !self.group.shared.lock().mesh.abandon(op) {
-            // The bytes are on their way, and the plugin may still touch this memory.
+            // The bytes are in flight, and the plugin may still access this memory.
             log::warn!("a request was dropped before its end: its memory leaks");
             let _ = std::mem::ManuallyDrop::new(self.data.take());
         }
     }
 }
 
-/// A send that goes on. Dropped before its end, it still sends, and its memory leaks.
+/// A send in progress. Dropped before its end, it still sends, and its memory leaks.
 #[derive(Debug)]
 #[must_use = "a send that is not waited for may leak its memory"]
 pub struct Sending<T: Element, B: Source<T>> {
@@ -528,7 +528,7 @@ pub struct Sending<T: Element, B: Source<T>> {
 }
 
 impl<T: Element, B: Source<T>> Sending<T, B> {
-    /// Whether it has ended; makes progress. Then [`Sending::wait`] gives the memory back at once.
+    /// Whether it has ended; makes progress. Then [`Sending::wait`] returns the memory at once.
     ///
     /// # Errors
     ///
@@ -537,7 +537,7 @@ impl<T: Element, B: Source<T>> Sending<T, B> {
         Ok(self.request.test()?.is_some())
     }
 
-    /// Waits, and gives the memory back.
+    /// Waits, and returns the memory.
     ///
     /// # Errors
     ///
@@ -547,7 +547,7 @@ impl<T: Element, B: Source<T>> Sending<T, B> {
         Ok(self.request.take())
     }
 
-    /// Waits no longer than `limit`. Whether it has ended.
+    /// Waits at most `limit`. Returns whether it has ended.
     ///
     /// # Errors
     ///
@@ -557,7 +557,7 @@ impl<T: Element, B: Source<T>> Sending<T, B> {
     }
 }
 
-/// A receive that goes on. Dropped before a message has come to it, it is taken back; after that its memory leaks.
+/// A receive in progress. Dropped without a message so far, it is removed; otherwise its memory leaks.
 #[derive(Debug)]
 #[must_use = "a receive that is not waited for is taken back"]
 pub struct Receiving<T: Element, B: Target<T>> {
@@ -567,7 +567,7 @@ pub struct Receiving<T: Element, B: Target<T>> {
 }
 
 impl<T: Element, B: Target<T>> Receiving<T, B> {
-    /// Whether it has ended; makes progress. Then [`Receiving::wait`] gives the memory back at once.
+    /// Whether it has ended; makes progress. Then [`Receiving::wait`] returns the memory at once.
     ///
     /// # Errors
     ///
@@ -577,7 +577,7 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
         self.note(ended)
     }
 
-    /// Waits, and gives the memory back, and what came.
+    /// Waits, and returns the memory and the envelope of the message.
     ///
     /// # Errors
     ///
@@ -589,7 +589,7 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
         Ok((self.request.take(), self.none))
     }
 
-    /// Waits no longer than `limit`. Whether it has ended.
+    /// Waits at most `limit`. Returns whether it has ended.
     ///
     /// # Errors
     ///
@@ -599,8 +599,8 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
         self.note(ended)
     }
 
-    /// Takes the receive back if no message has come to it yet. Whether it has ended: then [`Receiving::wait`] gives the memory back at
-    /// once, with nothing received.
+    /// Removes the receive if it has no message so far. Returns whether it has ended: then [`Receiving::wait`] returns the memory at once,
+    /// with nothing received.
     pub fn take_back(&mut self) -> bool {
         let Some(op) = self.request.op else { return true };
         let over = self.request.group.shared.lock().mesh.take_back(op);

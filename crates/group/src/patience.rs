@@ -1,4 +1,4 @@
-//! Bounded waiting: spin, then yield, and give up with a sentence when nothing has moved for too long.
+//! Bounded waits: spin, then yield, and time out with a sentence when nothing has moved for too long.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
 
-/// Counts polls in which nothing moved. The clock is read rarely, so an idle poll costs a few instructions.
+/// Counts polls that moved nothing. The clock is read rarely, so an idle poll costs a few instructions.
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Duration,
@@ -26,7 +26,7 @@ impl Patience {
         self.limit
     }
 
-    /// Something moved: the wait begins anew.
+    /// Something moved: the wait starts again.
     #[inline]
     pub fn reset(&mut self) {
         beat();
@@ -34,19 +34,19 @@ impl Patience {
         self.since = None;
     }
 
-    /// Nothing moved. `whom` is asked only when patience ends.
+    /// Nothing moved. `awaited` is called only at a timeout.
     #[inline]
-    pub fn idle(&mut self, whom: impl FnOnce() -> String) -> Result<(), GroupError> {
+    pub fn idle(&mut self, awaited: impl FnOnce() -> String) -> Result<(), GroupError> {
         self.idle += 1;
         if self.idle < self.spins {
             return Ok(());
         }
         self.idle = 0;
-        self.slow(whom)
+        self.slow(awaited)
     }
 
     #[cold]
-    fn slow(&mut self, whom: impl FnOnce() -> String) -> Result<(), GroupError> {
+    fn slow(&mut self, awaited: impl FnOnce() -> String) -> Result<(), GroupError> {
         beat();
         thread::yield_now();
         let now = Instant::now();
@@ -54,21 +54,21 @@ impl Patience {
         if now.duration_since(since) < self.limit {
             return Ok(());
         }
-        Err(GroupError::Timeout { peers: Vec::new(), whom: whom(), limit: self.limit })
+        Err(GroupError::Timeout { peers: Vec::new(), awaited: awaited(), limit: self.limit })
     }
 }
 
-/// Changes while any thread of this process waits or moves. It stands still when a call does not come back.
+/// Changes while any thread of this process waits or makes progress. It stops when a call does not return.
 pub fn beats() -> u64 {
     BEATS.load(Ordering::Relaxed)
 }
 
-/// A group's wait goes on, or has ended.
+/// A group's wait continues, or has ended.
 pub(crate) fn note() {
     beat();
 }
 
-/// Not an atomic addition: a beat that is lost to another thread's is a beat all the same.
+/// Not an atomic addition: a lost increment does not matter, since another thread's has changed it.
 #[inline]
 fn beat() {
     BEATS.store(BEATS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -81,7 +81,7 @@ pub fn spins_for(ranks: usize) -> u32 {
     if ranks < cpus() { SPINS_ALONE } else { SPINS_CROWDED }
 }
 
-/// The CPUs that this process may use, as it was first asked.
+/// The number of CPUs that this process could use at the first call.
 pub fn cpus() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_in_a_sentence_that_names_who_is_waited_for() {
+    fn patience_ends_in_a_sentence_that_names_the_awaited_rank() {
         let mut patience = Patience::new(Duration::from_millis(20), 4);
         let error = loop {
             if let Err(error) = patience.idle(|| "rank 3 to connect".to_owned()) {

@@ -9,8 +9,8 @@
 //! | PMI | `PMI_RANK`, `PMI_SIZE` | |
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | |
 //!
-//! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, comes before any of these places, and is needed where the last column is empty: rank 0
-//! listens there. `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused.
+//! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where that is empty: rank 0 listens there.
+//! `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,17 +21,17 @@ use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::launch::MEETING_VARIABLE;
 
-/// Which rank this process is, and where ranks meet.
+/// The rank of this process, and the address of the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     meeting: Meeting,
-    /// Rank 0 holds the rendezvous itself.
+    /// Rank 0 runs the rendezvous itself.
     holds_hub: bool,
     matrix: Option<DeviceMatrix>,
 }
 
 impl Start {
-    /// By the environment of this process.
+    /// From the environment of this process.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Start {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same by any variables.
+    /// The same from any variables.
     ///
     /// # Errors
     ///
@@ -65,21 +65,21 @@ impl Start {
         self.meeting.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.meeting.size
     }
 
-    /// Which device leads to which rank, where MLX's file says so.
+    /// The device for each rank, from MLX's file.
     pub fn matrix(&self) -> Option<&DeviceMatrix> {
         self.matrix.as_ref()
     }
 
-    /// Takes this rank's place; rank 0 opens the rendezvous first, where no launcher did. Others ask again until `wait` has passed.
+    /// Joins as this rank; without a launcher rank 0 opens the rendezvous first. Others try again until `wait` has passed.
     ///
     /// # Errors
     ///
-    /// [`GroupError::System`] where the address is taken or there is no listener, [`GroupError::Bootstrap`] where the rendezvous refuses.
+    /// [`GroupError::System`] where the address is in use or there is no listener, [`GroupError::Bootstrap`] where the rendezvous refuses.
     pub fn join(&self, wait: Duration) -> Result<(Remote, Option<Hub>), GroupError> {
         let hub = if self.holds_hub && self.meeting.rank == 0 {
             let Meeting { address, size, secret, .. } = self.meeting;
@@ -91,7 +91,7 @@ impl Start {
     }
 }
 
-/// Pairs of variables, the first that is set counts.
+/// Pairs of variables; the first one that is set counts.
 const PLACES: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_launchers_variables_say_who_a_process_is() {
+    fn every_launchers_variables_give_the_rank() {
         let at = ("IRONRAIL_GROUP_COORDINATOR", "127.0.0.1:4711");
         for (rank, size) in PLACES {
             let found = start(&[(rank, "2"), (size, "4"), at]).unwrap();

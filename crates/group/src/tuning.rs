@@ -1,20 +1,20 @@
-//! Which all-reduce for how many bytes and ranks: a table, rank 0's for all.
+//! Which all-reduce for which number of bytes and ranks: a table; rank 0's is used by all.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::GroupError;
 
-/// A way to all-reduce; the collective's page has a picture of each.
+/// An algorithm of all-reduce; docs/group.md has a picture of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// All to all at once: one step, (n-1)·S bytes out of each rank.
+    /// All send to all at once: one step, (n-1)·S bytes out of each rank.
     OnePhase,
     /// Exchange with the rank that differs in bit k: log2 n steps of S bytes. Powers of two only.
     Doubling,
-    /// A share each, reduced by its owner: two steps, 2·(n-1)/n·S bytes.
+    /// Each rank reduces a share: two steps, 2·(n-1)/n·S bytes.
     Mesh,
-    /// Shares go round twice: 2·(n-1) steps, 2·(n-1)/n·S bytes, two neighbours.
+    /// Shares go round the ring twice: 2·(n-1) steps, 2·(n-1)/n·S bytes, two neighbours.
     Ring,
 }
 
@@ -32,7 +32,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it works for this many ranks.
+    /// Whether it supports this number of ranks.
     pub fn takes(self, ranks: usize) -> bool {
         self != Self::Doubling || ranks.is_power_of_two()
     }
@@ -58,14 +58,14 @@ impl FromStr for Algorithm {
 /// One line of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// For this many ranks and more, until a row for more.
+    /// For this many ranks and more, up to the next row's.
     pub ranks: usize,
-    /// For this many bytes at most.
+    /// For at most this many bytes.
     pub bytes: usize,
     pub algorithm: Algorithm,
 }
 
-/// Rows, by ranks and then by bytes. As text: a row per line, `ranks bytes algorithm`, `#` begins a comment.
+/// Rows by ranks, then by bytes. As text: a row per line, `ranks bytes algorithm`; `#` begins a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     rows: Vec<Row>,
@@ -91,7 +91,7 @@ impl Tuning {
         Ok(Self { rows })
     }
 
-    /// One algorithm for everything, where it works.
+    /// One algorithm for everything, where it is supported.
     pub fn only(algorithm: Algorithm) -> Self {
         Self { rows: vec![Row { ranks: 0, bytes: usize::MAX, algorithm }] }
     }
@@ -101,8 +101,8 @@ impl Tuning {
         &self.rows
     }
 
-    /// The way for this many bytes among this many ranks. Past the last row, and where that one does not work: the mesh, or the ring for
-    /// many ranks.
+    /// The algorithm for this many bytes among this many ranks. Beyond the last row, and where a row's algorithm does not support the
+    /// ranks: the mesh, or the ring for many ranks.
     pub fn choose(&self, ranks: usize, bytes: usize) -> Algorithm {
         let nearest = self.rows.iter().map(|row| row.ranks).filter(|least| *least <= ranks).max();
         let row = self.rows.iter().find(|row| Some(row.ranks) == nearest && bytes <= row.bytes);
@@ -150,11 +150,11 @@ impl FromStr for Tuning {
     }
 }
 
-/// Beyond it, every rank talking to every other costs more than going round.
+/// For more ranks, connections between all of them cost more than the ring.
 const MESH_RANKS_MAX: usize = 16;
 
-/// Up to 4 ranks: what `ironrail perf tune -r 4 --cpus 0,1` found over the provider tcp on one machine of two CPUs. Beyond: estimates, by the
-/// steps and bytes of each.
+/// Up to 4 ranks: the result of `ironrail perf tune -r 4 --cpus 0,1` over the provider tcp on one machine of two CPUs. Beyond: estimates,
+/// by the steps and bytes of each algorithm.
 const BUILT_IN: [Row; 12] = [
     Row { ranks: 2, bytes: 512 << 10, algorithm: Algorithm::Doubling },
     Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Ring },

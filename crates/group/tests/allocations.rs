@@ -22,7 +22,7 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller keeps the contract.
         unsafe { System.alloc(layout) }
     }
 
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Runs `work` a few times, then counts what twenty more runs allocate and register on this thread.
+/// Runs `work` a few times, then counts the allocations and registrations of twenty more runs on this thread.
 fn counted(
     size: usize,
     work: impl Fn(&Group, &mut Registered<f32>, &mut [f32]) -> Result<(), GroupError>
@@ -47,10 +47,10 @@ fn counted(
     let library = Library::open(plugin.to_str().unwrap(), None).unwrap();
     let counts = support::ranks(&library, size, move |group| {
         let mut registered = group.buffer(100_003).unwrap();
-        let mut plain = vec![1.0; 100_003];
+        let mut unregistered = vec![1.0; 100_003];
         let mut run = |times| {
             for _ in 0..times {
-                work(&group, &mut registered, &mut plain).unwrap();
+                work(&group, &mut registered, &mut unregistered).unwrap();
             }
         };
         run(5);
@@ -65,37 +65,37 @@ fn counted(
 
 #[test]
 fn collectives_allocate_and_register_nothing() {
-    counted(3, |group, registered, plain| {
+    counted(3, |group, registered, unregistered| {
         group.all_reduce(registered, Op::Sum)?;
-        group.all_reduce(&mut plain[..100], Op::Max)?;
-        group.all_reduce_into(plain, registered, Op::Avg)?;
+        group.all_reduce(&mut unregistered[..100], Op::Max)?;
+        group.all_reduce_into(unregistered, registered, Op::Avg)?;
         group.reduce_in_place(registered, Op::Sum, 1)?;
-        group.broadcast(plain, 2)?;
+        group.broadcast(unregistered, 2)?;
         group.all_gather_in_place(&mut registered[..99_999])?;
-        group.reduce_scatter(&plain[..99_999], &mut registered[..33_333], Op::Min)?;
-        group.all_to_all(&plain[..999], &mut registered[..999])?;
+        group.reduce_scatter(&unregistered[..99_999], &mut registered[..33_333], Op::Min)?;
+        group.all_to_all(&unregistered[..999], &mut registered[..999])?;
         group.barrier()
     });
 }
 
 #[test]
 fn messages_allocate_and_register_nothing() {
-    counted(2, |group, registered, plain| {
+    counted(2, |group, registered, unregistered| {
         let peer = 1 - group.rank();
         for count in [1, 100, 100_003] {
-            group.sendrecv(&plain[..count], peer, &mut registered[..count], peer, 5)?;
+            group.sendrecv(&unregistered[..count], peer, &mut registered[..count], peer, 5)?;
             if group.rank() == 0 {
                 group.send(&registered[..count], peer, 7)?;
-                group.recv(&mut plain[..count], Any, Any)?;
+                group.recv(&mut unregistered[..count], Any, Any)?;
             } else {
-                group.recv(&mut plain[..count], peer, 7)?;
+                group.recv(&mut unregistered[..count], peer, 7)?;
                 group.send(&registered[..count], peer, 9)?;
             }
         }
         group.group(|block| {
             block.send(&registered[..50_000], peer, 1)?;
             block.send(&registered[..10], group.rank(), 2)?;
-            let (own, theirs) = plain.split_at_mut(10);
+            let (own, theirs) = unregistered.split_at_mut(10);
             block.recv(theirs, peer, 1)?;
             block.recv(own, group.rank(), 2)
         })

@@ -29,7 +29,7 @@ struct Inner {
     fields: Vec<Leaf<i32>>,
 }
 
-/// Another type of the same bytes.
+/// Another type with the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Schema)]
 struct Three<T>(T, T, T);
 
@@ -109,7 +109,7 @@ fn t_c1_reductions_of_objects_reduce_every_number() {
             assert_eq!(group.all_reduce_obj(&of(r), Op::Sum).unwrap(), expected);
             let root = group.reduce_obj(&of(r), Op::Sum, 1).unwrap();
             assert_eq!(root, (r == 1).then_some(expected));
-            // The same memory holds the result of a typed reduction.
+            // The same memory receives the result of a typed reduction.
             let mut data = [r * 10; 2];
             let before = data.as_ptr();
             group.all_reduce(&mut data, Op::Max).unwrap();
@@ -148,7 +148,7 @@ fn t_c3_objects_go_to_a_rank_and_come_from_any() {
         if group.rank() == 0 {
             group.send_obj(&first, 1, 1).unwrap();
             group.send_obj(&tree(3, 10), 1, 2).unwrap();
-            // Taken in the other order: one that blocked would wait for a receive of its own.
+            // Received in the other order: a blocking send would wait for its own receive.
             let first = group.isend_obj(&large, 1, u32::MAX).unwrap();
             group.send_obj(&large, 1, u32::MAX - 1).unwrap();
             first.wait().unwrap();
@@ -156,7 +156,7 @@ fn t_c3_objects_go_to_a_rank_and_come_from_any() {
             let (came, origin) = group.recv_obj::<Vec<f64>>(0, 1).unwrap();
             assert_eq!((came, origin), (first, Origin { source: 0, tag: 1 }));
             assert_eq!(group.recv_obj::<Tree>(Any, Any).unwrap().0, tree(3, 10));
-            // Large tags are apart.
+            // Large tags are distinct.
             assert_eq!(group.recv_obj::<Tree>(0, u32::MAX - 1).unwrap().0, large);
             let (came, origin) = group.recv_obj::<Tree>(Any, Any).unwrap();
             assert_eq!((came, origin.tag), (large, u32::MAX));
@@ -174,7 +174,7 @@ fn t_c4_known_types_are_received_in_place_and_requests_of_both_kinds_are_waited_
             let second = group.isend_obj(&13_123_i32, 1, 2).unwrap();
             second.wait().unwrap();
             first.wait().unwrap();
-            // A list of arrays that stand apart.
+            // A list of separate arrays.
             let list: Vec<Leaf<f64>> = (0..3).map(|_| values.to_vec().into()).collect();
             group.send_obj(&list, 1, 3).unwrap();
         } else {
@@ -203,7 +203,7 @@ fn t_c5_every_rank_broadcasts_to_receivers_that_have_something_else() {
                 group.broadcast(&mut known, root).unwrap();
                 assert_eq!(known, [11, 22, 33]);
                 for len in [0, 5, 50_000] {
-                    // What the others have is of another shape, and is not read.
+                    // The other ranks' object has another shape, and is not read.
                     let own = if is_root { Some(tree(2, len)) } else { Some(tree(1, 3)) };
                     let came = group.broadcast_obj(own.clone(), root).unwrap();
                     assert_eq!(came, tree(2, len));
@@ -236,7 +236,7 @@ fn t_c7_objects_of_all_ranks_are_gathered_though_their_shapes_differ() {
         let three = Three(r + 1, r + 2, r + 3);
         let expected: Vec<_> = (0..4).map(|r| Three(r + 1, r + 2, r + 3)).collect();
         assert_eq!(group.all_gather_obj(&three).unwrap(), expected);
-        // Even ranks have a part that odd ones lack, and all have arrays of their own length.
+        // Even ranks have a part that odd ones lack, and all have arrays of different lengths.
         let ragged = |rank: usize| tree(rank, 1 + rank * 5000);
         let came = group.gather_obj(&ragged(group.rank()), 2).unwrap();
         let expected = (0..4).map(ragged).collect::<Vec<_>>();
@@ -251,7 +251,7 @@ fn t_c8_another_type_is_an_error_that_names_both_and_the_next_object_is_fine() {
         if group.rank() == 0 {
             group.send_obj(&Three(1_i64, 2, 3), 1, 0).unwrap();
             group.send_obj(&Three(1_i64, 2, 3), 1, 0).unwrap();
-            // Its long arrays are thrown away with it.
+            // Its long arrays are dropped with it.
             group.send_obj(&tree(2, 100_000), 1, 0).unwrap();
             group.send_obj(&Three(1.5, 2.5, 3.5), 1, 0).unwrap();
             group.send_obj(&Leaf::from(vec![1_i32; 10]), 1, 0).unwrap();
@@ -342,11 +342,11 @@ fn c10_an_object_is_received_into_the_memory_of_another() {
             let refused = group.recv_obj_into(&mut wrong, 0, 0);
             assert!(matches!(refused, Err(GroupError::SchemaMismatch { .. })), "{refused:?}");
             assert_eq!(wrong, [1, 2], "what is refused changes nothing");
-            // Others may read what is shared.
+            // Shared memory may be read by others.
             let shared = object.clone();
             group.recv_obj_into(&mut object, 0, 0).unwrap();
             assert!(object == tree(3) && shared == tree(1));
-            // Memory with too little room is left.
+            // Memory with too little capacity is not used.
             let mut small = Tree { field: vec![0.0; 90_000].into(), ..Tree::default() };
             group.recv_obj_into(&mut small, 0, 0).unwrap();
             assert!(small == tree(4));
@@ -369,7 +369,7 @@ fn blobs_stand_at_multiples_of_64_where_they_were_received() {
                 assert_eq!(came[..], sent[..]);
                 assert!(came.as_ptr().addr().is_multiple_of(64), "{} bytes", came.len());
             }
-            // What was received is sent on without being copied.
+            // A received blob is sent on without a copy.
             group.send_obj(&came, 0, 0).unwrap();
         }
         if group.rank() == 0 {

@@ -1,4 +1,4 @@
-//! Memory on a GPU, against the driver without one. A process has one driver for good, so each test runs in a process of its own.
+//! GPU memory, with the driver without a GPU. A process cannot change its driver, so each test runs in a process of its own.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "../../gpu/tests/support/later.rs"]
@@ -19,7 +19,7 @@ use ironrail_group::messages::{DeviceSlice, DeviceStaging};
 /// Set in the process that a test starts for itself.
 const WITHIN: &str = "DEVICE_TEST_WITHIN";
 
-/// Runs `body` in a process that finds the driver without a GPU, with these words in STANDIN_CUDA.
+/// Runs `body` in a process that finds the driver without a GPU, with `words` in STANDIN_CUDA.
 fn with(words: &str, test: &str, body: fn()) {
     if env::var_os(WITHIN).is_some() {
         return body();
@@ -59,22 +59,22 @@ fn allocate(devices: &Devices, group: &Group, bytes: usize) -> DeviceMemory {
 fn messages_between_devices_keep_every_byte() {
     with("", "messages_between_devices_keep_every_byte", || {
         pair(|group, devices, mut staging| {
-            // Fewer pieces than there are in the pool, as many, and more; whole ones and not.
-            for (turn, len) in
+            // Fewer pieces than the pool has, as many, and more; with and without a partial one.
+            for (round, len) in
                 [0, 1, 1 << 20, (1 << 20) + 1, 3 << 20, (7 << 20) + 12_345].into_iter().enumerate()
             {
                 let memory = allocate(devices, group, len + 16);
                 let whole = DeviceSlice::<u8>::new(&memory, 16, len).unwrap();
                 if group.rank() == 0 {
-                    memory.write(16, &pattern(len, turn)).unwrap();
+                    memory.write(16, &pattern(len, round)).unwrap();
                     staging.send(whole, 1, 5).unwrap();
                     staging.recv(whole, 1, 6).unwrap();
-                    assert_eq!(memory.read(16, len).unwrap(), pattern(len, turn + 100));
+                    assert_eq!(memory.read(16, len).unwrap(), pattern(len, round + 100));
                 } else {
                     staging.recv(whole, 0, 5).unwrap();
-                    assert_eq!(memory.read(16, len).unwrap(), pattern(len, turn));
+                    assert_eq!(memory.read(16, len).unwrap(), pattern(len, round));
                     assert_eq!(memory.read(0, 16).unwrap(), [0; 16]);
-                    memory.write(16, &pattern(len, turn + 100)).unwrap();
+                    memory.write(16, &pattern(len, round + 100)).unwrap();
                     staging.send(whole, 0, 6).unwrap();
                 }
             }
@@ -136,7 +136,7 @@ fn a_copy_that_fails_is_an_error_of_its_call() {
             let whole = DeviceSlice::<u8>::new(&memory, 0, 100).unwrap();
             if group.rank() == 0 {
                 let error = staging.send(whole, 1, 0).unwrap_err();
-                // What was not copied was not sent.
+                // Nothing was sent of what was not copied.
                 group.send(&[7_u8], 1, 1).unwrap();
                 error
             } else {
@@ -166,7 +166,7 @@ fn another_number_of_elements_is_an_error_of_the_receiver() {
                 let whole = DeviceSlice::<u8>::new(&memory, 0, 100).unwrap();
                 let error = staging.recv(whole, 0, 0).unwrap_err();
                 assert!(matches!(error, GroupError::Mismatch { rank: 0, .. }), "{error}");
-                // The pool is free, and the next message comes.
+                // The pool is free, and the next message arrives.
                 let part = DeviceSlice::<u8>::new(&memory, 0, 60).unwrap();
                 staging.recv(part, 0, 0).unwrap();
             }

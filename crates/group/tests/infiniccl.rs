@@ -1,5 +1,5 @@
-//! What InfiniCCL's send and receive and its collectives do, and what their reviewers asked for: cases T-I1 to T-I15 of docs/group.md;
-//! T-I13, which takes memory, stands in large.rs.
+//! What InfiniCCL's send and receive and its collectives do, and what their reviewers asked for: cases T-I1 to T-I15 of docs/group.md.
+//! T-I13, which needs much memory, is in large.rs.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
 
@@ -116,8 +116,8 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 fn t_i9_a_ping_pong_of_every_size_keeps_every_byte() {
     let sizes = [0, 1, 4095, 4096, 4097, 16_383, 16_384, 16_385, 1 << 16, MEBI, 64 * MEBI];
     ranks(&library(), 2, move |group| {
-        for (turn, len) in sizes.into_iter().enumerate() {
-            let (ping, pong) = (pattern(turn, len), pattern(turn + 100, len));
+        for (number, len) in sizes.into_iter().enumerate() {
+            let (ping, pong) = (pattern(number, len), pattern(number + 100, len));
             let mut into = vec![0; len];
             if group.rank() == 0 {
                 group.send(&ping, 1, 3).unwrap();
@@ -133,7 +133,7 @@ fn t_i9_a_ping_pong_of_every_size_keeps_every_byte() {
 }
 
 #[test]
-fn t_i10_a_rank_that_is_none_is_refused_at_once_and_hurts_nobody() {
+fn t_i10_a_rank_that_does_not_exist_is_refused_at_once_without_harm() {
     ranks(&library(), 2, |group| {
         let mut data = [1_i32; 8];
         let mut refuse = || {
@@ -151,7 +151,7 @@ fn t_i10_a_rank_that_is_none_is_refused_at_once_and_hurts_nobody() {
             }
             begun.elapsed()
         };
-        // Of many times one is not interrupted, however busy the machine is.
+        // Of many runs at least one is not interrupted, however busy the machine is.
         let soonest = (0..50).map(|_| refuse()).min();
         assert!(soonest < Some(Duration::from_millis(10)), "{soonest:?}");
         group.all_reduce(&mut data, Op::Sum).unwrap();
@@ -232,7 +232,7 @@ fn t_i15_every_type_is_reduced_by_every_operation() {
     });
 }
 
-/// I-10: with MPI's bytes for a type that MPI lacks, only half of them moved.
+/// I-10: with MPI's size of a type that MPI lacks, only half of the bytes moved.
 #[test]
 fn every_type_is_moved_whole_by_every_collective() {
     fn moved<T: Element>(group: &Group) {
@@ -306,7 +306,7 @@ fn exchanges_of_any_order_are_safe_in_a_block() {
         for (from, data) in into.iter().enumerate() {
             assert!(data.iter().all(|value| *value as usize == from));
         }
-        // And as requests, by tags, the last first.
+        // The same with requests, by tags, the last first.
         let sends: Vec<_> = (0..8_u32)
             .map(|tag| group.isend(vec![tag; 30_000], (rank + 1) % size, tag).unwrap())
             .collect();

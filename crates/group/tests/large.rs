@@ -11,7 +11,7 @@ use support::{library, ranks};
 
 const LEN: usize = (2 << 30) + 3;
 const BLOCK: usize = 1 << 16;
-/// Two ranks of [`LEN`] bytes each, and as much again for what else the machine does.
+/// Two ranks of [`LEN`] bytes each, and as much again for the rest of the machine.
 const FREE_GIB: usize = 6;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn c4_an_object_with_an_array_of_more_than_2_gib_keeps_every_byte() {
     });
 }
 
-/// Blocks of bytes with their number at their start, so that one in another's place is seen.
+/// Blocks of bytes that begin with their number, so that a misplaced one is detected.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -91,7 +91,7 @@ impl Pattern {
     }
 }
 
-/// Bytes that no other seed has.
+/// Bytes that differ for every seed.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| u8::try_from(((i.wrapping_mul(2_654_435_761) >> 7) % 251) ^ (seed % 251)).unwrap())

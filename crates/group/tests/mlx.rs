@@ -1,5 +1,5 @@
-//! What MLX's distributed backend does, and what its issues ask for: cases T-M1 to T-M11 of docs/group.md; T-M10 stands in src/start.rs and
-//! src/devices.rs, what of it needs a network here.
+//! What MLX's distributed backend does, and what its issues ask for: cases T-M1 to T-M11 of docs/group.md. The parts of T-M10 without a
+//! network are in src/start.rs and src/devices.rs.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::cast_precision_loss, reason = "ranks and small numbers")]
 
@@ -21,7 +21,7 @@ use ironrail_group::tuning::{Algorithm, Tuning};
 use ironrail_group::with_element;
 use support::{WAIT, library, ranks, ranks_within};
 
-/// Numbers from 0 to 10, the same for a rank and an index everywhere.
+/// Numbers from 0 to 10, which depend on the rank and the index only.
 fn uniform(rank: usize, index: usize) -> f32 {
     let mixed = (rank as u64 * 0x9E37_79B9 + index as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     (mixed >> 40) as f32 / (1 << 24) as f32 * 10.0
@@ -80,14 +80,14 @@ fn t_m3_messages_of_differing_sizes_follow_each_other_without_a_barrier() {
     ranks(&library(), 4, |group| {
         let (rank, size) = (group.rank(), group.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
-        let of = |rank: usize, len: usize, turn: usize| -> Vec<u8> {
-            (0..len).map(|i| u8::try_from((i * 31 + rank * 7 + turn) % 251).unwrap()).collect()
+        let of = |rank: usize, len: usize, step: usize| -> Vec<u8> {
+            (0..len).map(|i| u8::try_from((i * 31 + rank * 7 + step) % 251).unwrap()).collect()
         };
         for round in 0..3 {
-            for (turn, len) in
+            for (step, len) in
                 [0, 1, 4095, 4096, 4097, 8191, 8192, 8193, 12_289].into_iter().enumerate()
             {
-                let (own, mut into) = (of(rank, len, turn + round), vec![0; len]);
+                let (own, mut into) = (of(rank, len, step + round), vec![0; len]);
                 if rank.is_multiple_of(2) {
                     group.send(&own, next, 0).unwrap();
                     group.recv(&mut into, previous, 0).unwrap();
@@ -95,7 +95,7 @@ fn t_m3_messages_of_differing_sizes_follow_each_other_without_a_barrier() {
                     group.recv(&mut into, previous, 0).unwrap();
                     group.send(&own, next, 0).unwrap();
                 }
-                assert_eq!(into, of(previous, len, turn + round));
+                assert_eq!(into, of(previous, len, step + round));
             }
         }
         for kind in DataType::ALL {
@@ -117,15 +117,15 @@ fn t_m3_messages_of_differing_sizes_follow_each_other_without_a_barrier() {
 fn t_m4_a_ball_that_doubles_ten_times() {
     let ends = ranks(&library(), 2, |group| {
         let (rank, mut ball) = (group.rank(), vec![1.0_f32; 10]);
-        for turn in 0..10 {
-            if turn % 2 == rank {
+        for step in 0..10 {
+            if step % 2 == rank {
                 ball.iter_mut().for_each(|value| *value *= 2.0);
                 group.send(&ball, 1 - rank, 0).unwrap();
             } else {
                 group.recv(&mut ball, 1 - rank, 0).unwrap();
             }
         }
-        // The last to double is rank 1, and rank 0 receives it.
+        // Rank 1 doubles last, and rank 0 receives the result.
         assert!(ball.iter().all(|value| *value == ball[0]));
         ball[0]
     });
@@ -169,13 +169,13 @@ fn t_m5_the_order_of_addition_is_the_same_on_every_rank_and_in_every_run() {
 }
 
 #[test]
-fn rank_0s_table_of_algorithms_is_everybodys() {
+fn rank_0s_table_of_algorithms_is_used_by_all() {
     let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
     let join = |rank: usize| {
         let meeting = hub.meeting(rank);
         thread::spawn(move || {
             let place = Remote::join(meeting, WAIT).unwrap();
-            // Ranks that took different ways would wait for each other.
+            // Ranks with different algorithms would wait for each other.
             let own = if rank == 0 { Algorithm::Ring } else { Algorithm::OnePhase };
             let builder = Builder::new(&library()).timeout(WAIT).tuning(Tuning::only(own));
             let group = builder.join(place).unwrap();
@@ -207,7 +207,7 @@ fn t_m6_groups_are_split_by_color_and_ranked_by_key() {
         let key = -i64::try_from(rank).unwrap();
         let most = group.split((rank != 7).then_some(0), key).unwrap();
         assert_eq!(most.map(|most| (most.size(), most.rank())), (rank != 7).then(|| (7, 6 - rank)));
-        // A tag is its group's: the same pair, the same tag, two groups.
+        // Tags are per group: the same pair, the same tag, two groups.
         let peer = 1 - pair.rank();
         let far = if rank.is_multiple_of(2) { rank + 1 } else { rank - 1 };
         let requests =
@@ -317,7 +317,7 @@ fn t_m8_counts_that_cannot_be_dealt_evenly_are_right_in_place_and_out_of_place()
     });
 }
 
-/// One rank of the job of the next tests: it sums 64 MiB until something is wrong, and says what, or waits in a barrier.
+/// One rank of a job of the next tests: it sums 64 MiB until an error, which it prints, or waits in a barrier.
 #[test]
 fn a_rank_of_a_job_that_another_test_starts() {
     let Ok(Ok(meeting)) = std::env::var(MEETING_VARIABLE).map(|text| text.parse::<Meeting>())
@@ -372,7 +372,7 @@ fn signalled(signal: &str) -> (Vec<i32>, Duration) {
             .unwrap()
     };
     let mut job = Job((0..4).map(start).collect());
-    // They are in the middle of it when they have used the processor for a while.
+    // They are in the middle of it when they have used the CPU for a while.
     let busy = |child: &Child| {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
@@ -407,16 +407,16 @@ fn t_m9_a_rank_that_is_stopped_is_named_by_all_others_by_the_deadline() {
     assert!(took < DEADLINE + SLACK, "{took:?}");
 }
 
-/// What a machine with other work may add, and the plugin's own close.
+/// Time for a busy machine, and for the plugin's own close.
 const SLACK: Duration = Duration::from_secs(8);
 
 #[test]
-fn a_barrier_says_who_did_not_arrive() {
-    // The first collective makes the connections within the same bound.
+fn a_barrier_names_the_ranks_that_did_not_arrive() {
+    // The first collective makes the connections within the same limit.
     let said = ranks_within(&library(), 3, Duration::from_secs(6), |group| {
         group.all_reduce(&mut [1.0_f32], Op::Sum).unwrap();
         if group.rank() == 1 {
-            // It is busy elsewhere, for longer than the others wait.
+            // It does other work for longer than the others wait.
             return (0..600).find_map(|_| {
                 thread::sleep(Duration::from_millis(100));
                 group.send(&[1_u8], 0, 1).err().map(|why| why.to_string())
@@ -431,10 +431,10 @@ fn a_barrier_says_who_did_not_arrive() {
 }
 
 #[test]
-fn an_abort_frees_everybody_and_names_who_did_it() {
+fn an_abort_ends_every_rank_and_names_its_caller() {
     let said = ranks(&library(), 3, |group| {
         if let Err(why) = group.all_reduce(&mut [1.0_f32], Op::Sum) {
-            // A rank that is late here finds the abort before its own part is there.
+            // A rank that is late here detects the abort before its own part arrives.
             assert_ne!(group.rank(), 0, "{why}");
             return why;
         }
@@ -457,7 +457,7 @@ fn an_abort_frees_everybody_and_names_who_did_it() {
 }
 
 #[test]
-fn ranks_that_call_different_collectives_are_told_instead_of_hanging() {
+fn ranks_that_call_different_collectives_get_an_error_instead_of_hanging() {
     let said = ranks_within(&library(), 2, Duration::from_secs(10), |group| {
         group.barrier().unwrap();
         let mut data = vec![1_i32; 10];
@@ -486,7 +486,7 @@ fn t_m10_start_up_errors_are_one_line_each_and_end_every_rank() {
     );
     let why = here.barrier(WAIT).unwrap_err().to_string();
     assert!(why.contains("ranks [1]"), "{why}");
-    // A port that is taken, and one without a listener.
+    // A port that is in use, and one without a listener.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let start = |rank: &str, address: &str| {
@@ -534,7 +534,7 @@ fn ranks_meet_at_an_address_of_ipv6_by_a_token() {
 }
 
 #[test]
-fn t_m11_a_group_of_one_copies_and_has_nobody_to_send_to() {
+fn t_m11_a_group_of_one_copies_and_has_no_peer() {
     ranks(&library(), 1, |group| {
         let own = [1.0_f32, 2.0, 3.0];
         let mut output = [0.0; 3];

@@ -1,5 +1,5 @@
-//! The cases T-I, T-M, T-C and T-R over the plugin of this tree: with one rail and with two, by its newest table and by v8. Ignored where there is
-//! no libfabric.
+//! The cases T-I, T-M, T-C and T-R over the plugin of this tree: with one rail and with two, by its newest table and by v8. Ignored without
+//! libfabric.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::borrow::Cow;
@@ -40,7 +40,7 @@ fn by_v8_with_two_rails() {
     pass(8, "127.0.0.1,127.0.0.2");
 }
 
-/// Runs the cases in processes of their own, which open the plugin with these rails by this version of its table.
+/// Runs the cases in processes of their own, which open the plugin with these rails and this version of the table.
 fn pass(version: u32, rails: &str) {
     let plugin = built(&["--package", "ironrail", "--lib"], "libnccl_net_ironrail.so");
     for (target, cases) in [("infiniccl", 10), ("mlx", 12), ("rapidsmpf", 14), ("conduit", 9)] {
@@ -60,8 +60,8 @@ fn pass(version: u32, rails: &str) {
     }
 }
 
-/// What cargo builds, by the arguments: the executable, or the library of this name. Built for the test that asks: what else lies in the
-/// target folder is not taken.
+/// What cargo builds with these arguments: the executable, or the library of this name. It is built for the test that asks: other files in
+/// the target folder are ignored.
 fn built(arguments: &[&str], library: &str) -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
     let mut found = None;

@@ -146,7 +146,7 @@ fn an_error_of_the_plugin_carries_what_it_said() {
         let receive = communicator.previous.register(&output).unwrap();
         let mut ended = Ok(());
         if communicator.ring().rank == 0 {
-            // One byte more than the receive has room for: the plugin refuses.
+            // One byte more than the receive has room for: the plugin refuses it.
             ended = communicator.next.send(&input, 0..9, &send).map(drop);
         } else {
             let deadline = Instant::now() + WAIT;
@@ -165,13 +165,13 @@ fn an_error_of_the_plugin_carries_what_it_said() {
 }
 
 #[test]
-fn who_does_not_accept_is_named() {
+fn a_rank_that_does_not_accept_is_named() {
     let library = open(12);
     let mut places = Local::group(2);
     let mut absent = places.pop().unwrap();
     let mut here = places.pop().unwrap();
     let (gives_up, has_given_up) = mpsc::channel();
-    // Rank 1 gives a handle and then does nothing.
+    // Rank 1 publishes a handle and then makes no call.
     let listener = thread::spawn({
         let library = Arc::clone(&library);
         move || {

@@ -19,7 +19,7 @@ use ironrail_group::group::Group;
 use ironrail_group::halo::Halo1d;
 use support::{library, ranks, ranks_within};
 
-/// The simplest executor: the thread sleeps until it is woken.
+/// The simplest executor: the thread parks until it is woken.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -39,7 +39,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The others, all of them.
+/// All other ranks.
 fn others(group: &Group) -> Vec<usize> {
     (0..group.size()).filter(|rank| *rank != group.rank()).collect()
 }
@@ -88,7 +88,7 @@ fn t_r2_ranks_within_the_row_get_both_borders_and_nothing_where_nothing_was_sent
         let (from_left, from_right) = halo.round(Some(vec![rank]), Some(vec![rank + 10])).unwrap();
         assert_eq!(from_left, (rank > 0).then(|| vec![rank + 9]));
         assert_eq!(from_right, (rank < 3).then(|| vec![rank + 1]));
-        // Nothing to the left of rank 2, and no elements, which are something, to the right of rank 1.
+        // Nothing to the left of rank 2, and an empty message, which still is one, to the right of rank 1.
         let left = (rank != 2).then(|| vec![rank; 50_000]);
         let right = Some(if rank == 1 { vec![] } else { vec![rank] });
         let (from_left, from_right) = halo.round(left, right).unwrap();
@@ -109,7 +109,7 @@ fn t_r3_rounds_carry_a_border_further() {
         for _ in 0..3 {
             let (from_left, from_right) =
                 halo.round(Some(left.clone()), Some(right.clone())).unwrap();
-            // What comes from the left goes on to the right.
+            // What comes from the left is sent on to the right.
             (right, left) = (from_left.unwrap_or_default(), from_right.unwrap_or_default());
             known.extend(left.iter().chain(&right));
         }
@@ -215,8 +215,8 @@ fn t_r8_threads_insert_at_once_and_every_message_is_there() {
             for thread in 0..4_usize {
                 let exchange = &exchange;
                 scope.spawn(move || {
-                    for turn in 0..16 {
-                        let value = thread * 16 + turn;
+                    for index in 0..16 {
+                        let value = thread * 16 + index;
                         exchange
                             .insert(other, vec![7], vec![number(value); 1 + value * 300])
                             .unwrap();
@@ -249,7 +249,7 @@ fn t_r9_order_is_kept_though_the_first_payload_is_ready_last() {
         exchange.insert(other, vec![2], pattern(2, 100)).unwrap();
         exchange.insert(other, vec![], pattern(3, 200_000)).unwrap();
         exchange.finish().unwrap();
-        // The later ones are here before the first one has left.
+        // The later ones have arrived before the first one was sent.
         while exchange.bytes().1 < 200_101 {
             assert!(!exchange.test().unwrap());
             thread::yield_now();
@@ -284,11 +284,11 @@ fn t_r10_exchanges_follow_each_other_and_two_at_once_are_not_mixed_up() {
                 assert!(message.data == vec![number(*value); 10_000 * (value % 3)]);
             }
         };
-        for turn in 0..2 {
+        for index in 0..2 {
             let exchange = make();
-            one(&exchange, turn + 1);
+            one(&exchange, index + 1);
             exchange.finish().unwrap();
-            check(&exchange, &[turn + 1]);
+            check(&exchange, &[index + 1]);
         }
         let (first, second) = (make(), make());
         for value in [1, 2, 4, 5] {
@@ -303,7 +303,7 @@ fn t_r10_exchanges_follow_each_other_and_two_at_once_are_not_mixed_up() {
 }
 
 #[test]
-fn t_r11_who_takes_no_part_is_done_at_once() {
+fn t_r11_a_rank_that_takes_no_part_is_done_at_once() {
     ranks(&library(), 3, |group| {
         let exchange = match group.rank() {
             0 => group.exchange(&[], &[1]).unwrap(),
@@ -333,7 +333,7 @@ fn t_r12_every_misuse_has_its_error() {
         }
         let refused = group.exchange::<u8>(&[], &[next, next]);
         assert!(matches!(refused, Err(GroupError::InvalidArgument(_))), "unique");
-        // Each of those took a number on every rank alike.
+        // Each of those used a number on every rank.
         let exchange = group.exchange::<u8>(&[previous], &[next]).unwrap();
         let refused = exchange.insert(previous, vec![], vec![]);
         assert!(matches!(refused, Err(GroupError::Usage(_))), "no destination");
@@ -342,7 +342,7 @@ fn t_r12_every_misuse_has_its_error() {
         let refused = exchange.take(previous);
         assert!(matches!(refused, Err(GroupError::Usage(_))), "not complete");
         group.meet(&[]).unwrap();
-        // Nobody has finished: a timeout that names who is silent, and nothing is lost.
+        // No rank has finished: a timeout that names the silent ranks, and nothing is lost.
         match exchange.wait_timeout(Duration::from_millis(50)) {
             Err(GroupError::Timeout { peers, .. }) => assert_eq!(peers, [previous]),
             other => panic!("{other:?}"),
@@ -371,7 +371,7 @@ fn t_r13_bytes_are_counted() {
     });
 }
 
-/// IRONRAIL_HALO_ROUNDS=10000 is the whole of it, which takes some minutes.
+/// With IRONRAIL_HALO_ROUNDS=10000 the full test, which takes some minutes.
 #[test]
 fn t_r14_rounds_of_random_lengths_and_delays_are_not_mixed_up() {
     let rounds = std::env::var("IRONRAIL_HALO_ROUNDS");
@@ -379,7 +379,7 @@ fn t_r14_rounds_of_random_lengths_and_delays_are_not_mixed_up() {
     ranks(&library(), 4, move |group| {
         let (rank, size) = (group.rank() as u64, group.size() as u64);
         let mut halo = Halo1d::new(&group);
-        // What a rank sends where in which round: anybody can say.
+        // The border of each rank in each round, which every rank can compute.
         let border = |rank: u64, round: u64, to_right: bool| {
             let seed = mix(rank << 40 | round << 1 | u64::from(to_right));
             let most = [64, 5_000, 40_000, 1 << 20][(seed >> 60) as usize % 4];
@@ -397,7 +397,7 @@ fn t_r14_rounds_of_random_lengths_and_delays_are_not_mixed_up() {
     });
 }
 
-/// A number that looks random.
+/// A pseudo-random number.
 fn mix(seed: u64) -> u64 {
     let seed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let seed = (seed ^ seed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -443,10 +443,10 @@ fn r2_rounds_run_as_futures_with_any_executor() {
 
 #[test]
 fn r11_a_future_names_the_silent_rank_when_time_is_up() {
-    // Rank 2 has to connect and to send within it, too.
+    // Rank 2 must also connect and send within it.
     let limit = Duration::from_secs(3);
     ranks_within(&library(), 3, limit, |group| {
-        // Rank 1 does not know that rank 0 waits for it: each does what it takes to be right.
+        // Rank 1 does not know that rank 0 waits for it: each makes its own calls.
         if group.rank() == 0 {
             let exchange = group.exchange::<u8>(&[1, 2], &[]).unwrap();
             exchange.finish().unwrap();
@@ -479,12 +479,12 @@ fn r12_an_exchange_that_is_dropped_is_cancelled_and_the_group_goes_on() {
             assert!(matches!(ended, Err(GroupError::Cancelled { rank: 0 })), "{ended:?}");
             assert!(matches!(exchange.wait(), Err(GroupError::Usage(_))), "it stays failed");
         }
-        // A round that is given up is that round alone.
+        // A cancelled round does not affect later ones.
         let mut halo = Halo1d::new(&group);
         if group.rank() == 0 {
             drop(halo.begin(None, Some(vec![1_u8; 100_000])).unwrap());
         } else {
-            // All that rank 0 owed had left before it gave up, so only what it waited for is thrown away.
+            // Rank 0 had sent everything before it cancelled, so only its receives are dropped.
             let came = halo.round(Some(vec![2; 100_000]), None);
             assert!(came.is_ok_and(|(left, _)| left == Some(vec![1; 100_000])));
         }

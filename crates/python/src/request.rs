@@ -204,8 +204,8 @@ impl Request {
         })?;
         if !ended {
             let limit = limit.unwrap_or_default();
-            let whom = "a request, which goes on".to_owned();
-            return Err(raise(GroupError::Timeout { peers: Vec::new(), whom, limit }));
+            let awaited = "a request, which goes on".to_owned();
+            return Err(raise(GroupError::Timeout { peers: Vec::new(), awaited, limit }));
         }
         self.received()
     }

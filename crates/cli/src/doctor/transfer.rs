@@ -41,7 +41,7 @@ pub(super) fn exchange(communicator: &mut Communicator) -> Result<Transfer, Grou
             }
             went |= next.poll()?;
             if before == (receives, sends, came, went) {
-                patience.idle(|| Communicator::whom(next, previous))?;
+                patience.idle(|| Communicator::awaited(next, previous))?;
             } else {
                 patience.reset();
             }

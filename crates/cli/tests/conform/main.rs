@@ -203,7 +203,10 @@ fn a_failure_says_what_was_seen_what_nccl_expects_and_where() {
     let line = lines.lines().next().unwrap();
     assert!(line.starts_with("FAIL  v12  size-is-reported: process "), "{line}");
     assert!(line.contains("test says that message 0 has 1 bytes, it has 0"), "{line}");
-    assert!(line.contains("[NCCL expects: test tells a receive the size"), "{line}");
+    assert!(
+        line.contains("[NCCL expects: test reports the size of the received message"),
+        "{line}"
+    );
     assert!(line.ends_with("NCCL src/transport/net.cc:1617-1620]"), "{line}");
     assert!(lines.ends_with("\n0 passed, 1 failed, 0 skipped\n"), "{lines}");
 }

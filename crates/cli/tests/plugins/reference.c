@@ -356,7 +356,7 @@ static int accept_any(void *opaque, void **out) {
   struct pollfd poller = {.fd = listener->fd, .events = POLLIN};
   if (is("accept-waits")) poll(&poller, 1, (int)number_of("accept-waits"));
   if (!listener->polled) listener->polled = now_ms();
-  if (is("accept-gives-up") && now_ms() - listener->polled > 60) return fail(SYSTEM_ERROR, "reference: nobody connects");
+  if (is("accept-gives-up") && now_ms() - listener->polled > 60) return fail(SYSTEM_ERROR, "reference: no peer connects");
   if (is("accept-after-connects") && pending_connects) return OK;
   if (is("listener-of-one") && listener->taken) return fail(SYSTEM_ERROR, "reference: it had its connection");
   int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);

@@ -1,10 +1,10 @@
-//! The rendezvous on the wire: length-prefixed frames, every length checked before it is believed.
+//! The rendezvous on the wire: length-prefixed frames; every length is checked before it is used.
 
 use std::io::{self, Read, Write};
 
 use super::{PART_BYTES_MAX, RANKS_MAX};
 
-/// What a client says first.
+/// The first frame of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) secret: u64,
@@ -36,39 +36,39 @@ impl Hello {
     }
 }
 
-/// What follows, in both directions. The hub answers a part with all of them or a failure, a failure with a farewell.
+/// The later frames, in both directions. The hub answers a part with all parts or a failure, and a failure with a farewell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A rank's part of a round.
     Part(Vec<u8>),
     /// All parts of a round.
     All(Vec<Vec<u8>>),
-    /// The group has failed, or a rank gives up, and why.
+    /// The group has failed, or a rank gives up; with the reason.
     Failed(String),
-    /// This rank is done.
+    /// This rank has finished.
     Bye,
-    /// The hub has taken a rank in.
+    /// The hub has accepted a rank.
     Welcome,
-    /// Bytes from one rank to another: on the way to the hub it names the receiver, from there on the sender.
+    /// Bytes from one rank to another: towards the hub `peer` is the receiver, from the hub it is the sender.
     Mail { peer: usize, bytes: Vec<u8> },
     /// Nothing has moved on this rank for long: within this many milliseconds the hub names the silent ranks. 0: it moves again.
     Stuck(u32),
-    /// What befell the group.
+    /// An event of the group.
     News(News),
 }
 
 /// An event of the group, which the hub sends to every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A rank left without a word, or says why it gives up.
+    /// A rank's connection ended without a farewell, or it reports why it gives up.
     Lost { rank: usize, why: String },
     /// A rank ended every operation of the group.
     Aborted { rank: usize },
-    /// Some rank has waited in vain, and these say nothing. None: all wait for each other.
+    /// Some rank waits without progress, and these ranks have not answered the hub. None: all ranks wait.
     Silent { ranks: Vec<usize> },
     /// The hub itself is gone.
     Alone,
-    /// A rank said farewell.
+    /// A rank left with a farewell.
     Left { rank: usize },
 }
 
@@ -180,7 +180,7 @@ fn number(bytes: &mut Vec<u8>, number: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A rank, or how many of them.
+/// A rank, or a number of ranks.
 fn count(stream: &mut impl Read) -> io::Result<usize> {
     let count = u32::from_le_bytes(array(stream)?) as usize;
     if count > RANKS_MAX { Err(bad("more than there can be ranks")) } else { Ok(count) }

@@ -1,4 +1,4 @@
-//! Where the ranks of a group meet over TCP. The launcher runs one; idle, it costs no CPU.
+//! The rendezvous of a group's ranks over TCP. The launcher runs one; idle, it costs no CPU.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use super::rounds::Rounds;
 use super::watch::Watch;
 use crate::error::GroupError;
 
-/// Serves one group until dropped. A thread per rank: they sleep in `read` while ranks compute.
+/// Serves one group until dropped, with a thread per rank, which blocks in `read` while ranks compute.
 #[derive(Debug)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -29,13 +29,13 @@ struct Shared {
     secret: u64,
     wait: Duration,
     closing: AtomicBool,
-    /// Connections that have not greeted yet, and those turned away.
+    /// Connections without a greeting so far, and the number of refused ones.
     strangers: AtomicUsize,
     refused: AtomicUsize,
-    /// The way to each rank that is here.
+    /// The stream to each connected rank.
     streams: Vec<Mutex<Option<TcpStream>>>,
     watch: Mutex<Watch>,
-    /// The watch has changed.
+    /// Signalled when the watch changes.
     changed: Condvar,
 }
 
@@ -45,7 +45,7 @@ impl Hub {
         Self::with_secret(address, size, wait, random())
     }
 
-    /// The same for ranks that know the secret already, as those of a join token do.
+    /// The same for ranks that already know the secret, from a join token.
     pub fn with_secret(
         address: SocketAddr,
         size: usize,
@@ -74,22 +74,22 @@ impl Hub {
         Ok(Self { shared, address, acceptor })
     }
 
-    /// What `rank` needs to come here.
+    /// What `rank` needs to join.
     pub fn meeting(&self, rank: usize) -> Meeting {
         Meeting { address: self.address, secret: self.shared.secret, rank, size: self.shared.size }
     }
 
-    /// Ends every wait of every rank, with this reason.
+    /// Ends every wait of every rank with this reason.
     pub fn fail(&self, why: String) {
         self.shared.rounds.fail(why);
     }
 
-    /// Why ranks gave up, the first cause first.
+    /// The reasons of ranks that gave up, the first cause first.
     pub fn causes(&self) -> Vec<String> {
         self.shared.rounds.causes()
     }
 
-    /// Waits until every rank has left or died, at most so long. Whether they have.
+    /// Waits at most `wait` until every rank has left or died. Returns whether they have.
     pub fn wait_for_all_to_leave(&self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         let mut watch = self.shared.watch();
@@ -104,7 +104,7 @@ impl Hub {
         true
     }
 
-    /// Connections that were turned away.
+    /// The number of refused connections.
     pub fn refused(&self) -> usize {
         self.shared.refused.load(Ordering::Relaxed)
     }
@@ -124,9 +124,9 @@ impl Drop for Hub {
     }
 }
 
-/// Connections that may be waiting for their greeting at once.
+/// The most connections that may be waiting to greet.
 const STRANGERS_MAX: usize = 64;
-/// How long a greeting may take.
+/// The time limit of a greeting.
 const GREETING: Duration = Duration::from_secs(5);
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
@@ -188,7 +188,7 @@ fn greet(stream: &TcpStream, shared: &Shared) -> io::Result<usize> {
 }
 
 impl Shared {
-    /// One frame to a rank, whole. One that takes nothing for long, or has left, gets none.
+    /// Sends one frame to a rank. A rank that accepts no data for long, or has left, gets none.
     fn tell(&self, rank: usize, frame: &Frame) -> io::Result<()> {
         match &mut *self.stream(rank) {
             Some(stream) => frame.write(stream),
@@ -203,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// A rank is gone, well or not.
+    /// A rank has left, or its connection has broken.
     fn left(&self, rank: usize) {
         *self.stream(rank) = None;
         self.watch().left(rank);
@@ -229,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the others' answers, then names the ranks that have not answered.
+    /// Waits for the other ranks' answers, then names the ranks that have not answered.
     fn judge(&self, deadline: Instant) {
         let mut watch = self.watch();
         while !watch.all_said() {
@@ -256,7 +256,7 @@ impl Shared {
     }
 }
 
-/// Stands for `rank` in the rounds, until it leaves.
+/// Represents `rank` in the rounds until it leaves.
 fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     let mut gone = false;
     loop {
@@ -288,7 +288,7 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
                 continue;
             }
             Ok(Frame::Bye) => {
-                // It may stay for what the others have to say.
+                // It may stay to receive what the others report.
                 gone = true;
                 shared.watch().left(rank);
                 shared.changed.notify_all();
@@ -312,7 +312,7 @@ fn serve(mut stream: TcpStream, shared: &Arc<Shared>, rank: usize) {
     }
 }
 
-/// After this time a rank that takes nothing gets no more frames.
+/// After this time a rank that accepts no data gets no more frames.
 const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_names_who_does_not_come() {
+    fn the_hub_names_the_ranks_that_do_not_come() {
         let hub = hub(3, Duration::from_millis(50));
         let mut here = Remote::join(hub.meeting(1), WAIT).unwrap();
         let why = here.barrier(WAIT).unwrap_err().to_string();
@@ -389,7 +389,7 @@ mod tests {
         let hub = hub(1, WAIT);
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n........"[..], &[0xFF; 64], b""] {
             let mut stream = TcpStream::connect(hub.address).unwrap();
-            // The hub may have turned it away before the last byte was written.
+            // The hub may have closed the connection before the last byte was written.
             let _ = stream.write_all(garbage);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = stream.read(&mut [0; 8]);

@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::{Bootstrap, random};
 use crate::error::GroupError;
 
-/// One thread's place in a group.
+/// One thread's membership in a group.
 #[derive(Debug)]
 pub struct Local {
     rank: usize,
@@ -19,7 +19,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// The places of a new group, by rank.
+    /// The members of a new group, by rank.
     pub fn group(size: usize) -> Vec<Self> {
         let (rounds, identity) = (Arc::new(Rounds::new(size)), random());
         let place = |rank| Self {
@@ -33,12 +33,12 @@ impl Local {
         (0..size).map(place).collect()
     }
 
-    /// Says that this rank's work is done, so its leaving fails no other rank.
+    /// Reports that this rank has finished, so that its leaving fails no other rank.
     pub fn leave(&mut self) {
         self.left_well = true;
     }
 
-    /// Why ranks of this group gave up, the first cause first.
+    /// The reasons of ranks that gave up, the first cause first.
     pub fn causes(&self) -> Vec<String> {
         self.rounds.causes()
     }
@@ -118,7 +118,7 @@ mod tests {
         let mut places = Local::group(3);
         let usage = |why: &str| GroupError::Usage(why.to_owned());
         assert!(places[2].give_up(&usage("the cause")));
-        assert!(places[2].give_up(&usage("said again, by who only passes it on")));
+        assert!(places[2].give_up(&usage("the same cause, passed on")));
         let ended = places[1].barrier(WAIT).unwrap_err();
         assert_eq!(ended.to_string(), "rank 2: the cause");
         places[1].give_up(&ended);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_is_named() {
+    fn a_missing_rank_is_named() {
         let mut places = Local::group(3);
         let why = places[1].barrier(Duration::from_millis(30)).unwrap_err().to_string();
         assert!(why.contains("ranks [0, 2]"), "{why}");

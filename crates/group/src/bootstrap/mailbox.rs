@@ -1,4 +1,4 @@
-//! Messages of the hub that were not read yet.
+//! Messages of the hub that have not been read yet.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use super::frame::{Frame, News};
 
-/// Filled by a thread that sleeps in `read`, so that a poll reads one flag.
+/// Filled by a thread that blocks in `read`, so that a poll only reads a flag.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     inbox: Mutex<Inbox>,
     changed: Condvar,
-    /// There is mail, or news that was not taken yet.
+    /// Whether there is mail, or news that was not read yet.
     waiting: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// The next answer; none when the hub is gone or `deadline` has passed.
+    /// The next answer; None when the hub is gone or `deadline` has passed.
     pub(super) fn answer(&self, deadline: Instant) -> Option<Frame> {
         let mut inbox = self.lock();
         loop {
@@ -68,7 +68,7 @@ impl Mailbox {
         }
     }
 
-    /// Whether there is anything for [`Mailbox::mail`] or [`Mailbox::news`].
+    /// Whether [`Mailbox::mail`] or [`Mailbox::news`] has something.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! How ranks find each other: exchange bytes, wait for each other. Nothing here is on the data path.
+//! How ranks find each other: they exchange bytes and wait for each other. Nothing here is on the data path.
 //!
-//! Two forms, one meaning: [`Local`] between threads, [`Remote`] over TCP to a [`Hub`]. A rank that leaves without a word
-//! fails the round for all ranks, at once.
+//! Two forms with one meaning: [`Local`] between threads, [`Remote`] over TCP to a [`Hub`]. A rank that disconnects without a farewell
+//! fails the round for all ranks at once.
 
 mod frame;
 mod hub;
@@ -32,8 +32,8 @@ pub trait Bootstrap: fmt::Debug {
     /// Every rank's bytes, by rank. All ranks must call it; at most [`PART_BYTES_MAX`] each.
     fn all_gather(&mut self, part: &[u8], wait: Duration) -> Result<Vec<Vec<u8>>, GroupError>;
 
-    /// Says why this rank gives up; whether it was heard. To be called before anything closes: all that the neighbours
-    /// see is a peer that is gone, and what they say of it then comes after the cause. Only the first call counts.
+    /// Reports why this rank gives up; returns whether the rendezvous received it. To be called before anything is closed: the neighbours
+    /// only see that their peer is gone, and their reports must come after the cause. Only the first call counts.
     fn give_up(&mut self, why: &GroupError) -> bool;
 
     /// Returns once every rank has called it.
@@ -42,9 +42,9 @@ pub trait Bootstrap: fmt::Debug {
     }
 }
 
-/// Largest part of one rank in one round.
+/// The largest part of a rank in one round.
 pub const PART_BYTES_MAX: usize = 64 << 10;
-/// Largest group.
+/// The largest group.
 pub const RANKS_MAX: usize = 1024;
 
 /// An unpredictable number.

@@ -1,4 +1,4 @@
-//! A process's or thread's place in a rendezvous.
+//! A process's or thread's membership in a rendezvous over TCP.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use super::mailbox::Mailbox;
 use super::{Bootstrap, PART_BYTES_MAX, RANKS_MAX};
 use crate::error::GroupError;
 
-/// Where to meet, and as which rank. Travels in an environment variable.
+/// The address of the rendezvous, and the rank. Passed in an environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
     pub address: SocketAddr,
@@ -45,19 +45,19 @@ impl FromStr for Meeting {
     }
 }
 
-/// A place in a group, held by a connection to the hub.
+/// A membership in a group, held by a connection to the hub.
 #[derive(Debug)]
 pub struct Remote {
     meeting: Meeting,
     stream: TcpStream,
     mailbox: Arc<Mailbox>,
-    /// Whether the hub heard why this rank gave up, once it has.
+    /// Set once this rank gave up: whether the hub received the reason.
     gave_up: Option<bool>,
     left: bool,
 }
 
 impl Remote {
-    /// Takes the place, of which there is one. Until `wait` has passed, a hub that does not listen yet is asked again.
+    /// Joins as a rank, which only one caller may do. Until `wait` has passed, a hub that does not listen yet is tried again.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Remote {
         Ok(Self { meeting, stream, mailbox, gave_up: None, left: false })
     }
 
-    /// Says that this rank's work is done, so its leaving fails no other rank.
+    /// Reports that this rank has finished, so that its leaving fails no other rank.
     pub fn leave(mut self) {
         self.farewell();
     }
@@ -101,7 +101,7 @@ impl Remote {
         let _ = Frame::Bye.write(&mut self.stream);
     }
 
-    /// Tells the hub why ranks give up, the first cause first; whether it has heard it all. Ends this place's part.
+    /// Reports to the hub why ranks give up, the first cause first; returns whether it received everything. Ends the membership.
     pub fn report(&mut self, causes: &[String]) -> bool {
         causes.iter().all(|cause| self.tell(cause).is_some())
     }
@@ -109,12 +109,12 @@ impl Remote {
     fn tell(&mut self, cause: &str) -> Option<()> {
         Frame::Failed(cause.to_owned()).write(&mut self.stream).ok()?;
         let deadline = Instant::now() + GRACE;
-        // A round that this rank no longer waited for may be answered first.
+        // The answer of a round that this rank no longer waited for may come first.
         while self.mailbox.answer(deadline)? != Frame::Bye {}
         Some(())
     }
 
-    /// Gives this rank's part of a round; the answer is waited for by [`Round::wait`], which needs nothing of this place.
+    /// Sends this rank's part of a round; [`Round::wait`] waits for the answer, and does not borrow this.
     pub(crate) fn begin_round(&mut self, part: &[u8]) -> Result<Round, GroupError> {
         if part.len() > PART_BYTES_MAX {
             return Err(GroupError::Usage("a part longer than a round carries".to_owned()));
@@ -123,7 +123,7 @@ impl Remote {
         Ok(Round { mailbox: Arc::clone(&self.mailbox), size: self.meeting.size })
     }
 
-    /// Sends bytes to another rank, by the hub. They come in their order.
+    /// Sends bytes to another rank by the hub. They arrive in order.
     ///
     /// # Errors
     ///
@@ -143,33 +143,33 @@ impl Remote {
         self.mailbox.is_waiting()
     }
 
-    /// The next bytes from another rank, and from which.
+    /// The next bytes from another rank, and that rank.
     pub fn next_mail(&self) -> Option<(usize, Vec<u8>)> {
         self.mailbox.mail()
     }
 
-    /// What befell the group, once each.
+    /// The next event of the group; each is returned once.
     pub fn next_news(&self) -> Option<News> {
         self.mailbox.news()
     }
 
-    /// Says that nothing has moved here for long: the hub says within `within` which ranks are silent, as news.
+    /// Reports that nothing has moved here for long: the hub answers within `within`, by news, which ranks are silent.
     pub(crate) fn stuck(&mut self, within: Duration) -> Result<(), GroupError> {
         let ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX).max(1);
         self.say(&Frame::Stuck(ms))
     }
 
-    /// Takes that back.
+    /// Withdraws that report.
     pub(crate) fn moves(&mut self) -> Result<(), GroupError> {
         self.say(&Frame::Stuck(0))
     }
 
-    /// Has the hub end every rank's waits.
+    /// Makes the hub end every rank's waits.
     pub(crate) fn abort(&mut self) -> Result<(), GroupError> {
         self.say(&Frame::News(News::Aborted { rank: self.meeting.rank }))
     }
 
-    /// Tells all others that a rank is lost to this one.
+    /// Reports to all other ranks that this one has lost a rank.
     pub(crate) fn accuse(&mut self, rank: usize, why: &str) -> Result<(), GroupError> {
         self.say(&Frame::News(News::Lost { rank, why: why.to_owned() }))
     }
@@ -181,16 +181,16 @@ impl Remote {
     }
 }
 
-/// A round that this rank has given its part to.
+/// A round for which this rank has sent its part.
 pub(crate) struct Round {
     mailbox: Arc<Mailbox>,
     size: usize,
 }
 
 impl Round {
-    /// Every rank's part.
+    /// Waits for every rank's part.
     pub(crate) fn wait(self, wait: Duration) -> Result<Vec<Vec<u8>>, GroupError> {
-        // The hub's wait ends first, and it knows which ranks are missing.
+        // The hub's wait ends first, and the hub knows which ranks are missing.
         match self.mailbox.answer(Instant::now() + wait + GRACE) {
             Some(Frame::All(all)) if all.len() == self.size => Ok(all),
             Some(Frame::Failed(why)) => Err(GroupError::Bootstrap(why)),
@@ -218,17 +218,17 @@ impl Bootstrap for Remote {
     }
 
     fn give_up(&mut self, why: &GroupError) -> bool {
-        if let Some(heard) = self.gave_up {
-            return heard;
+        if let Some(received) = self.gave_up {
+            return received;
         }
-        let heard = self.report(&[format!("rank {}: {why}", self.meeting.rank)]);
-        *self.gave_up.insert(heard)
+        let received = self.report(&[format!("rank {}: {why}", self.meeting.rank)]);
+        *self.gave_up.insert(received)
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // The thread that reads has a share of the connection: without this the hub would never see it end.
+        // The reading thread holds the socket too: without this the hub would not see the connection end.
         let how = if self.left { Shutdown::Write } else { Shutdown::Both };
         let _ = self.stream.shutdown(how);
     }
@@ -238,7 +238,7 @@ fn invalid() -> GroupError {
     GroupError::Bootstrap("the hub sent an invalid frame".to_owned())
 }
 
-/// The hub may not be there yet: ranks are started in any order.
+/// The hub may not be listening yet: ranks are started in any order.
 fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
@@ -256,5 +256,5 @@ fn connect(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
 
 const GRACE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
-/// A hub that takes nothing for so long is taken for dead.
+/// A hub that accepts no data for this long counts as dead.
 const WRITE: Duration = Duration::from_secs(5);

@@ -1,11 +1,11 @@
-//! Rounds in which every rank gives a part and gets all parts.
+//! Rounds in which every rank contributes a part and gets all parts.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
 
-/// Shared by the ranks, or by the hub's threads that stand for them.
+/// Shared by the ranks, or by the hub's threads that represent them.
 #[derive(Debug)]
 pub(super) struct Rounds {
     state: Mutex<State>,
@@ -16,7 +16,7 @@ pub(super) struct Rounds {
 struct State {
     round: u64,
     parts: Vec<Option<Vec<u8>>>,
-    /// Of the last complete round. The next cannot complete before every rank has taken it.
+    /// The parts of the last complete round. The next one cannot complete before every rank has read them.
     all: Arc<Vec<Vec<u8>>>,
     present: Vec<bool>,
     failed: Option<String>,
@@ -36,7 +36,7 @@ impl Rounds {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Takes a rank's place; each is there to be taken once.
+    /// Enters as a rank; each rank can enter once.
     pub(super) fn enter(&self, rank: usize) -> bool {
         match self.lock().present.get_mut(rank) {
             Some(present) if !*present => {
@@ -47,7 +47,7 @@ impl Rounds {
         }
     }
 
-    /// Gives `part`, and waits for all others.
+    /// Contributes `part`, and waits for all others.
     pub(super) fn give(
         &self,
         rank: usize,
@@ -75,21 +75,21 @@ impl Rounds {
             if left.is_zero() {
                 let missing: Vec<_> =
                     (0..state.parts.len()).filter(|rank| state.parts[*rank].is_none()).collect();
-                let whom = format!("ranks {missing:?} to come to the rendezvous");
-                return Err(GroupError::Timeout { peers: missing, whom, limit: wait });
+                let awaited = format!("ranks {missing:?} to come to the rendezvous");
+                return Err(GroupError::Timeout { peers: missing, awaited, limit: wait });
             }
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// No round can complete any more. The first reason stays.
+    /// No later round can complete. The first reason counts.
     pub(super) fn fail(&self, why: String) {
         self.lock().failed.get_or_insert(why);
         self.changed.notify_all();
     }
 
-    /// A rank says why it gives up. What only repeats an earlier cause, as a round that it ended does, is left out.
+    /// Records why a rank gives up. A cause that follows from an earlier one, such as a round that the earlier one ended, is left out.
     pub(super) fn give_up(&self, cause: String) {
         let mut state = self.lock();
         if !state.causes.iter().any(|earlier| cause.ends_with(earlier.as_str())) {
@@ -99,7 +99,7 @@ impl Rounds {
         self.fail(cause);
     }
 
-    /// What ranks said when they gave up, the first cause first.
+    /// The recorded causes, the first one first.
     pub(super) fn causes(&self) -> Vec<String> {
         self.lock().causes.clone()
     }

@@ -1,19 +1,19 @@
-//! Which ranks wait in vain, and which are silent.
+//! Which ranks wait without progress, and which are silent.
 
-/// What the hub knows of each rank.
+/// The hub's state of each rank.
 #[derive(Debug)]
 pub(super) struct Watch {
     ranks: Vec<State>,
-    /// Somebody is waiting for a verdict.
+    /// A rank is waiting for a verdict.
     running: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// As far as is known it has something to do.
+    /// As far as is known, it makes progress.
     Moving,
     Stuck,
-    /// It said farewell.
+    /// It sent its farewell.
     Left,
 }
 
@@ -22,7 +22,7 @@ impl Watch {
         Self { ranks: vec![State::Moving; size], running: false }
     }
 
-    /// Whether this rank is the first that waits for a verdict.
+    /// Returns whether this rank is the first that waits for a verdict.
     pub(super) fn stuck(&mut self, rank: usize) -> bool {
         self.ranks[rank] = State::Stuck;
         !std::mem::replace(&mut self.running, true)
@@ -36,7 +36,7 @@ impl Watch {
         self.ranks[rank] = State::Left;
     }
 
-    /// Whether no rank is left whose word a verdict could wait for.
+    /// Whether every rank has answered that could.
     pub(super) fn all_said(&self) -> bool {
         !self.ranks.contains(&State::Moving)
     }
@@ -45,7 +45,7 @@ impl Watch {
         self.ranks.iter().all(|state| *state == State::Left)
     }
 
-    /// The silent ranks; of those that have left, only where all others wait. None, when no rank waits any more.
+    /// The silent ranks; those that have left are included only when all others wait. None when no rank waits any more.
     pub(super) fn verdict(&mut self) -> Option<Vec<usize>> {
         self.running = false;
         let of = |wanted| {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_silent_are_those_who_neither_wait_nor_have_left() {
+    fn the_silent_ranks_neither_wait_nor_have_left() {
         let mut watch = Watch::new(4);
         assert!(watch.stuck(0) && !watch.stuck(1));
         watch.left(3);

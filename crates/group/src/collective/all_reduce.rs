@@ -1,5 +1,5 @@
-//! all_reduce, four ways. In each, one rank makes an element's result and the others copy it, or all make it by the same
-//! operations in the same order: so its bits are the same on every rank.
+//! all_reduce by four algorithms. In each, either one rank computes an element's result and the others copy it, or all compute it by the
+//! same operations in the same order: so its bits are the same on every rank.
 
 use super::everyone::exchange;
 use super::reducer::Reducer;
@@ -7,7 +7,7 @@ use super::session::{Session, piece, share};
 use crate::error::GroupError;
 use crate::loader::Place;
 
-/// Every rank sends all it has to all others, and reduces everything in the order of ranks. One step.
+/// Every rank sends its whole input to all others, and reduces all inputs in the order of ranks. One step.
 pub(super) fn one_phase(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -23,7 +23,7 @@ pub(super) fn one_phase(
     Ok(())
 }
 
-/// In step k each rank exchanges what it has with the rank whose number differs in bit k. For powers of two.
+/// In step k each rank exchanges its partial result with the rank whose number differs in bit k. For powers of two.
 pub(super) fn doubling(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -46,17 +46,17 @@ pub(super) fn doubling(
         distance *= 2;
         let whole = if distance >= session.size() { output } else { slot(at + 1) };
         reducer.combine(whole, low, high);
-        // What is own now stays until the next step's send is over; the third slot is free by then.
+        // The own result must stay until the next step's send has completed; the third slot is free by then.
         (own, at) = (whole, at + 2);
     }
     reducer.finish(output);
     Ok(())
 }
 
-/// Every rank owns a share: it gets that of all others, reduces it in the order of ranks, and sends it to all. In pieces, so that
-/// sums go out while others come in.
+/// Every rank owns a share: it receives that share of all inputs, reduces it in the order of ranks, and sends the result to all. In pieces,
+/// so that results are sent while other parts arrive.
 ///
-/// What one rank sends another is, step by step: its part of the other's share, and, [`AHEAD`] steps behind, the result of its own.
+/// In each step a rank sends another one its part of that one's share, and the result of its own share from [`AHEAD`] steps before.
 pub(super) fn mesh(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -87,9 +87,9 @@ pub(super) fn mesh(
                 }
             }
             let Some(step) = step.checked_sub(AHEAD) else { continue };
-            // Announced before this rank's own result is made, so that those of others need not wait for it.
+            // Posted before this rank computes its own result, so that results of others need not wait.
             for peer in session.others() {
-                // In place a result lands where the part was sent from.
+                // In place, a result lands where the part was sent from.
                 let number = work.numbers.pop_front().unwrap_or(0);
                 if input.address() == output.address() {
                     session.sent(peer, number)?;
@@ -102,7 +102,7 @@ pub(super) fn mesh(
             let (own, whole) = (of(input, rank, step), of(output, rank, step));
             let first = rank == 0 && size > 2;
             if first {
-                // The first of more than two terms is overwritten: that must not be what the user gave.
+                // With more than two terms the first is overwritten: it must not be the user's input.
                 whole.copy_from(own);
             }
             let own = if first { whole } else { own };
@@ -119,8 +119,8 @@ pub(super) fn mesh(
     })
 }
 
-/// Shares go round: each rank adds its own to what comes from the one before and hands it on, until the sum is whole; then the sums go
-/// round. Two neighbours only, whatever the number of ranks.
+/// Shares go round the ring: each rank adds its own to what it received and sends it on, until the sum is complete; then the sums go round.
+/// Every rank has two neighbours only.
 pub(super) fn ring(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -163,7 +163,7 @@ pub(super) fn ring(
         }
         for step in 0..rounds {
             let (round, index) = (step / pieces, step % pieces);
-            // What was sent from there on the first way round has left before the result lands.
+            // The send from here in the first round has completed before the result lands.
             if let Some(number) = work.numbers.pop_front() {
                 session.sent(next, number)?;
             }
@@ -186,9 +186,9 @@ pub(super) fn ring(
 
 /// Terms begin on cache lines.
 const ALIGNMENT: usize = 64;
-/// Steps that parts are ahead of results.
+/// The number of steps between a part and its result.
 const AHEAD: usize = 2;
-/// A piece stays in the second cache from its arrival until it has been added. Shorter ones, in slots, are slower.
+/// A piece stays in the L2 cache from its arrival until it has been added. Shorter pieces, in slots, are slower.
 const MESH_PIECE: usize = 128 << 10;
 const RING_PIECE: usize = 256 << 10;
 const RING_AHEAD: usize = 4;

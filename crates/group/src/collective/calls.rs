@@ -11,22 +11,23 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, GroupError> {
     Err(GroupError::InvalidArgument(why.into()))
 }
 
-/// Collectives. Every rank of the group calls the same ones in the same order, with the same sizes, types and operations; a rank
-/// that does not is an error of all where it shows. What is wrong with a rank's own arguments is [`GroupError::InvalidArgument`]
-/// before anything moves; a rank that dies, stops or aborts is an error as said at [`Group`].
+/// Collectives. Every rank of the group calls the same ones in the same order, with the same sizes, types and operations; a difference is
+/// an error of every rank that detects it. Wrong arguments of a rank are [`GroupError::InvalidArgument`] before anything moves; for a rank
+/// that dies, stops or aborts see [`Group`].
 ///
-/// Slices of registered memory ([`Group::buffer`]) go on the wire from where they are, others are copied through memory that is.
-/// Outputs on error are unspecified.
+/// Slices of registered memory ([`Group::buffer`]) are sent and received without a copy, others are copied through registered memory. After
+/// an error the contents of outputs are unspecified.
 ///
-/// Reductions: integers wrap; `Min` and `Max` are NaN where an input is; `Avg` is the sum divided by the number of ranks, of
-/// integers rounded towards zero, and sums wrap before. Results are the same bits on all ranks, and from run to run of the same
+/// Reductions: integers wrap; `Min` and `Max` are NaN where an input is; `Avg` is the sum divided by the number of ranks; for integers it
+/// is rounded towards zero, and the sum wraps before. Results are the same bits on all ranks, and from run to run of the same group, table
+/// and size. f16 and bf16 are widened to f32 for each operation, and rounded after it.
 /// group, table and size. f16 and bf16 are widened to f32 for each operation, and rounded after it.
 impl Group {
     /// `data` of each rank becomes the reduction of all ranks' `data`, element by element.
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] where the type has no such operation.
+    /// As above; [`GroupError::InvalidArgument`] where the type has no such operation.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: Op) -> Result<(), GroupError> {
         let place = Place::writing(data);
         self.all_reduce_places::<T>(place, place, op, None)
@@ -47,11 +48,11 @@ impl Group {
         self.all_reduce_places::<T>(Place::reading(input), Place::writing(output), op, None)
     }
 
-    /// The same by a given algorithm, for measuring. All ranks name the same one.
+    /// The same by a given algorithm, for measurements. All ranks must name the same one.
     ///
     /// # Errors
     ///
-    /// As [`Group::all_reduce_into`]; [`GroupError::InvalidArgument`] for an algorithm that does not take this many ranks.
+    /// As [`Group::all_reduce_into`]; [`GroupError::InvalidArgument`] for an algorithm that does not support this number of ranks.
     pub fn all_reduce_by<T: Element>(
         &self,
         algorithm: Algorithm,
@@ -95,7 +96,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for a root that is no rank, without its output, or with one of another length.
+    /// As above; [`GroupError::InvalidArgument`] for a root that does not exist, has no output, or has one of another length.
     pub fn reduce<T: Element>(
         &self,
         input: &[T],
@@ -107,7 +108,7 @@ impl Group {
         self.reduce_places::<T>(Place::reading(input), output, op, root)
     }
 
-    /// The same in place: the root's `data` becomes the reduction, others' stays.
+    /// The same in place: the root's `data` becomes the reduction, that of other ranks does not change.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for a root that is no rank.
+    /// As above; [`GroupError::InvalidArgument`] for a root that does not exist.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), GroupError> {
         self.rank_of(root)?;
         let data = Place::writing(data);
@@ -156,7 +157,7 @@ impl Group {
         self.collective(|session| rooted::broadcast(session, root, data))
     }
 
-    /// Copies the root's `input` to the `output` of every rank, the root's own too. Others' `input` is ignored.
+    /// Copies the root's `input` to the `output` of every rank, the root's own included. The `input` of other ranks is ignored.
     ///
     /// # Errors
     ///
@@ -180,7 +181,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for an output of another length.
+    /// As above; [`GroupError::InvalidArgument`] for an output of another length.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), GroupError> {
         self.blocks(input.len(), output.len())?;
         let (input, output) = (Place::reading(input), Place::writing(output));
@@ -191,7 +192,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] where `data` cannot be dealt evenly.
+    /// As above; [`GroupError::InvalidArgument`] where the length of `data` is not a multiple of the number of ranks.
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), GroupError> {
         let each = self.evenly(data.len())? * size_of::<T>();
         let output = Place::writing(data);
@@ -209,8 +210,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for a root that is no rank, without its output, or with one that is not as long
-    /// as all inputs.
+    /// As above; [`GroupError::InvalidArgument`] for a root that does not exist, has no output, or has one that is not as long as all
+    /// inputs.
     pub fn gather<T: Element>(
         &self,
         input: &[T],
@@ -230,8 +231,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for a root that is no rank, without its input, or with one that is not as long
-    /// as all outputs.
+    /// As above; [`GroupError::InvalidArgument`] for a root that does not exist, has no input, or has one that is not as long as all
+    /// outputs.
     pub fn scatter<T: Element>(
         &self,
         input: Option<&[T]>,
@@ -258,7 +259,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for an input of another length, or a type that has no such operation.
+    /// As above; [`GroupError::InvalidArgument`] for an input of another length, or a type that has no such operation.
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &[T],
@@ -270,11 +271,11 @@ impl Group {
         self.reduce_scatter_places::<T>(input, output, op)
     }
 
-    /// The same in place: the reduction goes to the rank's own block of `data`; the other blocks stay.
+    /// The same in place: the reduction goes to the rank's own block of `data`; the other blocks do not change.
     ///
     /// # Errors
     ///
-    /// As [`Group::reduce_scatter`]; [`GroupError::InvalidArgument`] where `data` cannot be dealt evenly.
+    /// As [`Group::reduce_scatter`]; [`GroupError::InvalidArgument`] where the length of `data` is not a multiple of the number of ranks.
     pub fn reduce_scatter_in_place<T: Element>(
         &self,
         data: &mut [T],
@@ -302,11 +303,11 @@ impl Group {
         self.collective(|session| everyone::reduce_scatter(session, reducer, input, output))
     }
 
-    /// Block `s` of rank r's `output` becomes block `r` of rank s's `input`. Both are as long, and dealt evenly.
+    /// Block `s` of rank r's `output` becomes block `r` of rank s's `input`. Both have the same length, a multiple of the number of ranks.
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for unequal lengths, or one that cannot be dealt evenly.
+    /// As above; [`GroupError::InvalidArgument`] for unequal lengths, or one that is not a multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), GroupError> {
         same_length(input.len(), output.len())?;
         let each = self.evenly(input.len())? * size_of::<T>();
@@ -318,12 +319,12 @@ impl Group {
         self.collective(|session| everyone::all_to_all(session, of(input), of(output)))
     }
 
-    /// The same with a length for each rank, in elements: `sends[r]` elements go to rank r, block after block of `input`, and
-    /// `receives[r]` come from rank r, block after block of `output`. `sends[r]` here equals `receives[here]` on rank r.
+    /// The same with a length for each rank, in elements: `sends[r]` elements go to rank r, block after block of `input`, and `receives[r]`
+    /// come from rank r, block after block of `output`. `sends[r]` here equals `receives[here]` on rank r.
     ///
     /// # Errors
     ///
-    /// As said above; [`GroupError::InvalidArgument`] for lists that do not have a length for each rank, or are longer than their slices.
+    /// As above; [`GroupError::InvalidArgument`] for lists without a length for each rank, or longer in all than their slices.
     pub fn all_to_all_v<T: Element>(
         &self,
         input: &[T],
@@ -355,7 +356,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As said above. [`GroupError::Timeout`] names the ranks that did not arrive.
+    /// As above. [`GroupError::Timeout`] names the ranks that did not arrive.
     pub fn barrier(&self) -> Result<(), GroupError> {
         self.collective(everyone::barrier)
     }
@@ -367,7 +368,7 @@ impl Group {
         Ok(Reducer::new::<T>(op, self.size()))
     }
 
-    /// The root's output, which must be there and have this many elements.
+    /// The root's output, which must exist and have this many elements.
     fn of_root<T: Element>(
         &self,
         root: usize,
@@ -383,7 +384,7 @@ impl Group {
         Ok(Some(Place::writing(output)))
     }
 
-    /// Whether `whole` is as long as a block for each rank.
+    /// Checks that `whole` is as long as a block for each rank.
     fn blocks(&self, block: usize, whole: usize) -> Result<(), GroupError> {
         if self.all_of(block)? == whole {
             return Ok(());

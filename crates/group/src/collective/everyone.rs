@@ -1,4 +1,4 @@
-//! Collectives in which all ranks give and take alike: all_gather, reduce_scatter, all_to_all, barrier.
+//! Collectives without a root: all_gather, reduce_scatter, all_to_all, barrier.
 
 use super::reducer::Reducer;
 use super::rooted::own;
@@ -15,7 +15,7 @@ pub(super) fn all_gather(
     exchange(session, input, |rank| output.part(rank * input.len(), input.len()))
 }
 
-/// Each rank's input comes into that rank's place on all of them. Each sends its own to all others.
+/// Each rank sends its own input to all others, and receives theirs in their places.
 pub(super) fn exchange(
     session: &mut Session<'_>,
     input: Place,
@@ -47,7 +47,7 @@ pub(super) fn reduce_scatter(
     let of = |owner: usize, step: usize| piece(input.part(owner * len, len), PIECE, step);
     let pieces = len.div_ceil(PIECE);
     let stride = len.min(PIECE).next_multiple_of(ALIGNMENT);
-    // Terms of a step, one place for this rank's own among them.
+    // The terms of a step, with a place for this rank's own.
     let scratch = session.scratch((AHEAD + 1) * size * stride)?;
     let slot = |step: usize, peer: usize| {
         scratch.part((step % (AHEAD + 1) * size + peer) * stride, of(rank, step).len())
@@ -67,7 +67,7 @@ pub(super) fn reduce_scatter(
                 session.arrived(due)?;
             }
             let own = of(rank, step);
-            // The first of several terms is overwritten: that must not be what the user gave.
+            // With more than two terms the first is overwritten: it must not be the user's input.
             let first = rank == 0 && size > 2;
             if first {
                 slot(step, 0).copy_from(own);
@@ -79,7 +79,7 @@ pub(super) fn reduce_scatter(
     })
 }
 
-/// To each rank a range of the input, from each a range of the output; `None`: nothing. What two ranks say of each other agrees.
+/// Sends a range of the input to each rank, and receives a range of the output from each; `None`: nothing. The ranges of two ranks agree.
 pub(super) fn all_to_all(
     session: &mut Session<'_>,
     input: impl Fn(usize) -> Place,
@@ -87,7 +87,7 @@ pub(super) fn all_to_all(
 ) -> Result<(), GroupError> {
     let (rank, size) = (session.rank(), session.size());
     session.with_work(|session, work| {
-        // In each step a rank sends to the one so far ahead, and receives from the one so far behind.
+        // In each step a rank sends to the rank `distance` ahead, and receives from the one `distance` behind.
         for distance in 1..size {
             let from = (rank + size - distance) % size;
             work.parts.push_back(session.expect(from, output(from))?);

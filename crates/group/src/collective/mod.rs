@@ -1,6 +1,6 @@
-//! Collectives: what they are called by, and the algorithms behind.
+//! Collectives: their calls, and the algorithms.
 //!
-//! An algorithm says what goes where in which order. Waiting, matching and failing are the mesh's.
+//! An algorithm decides what goes where in which order. Waiting, matching and failing are the mesh's.
 
 mod all_reduce;
 mod calls;

@@ -3,7 +3,7 @@
 use crate::loader::{DataType, Element, Op, Place};
 use crate::with_element;
 
-/// What a collective does to elements.
+/// The reduction of a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reducer {
     kind: DataType,
@@ -21,7 +21,7 @@ impl Reducer {
         self.kind.bytes()
     }
 
-    /// `out = a op b`. `out` may be one of the two, and else overlaps neither.
+    /// `out = a op b`. `out` may be one of the two; otherwise it overlaps neither.
     pub(super) fn combine(self, out: Place, a: Place, b: Place) {
         let op = self.op;
         with_element!(self.kind, T => {
@@ -36,8 +36,8 @@ impl Reducer {
         });
     }
 
-    /// `out = terms[0] op terms[1] op …`, from the left. The first term is overwritten where there are more than two; `out` may be
-    /// the place of any term.
+    /// `out = terms[0] op terms[1] op …`, from the left. With more than two terms the first one is overwritten; `out` may be any of the
+    /// terms.
     pub(super) fn fold(self, out: Place, terms: impl ExactSizeIterator<Item = Place>) {
         let mut left = terms.len();
         let mut whole = None;
@@ -55,7 +55,7 @@ impl Reducer {
         }
     }
 
-    /// Ends an average, where it was not [`Reducer::fold`] that made the sum.
+    /// Divides for an average whose sum was not made by [`Reducer::fold`].
     pub(super) fn finish(self, whole: Place) {
         if self.op == Op::Avg {
             with_element!(self.kind, T => T::divide(whole.elements_mut::<T>(), self.ranks));

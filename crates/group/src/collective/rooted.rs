@@ -6,7 +6,7 @@ use crate::error::GroupError;
 use crate::loader::Place;
 use crate::mesh::SMALL;
 
-/// Small: by a tree, in which the ranks that have it double in each step. Large: down a chain, in pieces.
+/// Short: by a tree, in which the number of ranks with the data doubles in each step. Long: along a chain, in pieces.
 pub(super) fn broadcast(
     session: &mut Session<'_>,
     root: usize,
@@ -38,7 +38,7 @@ pub(super) fn broadcast(
 
 fn tree(session: &mut Session<'_>, root: usize, data: Place) -> Result<(), GroupError> {
     let (size, own) = (session.size(), (session.rank() + session.size() - root) % session.size());
-    // The highest bit of a rank, counted from the root, says in which step it gets the data, and from which rank.
+    // The highest bit of a rank, counted from the root, gives the step in which it receives the data, and the sender.
     let mut distance = 1;
     if own > 0 {
         distance = 1 << own.ilog2();
@@ -52,7 +52,7 @@ fn tree(session: &mut Session<'_>, root: usize, data: Place) -> Result<(), Group
     session.flush()
 }
 
-/// Small: all send to the root, which reduces in the order of ranks. Large: up a chain, in pieces, each rank adding its own.
+/// Short: all send to the root, which reduces in the order of ranks. Long: along a chain, in pieces, to which each rank adds its own.
 pub(super) fn reduce(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -79,7 +79,7 @@ pub(super) fn reduce(
     Ok(())
 }
 
-/// The root is the chain's last.
+/// The root is the last of the chain.
 fn reduce_chain(
     session: &mut Session<'_>,
     reducer: Reducer,
@@ -90,7 +90,7 @@ fn reduce_chain(
     let (place, at) = chain(session, (root + 1) % session.size());
     let pieces = input.len().div_ceil(REDUCE_PIECE);
     let stride = input.len().min(REDUCE_PIECE).next_multiple_of(ALIGNMENT);
-    // Slots for what comes, and as many for sums on their way out.
+    // Slots for received pieces, and as many for sums that are being sent.
     let scratch = session.scratch(2 * AHEAD * stride)?;
     let slot = |index: usize, len: usize| scratch.part(index % AHEAD * stride, len);
     let sum = |index: usize, len: usize| scratch.part((AHEAD + index % AHEAD) * stride, len);
@@ -112,7 +112,7 @@ fn reduce_chain(
             let whole = match output {
                 Some(output) if last => piece(output, REDUCE_PIECE, index),
                 _ => {
-                    // The sum that was in this place has left.
+                    // The sum in this slot has been sent.
                     if work.numbers.len() >= AHEAD
                         && let Some(number) = work.numbers.pop_front()
                     {
@@ -176,7 +176,7 @@ pub(super) fn scatter(
     session.flush()
 }
 
-/// A rank's own block, unless it is where it belongs.
+/// Copies a rank's own block, unless it is in its place already.
 pub(super) fn own(to: Place, from: Place) {
     if to.address() != from.address() {
         to.copy_from(from);
@@ -188,7 +188,7 @@ struct Links {
     next: usize,
 }
 
-/// A rank's neighbours in the chain that begins at `first`, and how many ranks stand before it.
+/// A rank's neighbours in the chain that begins at `first`, and the number of ranks before it.
 fn chain(session: &Session<'_>, first: usize) -> (Links, usize) {
     let (rank, size) = (session.rank(), session.size());
     let at = (rank + size - first) % size;

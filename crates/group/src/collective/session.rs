@@ -1,4 +1,4 @@
-//! One collective on one rank: parts go out, parts come in.
+//! One collective on one rank: sends parts, receives parts.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use crate::error::GroupError;
 use crate::loader::Place;
 use crate::mesh::{Mesh, SMALL};
 
-/// What collectives keep between calls, so that they allocate nothing.
+/// The lists of collectives, kept between calls so that they allocate nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(super) parts: VecDeque<Due>,
@@ -15,7 +15,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Empty, with the room that it had.
+    /// Emptied, with its capacity.
     fn emptied(mut self) -> Self {
         self.parts.clear();
         self.results.clear();
@@ -24,23 +24,23 @@ impl Work {
     }
 }
 
-/// Ranks here are those of the group, not of the mesh.
+/// One collective. Ranks here are those of the group, not of the mesh.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     mesh: &'a mut Mesh,
     work: &'a mut Work,
     members: &'a [usize],
     rank: usize,
-    /// The group, and which of its collectives this is.
+    /// The group, and the number of this collective in it.
     name: (u32, u32),
 }
 
-/// A part that is to come.
+/// A part to be received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     from: usize,
     place: Place,
-    /// On the data lane; none, where it comes through a slot.
+    /// Its number on the data lane; None if it comes through a slot.
     number: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Session<'a> {
         Self { mesh, work, members, rank, name }
     }
 
-    /// Runs an algorithm with lists that are empty and have room.
+    /// Runs an algorithm with empty lists that have capacity.
     pub(super) fn with_work<T>(
         &mut self,
         run: impl FnOnce(&mut Self, &mut Work) -> Result<T, GroupError>,
@@ -74,13 +74,13 @@ impl<'a> Session<'a> {
         self.members.len()
     }
 
-    /// All other ranks, each rank beginning with the one after it, so that they do not all send to the same one.
+    /// All other ranks; each rank begins with the one after it, so that they do not all send to the same rank.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, size) = (self.rank, self.members.len());
         (1..size).map(move |distance| (rank + distance) % size)
     }
 
-    /// Sends a part. Its memory is free after [`Session::sent`] or [`Session::flush`]. An empty one is none.
+    /// Sends a part. Its memory is free after [`Session::sent`] or [`Session::flush`]. An empty part sends nothing.
     pub(super) fn send(&mut self, to: usize, place: Place) -> Result<u64, GroupError> {
         if place.is_empty() {
             return Ok(0);
@@ -88,17 +88,17 @@ impl<'a> Session<'a> {
         self.mesh.send_part(self.members[to], self.name, place)
     }
 
-    /// Sends a part without bytes.
+    /// Sends a message without bytes.
     pub(super) fn signal(&mut self, to: usize) -> Result<(), GroupError> {
         self.mesh.send_part(self.members[to], self.name, Place::empty()).map(drop)
     }
 
-    /// Waits for a part without bytes.
+    /// Waits for a message without bytes.
     pub(super) fn await_signal(&mut self, from: usize) -> Result<(), GroupError> {
         self.mesh.take_part(self.members[from], self.name, Place::empty())
     }
 
-    /// Says where the next part of a rank goes.
+    /// Announces where the next part of a rank goes.
     pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
         let number = if place.len() > SMALL {
             Some(self.mesh.expect_part(self.members[from], place)?)
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
         Ok(Due { from, place, number })
     }
 
-    /// Waits for a part. Those of one rank are waited for in the order in which they were expected.
+    /// Waits for a part. The parts of one rank must be waited for in the order in which they were expected.
     pub(super) fn arrived(&mut self, due: Due) -> Result<(), GroupError> {
         let Due { from, place, number } = due;
         match number {
@@ -124,7 +124,7 @@ impl<'a> Session<'a> {
         self.arrived(due)
     }
 
-    /// Waits until the memory of a part is free; `number` is what [`Session::send`] answered.
+    /// Waits until the memory of a part is free; `number` comes from [`Session::send`].
     pub(super) fn sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
         if number == 0 { Ok(()) } else { self.mesh.await_sent(self.members[to], number) }
     }
@@ -137,13 +137,13 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Memory for this collective alone.
+    /// Memory for this collective only.
     pub(super) fn scratch(&mut self, bytes: usize) -> Result<Place, GroupError> {
         self.mesh.scratch(bytes)
     }
 }
 
-/// Where share `index` of `count` elements begins and ends, in bytes, when they are dealt to `shares`: the first get one more.
+/// The range in bytes of share `index`, when `count` elements are divided into `shares`: the first shares have one more.
 pub(super) fn share(
     count: usize,
     width: usize,
@@ -155,7 +155,7 @@ pub(super) fn share(
     at(index)..at(index + 1)
 }
 
-/// Part `index` of a place in pieces of `piece` bytes.
+/// Piece `index` of a place that is cut into pieces of `piece` bytes.
 pub(super) fn piece(place: Place, piece: usize, index: usize) -> Place {
     place.part(index.saturating_mul(piece), piece)
 }

@@ -1,4 +1,4 @@
-//! What comes from one rank. Messages have numbers, and none is taken to come after another.
+//! Messages from one rank. They are numbered, and may arrive in any order.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,14 +12,14 @@ use crate::mesh::{Envelope, Name, OpId, SMALL, Wanted, type_name, type_number};
 
 #[derive(Debug)]
 pub(super) struct Incoming<T> {
-    /// In the group.
+    /// The rank in the group.
     pub(super) rank: usize,
-    /// In the mesh.
+    /// The rank in the mesh.
     peer: usize,
-    /// How many messages, once that is known.
+    /// The number of messages, once it is known.
     count: Option<u64>,
     whole: BTreeMap<u64, Message<T>>,
-    /// Whose elements are to come.
+    /// Metadata whose elements have not arrived.
     metas: BTreeMap<u64, Vec<u8>>,
     flights: VecDeque<(OpId, u64, Vec<T>)>,
     pub(super) bytes: u64,
@@ -47,7 +47,7 @@ impl<T: Element> Incoming<T> {
         std::mem::take(&mut self.whole).into_values().collect()
     }
 
-    /// Takes what has come. Whether anything has.
+    /// Processes what has arrived. Returns whether anything has.
     pub(super) fn advance(
         &mut self,
         state: &mut State,
@@ -78,7 +78,7 @@ impl<T: Element> Incoming<T> {
                 Note::Finish(count) => {
                     self.counted(count)?;
                     let op = state.mesh.receive(self.wanted(name, Place::empty()))?;
-                    // A word without bytes is over at once.
+                    // A note without bytes completes at once.
                     state.mesh.abandon(op);
                     Ok(())
                 }
@@ -168,7 +168,7 @@ impl<T: Element> Incoming<T> {
         Ok(())
     }
 
-    /// Takes the messages whose elements are here, in whatever order they end.
+    /// Takes the messages whose elements have arrived, in any order.
     fn land(&mut self, state: &mut State) -> Result<bool, GroupError> {
         let mut moved = false;
         let mut index = 0;
@@ -203,7 +203,7 @@ impl<T: Element> Incoming<T> {
         GroupError::Mismatch { rank, why: format!("rank {rank} sent {what} in an exchange") }
     }
 
-    /// Gives up; memory that is being written stays until that has ended.
+    /// Cancels; memory that is being written stays until that has ended.
     pub(super) fn cancel(self, state: &mut State) {
         for (op, _, memory) in self.flights {
             state.keep(op, memory);

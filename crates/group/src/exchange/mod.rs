@@ -1,10 +1,10 @@
-//! A sparse exchange: every rank sends some ranks as many messages as it likes; no receiver knows beforehand how many or how long.
+//! A sparse exchange: every rank sends any number of messages to some ranks; no receiver knows beforehand how many or how long.
 //!
 //! ```text
 //! sender     message 0 … message k-1, end(k)      numbers travel beside the bytes; a message with metadata is two
-//! receiver   counts, and is done with k of them   so nothing of the next exchange is taken
+//! receiver   counts, and has finished after k     so it takes nothing of the next exchange
 //! ```
-//! No lock is held where a caller rests. [`Exchange::wait`] makes all progress; a future only says when to poll again.
+//! No lock is held while a caller sleeps. [`Exchange::wait`] makes all progress; for a future a waker says when to poll again.
 
 mod incoming;
 mod note;
@@ -28,7 +28,7 @@ use outgoing::Outgoing;
 /// A message of an exchange.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message<T> {
-    /// What the sender said of it, up to [`META_BYTES_MAX`] bytes.
+    /// Metadata from the sender, up to [`META_BYTES_MAX`] bytes.
     pub meta: Vec<u8>,
     pub data: Vec<T>,
 }
@@ -36,18 +36,18 @@ pub struct Message<T> {
 /// The longest metadata of a message.
 pub const META_BYTES_MAX: usize = SMALL;
 
-/// The longest message that an exchange takes, in bytes, unless [`Exchange::message_bytes_max`] says otherwise.
+/// The longest message of an exchange in bytes, unless [`Exchange::message_bytes_max`] sets another one.
 const LIMIT: usize = 1 << 36;
 
 type Callback = Box<dyn FnOnce() + Send>;
 
-/// One exchange between the ranks of a group: each rank names those that it sends to and those that send to it.
+/// One exchange between the ranks of a group: each rank names the ranks that it sends to and receives from.
 ///
-/// Any thread may insert, by reference. Exchanges of a group are numbered by themselves: all its ranks make them in the same order, those
-/// too that send and receive nothing, which need not wait. Several may be open at once.
+/// Any thread may insert, by reference. The exchanges of a group are numbered: all its ranks must make them in the same order, even ranks
+/// that send and receive nothing, which need not wait. Several may be open at once.
 ///
-/// Dropped before its end, it is cancelled: ranks that it owes messages get [`GroupError::Cancelled`], and what still comes for it is
-/// thrown away.
+/// Dropped before its end, it is cancelled: ranks that still expect messages get [`GroupError::Cancelled`], and messages that still arrive
+/// for it are dropped.
 pub struct Exchange<T: Element = u8> {
     group: Group,
     space: Space,
@@ -61,7 +61,7 @@ struct Inner<T> {
     callback: Option<Callback>,
     /// Memory to receive into.
     spare: Vec<Vec<T>>,
-    /// When something of it last moved.
+    /// When anything of it last moved.
     moved: Instant,
     over: bool,
     failed: bool,
@@ -75,11 +75,11 @@ impl<T: Element> fmt::Debug for Exchange<T> {
 
 impl Group {
     /// Begins an exchange: `sources` may send to this rank, and this rank to `destinations`. All ranks of the group call it, in the same
-    /// order as other exchanges; a rank that is a source here names this one as a destination.
+    /// order as other exchanges; a rank that is a source here must name this one as a destination.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none, is this one, or is named twice, and a failure of the group.
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist, is this one, or is named twice; a failure of the group.
     pub fn exchange<T: Element>(
         &self,
         sources: &[usize],
@@ -124,14 +124,14 @@ impl<T: Element> Exchange<T> {
         Ok(Self { group: group.clone(), space, limit: LIMIT, inner: Mutex::new(inner) })
     }
 
-    /// A message of more bytes is an error of the rank that sent it, and nothing is allocated for it. Default: 64 GiB.
+    /// Limits a message's bytes. A longer one is an error of its sender, and nothing is allocated for it. Default: 64 GiB.
     #[must_use]
     pub fn message_bytes_max(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Runs once, when the exchange is complete here, in the thread that finds it so; no lock is held.
+    /// Runs once, when the exchange is complete here, in the thread that detects it; no lock is held.
     #[must_use]
     pub fn on_complete(self, callback: impl FnOnce() + Send + 'static) -> Self {
         self.lock().callback = Some(Box::new(callback));
@@ -157,8 +157,8 @@ impl<T: Element> Exchange<T> {
         outgoing.send(&mut self.group.shared.lock(), self.name(), number, meta, data)
     }
 
-    /// Keeps the next place among the messages to a rank, for data that is not ready yet: later ones may leave before it, and arrive
-    /// after it. The exchange cannot complete before it is filled.
+    /// Reserves the next message to a rank, for data that is not ready yet: later messages may be sent before it, and are ordered after it.
+    /// The exchange cannot complete before it is filled.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl<T: Element> Exchange<T> {
         Ok(Reserved { exchange: self, destination, number })
     }
 
-    /// Says that this rank inserts no more.
+    /// Ends the inserts of this rank.
     ///
     /// # Errors
     ///
@@ -187,20 +187,21 @@ impl<T: Element> Exchange<T> {
         }
     }
 
-    /// The only message to a rank, which is over with that.
+    /// Sends the only message to a rank, and ends the inserts for it.
     pub(crate) fn insert_only(&self, destination: usize, data: Vec<T>) -> Result<(), GroupError> {
         let mut inner = self.lock();
         let mut state = self.group.shared.lock();
         inner.outgoing(destination)?.send_only(&mut state, self.name(), data)
     }
 
-    /// Waits until all messages have come, and what was inserted may be forgotten. Some thread has to call [`Exchange::finish`].
+    /// Waits until all messages have arrived, and the memory of inserted ones is free. Some thread must call [`Exchange::finish`].
     ///
     /// # Errors
     ///
-    /// [`GroupError::Timeout`] with the ranks that have not sent all, or not taken all, after three quarters of [`Group::timeout`] without
-    /// any news of this exchange: the group has not failed then; [`GroupError::Cancelled`]; [`GroupError::Mismatch`] and [`GroupError::OtherType`] for what does not belong in it; a
-    /// failure of the group. After a timeout of its own it may be waited for again; after another error it can only be dropped.
+    /// [`GroupError::Timeout`] with the ranks that have not sent or received everything, after three quarters of [`Group::timeout`] without
+    /// progress of this exchange; the group has not failed then. [`GroupError::Cancelled`]. [`GroupError::Mismatch`] and
+    /// [`GroupError::OtherType`] for messages that do not belong to it. A failure of the group. After a timeout it may be waited for again;
+    /// after another error it can only be dropped.
     pub fn wait(&self) -> Result<(), GroupError> {
         wait(&[self], patience(&self.group))
     }
@@ -214,8 +215,8 @@ impl<T: Element> Exchange<T> {
         wait(&[self], limit)
     }
 
-    /// The same as a future, for any executor. The group's own thread wakes it; [`crate::group::Builder::progress_thread`] makes that
-    /// thread no faster while a future waits.
+    /// The same as a future, for any executor. The group's own thread wakes it; [`crate::group::Builder::progress_thread`] does not make
+    /// that thread faster while a future waits.
     pub fn completion(&self) -> Completion<'_, T> {
         Completion { exchange: self, waiting: Waiting::new(patience(&self.group)) }
     }
@@ -234,7 +235,7 @@ impl<T: Element> Exchange<T> {
     ///
     /// # Errors
     ///
-    /// [`GroupError::Usage`] for a rank that is no source here, and before the exchange is complete.
+    /// [`GroupError::Usage`] for a rank that is no source here, or before the exchange is complete.
     pub fn take(&self, source: usize) -> Result<Vec<Message<T>>, GroupError> {
         let mut inner = self.lock();
         if !inner.over {
@@ -246,14 +247,14 @@ impl<T: Element> Exchange<T> {
         })
     }
 
-    /// Bytes that were inserted and that came so far, metadata included.
+    /// The bytes inserted and received so far, metadata included.
     pub fn bytes(&self) -> (u64, u64) {
         let inner = self.lock();
         let sent = inner.outgoing.iter().map(|outgoing| outgoing.bytes).sum();
         (sent, inner.incoming.iter().map(|incoming| incoming.bytes).sum())
     }
 
-    /// Gives memory to receive into, and takes what is left of it.
+    /// Swaps in memory to receive into, and returns what is left.
     pub(crate) fn swap_spare(&self, spare: &mut Vec<Vec<T>>) {
         std::mem::swap(&mut self.lock().spare, spare);
     }
@@ -286,7 +287,7 @@ impl<T: Element> Exchange<T> {
         Ok(over)
     }
 
-    /// Ranks that keep it waiting.
+    /// The ranks that it waits for.
     fn silent(&self) -> Vec<usize> {
         let inner = self.lock();
         let incoming = inner.incoming.iter().filter(|one| !one.is_over()).map(|one| one.rank);
@@ -341,7 +342,7 @@ impl<T: Element> Drop for Exchange<T> {
     }
 }
 
-/// A place among the messages to one rank, to be filled.
+/// A reserved message to one rank, to be filled.
 #[derive(Debug)]
 #[must_use = "an exchange with a place that is not filled does not complete"]
 pub struct Reserved<'a, T: Element> {
@@ -383,7 +384,7 @@ impl<T: Element> Future for Completion<'_, T> {
     }
 }
 
-/// What a future of exchanges keeps between polls.
+/// The state of a future of exchanges between polls.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     since: Option<Instant>,
@@ -404,7 +405,7 @@ impl Waiting {
         let Some(first) = exchanges.first() else { return Poll::Ready(Ok(())) };
         let since = *self.since.get_or_insert_with(Instant::now);
         let shared = &first.group.shared;
-        // Before the look, so that nothing that comes after it goes unseen.
+        // Registered before the check, so that no later event is missed.
         shared.wakers.add(context.waker());
         let stepped = shared.lock().mesh.step(None, &mut self.wait).map(drop);
         let ended = match stepped.and_then(|()| advance(exchanges)) {
@@ -420,7 +421,7 @@ impl Waiting {
     }
 }
 
-/// How long an exchange waits without news: its own timeout comes before the group's, which would end everything.
+/// How long an exchange waits without progress: its own timeout must come before the group's, which would end everything.
 pub(crate) fn patience(group: &Group) -> Duration {
     group.timeout() / 4 * 3
 }
@@ -466,7 +467,7 @@ pub(crate) fn wait<T: Element>(
     ended.map_err(|error| named(exchanges, error)).and(noted)
 }
 
-/// The error of a wait that began at `begun`, if nothing came since for `limit`.
+/// The timeout of a wait that began at `begun`, if nothing has moved since for `limit`.
 fn late<T: Element>(
     exchanges: &[&Exchange<T>],
     begun: Instant,
@@ -476,21 +477,21 @@ fn late<T: Element>(
     if moved.max(begun).elapsed() < limit {
         return None;
     }
-    Some(GroupError::Timeout { peers: Vec::new(), whom: String::new(), limit })
+    Some(GroupError::Timeout { peers: Vec::new(), awaited: String::new(), limit })
         .map(|error| named(exchanges, error))
 }
 
-/// A timeout without ranks gets those that keep the exchanges waiting.
+/// Adds to a timeout without ranks those that the exchanges wait for.
 fn named<T: Element>(exchanges: &[&Exchange<T>], error: GroupError) -> GroupError {
     match error {
         GroupError::Timeout { peers, limit, .. } if peers.is_empty() => {
             let peers: Vec<_> = exchanges.iter().flat_map(|exchange| exchange.silent()).collect();
-            let whom = match &*peers {
+            let awaited = match &*peers {
                 [] => "this rank to finish the exchange".to_owned(),
                 [rank] => format!("rank {rank} in an exchange"),
                 _ => format!("ranks {peers:?} in an exchange"),
             };
-            GroupError::Timeout { peers, whom, limit }
+            GroupError::Timeout { peers, awaited, limit }
         }
         other => other,
     }

@@ -1,25 +1,25 @@
-//! What a message of an exchange says of itself, in the eight bytes that travel beside it.
+//! The eight bytes that travel beside a message of an exchange and describe it.
 
 use crate::error::GroupError;
 
-/// What a message is, with its number among those of its sender.
+/// The kind of a message, with its number among those of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// Elements without metadata.
+    /// A complete message without metadata.
     Whole(u64),
-    /// The same, and there are no more: their count is its number and one.
+    /// The same, and the last one: the count is its number plus one.
     Last(u64),
     /// Metadata; its elements follow.
     Meta(u64),
     /// The elements that follow metadata.
     After(u64),
-    /// There are this many messages in all.
+    /// The number of messages in all.
     Finish(u64),
-    /// The sender gave up.
+    /// The sender cancelled.
     Cancel,
 }
 
-/// Numbers have as many bits.
+/// The bits of a number.
 const NUMBER_BITS: u32 = 56;
 pub(super) const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 

@@ -1,4 +1,4 @@
-//! What goes to one rank.
+//! Messages to one rank.
 
 use std::collections::VecDeque;
 
@@ -17,12 +17,12 @@ enum Sent<T> {
 
 #[derive(Debug)]
 pub(super) struct Outgoing<T> {
-    /// In the group.
+    /// The rank in the group.
     pub(super) rank: usize,
-    /// In the mesh.
+    /// The rank in the mesh.
     peer: usize,
     numbers: u64,
-    /// Numbers that were given out and not sent yet.
+    /// Reserved numbers whose messages were not sent yet.
     open: u64,
     finished: bool,
     flights: VecDeque<(OpId, Sent<T>)>,
@@ -35,7 +35,7 @@ impl<T: Element> Outgoing<T> {
         Self { rank, peer, numbers: 0, open: 0, finished: false, flights, bytes: 0 }
     }
 
-    /// A number for a message that will be sent.
+    /// Reserves the number of a message that will be sent.
     pub(super) fn reserve(&mut self) -> Result<u64, GroupError> {
         if self.finished || self.numbers >= NUMBER_MAX {
             let why = format!("the exchange with rank {} is finished: no more fits", self.rank);
@@ -46,7 +46,7 @@ impl<T: Element> Outgoing<T> {
         Ok(self.numbers - 1)
     }
 
-    /// Sends a message by a number that was given out.
+    /// Sends a message with a reserved number.
     pub(super) fn send(
         &mut self,
         state: &mut State,
@@ -67,7 +67,7 @@ impl<T: Element> Outgoing<T> {
         self.send_data(state, Name { note: note.encode(), ..name }, data)
     }
 
-    /// Sends the only message, and that there are no more.
+    /// Sends the only message, marked as the last.
     pub(super) fn send_only(
         &mut self,
         state: &mut State,
@@ -85,7 +85,7 @@ impl<T: Element> Outgoing<T> {
         Ok(())
     }
 
-    /// Says how many messages there are in all. Whether it was not said before.
+    /// Sends the number of messages in all. Returns whether that was not sent before.
     pub(super) fn finish(&mut self, state: &mut State, name: Name) -> Result<bool, GroupError> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(false);
@@ -100,7 +100,7 @@ impl<T: Element> Outgoing<T> {
         Ok(())
     }
 
-    /// Gives back memory that was read. Whether any was.
+    /// Frees memory that was sent. Returns whether there was any.
     pub(super) fn advance(
         &mut self,
         state: &mut State,
@@ -125,15 +125,15 @@ impl<T: Element> Outgoing<T> {
         self.finished && self.open == 0 && self.flights.is_empty()
     }
 
-    /// Whether the rank keeps this one waiting.
+    /// Whether it still waits for the rank.
     pub(super) fn waits(&self) -> bool {
         !self.flights.is_empty()
     }
 
-    /// Gives up: a cancellation is sent to the rank, unless everything was sent.
+    /// Cancels: sends a cancellation to the rank, unless everything was sent.
     pub(super) fn cancel(mut self, state: &mut State, name: Name) {
         if !self.finished || self.open > 0 {
-            // A peer that takes no message has left, or the group has failed: it knows of both.
+            // A peer that accepts no message has left, or the group has failed: it knows both already.
             let _ = self.tell(state, name, Note::Cancel);
         }
         for (op, memory) in self.flights {

@@ -1,7 +1,7 @@
-//! The seven tables as one, and the only place that calls through them: each call in the forms it has had, the right one chosen
-//! when the table is read.
+//! The seven tables as one, and the only place that calls through them: each call in all its historic forms; the right form is chosen when
+//! the table is read.
 //!
-//! Nothing is claimed here. What uses it keeps the contract, as the loader's own types do, or breaks it on purpose.
+//! Nothing is checked here. The users of this module keep the contract, as the loader's own types do, or break it deliberately.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
@@ -46,10 +46,10 @@ pub struct Calls {
 
 #[derive(Clone, Copy, Debug)]
 enum Init {
-    /// Once per process.
+    /// Called once per process.
     V6(InitV6),
     V10(InitV10),
-    /// Once per communicator.
+    /// Called once per communicator.
     V11(InitV11),
 }
 
@@ -110,7 +110,7 @@ enum Make {
     V12(MakeVDeviceV12),
 }
 
-/// A length past what a version's `int` can say.
+/// A length that a version's `int` cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong(pub usize);
 
@@ -120,24 +120,24 @@ impl fmt::Display for TooLong {
     }
 }
 
-/// The arrays of an `irecv`: as many entries each as the call's count.
+/// The arrays of an `irecv`; each has as many entries as the call's count.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists {
     pub data: *mut *mut c_void,
     pub sizes: *mut usize,
     pub tags: *mut c_int,
     pub regions: *mut *mut c_void,
-    /// Profiler handles; null, or as many. Left out before v10.
+    /// Profiler handles, as many, or null. Not passed before v10.
     pub parents: *mut *mut c_void,
 }
 
-/// The calls, with the arguments of the newest version: what an older one does not take is left out.
+/// The calls, with the arguments of the newest version: older tables get those that they know.
 ///
 /// # Safety
 ///
-/// Of each: the library is open, and every argument is what NCCL's contract allows, or what the plugin is known to bear.
+/// For each: the library is open, and every argument is what NCCL's contract allows, or what the plugin is known to tolerate.
 impl Calls {
-    /// Up to v10 once per process, without a context.
+    /// Up to v10 called once per process, without a context.
     ///
     /// # Safety
     ///
@@ -159,12 +159,12 @@ impl Calls {
         }
     }
 
-    /// Whether `init` is called for every communicator, and `finalize` for each.
+    /// Whether `init` and `finalize` are called for every communicator.
     pub fn has_contexts(&self) -> bool {
         matches!(self.init, Init::V11(_))
     }
 
-    /// Success before v11, which has no such call.
+    /// Success before v11, where the call does not exist.
     ///
     /// # Safety
     ///
@@ -200,7 +200,7 @@ impl Calls {
         }
     }
 
-    /// `config` goes to v10 alone, which has no context that was given one.
+    /// `config` is passed to v10 only, whose contexts have no configuration.
     ///
     /// # Safety
     ///
@@ -273,7 +273,7 @@ impl Calls {
         self.register_dmabuf.is_some()
     }
 
-    /// None: the table has no entry for it.
+    /// None: the table lacks the call.
     ///
     /// # Safety
     ///
@@ -329,7 +329,7 @@ impl Calls {
         })
     }
 
-    /// [`Calls::isend`] of a version that counts in `int`, with whatever that may say; none from v9 on.
+    /// [`Calls::isend`] of a version with `int` sizes, for any value of them; None from v9 on.
     ///
     /// # Safety
     ///
@@ -348,7 +348,7 @@ impl Calls {
         Some(unsafe { there(isend)(comm, data, len, tag, region, request) })
     }
 
-    /// As NCCL's struct of the newest version has it; none from a table before v12.
+    /// NCCL's struct of the newest version; None with a table before v12.
     ///
     /// # Safety
     ///
@@ -365,7 +365,7 @@ impl Calls {
 
     /// # Safety
     ///
-    /// See above. Versions that count in `int` read [`MAX_GROUP`] sizes at most.
+    /// See above. Versions with `int` sizes read at most [`MAX_GROUP`] of them.
     #[inline]
     pub unsafe fn irecv(
         &self,
@@ -454,7 +454,7 @@ impl Calls {
         unsafe { there(self.close_receive)(comm) }
     }
 
-    /// None: the plugin takes no hints.
+    /// None: the plugin accepts no hints.
     ///
     /// # Safety
     ///
@@ -469,7 +469,7 @@ impl Calls {
         Some(unsafe { set(context, hints) })
     }
 
-    /// None: the plugin fuses no devices. `parts` says how many of its places count; older tables are given the first four.
+    /// None: the plugin fuses no devices. `parts.ndevs` says how many entries count; older tables get the first four.
     ///
     /// # Safety
     ///
@@ -500,7 +500,7 @@ fn int(len: usize) -> Result<c_int, TooLong> {
     c_int::try_from(len).map_err(|_| TooLong(len))
 }
 
-/// Fills [`Calls`] from a table; names the form of each call that has changed over time.
+/// Fills [`Calls`] from a table; selects the form of each call that has changed over time.
 macro_rules! calls {
     ($table:ident, $version:literal, finalize $finalize:expr, attributes $attributes:expr, make $make:expr, $($field:ident: $kind:ident::$form:ident($call:ident)),* $(,)?) => {
         Calls {
@@ -585,12 +585,12 @@ impl Calls {
         calls.complete()
     }
 
-    /// The name of a version's symbol.
+    /// The symbol of a version's table.
     pub(super) fn symbol(version: u32) -> Option<&'static CStr> {
         net_abi::SYMBOLS.iter().find(|(number, _)| *number == version).map(|(_, name)| *name)
     }
 
-    /// A null where NCCL allows none is refused when the table is read, not when the call is made.
+    /// Null calls that NCCL does not allow are refused when the table is read, not when the call is made.
     fn complete(self) -> Result<Self, String> {
         let missing = [
             ("init", matches!(self.init, Init::V6(None) | Init::V10(None) | Init::V11(None))),

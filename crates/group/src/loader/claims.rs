@@ -1,17 +1,17 @@
-//! Which bytes of a buffer are in flight.
+//! The bytes of a buffer that are in flight.
 
 use std::ops::Range;
 
 use crate::error::MemoryError;
 
-/// What a request does to the bytes it claims.
+/// What a request does with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Read,
     Write,
 }
 
-/// A fixed table, so that claiming allocates nothing.
+/// A fixed table, so that a claim allocates nothing.
 #[derive(Debug)]
 pub(super) struct Claims {
     taken: u128,
@@ -19,7 +19,7 @@ pub(super) struct Claims {
     ranges: [(usize, usize); CLAIMS_MAX],
 }
 
-/// Two windows of 32 requests, twice over.
+/// Twice two windows of 32 requests.
 const CLAIMS_MAX: usize = 128;
 
 impl Claims {
@@ -48,7 +48,7 @@ impl Claims {
         self.taken == 0
     }
 
-    /// Whether the caller may do `what` to `range` while the claims stand: many may read.
+    /// Whether the caller may use `range` for `what` beside the claims: several may read.
     pub(super) fn allow(&self, range: &Range<usize>, what: Use) -> bool {
         let mut left = match what {
             Use::Read => self.taken & !self.reads,
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_bars_writers_from_its_bytes_and_a_writing_one_bars_readers_too() {
+    fn a_claim_blocks_writers_of_its_bytes_and_a_writing_one_blocks_readers_too() {
         let mut claims = Claims::new();
         let read = claims.claim(&(10..20), Use::Read).unwrap();
         assert!(claims.allow(&(0..100), Use::Read));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_range_bars_nobody() {
+    fn an_empty_range_blocks_no_other() {
         let mut claims = Claims::new();
         claims.claim(&(5..5), Use::Write).unwrap();
         assert!(claims.allow(&(0..100), Use::Write));

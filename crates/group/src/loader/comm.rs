@@ -17,10 +17,10 @@ use crate::error::{GroupError, MemoryError};
 
 pub(crate) use post::Post;
 
-/// Messages in one receive: no plugin is known to take more, though NCCL would ask for up to 64.
+/// The most messages in one receive: no plugin is known to support more, though NCCL would ask for up to 64.
 pub const GROUP_MAX: usize = 8;
 
-/// What `listen` writes and `connect` reads. Aligned, because plugins read it as a struct.
+/// What `listen` writes and `connect` reads. Aligned, because plugins access it as a struct.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct Handle(pub [u8; HANDLE_MAX_BYTES]);
@@ -34,7 +34,7 @@ impl ListenComm {
         Self(Arc::new(comm))
     }
 
-    /// One try to accept. `None`: no peer has connected yet.
+    /// One attempt to accept. `None`: no peer has connected yet.
     pub fn accept(&self) -> Result<Option<ReceiveComm>, GroupError> {
         let mut comm = ptr::null_mut();
         let mut device_comm = ptr::null_mut();
@@ -60,7 +60,7 @@ impl SendComm {
         Region::of(&self.0, buffer.memory())
     }
 
-    /// Sends `range` of the buffer. `None`: cannot be posted now, call again.
+    /// Sends `range` of the buffer. `None`: the plugin cannot post it now, call again.
     #[inline]
     pub fn isend(
         &self,
@@ -73,7 +73,7 @@ impl SendComm {
         let len = range.end.saturating_sub(range.start);
         let (data, claim) = buffer.memory().claim(&range, Use::Read)?;
         let data = data.as_ptr().cast();
-        // NCCL passes a place that still holds an older request, so the plugin must write null itself.
+        // In NCCL the argument still contains an older request, so the plugin must write null itself.
         let stale = ptr::from_ref(&STALE).cast_mut().cast::<c_void>();
         let mut request = stale;
         let comm = self.0.raw.as_ptr();
@@ -81,7 +81,7 @@ impl SendComm {
         // SAFETY: the comm is open, the bytes are registered on it and stay claimed until the request is done.
         let code =
             unsafe { self.0.net.calls().isend(comm, data, len, tag, region, &raw mut request) };
-        // What was not called holds nothing.
+        // Without a request, nothing is claimed.
         check("isend", code.inspect_err(|_| buffer.memory().release(claim))?)?;
         if request == stale {
             return Err(GroupError::Contract(
@@ -103,7 +103,7 @@ impl ReceiveComm {
         Region::of(&self.0, buffer.memory())
     }
 
-    /// Receives into `range` of the buffer, which may be larger than what comes. `None`: call again.
+    /// Receives into `range` of the buffer, which may be longer than the message. `None`: call again.
     #[inline]
     pub fn irecv(
         &self,
@@ -115,8 +115,7 @@ impl ReceiveComm {
         self.irecv_group(buffer, &[range], region, &[tag])
     }
 
-    /// Receives a message into each range, by its tag, all in one request. Up to [`GROUP_MAX`], and as many as the plugin's
-    /// properties allow.
+    /// Receives a message into each range, by its tag, all in one request; at most [`GROUP_MAX`], and at most the plugin's maxRecvs.
     #[inline]
     pub fn irecv_group(
         &self,
@@ -158,7 +157,7 @@ impl ReceiveComm {
         Ok(Request::new(&self.0, buffer.memory(), claim, request, Kind::Receive(count)))
     }
 
-    /// Makes bytes that a receive brought visible to a GPU. `None`: nothing to wait for.
+    /// Makes received bytes visible to a GPU. `None`: there is nothing to wait for.
     pub fn iflush(
         &self,
         buffer: &Buffer,
@@ -215,7 +214,7 @@ impl Drop for Region {
     }
 }
 
-/// What the plugin is still doing. Test the oldest of a connection only.
+/// An operation in progress. Only the oldest of a connection may be tested.
 #[derive(Debug)]
 pub struct Request {
     raw: Option<NonNull<c_void>>,
@@ -241,22 +240,22 @@ impl Request {
         Some(Self { raw: Some(raw), kind, claim, comm, memory })
     }
 
-    /// How many bytes were moved, once they are; of a receive of several messages, of all. A request that was answered done is
-    /// dead.
+    /// The number of bytes moved, once it is done; for a receive of several messages, of all. Once done, a request must not be tested
+    /// again.
     #[inline]
     pub fn test(&mut self) -> Result<Option<usize>, GroupError> {
         let sizes = self.test_each()?;
         Ok(sizes.map(|(sizes, count)| sizes[..count].iter().sum()))
     }
 
-    /// How many bytes each message has, and of how many messages, once they are there.
+    /// The bytes of each message, and the number of messages, once they are done.
     #[inline]
     pub fn test_each(&mut self) -> Result<Option<([usize; GROUP_MAX], usize)>, GroupError> {
         let raw = self.raw.ok_or_else(|| {
             GroupError::Usage("a request was tested after it was done".to_owned())
         })?;
         let mut done = UNWRITTEN;
-        // As NCCL does: room for a group at a receive, for one size at a send, none at a flush.
+        // As NCCL does: sizes for a group at a receive, one size at a send, none at a flush.
         let mut size = 0;
         let mut sizes;
         let place = match self.kind {
@@ -301,18 +300,18 @@ impl Request {
     }
 }
 
-/// What a request does; a receive learns its size.
+/// The kind of a request; only a receive gets sizes.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Send(usize),
-    /// Of this many messages.
+    /// A receive of this many messages.
     Receive(usize),
     Flush,
 }
 
 const UNWRITTEN: c_int = c_int::MIN;
 
-/// Which of a connection's ends a comm is.
+/// The end of a connection that a comm is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Side {
     Listen,
@@ -357,7 +356,7 @@ impl Drop for Comm {
     }
 }
 
-/// Up to v8 sizes are `int`; some stay so in every version.
+/// Up to v8 sizes are `int`; some still are in every version.
 fn int(len: usize) -> Result<c_int, GroupError> {
     c_int::try_from(len).map_err(|_| TooLong(len).into())
 }

@@ -7,25 +7,25 @@ use half::{bf16, f16};
 
 use super::halves::Half;
 
-/// A type whose every bit pattern is a value, so a buffer's bytes may be read as it.
+/// A type for which every bit pattern is a value, so that a buffer's bytes may be read as it.
 pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// Its name at run time.
+    /// Its runtime name.
     const TYPE: DataType;
 
-    /// A small whole number as this type. `value` is below 128, which every type holds exactly.
+    /// A small integer as this type. `value` is below 128, which is exact in every type.
     fn from_small(value: u32) -> Self;
 
-    /// `into[i] = into[i] op terms[i]`, as far as both slices reach. [`Op::Avg`] adds: [`Element::divide`] ends it.
+    /// `into[i] = into[i] op terms[i]`, up to the shorter length. [`Op::Avg`] adds; [`Element::divide`] completes it.
     ///
-    /// Integers wrap. `Min` and `Max` of floating-point numbers are NaN where either is; f16 and bf16 are widened to f32, and
-    /// rounded to nearest even once per call. Complex numbers have no order: their `Min` and `Max` keep the first operand, and
-    /// [`DataType::supports`] says so beforehand.
+    /// Integers wrap. `Min` and `Max` of floating-point numbers are NaN where either is; f16 and bf16 are widened to f32, and rounded to
+    /// nearest even once per call. Complex numbers have no order: their `Min` and `Max` keep the first operand; [`DataType::supports`]
+    /// reports that.
     fn reduce(op: Op, into: &mut [Self], terms: &[Self]);
 
-    /// `out[i] = a[i] op b[i]`, in one pass; else as [`Element::reduce`].
+    /// `out[i] = a[i] op b[i]` in one pass; otherwise as [`Element::reduce`].
     fn reduce_into(op: Op, out: &mut [Self], a: &[Self], b: &[Self]);
 
-    /// `into[i] = terms[i] op into[i]`: as [`Element::reduce`], the operands the other way round.
+    /// `into[i] = terms[i] op into[i]`: as [`Element::reduce`] with swapped operands.
     fn reduce_before(op: Op, into: &mut [Self], terms: &[Self]);
 
     /// Divides each value by a number of ranks: integers exactly, rounding towards zero.
@@ -81,7 +81,7 @@ pub struct Complex64 {
     pub im: f32,
 }
 
-/// Names an [`Element`] at run time, as nccl-tests spells it where it has it.
+/// The runtime name of an [`Element`] type, in nccl-tests' spelling where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataType {
     I8,
@@ -139,7 +139,7 @@ impl DataType {
         with_element!(self, T => size_of::<T>())
     }
 
-    /// nccl-tests' name, or one in its manner.
+    /// nccl-tests' name, or one in its style.
     pub fn name(self) -> &'static str {
         match self {
             Self::I8 => "int8",
@@ -158,7 +158,7 @@ impl DataType {
         }
     }
 
-    /// A shorter name, as Rust and NumPy have it.
+    /// A shorter name, as in Rust and NumPy.
     fn short_name(self) -> &'static str {
         match self {
             Self::I8 => "i8",
@@ -177,7 +177,7 @@ impl DataType {
         }
     }
 
-    /// Whether its elements can be reduced so: complex numbers have no order.
+    /// Whether the operation is defined: complex numbers have no order.
     pub fn supports(self, op: Op) -> bool {
         !(self == Self::C64 && matches!(op, Op::Min | Op::Max))
     }
@@ -230,7 +230,7 @@ fn apart<T: Copy>(f: impl Fn(T, T) -> T, out: &mut [T], a: &[T], b: &[T]) {
     }
 }
 
-/// Both forms of a reduction, by one table of what each operation does to two elements.
+/// Both forms of a reduction, from one table of the operations on two elements.
 macro_rules! reductions {
     (by $in_place:path, $apart:path; $($op:pat => $f:expr),*) => {
         fn reduce(op: Op, into: &mut [Self], terms: &[Self]) {
@@ -276,7 +276,7 @@ macro_rules! integers {
             }
 
             fn divide(values: &mut [Self], ranks: u32) {
-                // A type that cannot hold the number of ranks has smaller values: they become 0.
+                // A type that cannot represent the number of ranks has smaller values: their quotients are 0.
                 match Self::try_from(ranks) {
                     Ok(ranks) => values.iter_mut().for_each(|value| *value /= ranks.max(1)),
                     Err(_) => values.fill(0),
@@ -300,7 +300,7 @@ macro_rules! floats {
                 value as Self
             }
 
-            // Comparisons with a NaN are false, so that a NaN in `a` stays.
+            // Comparisons with NaN are false, so a NaN in `a` stays.
             reductions! {
                 Op::Sum | Op::Avg => |a, b| a + b,
                 Op::Prod => |a, b| a * b,
@@ -348,7 +348,7 @@ macro_rules! halves {
     )*};
 }
 
-/// Elements that are divided at a time.
+/// The number of elements divided at a time.
 const BLOCK: usize = 512;
 
 halves!(f16: F16, bf16: BF16);

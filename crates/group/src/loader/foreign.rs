@@ -1,4 +1,4 @@
-//! Memory that has an owner outside of this library, as operations hold it: of Python's arrays.
+//! Memory owned outside of this library, such as Python's arrays, as operations hold it.
 
 use std::any::Any;
 use std::fmt;
@@ -8,11 +8,11 @@ use std::slice;
 
 use super::element::Element;
 
-/// Elements to be read. What keeps them alive is dropped with this, or leaks with it where an operation may still touch them.
+/// Elements to be read. Their owner is dropped with this, or leaked with it where an operation may still access them.
 pub struct Foreign<T> {
     base: NonNull<T>,
     count: usize,
-    /// Held for its drop alone.
+    /// Held only to be dropped.
     _keeps: Box<dyn Any + Send>,
 }
 
@@ -26,12 +26,12 @@ impl<T> fmt::Debug for Foreign<T> {
 }
 
 impl<T: Element> Foreign<T> {
-    /// `count` elements from `base` on.
+    /// `count` elements from `base`.
     ///
     /// # Safety
     ///
-    /// `base` is aligned. The elements are initialised, may be read from any thread, and stay where they are until `keeps` has been
-    /// dropped; until then nothing writes to them.
+    /// `base` is aligned. The elements are initialised, may be read from any thread, and stay in place until `keeps` has been dropped;
+    /// until then nothing writes to them.
     pub unsafe fn new(base: NonNull<T>, count: usize, keeps: Box<dyn Any + Send>) -> Self {
         Self { base, count, _keeps: keeps }
     }
@@ -51,11 +51,11 @@ impl<T: Element> Deref for Foreign<T> {
 pub struct ForeignMut<T>(Foreign<T>);
 
 impl<T: Element> ForeignMut<T> {
-    /// `count` elements from `base` on.
+    /// `count` elements from `base`.
     ///
     /// # Safety
     ///
-    /// As for [`Foreign::new`]; the elements may be written, and until `keeps` has been dropped nothing else reads them either.
+    /// As for [`Foreign::new`]; the elements may be written, and until `keeps` has been dropped nothing else accesses them.
     pub unsafe fn new(base: NonNull<T>, count: usize, keeps: Box<dyn Any + Send>) -> Self {
         // SAFETY: the caller owes more than that.
         Self(unsafe { Foreign::new(base, count, keeps) })

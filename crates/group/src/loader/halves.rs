@@ -1,26 +1,26 @@
 //! Reductions of f16 and bf16: eight elements at a time are widened to f32, reduced, and rounded to nearest even.
 //!
-//! Compilers see no vectors in a conversion that the crate `half` makes by a look at the CPU for every eight elements. So a whole loop is
-//! compiled for CPUs with AVX2 and F16C, where `half` is for all others, and the look is one per call.
+//! Compilers do not vectorise conversions for which the crate `half` checks the CPU's features every eight elements. So the whole loop is
+//! compiled for CPUs with AVX2 and F16C, and checked once per call; other CPUs use `half`.
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 
-/// Elements that are widened at a time.
+/// The number of elements widened at a time.
 const LANES: usize = 8;
 type Bits = [u16; LANES];
 type Wide = [f32; LANES];
 
 /// A type whose elements are reduced as f32.
 pub(super) trait Half: Sized {
-    /// `into[i] = f(into[i], terms[i])`, as far as both reach.
+    /// `into[i] = f(into[i], terms[i])`, up to the shorter length.
     fn in_place(f: impl Fn(f32, f32) -> f32, into: &mut [Self], terms: &[Self]);
 
-    /// `out[i] = f(a[i], b[i])`, as far as all reach.
+    /// `out[i] = f(a[i], b[i])`, up to the shortest length.
     fn apart(f: impl Fn(f32, f32) -> f32, out: &mut [Self], a: &[Self], b: &[Self]);
 }
 
-/// Both forms, for conversions and a CPU.
+/// Both forms, for given conversions and CPU features.
 macro_rules! forms {
     ($name:ident, $widen:path, $narrow:path $(, $features:literal)?) => {
         mod $name {
@@ -77,7 +77,7 @@ forms!(f16_anywhere, super::widen_f16, super::narrow_f16);
 #[cfg(target_arch = "x86_64")]
 forms!(f16_here, super::f16c::widen, super::f16c::narrow, "avx2,f16c");
 
-/// Both forms for bf16, whose conversions are a few operations on integers: the loop itself becomes vectors.
+/// Both forms for bf16, whose conversions are a few integer operations: the compiler vectorises the loop itself.
 macro_rules! loops {
     ($name:ident $(, $features:literal)?) => {
         mod $name {
@@ -131,7 +131,7 @@ mod f16c {
         bytemuck::cast(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)))
     }
 
-    /// Whether this CPU runs what is compiled for it.
+    /// Whether this CPU has the features that it is compiled for.
     pub(super) fn is_here() -> bool {
         std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c")
     }
@@ -154,17 +154,17 @@ fn widen_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Without a branch, so that many are made at once.
+/// Without a branch, so that it is vectorised.
 #[inline]
 fn narrow_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
-    // A NaN whose payload stands in the lower half only would become an infinity.
+    // A NaN with its payload in the lower half only would become an infinity.
     let whole = if bits & 0x7FFF_FFFF > 0x7F80_0000 { bits >> 16 | 0x40 } else { nearest };
     (whole & 0xFFFF) as u16
 }
 
-/// The last few elements, and zeros.
+/// The last few elements, padded with zeros.
 fn filled(rest: &[u16]) -> Bits {
     let mut bits = [0; LANES];
     bits[..rest.len()].copy_from_slice(rest);

@@ -1,4 +1,4 @@
-//! A plugin's file, opened as NCCL opens it.
+//! A plugin's file, opened as NCCL does.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::error::GroupError;
 /// An open plugin and the table taken from it.
 #[derive(Debug)]
 pub struct Library {
-    object: Object, // The calls stand in it.
+    object: Object, // The calls point into it.
     path: String,
     calls: Calls,
     /// Up to v10 `init` is called once per process.
@@ -19,17 +19,17 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the one asked for.
+    /// Opens `name`, a file or a word as in NCCL_NET_PLUGIN, and takes its newest table, or the version asked for.
     pub fn open(name: &str, version: Option<u32>) -> Result<Arc<Self>, GroupError> {
         Self::open_by(name, version, libc::RTLD_NOW)
     }
 
-    /// The same without a function resolved that is not called, to see what is in a file that NCCL cannot open.
+    /// The same with lazy binding, to inspect a file that NCCL cannot open.
     pub fn look(name: &str) -> Result<Arc<Self>, GroupError> {
         Self::open_by(name, None, libc::RTLD_LAZY)
     }
 
-    /// What NCCL hands to dlopen for `name`, each with the loader's words for why it cannot be opened; empty if one can.
+    /// The names that NCCL passes to dlopen for `name`, each with the loader's error; empty if one can be opened.
     pub fn refusals(name: &str) -> Vec<(String, String)> {
         let mut refused = Vec::new();
         for candidate in candidates(name) {
@@ -78,12 +78,12 @@ impl Library {
         Ok(Self { object, path, calls, initialised: Mutex::new(false) })
     }
 
-    /// The file, or the name the loader found it by.
+    /// The file, or the name by which the loader found it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What the plugin calls its network.
+    /// The name of the plugin's network.
     pub fn name(&self) -> &str {
         &self.calls.name
     }
@@ -100,7 +100,7 @@ impl Library {
         exported.map(|(number, _)| number).collect()
     }
 
-    /// What the plugin says of its settings, and of its devices once it has started, as JSON; none of a plugin other than Ironrail.
+    /// The plugin's explanation of its settings, and of its devices once it has started, as JSON; None for a plugin other than Ironrail.
     pub fn explanation(&self) -> Option<String> {
         type Explain = unsafe extern "C" fn(*mut c_char, usize) -> usize;
         let symbol = self.object.symbol(c"ironrail_explain")?;
@@ -118,7 +118,7 @@ impl Library {
         }
     }
 
-    /// Where the table in use stands.
+    /// The address of the table in use.
     pub(super) fn table(&self) -> Option<NonNull<c_void>> {
         self.object.symbol(Calls::symbol(self.calls.version)?)
     }
@@ -129,14 +129,15 @@ impl Library {
     }
 }
 
-/// What NCCL hands to dlopen for `name`, in its order: the name itself, then as a word (NCCL src/plugin/plugin_open.cc).
+/// The names that NCCL passes to dlopen for `name`, in order: the name itself, then the file name made of the word (NCCL
+/// src/plugin/plugin_open.cc).
 pub fn candidates(name: &str) -> Vec<String> {
     let is_file = name.contains('/') || (name.starts_with("lib") && name.ends_with(".so"));
     let mut candidates = vec![name.to_owned()];
     if !is_file {
         candidates.push(format!("libnccl-net-{name}.so"));
     } else if !name.contains('/') && Path::new(name).is_file() {
-        candidates.push(format!("./{name}")); // dlopen looks for bare names on the loader's path only.
+        candidates.push(format!("./{name}")); // dlopen searches for bare names on the loader's path only.
     }
     candidates
 }

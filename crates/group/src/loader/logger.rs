@@ -1,4 +1,4 @@
-//! The logger handed to the plugin: its lines go to the `log` crate.
+//! The logger passed to the plugin: its lines go to the `log` crate.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -9,29 +9,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use net_abi::Logger;
 
-/// What `init` is given.
+/// The argument of `init`.
 pub(super) fn callback() -> Logger {
     type Fixed =
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
     type Variadic = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...);
-    // A variadic function cannot be defined in stable Rust. On the System V x86-64 and AAPCS64 ABIs the first variadic
-    // pointer travels where a sixth fixed one does: in a register. It is only read when the format is "%s".
+    // Stable Rust cannot define a variadic function. In the System V x86-64 and AAPCS64 ABIs the first variadic pointer is passed like a
+    // sixth fixed one, in a register. It is only read when the format is "%s".
     // SAFETY: both are thin function pointers, and the callee reads what the caller put there, as said above.
     Some(unsafe { mem::transmute::<Fixed, Variadic>(receive) })
 }
 
-/// The last warning that the plugin logged in this thread, taken: what an error that follows wants to quote.
+/// Takes the last warning that the plugin logged in this thread, to be quoted in the error that follows.
 pub(super) fn take_last_warning() -> Option<String> {
     LAST_WARNING.take()
 }
 
-/// How many warnings have come, from all threads.
+/// The number of warnings so far, from all threads.
 pub(super) fn warnings() -> u64 {
     WARNINGS.load(Ordering::Relaxed)
 }
 
-/// Does `work` while connections may end without anything being wrong: what the plugin warns of in this thread meanwhile is logged as
-/// information.
+/// Runs `work` while connections may end normally: the plugin's warnings in this thread are logged as information meanwhile.
 pub(crate) fn expecting_ends<T>(work: impl FnOnce() -> T) -> T {
     let before = ENDS_EXPECTED.replace(true);
     let done = work();
@@ -54,7 +53,7 @@ unsafe extern "C" fn receive(
     format: *const c_char,
     first: *const c_char,
 ) {
-    // A logger that panics must not unwind into C.
+    // A panic in a logger must not unwind into C.
     let _ = panic::catch_unwind(|| {
         // SAFETY: NCCL's contract: a C string or null.
         let format = unsafe { text(format) };
@@ -65,7 +64,7 @@ unsafe extern "C" fn receive(
         };
         // SAFETY: as for the format.
         let file = unsafe { text(file) };
-        // A thread that is ending expects nothing any more.
+        // A thread that is ending has no expectation any more.
         let ends_expected = ENDS_EXPECTED.try_with(Cell::get).unwrap_or(false);
         let at = match level {
             net_abi::LOG_WARN if ends_expected => log::Level::Info,
@@ -76,7 +75,7 @@ unsafe extern "C" fn receive(
         };
         if at <= log::Level::Warn {
             WARNINGS.fetch_add(1, Ordering::Relaxed);
-            // A thread that is ending has none any more.
+            // A thread that is ending has no last warning any more.
             let _ = LAST_WARNING.try_with(|last| last.replace(Some(message.to_string())));
         }
         log::log!(target: "plugin", at, "{message} ({file}:{line})");

@@ -26,7 +26,7 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// `len` may be 0; the memory is one page at least.
+    /// `len` may be 0; at least one page is allocated.
     pub fn new(len: usize) -> Result<Self, GroupError> {
         Ok(Self { memory: Arc::new(Memory::new(len)?) })
     }
@@ -39,7 +39,7 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// The elements in `bytes`, unless a request may be writing there.
+    /// The elements in `bytes`, unless a request may write there.
     pub fn slice<T: Element>(&self, bytes: Range<usize>) -> Result<&[T], MemoryError> {
         let len = self.memory.check::<T>(&bytes, Use::Read)?;
         // SAFETY: `check` proved the range inside the allocation, and it is aligned to an element.
@@ -49,7 +49,7 @@ impl Buffer {
         Ok(unsafe { slice::from_raw_parts(start.as_ptr(), len) })
     }
 
-    /// The elements in `bytes`, unless a request may be touching them.
+    /// The elements in `bytes`, unless a request may access them.
     pub fn slice_mut<T: Element>(&mut self, bytes: Range<usize>) -> Result<&mut [T], MemoryError> {
         let len = self.memory.check::<T>(&bytes, Use::Write)?;
         // SAFETY: as in `slice`.
@@ -70,7 +70,7 @@ pub(crate) struct Memory {
     len: usize,
     layout: Layout,
     claims: Mutex<Claims>,
-    /// Its buffer is gone: what is left are regions, which may go too.
+    /// Its buffer was dropped: only regions are left, which may be deregistered.
     abandoned: AtomicBool,
 }
 
@@ -103,7 +103,7 @@ impl Memory {
         self.len
     }
 
-    /// All of it, for operations that keep the law of [`Place`].
+    /// All of it, for operations that keep the rule of [`Place`].
     pub(crate) fn place(&self) -> Place {
         Place::new(self.base, self.len)
     }
@@ -116,7 +116,7 @@ impl Memory {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pointer to the start of `range`, which a request is about to use until the claim is released.
+    /// A pointer to the start of `range`, which a request will use until the claim is released.
     pub(super) fn claim(
         &self,
         range: &Range<usize>,
@@ -140,7 +140,7 @@ impl Memory {
         }
     }
 
-    /// How many elements `range` holds, when the caller may do `what` to them.
+    /// The number of elements in `range`, if the caller may do `what` with them.
     fn check<T: Element>(&self, range: &Range<usize>, what: Use) -> Result<usize, MemoryError> {
         self.inside(range)?;
         let size = size_of::<T>();

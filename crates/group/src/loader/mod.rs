@@ -1,11 +1,11 @@
-//! The one door to a plugin: its file, its tables, its comms, and the memory it may touch.
+//! The only access to a plugin: its file, its tables, its comms, and the memory that it may use.
 //!
-//! Ownership keeps the order NCCL keeps: a request holds its comm and its memory, a region holds both too, a comm
-//! holds the initialised [`Net`], that holds the [`Library`]. So deregistration comes before the close, the close
-//! before `finalize`, that before `dlclose`, in whatever order the values are dropped.
+//! Ownership enforces NCCL's order: a request holds its comm and its memory, so does a region; a comm holds the initialised [`Net`], which
+//! holds the [`Library`]. So deregistration comes before the close, the close before `finalize`, and that before `dlclose`, in whatever
+//! order the values are dropped.
 //!
-//! Memory in flight is out of reach: a buffer knows which of its bytes a request may still read or write, and hands
-//! out no slice that overlaps them. A buffer whose requests never ended is leaked, not freed.
+//! Memory in flight is not accessible: a buffer knows which of its bytes a request may still read or write, and returns no slice that
+//! overlaps them. A buffer whose requests never completed is leaked, not freed.
 
 pub mod calls;
 mod claims;

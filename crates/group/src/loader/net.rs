@@ -1,4 +1,4 @@
-//! An initialised plugin: what a communicator holds of it.
+//! An initialised plugin, as a communicator holds it.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -15,7 +15,7 @@ use super::comm::{Comm, Handle, ListenComm, Side};
 use super::{Library, Properties, SendComm, logger};
 use crate::error::GroupError;
 
-/// A plugin after `init`. `finalize` comes when the last share goes.
+/// A plugin after `init`. `finalize` is called when the last share is dropped.
 #[derive(Debug)]
 pub struct Net {
     library: Arc<Library>,
@@ -51,7 +51,7 @@ impl Net {
         &self.library
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn devices(&self) -> Result<usize, GroupError> {
         let mut count = -1;
         // SAFETY: the place lives through the call.
@@ -84,7 +84,7 @@ impl Net {
         })
     }
 
-    /// Opens a listener, and the handle that a peer connects with.
+    /// Opens a listener; returns it with the handle that a peer connects with.
     pub fn listen(self: &Arc<Self>, device: usize) -> Result<(ListenComm, Handle), GroupError> {
         let device = index(device)?;
         let mut handle = Handle([0; HANDLE_MAX_BYTES]);
@@ -98,7 +98,7 @@ impl Net {
         Ok((ListenComm::new(comm), handle))
     }
 
-    /// One try to connect. `None`: not yet, call again with the same handle, which the plugin may write to.
+    /// One attempt to connect. `None`: call again with the same handle, which the plugin may change.
     pub fn connect(
         self: &Arc<Self>,
         device: usize,

@@ -1,16 +1,16 @@
-//! Where an operation of a group reads or writes, without the lifetime of the borrow that it came from.
+//! Memory that an operation of a group reads or writes, without the lifetime of the borrow that it came from.
 //!
-//! An operation may be carried on by several calls, and by another thread than the one that began it, so no lifetime can say how
-//! long it uses its memory. The law that takes its place: the caller that begins an operation with a place keeps that memory alive, and
-//! untouched by others, until the operation has ended or the comms it was posted on are closed. The blocking calls keep it by
-//! holding the borrow until then, requests by owning the memory, and both by closing the comms when a group fails.
+//! An operation may be continued by several calls, and by another thread than the one that began it, so no lifetime can express how long it
+//! uses its memory. A rule replaces it: the caller that begins an operation with a place keeps that memory alive, and untouched by others,
+//! until the operation has ended or the comms it was posted on are closed. The blocking calls keep the rule by holding the borrow until
+//! then, requests by owning the memory, and both by closing the comms when a group fails.
 
 use std::ptr::{self, NonNull};
 use std::slice;
 
 use super::element::Element;
 
-/// Some bytes of memory. An empty one dangles.
+/// A range of memory. An empty one dangles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     base: NonNull<u8>,
@@ -21,12 +21,12 @@ pub(crate) struct Place {
 unsafe impl Send for Place {}
 
 impl Place {
-    /// To be read only.
+    /// Read only.
     pub(crate) fn reading<T: Element>(elements: &[T]) -> Self {
         Self { base: NonNull::from(elements).cast(), len: size_of_val(elements) }
     }
 
-    /// To be read and written.
+    /// For reading and writing.
     pub(crate) fn writing<T: Element>(elements: &mut [T]) -> Self {
         let len = size_of_val(elements);
         Self { base: NonNull::from(elements).cast(), len }
@@ -56,7 +56,7 @@ impl Place {
         self.base.as_ptr()
     }
 
-    /// `len` bytes from byte `start` on; what lies outside is cut off.
+    /// `len` bytes from byte `start`, clipped to the place.
     pub(crate) fn part(self, start: usize, len: usize) -> Self {
         let start = start.min(self.len);
         let len = len.min(self.len - start);
@@ -64,19 +64,19 @@ impl Place {
         Self { base: unsafe { self.base.add(start) }, len }
     }
 
-    /// As many bytes of `source` as both have.
+    /// Copies the bytes of `source`, up to the shorter length.
     pub(crate) fn copy_from(self, source: Self) {
         let len = self.len.min(source.len);
         // SAFETY: both are alive by the law of this file; they may overlap, as where a rank gives to itself.
         unsafe { ptr::copy(source.pointer(), self.pointer(), len) };
     }
 
-    /// Copies out into a slice, as much as both have.
+    /// Copies into a slice, up to the shorter length.
     pub(crate) fn copy_to(self, into: &mut [u8]) {
         Self::writing(into).copy_from(self);
     }
 
-    /// The bytes as elements; what is left over at the end is cut off. The place must be aligned for them.
+    /// The bytes as elements; an incomplete one at the end is left out. The place must be aligned for them.
     pub(crate) fn elements<'a, T: Element>(self) -> &'a [T] {
         let start = self.base.cast::<T>();
         assert!(start.is_aligned(), "a place is made of elements, and cut at elements");

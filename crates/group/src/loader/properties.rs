@@ -1,4 +1,4 @@
-//! What a device says of itself, whatever version it says it in.
+//! A device's properties, whatever version of the struct they come in.
 
 use std::ffi::{CStr, c_char};
 
@@ -7,7 +7,7 @@ use net_abi::{
     PropertiesV12, UNDEFINED,
 };
 
-/// A device's properties. What an older table cannot say has the value that NCCL assumes then.
+/// A device's properties. Fields that an older table lacks have the value that NCCL assumes then.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
     pub name: String,
@@ -33,7 +33,7 @@ pub struct Properties {
     pub plane: Option<i16>,
 }
 
-/// What v6 says; the other versions add to it.
+/// The fields of v6; the other versions add to them.
 macro_rules! common {
     ($p:ident) => {
         Self {
@@ -62,7 +62,7 @@ macro_rules! common {
     };
 }
 
-/// `from_vN`: each trusts that the strings in `p` are null or live C strings.
+/// `from_vN`: each relies on the strings in `p` being null or valid C strings.
 impl Properties {
     pub(super) unsafe fn from_v6(p: &PropertiesV6) -> Self {
         common!(p)

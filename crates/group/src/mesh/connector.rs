@@ -1,8 +1,8 @@
 //! Connects to other ranks, always on one thread.
 //!
-//! Up to v10 a plugin knows its caller only by the thread: NCCL goes on with a connect on the thread that began it, and Ironrail keeps an
-//! endpoint for each. A group's calls may come from any thread, and one that waits keeps the group's lock. So the thread that makes
-//! progress between calls connects, without that lock, and callers look for what it has brought.
+//! Up to v10 a plugin identifies its caller only by the thread: NCCL continues a connect on the thread that began it, and Ironrail keeps an
+//! endpoint per thread. A group's calls may come from any thread, and a waiting one holds the group's lock. So the thread that makes
+//! progress between calls connects, without that lock, and callers poll for the result.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -10,15 +10,15 @@ use std::thread::{self, Thread};
 use crate::error::GroupError;
 use crate::loader::{Handle, Net, SendComm};
 
-/// What became of a connect.
+/// The result of a connect.
 type Outcome = Result<SendComm, GroupError>;
 
-/// A connect that goes on until it is dropped.
+/// A connect in progress, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Connecting(Arc<Mutex<Option<Outcome>>>);
 
 impl Connecting {
-    /// The comm, once it is there.
+    /// The comm, once it is connected.
     pub(super) fn take(&self) -> Result<Option<SendComm>, GroupError> {
         lock(&self.0).take().transpose()
     }
@@ -28,15 +28,15 @@ impl Connecting {
 struct Job {
     net: Arc<Net>,
     device: usize,
-    /// Carries the plugin's state from call to call, at one address.
+    /// The plugin keeps state in it from call to call, so its address must not change.
     handle: Box<Handle>,
     outcome: Arc<Mutex<Option<Outcome>>>,
 }
 
 impl Job {
-    /// Whether it goes on.
+    /// One attempt; returns whether it continues.
     fn step(&mut self) -> bool {
-        // The caller has gone.
+        // The caller has dropped it.
         if Arc::strong_count(&self.outcome) == 1 {
             return false;
         }
@@ -58,12 +58,12 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// The calling thread is the one that connects from now on.
+    /// Makes the calling thread the one that connects from now on.
     pub(crate) fn settle(&self) {
         let _ = self.thread.set(thread::current());
     }
 
-    /// Goes on with all connects; whether any is left. For the thread that has settled.
+    /// Continues all connects; returns whether any is left. For the thread that has settled.
     pub(crate) fn step(&self) -> bool {
         let mut jobs = lock(&self.jobs);
         jobs.retain_mut(Job::step);

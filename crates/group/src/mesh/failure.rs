@@ -1,4 +1,4 @@
-//! Why a group has failed: the first cause, said by every call from then on.
+//! Why a group has failed: every later call returns the first cause.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// None: nothing that fails a group.
+    /// None: the error does not fail the group.
     pub(super) fn of(
         news: News,
         awaited: impl FnOnce() -> String,
@@ -48,12 +48,12 @@ impl Failure {
         match self.clone() {
             Self::Lost { rank, why } => GroupError::PeerLost { rank, why },
             Self::Silent { ranks, awaited, limit } => {
-                let whom = match &*ranks {
+                let awaited = match &*ranks {
                     [] => format!("{awaited}, as all ranks wait and none moves"),
                     [rank] => format!("rank {rank}, which did not arrive"),
                     _ => format!("ranks {ranks:?}, which did not arrive"),
                 };
-                GroupError::Timeout { peers: ranks, whom, limit }
+                GroupError::Timeout { peers: ranks, awaited, limit }
             }
             Self::Aborted { rank } => GroupError::Aborted { rank },
             Self::Other(why) => GroupError::Bootstrap(why),

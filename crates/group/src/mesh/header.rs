@@ -1,19 +1,19 @@
-//! What stands before every small message, and before a large one in its place.
+//! The header of every small message, and the one that is sent in place of a large message.
 
 use crate::loader::DataType;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A message between two ranks, all of it.
+    /// A complete message between two ranks.
     Short,
-    /// The same without its bytes, which travel on the bulk lane, in the order of these headers.
+    /// A message whose bytes travel on the bulk lane, in the order of these headers.
     Long,
     /// A part of a collective.
     Part,
 }
 
-/// What a message belongs to, besides its group and tag: a receive takes messages of its own space only.
+/// What a message belongs to, besides its group and tag: a receive matches messages of its own space only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Space {
     kind: u8,
@@ -27,7 +27,7 @@ impl Space {
     /// Self-describing messages.
     pub(crate) const OBJECTS: Self = Self { kind: 1, number: 0 };
 
-    /// Long leaves of one object, by a number that its sender gives to no other.
+    /// The long leaves of one object, by a number that its sender uses once.
     pub(crate) fn leaves(number: u64) -> Self {
         Self { kind: 3, number }
     }
@@ -48,34 +48,34 @@ impl Space {
     }
 }
 
-/// What a message is called.
+/// What a message is matched by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
     pub(crate) scope: u32,
     pub(crate) tag: u32,
     pub(crate) space: Space,
-    /// Travels with the message; nothing is matched by it.
+    /// Sent with the message; not used in matching.
     pub(crate) note: u64,
 }
 
 impl Name {
-    /// Of a message of typed elements.
+    /// The name of a message of typed elements.
     pub(crate) fn message(scope: u32, tag: u32) -> Self {
         Self { scope, tag, space: Space::MESSAGES, note: 0 }
     }
 }
 
-/// Travels before the bytes.
+/// Sent before the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
-    /// Of a message's elements, as [`DataType`] is numbered.
+    /// The element type of a message, as [`DataType`] is numbered.
     pub(super) element: u8,
     /// The group within the mesh.
     pub(super) scope: u32,
-    /// The user's tag; of a part, the number of its collective.
+    /// The user's tag; for a part, the number of its collective.
     pub(super) tag: u32,
-    /// Bytes that follow, or that come on the bulk lane.
+    /// Bytes that follow, or that travel on the bulk lane.
     pub(super) len: u64,
     pub(super) space: Space,
     pub(super) note: u64,
@@ -105,7 +105,7 @@ impl Header {
         bytes
     }
 
-    /// None: no peer of ours wrote that, or not of this version.
+    /// None: no peer of this version wrote that.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
         if word(0)? != MAGIC {

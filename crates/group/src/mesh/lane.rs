@@ -1,7 +1,7 @@
-//! Messages of known sizes, in order, one way to or from one peer.
+//! Messages of known sizes, in order, in one direction to or from one peer.
 //!
-//! Both ends cut a message into pieces of [`PIECE`] bytes. A piece of registered memory goes on the wire from where it is, any
-//! other by a slot of the lane's own staging memory. Only the oldest request is tested, as NCCL does.
+//! Both ends cut a message into pieces of [`PIECE`] bytes. A piece of registered memory is sent without a copy, any other by a slot of the
+//! lane's own staging memory. Only the oldest request is tested, as in NCCL.
 
 use std::collections::VecDeque;
 
@@ -9,17 +9,17 @@ use super::registry::{End, Registry};
 use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, Region};
 
-/// The largest message that the plugin is given.
+/// The largest message passed to the plugin.
 pub(super) const PIECE: usize = 512 << 10;
 /// Pieces outstanding.
 const WINDOW: usize = 8;
-/// Slots of staging memory: one is copied while others are on their way.
+/// Slots of staging memory: one is copied while others are in flight.
 const SLOTS: usize = 3;
 
 /// Messages that may wait before the queue grows.
 const QUEUE: usize = 64;
 
-/// One direction. Messages are numbered from 1; [`Lane::done`] says up to which number all are over.
+/// One direction. Messages are numbered from 1; [`Lane::done`] is the number up to which all are complete.
 #[derive(Debug)]
 pub(super) struct Lane<E> {
     flights: VecDeque<Flight>, // Dropped before the comm.
@@ -33,12 +33,12 @@ pub(super) struct Lane<E> {
     steps: u64,
 }
 
-/// A message of which some pieces are not posted yet.
+/// A message whose pieces are not all posted.
 #[derive(Debug)]
 struct Job {
     place: Place,
     at: usize,
-    /// The slot that holds the next piece already, when the plugin did not take it.
+    /// The slot with the next piece, if the plugin did not accept it yet.
     filled: Option<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Staging {
 }
 
 impl<E: End> Lane<E> {
-    /// A lane without a comm yet; messages may be pushed. `tag` goes with each message.
+    /// A lane without a comm so far; messages may be pushed. `tag` is sent with each message.
     pub(super) fn new(tag: i32) -> Self {
         Self {
             flights: VecDeque::with_capacity(WINDOW),
@@ -85,7 +85,7 @@ impl<E: End> Lane<E> {
         }
     }
 
-    /// `number` is the comm's among all of the mesh.
+    /// `number` identifies the comm in the mesh.
     pub(super) fn open(&mut self, end: E, number: usize) {
         self.end = Some(end);
         self.number = number;
@@ -95,7 +95,7 @@ impl<E: End> Lane<E> {
         self.end.is_some()
     }
 
-    /// Adds a message; its number. An empty place is no message: the answer is the number of the one before.
+    /// Adds a message; returns its number. An empty place adds none: the result is the number of the last one.
     pub(super) fn push(&mut self, place: Place) -> u64 {
         if !place.is_empty() {
             self.jobs.push_back(Job { place, at: 0, filled: None });
@@ -108,7 +108,7 @@ impl<E: End> Lane<E> {
         self.done
     }
 
-    /// Pieces that were posted or have ended, together.
+    /// Posted and completed pieces, added.
     pub(super) fn posted(&self) -> u64 {
         self.steps
     }
@@ -117,7 +117,7 @@ impl<E: End> Lane<E> {
         self.done == self.pushed
     }
 
-    /// Tests what is outstanding and posts what may be. Whether anything moved.
+    /// Tests what is outstanding and posts what is possible. Returns whether anything moved.
     pub(super) fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
         if self.flights.is_empty() && self.jobs.is_empty() {
             return Ok(false);

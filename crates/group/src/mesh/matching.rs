@@ -1,7 +1,7 @@
-//! Which message goes to which receive: the operations between two ranks, and what has come before it was asked for.
+//! Matches messages with receives: the operations between two ranks, and messages that arrived before their receive.
 //!
-//! One owner matches, so that nothing can come between looking and taking. Messages from one rank match in the order in which they
-//! were sent, receives in the order in which they were posted.
+//! One owner matches, so that nothing can come between finding and taking. Messages from one rank match in the order in which they were
+//! sent, receives in the order in which they were posted.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -10,14 +10,14 @@ use super::slots::SMALL_OBJECT;
 use crate::error::GroupError;
 use crate::loader::{DataType, Place};
 
-/// An operation that has begun.
+/// An operation in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpId {
     index: usize,
     generation: u32,
 }
 
-/// What a message was, to its receiver.
+/// The envelope of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     /// The rank in the mesh.
@@ -27,7 +27,7 @@ pub(crate) struct Envelope {
     pub(crate) note: u64,
 }
 
-/// Why a receive did not take the message that matched it. The message is gone, the next one is not touched.
+/// Why a receive did not take the message that matched it. The message is dropped; the next one is not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     TooLong { room: usize },
@@ -40,17 +40,17 @@ type Outcome = (Envelope, Option<Refusal>);
 enum State {
     Free,
     Pending,
-    /// Its outcome is not needed any more.
+    /// Its result is no longer needed.
     Abandoned,
     Done(Outcome),
 }
 
-/// What a receive is ready to take.
+/// What a receive matches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) scope: u32,
     pub(crate) space: Space,
-    /// Any, if none.
+    /// Any, if None.
     pub(crate) source: Option<usize>,
     pub(crate) tag: Option<u32>,
     pub(crate) element: DataType,
@@ -79,7 +79,7 @@ impl Wanted {
     }
 }
 
-/// A receive that was matched with a message whose bytes are still to come.
+/// A receive that was matched with a message whose bytes are still to arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     op: OpId,
@@ -88,7 +88,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Where the bytes go; none, if the receive does not take them.
+    /// Where the bytes go; None, if the receive does not take them.
     pub(super) fn place(&self) -> Option<Place> {
         let (envelope, refusal) = self.outcome;
         refusal.is_none().then(|| self.place.part(0, envelope.bytes))
@@ -106,16 +106,16 @@ struct Unexpected {
 #[derive(Debug)]
 enum Body {
     Bytes(Vec<u8>),
-    /// The bytes are on the source's bulk lane, this many messages from its beginning.
+    /// The bytes are on the source's bulk lane; this is the message's number there.
     Long(u64),
-    /// This rank's own message to itself, still where it was.
+    /// This rank's message to itself, still in the sender's memory.
     Own(Place, OpId),
 }
 
-/// What a receive found.
+/// The result of posting a receive.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// Nothing yet, or a message that is delivered.
+    /// No message yet, or a message that was delivered.
     Nothing,
     /// A message on the bulk lane of this rank.
     Long { source: usize, ordinal: u64, claim: Claim },
@@ -127,15 +127,15 @@ pub(super) struct Matching {
     free: Vec<usize>,
     posted: VecDeque<(OpId, Wanted)>,
     unexpected: VecDeque<Unexpected>,
-    /// Emptied bodies, to be filled again.
+    /// Empty buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// Exchanges that are over: what still comes for them is dropped. With their group.
+    /// Exchanges that were cancelled, with their group: messages that still arrive for them are dropped.
     cancelled: HashSet<(u32, Space)>,
 }
 
-/// Operations and early messages that there may be before a list grows.
+/// Operations and unexpected messages that there may be before a list grows.
 const QUEUE: usize = 64;
-/// Early messages whose memory is there from the start.
+/// Unexpected messages for which memory is allocated at the start.
 const SPARE: usize = 16;
 
 impl Default for Matching {
@@ -161,7 +161,7 @@ impl Matching {
         OpId { index: self.ops.len() - 1, generation: 0 }
     }
 
-    /// Whether an operation has ended; it is forgotten then.
+    /// The result of an operation that has ended, which is then forgotten.
     pub(super) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
         let (state, generation) = self.ops.get_mut(op.index)?;
         let State::Done((envelope, refusal)) = *state else { return None };
@@ -184,7 +184,7 @@ impl Matching {
         })
     }
 
-    /// A send's message is on its way, its memory free.
+    /// A send's message has left its memory.
     pub(super) fn sent(&mut self, op: OpId) {
         let envelope = Envelope { source: 0, tag: 0, bytes: 0, note: 0 };
         self.end(op, (envelope, None));
@@ -208,7 +208,7 @@ impl Matching {
         }
     }
 
-    /// A receive is posted: takes the oldest message that matches, or waits for one.
+    /// Posts a receive: it takes the oldest message that matches, or waits for one.
     pub(super) fn receive(&mut self, op: OpId, wanted: Wanted) -> Found {
         let takes = |message: &Unexpected| wanted.takes(message.source, &message.header);
         let Some(index) = self.unexpected.iter().position(takes) else {
@@ -233,7 +233,7 @@ impl Matching {
         Found::Nothing
     }
 
-    /// A message whose bytes are here.
+    /// A message with its bytes has arrived.
     pub(super) fn short(&mut self, source: usize, header: Header, body: Place) {
         if let Some(claim) = self.claim(source, &header) {
             return self.fill(claim, body);
@@ -244,7 +244,7 @@ impl Matching {
         self.unexpected.push_back(Unexpected { source, header, body: Body::Bytes(bytes) });
     }
 
-    /// A message whose bytes come on the bulk lane: the receive that takes it, if there is one.
+    /// A message whose bytes come on the bulk lane: returns the receive that takes it, if there is one.
     pub(super) fn long(&mut self, source: usize, header: Header, ordinal: u64) -> Option<Claim> {
         let claim = self.claim(source, &header);
         if claim.is_none() {
@@ -262,15 +262,15 @@ impl Matching {
         self.unexpected.push_back(Unexpected { source: rank, header, body: Body::Own(place, op) });
     }
 
-    /// The oldest message that such a receive would take; it stays where it is.
+    /// The oldest message that such a receive would take; it is not removed.
     pub(super) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
         let found =
             self.unexpected.iter().find(|message| wanted.takes(message.source, &message.header))?;
         Some((wanted.outcome(found.source, &found.header).0, found.header.element))
     }
 
-    /// The operation was dropped. Whether its memory is free: it has ended, or is a receive that no message has come
-    /// to, which is taken back.
+    /// The operation was dropped. Returns whether its memory is free: it has ended, or is a receive without a message so far, which is
+    /// removed.
     pub(super) fn abandon(&mut self, op: OpId) -> bool {
         let over = self.take_back(op);
         if !over && let Some((state, _)) = self.ops.get_mut(op.index) {
@@ -279,7 +279,7 @@ impl Matching {
         over
     }
 
-    /// Takes back a receive that no message has come to. Whether nothing of it goes on.
+    /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
     pub(super) fn take_back(&mut self, op: OpId) -> bool {
         let before = self.posted.len();
         self.posted.retain(|(other, _)| *other != op);
@@ -306,12 +306,12 @@ impl Matching {
         Some(Claim { op, outcome: wanted.outcome(source, header), place: wanted.place })
     }
 
-    /// Messages of this space, that came or will come, are thrown away.
+    /// Drops the messages of this space, those that have arrived and those that will.
     pub(super) fn cancel(&mut self, scope: u32, space: Space) {
         self.cancelled.insert((scope, space));
     }
 
-    /// A claim that throws a cancelled exchange's message away, so that its sender need not wait.
+    /// A claim that discards a message of a cancelled exchange, so that its sender need not wait.
     fn refuse(&mut self, source: usize, header: &Header) -> Option<Claim> {
         if self.cancelled.is_empty() || !self.cancelled.contains(&(header.scope, header.space)) {
             return None;

@@ -1,8 +1,8 @@
-//! The ranks of a job as one rank sees them: a peer each, with lanes that come about when they are used, and one progress of
+//! All ranks of a job as one rank sees them: a peer for each, with lanes that are opened on first use, and one progress function for
 //! everything.
 //!
-//! One lock guards all of it. The thread that waits makes progress: the caller's, or the progress thread where one was asked
-//! for. A rank that waits for a peer polls that peer each time, and the others in rotation every few times.
+//! One lock guards all of it. The waiting thread makes progress: the caller's, or the progress thread if asked for. A rank that waits for a
+//! peer polls that peer each time, and the others in rotation every few polls.
 
 mod connector;
 mod failure;
@@ -36,17 +36,17 @@ use crate::loader::{self, Buffer, DataType, Net, Place};
 pub(crate) use slots::SMALL;
 use slots::SMALL_OBJECT;
 
-/// What one poll has moved.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Moved {
     #[default]
     Nothing,
-    /// What may be what is waited for; anything, where no peer is.
+    /// Something moved that the caller may wait for; without such a peer, anything.
     Here,
     Elsewhere,
 }
 
-/// What a mesh is made of.
+/// The parts of a mesh.
 pub(crate) struct Parts {
     pub(crate) net: Arc<Net>,
     pub(crate) device: usize,
@@ -55,9 +55,9 @@ pub(crate) struct Parts {
     pub(crate) place: Remote,
     pub(crate) connector: Arc<Connector>,
     pub(crate) timeout: Duration,
-    /// Ranks on this machine, and CPUs that they may use, all of them together.
+    /// The number of ranks on this machine, and of the CPUs that all of them together may use.
     pub(crate) crowd: (usize, usize),
-    /// The rank whose process holds the rendezvous, if one does.
+    /// The rank whose process holds the rendezvous, if any.
     pub(crate) hub: Option<usize>,
     pub(crate) aborted: Arc<AtomicBool>,
 }
@@ -72,17 +72,17 @@ pub(crate) struct Mesh {
     rank: usize,
     device: usize,
     comms: usize,
-    /// The peer that was polled last besides the one that is waited for.
+    /// The other peer that was polled last.
     rotation: usize,
-    /// Polls in which nothing moved.
+    /// Polls in a row that moved nothing.
     idle_polls: u32,
-    /// The peer that was last waited for in vain.
+    /// The peer that was last waited for without progress.
     focus: Option<usize>,
     pace: Pace,
     timeout: Duration,
     hub: Option<usize>,
     failure: Option<Failure>,
-    /// Ranks that said farewell.
+    /// Ranks that sent their farewell.
     left: Vec<bool>,
     aborted: Arc<AtomicBool>,
     place: Remote,
@@ -90,7 +90,7 @@ pub(crate) struct Mesh {
     net: Arc<Net>,
 }
 
-/// The parts that a peer is handed.
+/// The parts that a peer needs.
 macro_rules! shared {
     ($mesh:expr) => {
         &mut Shared {
@@ -153,17 +153,17 @@ impl Mesh {
         &mut self.place
     }
 
-    /// How many regions were ever made, of buffers that users see.
+    /// The number of regions ever made of users' buffers.
     pub(crate) fn registrations(&self) -> u64 {
         self.registry.registrations()
     }
 
-    /// Makes a buffer's memory known, so that it goes on the wire from where it is.
+    /// Adds a buffer's memory, so that it is sent and received without a copy.
     pub(crate) fn add(&mut self, buffer: &Buffer) {
         self.registry.add(buffer.memory());
     }
 
-    /// Registered memory for a collective's own use; what was in it is lost when it grows.
+    /// Registered memory for a collective; its content is lost when it grows.
     pub(crate) fn scratch(&mut self, bytes: usize) -> Result<Place, GroupError> {
         match &self.scratch {
             Some(buffer) if buffer.len() >= bytes => {}
@@ -177,7 +177,7 @@ impl Mesh {
         Ok(self.scratch.as_ref().map_or(Place::empty(), |buffer| buffer.memory().place()))
     }
 
-    /// The first cause, if the group has failed.
+    /// Returns the first cause, if the group has failed.
     pub(crate) fn check(&mut self) -> Result<(), GroupError> {
         if self.aborted.load(Ordering::Acquire) && self.failure.is_none() {
             let rank = self.rank;
@@ -196,7 +196,7 @@ impl Mesh {
         error
     }
 
-    /// One poll: of the peer that is waited for, and every few times of one other; without such a peer, of all.
+    /// Polls the peer that is waited for, and every few polls one other; without such a peer, all.
     pub(crate) fn poll(&mut self, focus: Option<usize>) -> Result<Moved, GroupError> {
         if self.place.has_mail() {
             self.read_mail()?;
@@ -240,7 +240,7 @@ impl Mesh {
         done.or_else(|error| self.link_failed(peer, &error).map(|()| T::default()))
     }
 
-    /// A connection is broken. Where its peer has left well, it alone is gone; else it is lost, unless the hub knows of an earlier
+    /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, unless the hub knows an earlier
     /// cause.
     fn link_failed(&mut self, rank: usize, error: &GroupError) -> Result<(), GroupError> {
         let deadline = Instant::now() + SETTLE.min(self.timeout / 4);
@@ -283,7 +283,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Whether a rank can still be reached.
+    /// Checks that a rank can still be reached.
     pub(crate) fn reach(&mut self, rank: usize) -> Result<(), GroupError> {
         self.check()?;
         if rank != self.rank && self.peers.get(rank).is_none_or(Option::is_none) {
@@ -292,7 +292,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Waits, making progress, until `ready`. Nothing moved for the timeout: an error.
+    /// Makes progress until `ready`. An error if nothing moves for the timeout.
     pub(crate) fn until(
         &mut self,
         focus: Option<usize>,
@@ -312,7 +312,7 @@ impl Mesh {
         }
     }
 
-    /// One poll for a caller that does its own waiting. `Some` when it should rest: for how long nothing has moved.
+    /// One poll for a caller that waits by itself. `Some` when it should sleep: the time without progress.
     pub(crate) fn step(
         &mut self,
         focus: Option<usize>,
@@ -324,7 +324,7 @@ impl Mesh {
         self.after(focus, wait)
     }
 
-    /// A poll, and for how long nothing has moved. Progress of other peers is no sign of life of the one that is waited for.
+    /// Polls, and returns the time without progress. Progress of other peers does not prove that the awaited one is alive.
     fn after(
         &mut self,
         focus: Option<usize>,
@@ -340,7 +340,7 @@ impl Mesh {
         }
     }
 
-    /// Nothing moved in a poll: since when, as `rest` takes it; `None` while the caller should poll again at once.
+    /// Nothing moved in a poll: returns the time without progress, for `rest`; `None` while the caller should poll again at once.
     pub(crate) fn idle(
         &mut self,
         wait: &mut Wait,
@@ -354,7 +354,7 @@ impl Mesh {
             let _ = self.place.stuck(self.timeout / 4);
         }
         if idle > self.timeout + SETTLE {
-            // The hub has no verdict, so it is stopped itself.
+            // The hub gives no verdict, so it is stopped itself.
             let ranks = self.hub.or(focus).into_iter().collect();
             let (awaited, limit) = (self.awaited(), self.timeout);
             return Err(self.fail(Failure::Silent { ranks, awaited, limit }));
@@ -362,7 +362,7 @@ impl Mesh {
         Ok(Some(idle))
     }
 
-    /// What the last wait is for.
+    /// What the last wait was for.
     fn awaited(&self) -> String {
         match self.focus.map(|rank| (rank, self.peers.get(rank))) {
             Some((rank, Some(Some(peer)))) if peer.is_connecting() => {
@@ -373,7 +373,7 @@ impl Mesh {
         }
     }
 
-    /// A wait is over.
+    /// Ends a wait.
     pub(crate) fn ends(&mut self, wait: &mut Wait) -> Result<(), GroupError> {
         crate::patience::note();
         if std::mem::take(&mut wait.stuck) {
@@ -384,7 +384,7 @@ impl Mesh {
 
     // Messages between two ranks.
 
-    /// Begins a send; [`Mesh::ended`] says when its memory is free.
+    /// Begins a send; [`Mesh::ended`] reports when its memory is free.
     pub(crate) fn send(
         &mut self,
         to: usize,
@@ -438,22 +438,22 @@ impl Mesh {
         self.matching.ended(op)
     }
 
-    /// Whether an operation without a waiting caller may still touch its memory. One that has ended is forgotten.
+    /// Whether an operation without a waiting caller may still access its memory. One that has ended is forgotten.
     pub(crate) fn is_open(&mut self, op: OpId) -> bool {
         self.failure.is_none() && self.matching.ended(op).is_none()
     }
 
-    /// The operation was dropped; whether its memory is free.
+    /// The operation was dropped; returns whether its memory is free.
     pub(crate) fn abandon(&mut self, op: OpId) -> bool {
         self.matching.abandon(op) || self.failure.is_some()
     }
 
-    /// Takes a receive back that no message has come to. Whether nothing of it goes on.
+    /// Removes a receive without a message so far. Returns whether nothing of it is in progress.
     pub(crate) fn take_back(&mut self, op: OpId) -> bool {
         self.matching.take_back(op) || self.failure.is_some()
     }
 
-    /// The space has ended: messages of it that have come, and those that will, are dropped.
+    /// The space has ended: its messages are dropped, those that have arrived and those that will.
     pub(crate) fn cancel(&mut self, scope: u32, space: Space) {
         self.matching.cancel(scope, space);
         let (element, place) = (DataType::U8, Place::empty());
@@ -490,7 +490,7 @@ impl Mesh {
         Ok(0)
     }
 
-    /// Says where a part longer than [`SMALL`] goes; its number.
+    /// Announces where a part longer than [`SMALL`] goes; returns its number.
     pub(crate) fn expect_part(&mut self, from: usize, place: Place) -> Result<u64, GroupError> {
         self.reach(from)?;
         self.with(from, |peer, shared| peer.receive_data(place, shared))
@@ -508,7 +508,7 @@ impl Mesh {
         self.until(Some(to), |mesh| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number))
     }
 
-    /// Waits for a short part of a collective and puts it where it belongs.
+    /// Waits for a short part of a collective and copies it to its place.
     pub(crate) fn take_part(
         &mut self,
         from: usize,
@@ -538,8 +538,7 @@ impl Mesh {
         self.with(from, |peer, _| peer.release_held())
     }
 
-    /// Waits until all parts that were sent have left the memory they were in. What is in a slot has: a peer need not be in a call for
-    /// that.
+    /// Waits until the memory of all sent parts is free. A part in a slot has left its memory: that does not need a call of the peer.
     pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
         let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_parts());
         if to == self.rank { Ok(()) } else { self.until(Some(to), sent) }
@@ -549,11 +548,10 @@ impl Mesh {
         self.peers.get_mut(rank)?.as_mut()
     }
 
-    /// Waits until the plugin is done with everything that this rank sends, then closes. What a rank that leaves owes is paid
-    /// here.
+    /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here.
     pub(crate) fn close(&mut self) -> Result<(), GroupError> {
         if self.failure.is_some() {
-            // The rendezvous in this process waits for all ranks to leave: for this one, too.
+            // The rendezvous in this process waits for all ranks to leave, this one included.
             if self.hub == Some(self.rank) {
                 self.place.farewell();
             }
@@ -563,14 +561,14 @@ impl Mesh {
             peer.as_ref().is_none_or(|peer| !peer.is_known() || peer.has_sent())
         };
         let ended = self.until(None, |mesh| mesh.peers.iter().all(over));
-        // Farewell first: a peer that sees these connections end then knows why. Mostly all leave together, and none sees it.
+        // Farewell first: a peer that sees these connections end then knows why. Usually all leave together, and none sees it.
         self.place.farewell();
         let deadline = Instant::now() + LINGER;
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)
         };
-        // A rank that has seen all others leave closes; one that has not yet finds its connections ended, which is no fault.
+        // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
         loader::expecting_ends(|| {
             while stays(self) && Instant::now() < deadline && self.poll(None).is_ok() {
                 std::thread::sleep(Duration::from_micros(200));
@@ -584,7 +582,7 @@ impl Mesh {
 
 /// How long a broken connection waits for the hub to name an earlier cause.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How long a rank that leaves waits for the others to leave too.
+/// How long a leaving rank waits for the others to leave too.
 const LINGER: Duration = Duration::from_millis(500);
-/// Scratch memory of small collectives, so that it does not grow often.
+/// The least scratch memory, so that small collectives rarely make it grow.
 const SCRATCH_MIN: usize = 256 << 10;

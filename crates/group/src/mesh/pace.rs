@@ -1,19 +1,19 @@
-//! How a rank waits: it spins shortly, then yields, then sleeps.
+//! How a rank waits: it spins briefly, then yields, then sleeps.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to do what, by how many ranks share how many CPUs.
+/// The durations, by the number of ranks and of the CPUs that they share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     spins: u32,
     yields: Duration,
-    /// Every `others`th idle poll polls another peer, too.
+    /// Every `others`th idle poll polls another peer too.
     others: u32,
 }
 
 impl Pace {
-    /// Where every rank has a CPU of its own a yield costs latency; elsewhere a spin takes the CPU from a rank that could run.
+    /// If every rank has a CPU of its own, a yield costs latency; otherwise a spin takes the CPU from a rank that could run.
     pub(super) fn new(ranks: usize, cpus: usize) -> Self {
         if ranks <= cpus {
             Self { spins: 2000, yields: Duration::from_millis(2), others: 16 }
@@ -22,7 +22,7 @@ impl Pace {
         }
     }
 
-    /// Whether this idle poll polls another peer, too. Each costs a read of the network, which delays the peer that is waited for.
+    /// Whether this idle poll polls another peer too. Each such poll costs a read of the network, which delays the awaited peer.
     pub(super) fn polls_another(self, idle_polls: u32) -> bool {
         idle_polls.is_multiple_of(self.others)
     }
@@ -33,14 +33,14 @@ impl Pace {
 pub(crate) struct Wait {
     idle_polls: u32,
     since: Option<Instant>,
-    /// Whether the hub knows that nothing moves here.
+    /// Whether the hub was informed that nothing moves here.
     pub(super) stuck: bool,
     /// It never spins: a waker says when to poll again.
     polled: bool,
 }
 
 impl Wait {
-    /// Of a future, which its executor polls.
+    /// The wait of a future, which its executor polls.
     pub(crate) fn polled() -> Self {
         Self { polled: true, ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl Wait {
         self.since = None;
     }
 
-    /// Nothing moved. `None`: poll again at once. Else for how long nothing has.
+    /// Nothing moved. `None`: poll again at once. Otherwise the time without progress.
     #[inline]
     pub(super) fn idle(&mut self, pace: Pace) -> Option<Duration> {
         self.idle_polls = self.idle_polls.saturating_add(1);
@@ -64,7 +64,7 @@ impl Wait {
     }
 }
 
-/// Gives the CPU away, for how long depends on how long nothing has moved.
+/// Gives up the CPU, the longer the longer nothing has moved.
 pub(crate) fn rest(pace: Pace, idle: Duration) {
     if idle < pace.yields {
         thread::yield_now();

@@ -1,4 +1,4 @@
-//! Another rank: its lanes, how they come about, and the long messages on their way.
+//! Another rank: its lanes, how they are opened, and its long messages in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::error::GroupError;
 use crate::loader::{Handle, ListenComm, Net, Place, ReceiveComm, SendComm};
 use crate::memory::zeroed;
 
-/// Long messages that may be on their way before the queues grow.
+/// Long messages that may be in flight before the queues grow.
 const QUEUE: usize = 64;
 
-/// What a pair of comms carries. Each comes about when it is first used.
+/// What a pair of comms carries. Each pair is opened on first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Small messages and headers, through slots.
     Small,
     /// Long messages between ranks, in the order of their headers.
     Bulk,
-    /// Long parts of collectives, in the order of the program.
+    /// Long parts of collectives, in program order.
     Data,
 }
 
@@ -36,21 +36,21 @@ impl Way {
     }
 }
 
-/// How far a pair of comms is.
+/// The state of a pair of comms.
 #[derive(Debug, Default)]
 enum Opening {
     #[default]
     Closed,
-    /// A handle was sent to the peer, which answers with one of its own.
+    /// A handle was sent to the peer, which answers with its own.
     Asked {
         listener: ListenComm,
-        /// Once it has said where.
+        /// Set once the peer's handle has arrived.
         connecting: Option<Connecting>,
     },
     Open,
 }
 
-/// What every peer's lanes need.
+/// What the lanes of every peer need.
 pub(super) struct Shared<'a> {
     pub(super) net: &'a Arc<Net>,
     pub(super) rank: usize,
@@ -64,7 +64,7 @@ pub(super) struct Shared<'a> {
 #[derive(Debug)]
 pub(super) struct Peer {
     rank: usize,
-    /// That leads to it.
+    /// The device for this peer.
     device: usize,
     openings: [Opening; 3],
     sender: SlotSender,
@@ -75,11 +75,11 @@ pub(super) struct Peer {
     incoming: VecDeque<Incoming>,
     /// The number of the first of those.
     first: u64,
-    /// By way: nothing comes from it any more. What comes by the others, and what was sent to it, may still end.
+    /// By way: nothing more comes from the peer. Other ways, and sends to it, may still complete.
     silent: [bool; 3],
-    /// Nothing goes to it any more.
+    /// Nothing more can be sent to the peer.
     deaf: bool,
-    /// What an error that is being reported is of.
+    /// The connection of an error that is being reported.
     failing: Option<Failing>,
 }
 
@@ -89,13 +89,13 @@ enum Failing {
     Out,
 }
 
-/// A long message whose header has come.
+/// A long message whose header has arrived.
 #[derive(Debug)]
 struct Incoming {
     len: usize,
     /// Its number on the bulk lane.
     posted: Option<u64>,
-    /// Where it lands when no receive took it in time.
+    /// Its memory if no receive took it in time.
     spill: Option<Vec<u8>>,
     claim: Option<Claim>,
     over: bool,
@@ -121,7 +121,7 @@ impl Peer {
         }
     }
 
-    /// Asks for a pair of comms, once.
+    /// Requests a pair of comms, once.
     pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
         let opening = &mut self.openings[way as usize];
         if !matches!(opening, Opening::Closed) {
@@ -135,7 +135,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The peer says where to connect to.
+    /// The peer's handle has arrived.
     pub(super) fn invited(
         &mut self,
         letter: &[u8],
@@ -153,7 +153,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Carries on with everything. Whether anything moved.
+    /// Makes progress on everything. Returns whether anything moved.
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = false;
         for way in Way::ALL {
@@ -196,7 +196,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// It has left, and a connection with it has ended. Whether it is over with it altogether.
+    /// It has left, and a connection with it has ended. Returns whether all have.
     pub(super) fn left(&mut self) -> bool {
         match self.failing.take() {
             Some(Failing::In(way)) => self.silent[way as usize] = true,
@@ -206,7 +206,7 @@ impl Peer {
         self.is_over()
     }
 
-    /// Whether it has left, and nothing more comes from it or goes to it.
+    /// Whether it has left, and nothing more can be received from it or sent to it.
     pub(super) fn is_over(&self) -> bool {
         let [small, bulk, data] = self.silent;
         small
@@ -216,8 +216,8 @@ impl Peer {
             && (data || self.data.1.is_idle())
     }
 
-    /// The least that brings what this peer sends: for a rank that waits for it. A short message is no sign that what is waited for
-    /// comes: if it is that one, the wait is over.
+    /// The minimum of progress that brings what this peer sends, for a rank that waits for it. A short message does not prove that the
+    /// awaited one will come: if it is the awaited one, the wait ends.
     pub(super) fn attend(&mut self, shared: &mut Shared<'_>) -> Result<Moved, GroupError> {
         let before = self.receiver.parts();
         let done = (self.data.1.posted(), self.bulk.1.posted());
@@ -275,7 +275,7 @@ impl Peer {
             }
         }
         if open {
-            // The listener closes right after the accept, as NCCL does.
+            // The listener closes right after the accept, as in NCCL.
             self.openings[way as usize] = Opening::Open;
         }
         Ok(moved)
@@ -320,8 +320,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Posts receives for long messages, in their order. One without a posted receive that comes before one with a posted receive
-    /// goes to memory of its own.
+    /// Posts receives for long messages in order. A message without a receive that comes before one with a receive goes to memory of its
+    /// own.
     fn post_long(&mut self) -> Result<(), GroupError> {
         let asked = self.incoming.iter().rposition(|incoming| incoming.claim.is_some());
         let Some(asked) = asked else { return Ok(()) };
@@ -338,7 +338,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Ends long messages that have come or gone.
+    /// Completes long messages that were received or sent.
     fn end_long(&mut self, matching: &mut Matching) -> bool {
         let mut moved = false;
         while let Some((number, op)) = self.outgoing.front().copied() {
@@ -378,7 +378,7 @@ impl Peer {
         self.sender.post(|op| matching.sent(op))
     }
 
-    /// Sends a letter; it leaves now if it can.
+    /// Sends a message through a slot, now if possible.
     pub(super) fn send(
         &mut self,
         letter: super::slots::Letter,
@@ -435,12 +435,12 @@ impl Peer {
         self.data.1.done()
     }
 
-    /// The oldest part of a collective that has come through a slot.
+    /// The oldest part of a collective that came through a slot.
     pub(super) fn held(&self) -> Option<Arrival> {
         self.receiver.held()
     }
 
-    /// Gives its slot back.
+    /// Frees its slot.
     pub(super) fn release_held(&mut self) -> Result<(), GroupError> {
         self.failing = Some(Failing::In(Way::Small));
         self.receiver.release_held()?;
@@ -453,17 +453,17 @@ impl Peer {
         self.sender.is_taken() && self.data.0.is_idle()
     }
 
-    /// Whether a connection with it is asked for and not there.
+    /// Whether a connection with it is requested and not open yet.
     pub(super) fn is_connecting(&self) -> bool {
         self.openings.iter().any(|opening| matches!(opening, Opening::Asked { .. }))
     }
 
-    /// Whether the plugin is done with everything that this rank sends.
+    /// Whether the plugin has completed everything that this rank sends.
     pub(super) fn has_sent(&self) -> bool {
         self.sender.is_idle() && self.data.0.is_idle() && self.bulk.0.is_idle()
     }
 
-    /// Whether any lane was ever asked for.
+    /// Whether any lane was ever requested.
     pub(super) fn is_known(&self) -> bool {
         self.openings.iter().any(|opening| !matches!(opening, Opening::Closed))
     }

@@ -1,13 +1,13 @@
-//! Memory that is registered: which buffers a group knows, and their regions on each comm.
+//! Registered memory: the buffers that a group knows, and their regions on each comm.
 
 use std::sync::Arc;
 
 use crate::error::GroupError;
 use crate::loader::{Memory, Place, Post, ReceiveComm, Region, SendComm};
 
-/// One end of a connection, either way.
+/// One end of a connection, in either direction.
 pub(super) trait End {
-    /// Whether bytes come in by it.
+    /// Whether it receives.
     const RECEIVES: bool;
 
     fn register(&self, memory: &Arc<Memory>) -> Result<Region, GroupError>;
@@ -38,12 +38,11 @@ impl End for ReceiveComm {
     }
 }
 
-/// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays so until it is
-/// dropped.
+/// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays registered until it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     entries: Vec<Entry>,
-    /// The entry that was found last; most calls are about one buffer.
+    /// The entry found last; most calls concern one buffer.
     last: usize,
     registrations: u64,
 }
@@ -57,7 +56,7 @@ struct Entry {
 }
 
 impl Registry {
-    /// Makes memory known. What was dropped in the meantime is deregistered.
+    /// Adds memory. Buffers that were dropped in the meantime are deregistered.
     pub(super) fn add(&mut self, memory: &Arc<Memory>) {
         self.entries.retain(|entry| !entry.memory.is_abandoned());
         let place = memory.place();
@@ -72,7 +71,7 @@ impl Registry {
         }
     }
 
-    /// The region of a place on the comm with this number, registered now if need be. None: the place is not of a known buffer.
+    /// The region of a place on the comm with this number, registered now if necessary. None: the place is not in a known buffer.
     pub(super) fn region<E: End>(
         &mut self,
         place: Place,
@@ -92,7 +91,7 @@ impl Registry {
         Ok(region.as_ref())
     }
 
-    /// How many regions were ever made.
+    /// The number of regions ever made.
     pub(super) fn registrations(&self) -> u64 {
         self.registrations
     }
@@ -103,7 +102,7 @@ impl Registry {
         if !self.entries.get(self.last).is_some_and(holds) {
             self.last = self.entries.iter().position(holds)?;
         }
-        // Memory that was freed may have been allocated again.
+        // The memory may have been freed and allocated again.
         (!self.entries[self.last].memory.is_abandoned()).then_some(self.last)
     }
 }

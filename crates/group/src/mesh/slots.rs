@@ -1,8 +1,7 @@
-//! Small messages, one way to or from one peer, through slots that are registered once.
+//! Small messages in one direction to or from one peer, through slots that are registered once.
 //!
-//! The receiver has a receive posted for every slot, so a message finds its place announced when it is sent, and nothing is known
-//! beforehand of its size. A slot whose receive is not posted again yet is the credit that the sender lacks: the plugin takes no
-//! more then.
+//! The receiver keeps a receive posted for every slot, so a message finds its receive announced when it is sent, and its size need not be
+//! known beforehand. A receive that is not posted again yet is a credit that the sender lacks: the plugin accepts no more sends then.
 
 use std::collections::VecDeque;
 
@@ -12,14 +11,14 @@ use super::registry::End;
 use crate::error::GroupError;
 use crate::loader::{Buffer, Place, Post, ReceiveComm, Region, SendComm};
 
-/// The longest message of elements in a slot; what is longer goes from where it is.
+/// The longest message of elements in a slot; longer ones are sent without a copy.
 pub(crate) const SMALL: usize = 32 << 10;
-/// The longest of an object: this many elements, and what is said of them.
+/// The longest packet of an object: as many elements, and its metadata.
 pub(crate) const SMALL_OBJECT: usize = SMALL + (2 << 10);
 const STRIDE: usize = SMALL_OBJECT + 64;
-/// Slots each way.
+/// Slots in each direction.
 const SLOTS: usize = 16;
-/// Receives are posted again this many at a time, that their announcements may travel together.
+/// Receives are posted again this many at a time, so that one control message can announce them.
 const BATCH: usize = 4;
 
 /// Messages that may wait for a slot before the queue grows.
@@ -44,13 +43,13 @@ impl Slots {
     }
 }
 
-/// A message on its way into a slot.
+/// A message that is to be sent through a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Letter {
     pub(super) header: Header,
-    /// Empty when the bytes go by another way.
+    /// Empty when the bytes are sent by another way.
     pub(super) body: Place,
-    /// Ends when the message is in its slot.
+    /// The operation that ends when the message is in its slot.
     pub(super) op: Option<OpId>,
 }
 
@@ -63,7 +62,7 @@ pub(super) struct SlotSender {
     free: Vec<usize>,
     queue: VecDeque<Letter>,
     tag: i32,
-    /// A letter was copied into this slot, and the plugin did not take it.
+    /// A slot with a message that the plugin did not accept yet.
     filled: Option<usize>,
 }
 
@@ -91,12 +90,12 @@ impl SlotSender {
         self.queue.is_empty()
     }
 
-    /// Whether the plugin is done with all.
+    /// Whether the plugin has completed all sends.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.flights.is_empty()
     }
 
-    /// Puts letters into slots, and gives those that need no more back to `taken`. Whether anything moved.
+    /// Copies messages into slots, and passes the operations that are complete to `taken`. Returns whether anything moved.
     pub(super) fn post(&mut self, mut taken: impl FnMut(OpId)) -> Result<bool, GroupError> {
         let (Some(end), Some(slots)) = (&self.end, &self.slots) else { return Ok(false) };
         let mut moved = false;
@@ -127,7 +126,7 @@ impl SlotSender {
         Ok(moved)
     }
 
-    /// Tests what is outstanding. Whether anything moved.
+    /// Tests what is outstanding. Returns whether anything moved.
     pub(super) fn test(&mut self) -> Result<bool, GroupError> {
         let mut moved = false;
         while let Some((post, slot)) = self.flights.front() {
@@ -141,7 +140,7 @@ impl SlotSender {
         Ok(moved)
     }
 
-    /// Whether letters wait for slots.
+    /// Whether messages wait for slots.
     pub(super) fn lacks_slots(&self) -> bool {
         self.free.len() < SLOTS / 4 || !self.queue.is_empty()
     }
@@ -162,7 +161,7 @@ pub(super) struct SlotReceiver {
     slots: Option<Slots>,
     end: Option<ReceiveComm>,
     free: Vec<usize>,
-    /// Parts of collectives that this rank has not come to yet.
+    /// Parts of collectives that this rank has not reached yet.
     held: VecDeque<Arrival>,
     parts: u64,
     tag: i32,
@@ -184,7 +183,7 @@ impl SlotReceiver {
         self.end.is_some()
     }
 
-    /// The next message between ranks that has come; parts of collectives are held. Whether anything moved.
+    /// The next received message between ranks; parts of collectives are held. Returns whether anything moved.
     pub(super) fn arrived(&mut self) -> Result<(bool, Option<Arrival>), GroupError> {
         let mut moved = false;
         while let (Some((post, slot)), Some(slots)) = (self.flights.front(), &self.slots) {
@@ -213,7 +212,7 @@ impl SlotReceiver {
         Ok((moved, None))
     }
 
-    /// How many parts of collectives have come so far.
+    /// The number of parts of collectives received so far.
     pub(super) fn parts(&self) -> u64 {
         self.parts
     }
@@ -223,7 +222,7 @@ impl SlotReceiver {
         self.held.front().copied()
     }
 
-    /// Gives its slot back.
+    /// Frees its slot.
     pub(super) fn release_held(&mut self) -> Result<(), GroupError> {
         match self.held.pop_front() {
             Some(arrival) => self.release(arrival),
@@ -231,13 +230,13 @@ impl SlotReceiver {
         }
     }
 
-    /// Gives a message's slot back.
+    /// Frees a message's slot.
     pub(super) fn release(&mut self, arrival: Arrival) -> Result<(), GroupError> {
         self.free.push(arrival.slot);
         self.post().map(drop)
     }
 
-    /// Posts receives again. Whether the plugin took any.
+    /// Posts receives again. Returns whether the plugin accepted any.
     pub(super) fn post(&mut self) -> Result<bool, GroupError> {
         if self.free.len() < BATCH {
             return Ok(false);

@@ -1,8 +1,8 @@
-//! Memory on a GPU: messages and collectives of it, through page-locked memory of the host.
+//! GPU memory: messages and collectives of it, through page-locked host memory.
 //!
 //! ```text
-//! send      device ──copy──▶ piece 0 │ piece 1 │ piece 2 ──▶ wire     while a piece is on its way the next one is copied
-//! receive     wire ──▶ piece 0 │ piece 1 │ piece 2 ──copy──▶ device   while a piece is copied the next ones come in
+//! send      device ──copy──▶ piece 0 │ piece 1 │ piece 2 ──▶ wire     while a piece is in flight the next one is copied
+//! receive     wire ──▶ piece 0 │ piece 1 │ piece 2 ──copy──▶ device   while a piece is copied the next ones arrive
 //! ```
 //!
 //! The pieces are a pool that is locked and registered once.
@@ -17,7 +17,7 @@ use crate::group::Group;
 use crate::loader::{Buffer, Element, Op};
 use crate::mesh::{Name, OpId};
 
-/// Elements in memory of a GPU, and the stream whose work makes them.
+/// Elements in GPU memory, and the stream whose work produces them.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice<'a, T> {
     memory: &'a DeviceMemory,
@@ -29,11 +29,11 @@ pub struct DeviceSlice<'a, T> {
 }
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
-    /// `count` elements from element `first` of the memory on.
+    /// `count` elements from element `first` of the memory.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`]: the memory ends before.
+    /// [`GroupError::InvalidArgument`]: the memory is shorter.
     pub fn new(memory: &'a DeviceMemory, first: usize, count: usize) -> Result<Self, GroupError> {
         let end = first.checked_add(count).and_then(|end| end.checked_mul(size_of::<T>()));
         if end.is_none_or(|end| end > memory.len()) {
@@ -48,14 +48,14 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         Ok(Self { memory, start, count, stream: None, elements: PhantomData })
     }
 
-    /// What reads or writes the elements waits for the work of this stream first.
+    /// Operations on the elements wait for the work of this stream first.
     #[must_use]
     pub fn after(mut self, stream: &'a Stream) -> Self {
         self.stream = Some(stream);
         self
     }
 
-    /// How many elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -65,7 +65,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         self.count == 0
     }
 
-    /// Before anything is copied: a copy does not wait for other streams, and would bring what was there before.
+    /// Before any copy: a copy does not wait for other streams, and would read older data.
     fn settle(&self) -> Result<(), GroupError> {
         match self.stream {
             Some(stream) => stream.synchronize().map_err(GroupError::Device),
@@ -77,16 +77,16 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         (self.count * size_of::<T>()).div_ceil(PIECE)
     }
 
-    /// Where piece `number` begins in the memory, and its bytes.
+    /// The offset of piece `number` in the memory, and its length in bytes.
     fn piece(&self, number: usize) -> (usize, usize) {
         let at = number * PIECE;
         (self.start + at, (self.count * size_of::<T>() - at).min(PIECE))
     }
 }
 
-/// Moves memory of a GPU between the ranks of a group.
+/// Moves GPU memory between the ranks of a group.
 ///
-/// A message goes in pieces of 1 MiB, each of them a message with the same tag; its receiver receives it here too, with the same number of
+/// A message is sent in pieces of 1 MiB, each a message with the same tag; the receiver must use this type too, with the same number of
 /// elements. Collectives run piece by piece. In steady state nothing is allocated, locked or registered.
 #[derive(Debug)]
 pub struct DeviceStaging {
@@ -102,11 +102,11 @@ struct Piece {
 }
 
 impl Group {
-    /// Memory for messages of a device. A handle of this group is kept.
+    /// Staging memory for messages of a device. It keeps a handle of this group.
     ///
     /// # Errors
     ///
-    /// [`GroupError::Device`] where the driver locks no memory, [`GroupError::System`] where there is none.
+    /// [`GroupError::Device`] where the driver cannot lock memory, [`GroupError::System`] where there is none.
     pub fn device_staging(
         &self,
         devices: &Devices,
@@ -129,7 +129,7 @@ impl DeviceStaging {
     ///
     /// # Errors
     ///
-    /// As [`Group::send`]; [`GroupError::Device`] for a copy that failed: pieces before it have left.
+    /// As [`Group::send`]; [`GroupError::Device`] for a copy that failed: pieces before it were sent.
     pub fn send<T: Element>(
         &mut self,
         data: DeviceSlice<'_, T>,
@@ -157,7 +157,7 @@ impl DeviceStaging {
         self.end_all(peer, ended)
     }
 
-    /// Receives what [`DeviceStaging::send`] sends, of as many elements.
+    /// Receives what [`DeviceStaging::send`] sends, with the same number of elements.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl DeviceStaging {
     ///
     /// # Errors
     ///
-    /// As there, and [`GroupError::Device`]: the group is aborted then, for this rank is missing in what the others go on with.
+    /// As there, and [`GroupError::Device`]: the group is aborted then, because the others continue without this rank.
     pub fn all_reduce<T: Element>(
         &mut self,
         data: DeviceSlice<'_, T>,
@@ -261,13 +261,13 @@ impl DeviceStaging {
         Ok(())
     }
 
-    /// Waits for a piece that is on its way; the bytes of its message.
+    /// Waits for a piece in flight; returns the bytes of its message.
     fn end(&mut self, index: usize, peer: usize) -> Result<Option<usize>, GroupError> {
         let Some(op) = self.pieces[index].op.take() else { return Ok(None) };
         self.group.wait(op, Some(peer)).map(|envelope| Some(envelope.bytes))
     }
 
-    /// Nothing is on its way when this returns. Receives that no message has come to are taken back after an error.
+    /// Nothing is in flight when this returns. After an error, receives without a message so far are removed.
     fn end_all(
         &mut self,
         peer: usize,
@@ -287,7 +287,7 @@ impl DeviceStaging {
     }
 }
 
-/// Bytes of a piece: as many as elements of every type fill.
+/// Bytes of a piece; a multiple of every element type.
 const PIECE: usize = 1 << 20;
-/// One is copied while others are on their way.
+/// One is copied while others are in flight.
 const PIECES: usize = 3;

@@ -1,4 +1,4 @@
-//! Arrays of `ndarray`: views go from where they are if their elements stand together, and are packed if not.
+//! Arrays of `ndarray`: contiguous views are sent without a copy, others are packed.
 
 use ndarray::{ArrayD, ArrayView, ArrayViewMut, Dimension, IxDyn};
 use postcard_schema::Schema;
@@ -19,7 +19,7 @@ pub struct Tensor<T: Element> {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Copies a view, in the order of its last axis.
+    /// Copies a view in row-major order.
     pub fn new<D: Dimension>(view: &ArrayView<'_, T, D>) -> Self {
         let shape = view.shape().iter().map(|len| *len as u64).collect();
         Self { shape, elements: view.iter().copied().collect::<Vec<_>>().into() }
@@ -29,7 +29,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`]: a peer sent another number of elements than its shape has.
+    /// [`GroupError::InvalidArgument`]: a peer sent a number of elements that does not fit its shape.
     pub fn into_array(self) -> Result<ArrayD<T>, GroupError> {
         let wrong =
             || GroupError::InvalidArgument("an array that its shape does not fit".to_owned());
@@ -40,7 +40,7 @@ impl<T: Element> Tensor<T> {
 }
 
 impl Group {
-    /// Sends a view's elements, in the order of its last axis, as [`Group::send`] would.
+    /// Sends a view's elements in row-major order, as [`Group::send`] would.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`]; [`GroupError::Mismatch`] where fewer came: the view has them then, if its elements stand together.
+    /// As [`Group::recv`]; [`GroupError::Mismatch`] where fewer came: a contiguous view contains them then.
     pub fn recv_array<T: Element, D: Dimension>(
         &self,
         view: &mut ArrayViewMut<'_, T, D>,

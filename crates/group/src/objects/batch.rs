@@ -12,8 +12,7 @@ use crate::group::{Group, State};
 use crate::mesh::Space;
 use crate::messages::{From, Tag};
 
-/// A queue of sends and receives, of any types, executed together: no order of them makes ranks wait for each other, and a rank may send to
-/// itself.
+/// A queue of sends and receives of any types, executed together: no order of them can deadlock, and a rank may send to itself.
 #[derive(Default)]
 pub struct ObjectBatch<'env> {
     sends: Vec<Begin<'env>>,
@@ -62,7 +61,7 @@ impl<'env> ObjectBatch<'env> {
         self.sends.push(Box::new(move |group| Outbound::begin(group, object, to, route)));
     }
 
-    /// Adds a receive into a place.
+    /// Adds a receive into `object`.
     pub fn recv<O: DeserializeOwned + Schema>(
         &mut self,
         into: &'env mut Option<(O, Origin)>,
@@ -76,11 +75,11 @@ impl<'env> ObjectBatch<'env> {
         }));
     }
 
-    /// Runs all of them. What was queued first takes the first of messages that fit several.
+    /// Runs all of them. Of receives that match the same message, the one queued first takes it.
     ///
     /// # Errors
     ///
-    /// The first error of an operation, after all have ended; a rank that is none, then some have not begun.
+    /// The first error of an operation, after all have ended; for a rank that does not exist, some have not begun.
     pub fn execute(self, group: &Group) -> Result<(), GroupError> {
         let receives: Result<Vec<_>, _> =
             self.receives.into_iter().map(|make| make(group)).collect();
@@ -97,7 +96,7 @@ impl<'env> ObjectBatch<'env> {
                     true
                 })
             };
-            // They stay where they are: what is dropped unfinished takes the lock that is held here.
+            // They are not moved: one that is dropped unfinished takes the lock, which is held here.
             let mut all = true;
             for (receive, done) in receives.iter_mut().zip(&mut received) {
                 *done = *done || over(receive.advance(state));

@@ -15,8 +15,8 @@ use super::leaf::Elements;
 use super::parts::{MISSING, STRANGE, sending, taking};
 use crate::loader::{DataType, Place};
 
-/// Bytes of an object that stay where they were received, at a multiple of 64: for formats that are read in place. Long ones go from
-/// where they are, as those of a [`Leaf`](super::Leaf) do.
+/// Bytes of an object that stay where they were received, at a multiple of 64: for formats that are read in place. Long ones are sent
+/// without a copy, like those of a [`Leaf`](super::Leaf).
 #[derive(Clone)]
 pub struct Blob(Elements<u8>);
 

@@ -1,4 +1,4 @@
-//! Memory that an object is received into, and that its arrays then stand in.
+//! Memory that an object is received into, and that its arrays then refer to.
 
 use crate::error::GroupError;
 use crate::loader::{Element, Place};
@@ -19,9 +19,9 @@ pub(super) const ALIGN: usize = 64;
 const WORD: usize = size_of::<u64>();
 
 impl Block {
-    /// So many zeros.
+    /// `len` zeros.
     pub(super) fn new(len: usize) -> Result<Self, GroupError> {
-        // An aligned allocation would be zeroed by hand; one of words comes zeroed from the system.
+        // An aligned allocation would have to be zeroed here; one of words comes zeroed from the system.
         let words = zeroed::<u64>(len.div_ceil(WORD) + ALIGN / WORD - 1)?;
         let start = Place::reading(&words).address().wrapping_neg() % ALIGN;
         Ok(Self { words, start, len })
@@ -34,7 +34,7 @@ impl Block {
         Ok(block)
     }
 
-    /// All of it, to be written. It stays where it is when the block is moved.
+    /// All of it, to be written. It does not move with the block.
     pub(super) fn place(&mut self) -> Place {
         Place::writing(&mut self.words).part(self.start, self.len)
     }
@@ -43,7 +43,7 @@ impl Block {
         self.elements(0, self.len)
     }
 
-    /// So many elements from byte `start` on, which is a multiple of their size; what lies outside is cut off.
+    /// `count` elements from byte `start`, a multiple of their size, clipped to the block.
     pub(super) fn elements<T: Element>(&self, start: usize, count: usize) -> &[T] {
         let whole = Place::reading(&self.words).part(self.start, self.len);
         whole.part(start, count * size_of::<T>()).elements()

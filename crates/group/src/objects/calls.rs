@@ -1,4 +1,4 @@
-//! The calls: blocking, begun and waited for later, between two ranks and among all.
+//! The calls: blocking or begun and waited for later, between two ranks and among all.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,15 @@ use crate::messages::{From, Tag};
 
 /// Objects: self-describing messages of any type that derives serde's traits and [`Schema`].
 ///
-/// A receive of another type than was sent says [`GroupError::SchemaMismatch`]; the message is gone, and the next one can be received.
-/// Objects have tags of their own: a receive of typed elements takes none of them. A receive that was begun takes its message when it is
-/// tested or waited for; of several, the first that is.
+/// A receive of another type than was sent returns [`GroupError::SchemaMismatch`]; the message is dropped, and the next one can be
+/// received. Objects have a tag space of their own: a receive of typed elements matches none of them. A receive in progress takes its
+/// message when it is tested or waited for; of several, the first one that is.
 impl Group {
-    /// Sends an object, and returns when it may have left.
+    /// Sends an object, and returns when it may be changed.
     ///
     /// # Errors
     ///
-    /// As [`Group::send`]; [`GroupError::InvalidArgument`] also for what postcard does not encode.
+    /// As [`Group::send`]; [`GroupError::InvalidArgument`] also for what postcard cannot encode.
     pub fn send_obj<O: Serialize + Schema>(
         &self,
         object: &O,
@@ -34,11 +34,11 @@ impl Group {
         self.isend_obj(object, to, tag)?.wait()
     }
 
-    /// Receives an object, of a rank or any, with a tag or any.
+    /// Receives an object from a rank or any, with a tag or any.
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`]; [`GroupError::SchemaMismatch`]; [`GroupError::Mismatch`] for bytes that no such object has.
+    /// As [`Group::recv`]; [`GroupError::SchemaMismatch`]; [`GroupError::Mismatch`] for bytes that do not decode.
     pub fn recv_obj<O: DeserializeOwned + Schema>(
         &self,
         from: impl Into<From>,
@@ -47,12 +47,12 @@ impl Group {
         self.irecv_obj(from, tag)?.wait()
     }
 
-    /// Receives an object in the place of another, whose long arrays' memory is used again: where it has one owner, the
-    /// type and the room.
+    /// Receives an object in place of another, whose long arrays' memory is reused if the array has one owner, the same type and enough
+    /// capacity.
     ///
     /// # Errors
     ///
-    /// As [`Group::recv_obj`]. After [`GroupError::SchemaMismatch`] the object is as it was, after another error it may be the default.
+    /// As [`Group::recv_obj`]. After [`GroupError::SchemaMismatch`] the object is unchanged, after another error it may be the default.
     pub fn recv_obj_into<O: Serialize + DeserializeOwned + Schema + Default>(
         &self,
         object: &mut O,
@@ -69,7 +69,7 @@ impl Group {
         Ok(origin)
     }
 
-    /// Begins a send. The object may be changed at once: long leaves that are being read are copied then. To this rank, too.
+    /// Begins a send. The object may be changed at once: long leaves that are being read are copied then. The receiver may be this rank.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that is none.
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist.
     pub fn irecv_obj<O: DeserializeOwned + Schema>(
         &self,
         from: impl Into<From>,
@@ -100,7 +100,7 @@ impl Group {
         Ok(ReceivingObject { group: self.clone(), inbound })
     }
 
-    /// Sends right and receives from the left, or whichever ranks, at once.
+    /// Sends to one rank and receives from another at once.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Group {
         received
     }
 
-    /// Every rank's object on the root, by rank; nothing elsewhere. Objects may differ in shape, not in type.
+    /// Gathers every rank's object on the root, by rank; other ranks get nothing. Objects may differ in shape, not in type.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl Group {
         gathered
     }
 
-    /// Every rank's object on every rank.
+    /// Gathers every rank's object on every rank.
     ///
     /// # Errors
     ///
@@ -154,11 +154,11 @@ impl Group {
         gathered
     }
 
-    /// The root's object on every rank; what others give is not read.
+    /// Copies the root's object to every rank; other ranks' is not read.
     ///
     /// # Errors
     ///
-    /// As [`Group::gather_obj`]; [`GroupError::InvalidArgument`] where the root gives none.
+    /// As [`Group::gather_obj`]; [`GroupError::InvalidArgument`] where the root has none.
     pub fn broadcast_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: Option<O>,
@@ -179,7 +179,7 @@ impl Group {
         Ok(object)
     }
 
-    /// A number that the next collective of objects has on every rank.
+    /// The number of the next collective of objects, the same on every rank.
     fn object_route(&self) -> Route {
         let number = self.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Route { space: Space::object_collective(number), tag: 0 }
@@ -245,7 +245,7 @@ fn taken() -> GroupError {
     GroupError::Usage("this object was received before".to_owned())
 }
 
-/// A send of an object that goes on. Dropped, it still goes.
+/// A send of an object in progress. Dropped, it still sends.
 #[derive(Debug)]
 #[must_use = "dropped, its end is not known"]
 pub struct SendingObject {
@@ -254,7 +254,7 @@ pub struct SendingObject {
 }
 
 impl SendingObject {
-    /// Whether it has left; makes progress.
+    /// Whether it has been sent; makes progress.
     ///
     /// # Errors
     ///
@@ -265,7 +265,7 @@ impl SendingObject {
         self.outbound.advance(&mut state)
     }
 
-    /// Waits until it has left.
+    /// Waits until it has been sent.
     ///
     /// # Errors
     ///
@@ -275,7 +275,7 @@ impl SendingObject {
     }
 }
 
-/// A receive of an object that goes on. Dropped, a message that it has begun to receive is lost.
+/// A receive of an object in progress. Dropped, a partly received message is lost.
 #[derive(Debug)]
 #[must_use = "a receive takes nothing unless tested or waited for"]
 pub struct ReceivingObject<O> {
@@ -284,7 +284,7 @@ pub struct ReceivingObject<O> {
 }
 
 impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
-    /// Whether it is here; makes progress. Then [`ReceivingObject::wait`] gives it at once.
+    /// Whether it has been received; makes progress. Then [`ReceivingObject::wait`] returns it at once.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
         self.inbound.advance(&mut state)
     }
 
-    /// Waits for it.
+    /// Waits for the object.
     ///
     /// # Errors
     ///
@@ -307,7 +307,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
         inbound.take().ok_or_else(taken)
     }
 
-    /// Waits no longer than `limit`. Whether it is here.
+    /// Waits at most `limit`. Returns whether it has been received.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Memory that a long array of an object comes to.
+//! Memory that a long array of an object is received into.
 
 use std::any::Any;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::loader::{DataType, Element, Place};
 use crate::memory::zeroed;
 use crate::with_element;
 
-/// Memory of a long leaf that comes, or that was copied to be reduced.
+/// Memory of a long leaf that is received, or that was copied to be reduced.
 pub(super) struct Landing {
     element: DataType,
     memory: Memory,
@@ -31,19 +31,19 @@ impl fmt::Debug for Landing {
 }
 
 impl Landing {
-    /// Zeros of a type that a peer names, and as many.
+    /// Zeros; a peer names the type and the count.
     pub(super) fn new(element: DataType, count: usize) -> Result<Self, GroupError> {
         with_element!(element, T => Ok(Self::of(zeroed::<T>(count)?)))
     }
 
-    /// As many zero bytes, aligned as blocks are.
+    /// `len` zero bytes, aligned like blocks.
     pub(super) fn aligned(len: usize) -> Result<Self, GroupError> {
         let mut block = Block::new(len)?;
         let place = block.place();
         Ok(Self { element: DataType::U8, memory: Memory::Block(block), place })
     }
 
-    /// A copy of what an object has.
+    /// A copy of an object's array.
     pub(super) fn copy(element: DataType, place: Place) -> Result<Self, GroupError> {
         let landing = Self::new(element, place.len() / element.bytes())?;
         landing.place.copy_from(place);
@@ -56,7 +56,7 @@ impl Landing {
         Self { element: T::TYPE, memory: Memory::Own(elements), place }
     }
 
-    /// Memory that an array had, if it has no other owner.
+    /// The memory of an array, if it has no other owner.
     pub(super) fn again(spare: Spare) -> Option<Self> {
         with_element!(spare.element, T => {
             let elements = spare.elements.downcast::<Arc<Vec<T>>>().ok()?;
@@ -64,7 +64,7 @@ impl Landing {
         })
     }
 
-    /// Whether it can have as many elements of this type.
+    /// Whether it can be resized to `count` elements of this type.
     pub(super) fn takes(&mut self, element: DataType, count: usize) -> bool {
         element == self.element
             && with_element!(element, T => {
@@ -72,7 +72,7 @@ impl Landing {
             })
     }
 
-    /// The same memory with another number of elements, which it has room for.
+    /// The same memory with another number of elements, within its capacity.
     pub(super) fn resized(mut self, count: usize) -> Self {
         with_element!(self.element, T => {
             if let Some(elements) = self.elements::<T>() {

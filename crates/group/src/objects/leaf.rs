@@ -1,5 +1,5 @@
-//! An array within an object. It does not pass through the encoding: a long one's elements travel from where they are to where they will
-//! be, beside the message; short ones stand together before it.
+//! An array within an object. It is not part of the encoding: the elements of a long one are sent from memory to memory beside the message;
+//! short ones come together before it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,18 +15,18 @@ use super::block::Block;
 use super::parts::{MISSING, Owner, STRANGE, sending, taking};
 use crate::loader::{DataType, Element, Place};
 
-/// An array of an object that a group sends. Beyond 64 KiB it is neither copied nor encoded; a group's calls alone can send it.
+/// An array of an object that a group sends. Beyond 64 KiB it is neither copied nor encoded; only a group's calls can send it.
 ///
-/// Clones share the elements until one of them is changed, and so does a send that goes on. Short arrays of an object that was received
-/// stand in the memory that it came to, and keep that alive.
+/// Clones share the elements until one of them is changed, and so does a send in progress. Short arrays of a received object refer to the
+/// memory that it was received into, and keep that alive.
 #[derive(Clone)]
 pub struct Leaf<T>(Elements<T>);
 
-/// The elements of an array, and what keeps them.
+/// The elements of an array, and their owner.
 #[derive(Clone)]
 pub(super) enum Elements<T> {
     Own(Arc<Vec<T>>),
-    /// A part of what was received.
+    /// A part of a received object.
     Part {
         block: Arc<Block>,
         start: usize,
@@ -35,7 +35,7 @@ pub(super) enum Elements<T> {
 }
 
 impl<T: Element> Leaf<T> {
-    /// The elements; copied, where they are shared, or stand in an object's memory.
+    /// The elements; copied if they are shared, or are part of an object's memory.
     pub fn into_vec(self) -> Vec<T> {
         match self.0 {
             Elements::Own(own) => Arc::unwrap_or_clone(own),

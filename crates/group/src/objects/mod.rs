@@ -1,10 +1,10 @@
-//! Messages that say what they are: any type of serde's, encoded by postcard, with the fingerprint of its schema.
+//! Self-describing messages: any type of serde's, encoded by postcard, with the fingerprint of its schema.
 //!
 //! ```text
 //! packet   fingerprint │ short leaves, encoding, table of long leaves, schema the first time it goes to a peer
-//! leaf …   elements, from where they are to where they stay
+//! leaf …   elements, from memory to memory
 //! ```
-//! A type's schema is finite, so decoding one cannot recurse deeper than the type does.
+//! A type's schema is finite, so decoding cannot recurse deeper than the type does.
 
 #[cfg(feature = "ndarray")]
 mod array;

@@ -1,7 +1,7 @@
-//! Reductions of objects: every number in one is reduced with the same number in the others.
+//! Reductions of objects: every number of an object is reduced with the same number of the others.
 //!
-//! A type's schema leads through its encoding. What is no number, such as lengths and variants, is the object's shape, and has to be the
-//! same everywhere.
+//! A type's schema is followed through its encoding. Everything but numbers, such as lengths and variants, is the object's shape, which
+//! must be the same on all ranks.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -21,22 +21,22 @@ use crate::group::Group;
 use crate::loader::{DataType, Element, Op, Place};
 use crate::with_element;
 
-/// Numbers of an object, by type, in the order of its encoding.
+/// The numbers of an object, by type, in the order of its encoding.
 #[derive(Debug, Default)]
 struct Columns {
     bytes: [Vec<u8>; DataType::ALL.len()],
-    /// How far each was read back.
+    /// How many of each were read back.
     at: [usize; DataType::ALL.len()],
 }
 
-/// What becomes of the numbers that are met.
+/// What to do with the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// They go to the columns; the output has zeros.
     Out,
     /// They come from the columns.
     Back,
-    /// They are no numbers to be reduced, but keys.
+    /// They are keys, which are not reduced.
     Keys,
 }
 
@@ -61,7 +61,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A part of the shape.
+    /// Copies a part of the shape.
     fn copy<V: Serialize + DeserializeOwned>(&mut self) -> Result<V, postcard::Error> {
         let value = self.take::<V>()?;
         self.put(&value)?;
@@ -135,7 +135,7 @@ impl Walk<'_> {
                     self.walk(val, way)
                 })
             }
-            // The number of its elements is shape; they are reduced apart.
+            // The number of its elements is shape; they are reduced separately.
             D::Struct(_) if named.name == NAME => self.copy::<u64>().map(drop),
             D::Struct(fields) => fields.iter().try_for_each(|field| self.walk(field.ty, way)),
             D::Enum(variants) => {
@@ -154,7 +154,7 @@ impl Walk<'_> {
     }
 }
 
-/// A part of a type that cannot be reduced; by the type alone, so that all ranks say the same.
+/// A part of a type that cannot be reduced; it depends on the type only, so that all ranks agree.
 fn obstacle(named: &NamedType) -> Option<&'static str> {
     use DataModelType as D;
     let all = |types: &[&NamedType]| types.iter().find_map(|one| obstacle(one));
@@ -182,13 +182,13 @@ fn obstacle(named: &NamedType) -> Option<&'static str> {
 }
 
 impl Group {
-    /// Reduces every number of an object with the same numbers of all ranks'; every rank gets the result. Keys of maps, lengths, variants
-    /// and truth values are not reduced: they are the same on all ranks.
+    /// Reduces every number of an object with the same numbers of all ranks' objects; every rank gets the result. Keys of maps, lengths,
+    /// variants and booleans are not reduced: they must be the same on all ranks.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a type with strings, bytes or numbers of 128 bits, [`GroupError::Mismatch`] where shapes
-    /// differ, [`GroupError::SchemaMismatch`] where types do; on all ranks alike. A failure of the group.
+    /// [`GroupError::InvalidArgument`] for a type with strings, bytes or numbers of 128 bits, [`GroupError::Mismatch`] where shapes differ,
+    /// [`GroupError::SchemaMismatch`] where types do; the same on all ranks. A failure of the group.
     pub fn all_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -197,7 +197,7 @@ impl Group {
         self.reduced(object, op, None)
     }
 
-    /// The same, for the root alone.
+    /// The same, on the root only.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Group {
         decoded.map_err(|error| refused(error.to_string()))
     }
 
-    /// Whether all ranks reduce the same type in the same shape.
+    /// Checks that all ranks reduce the same type in the same shape.
     fn agree<O: Schema>(&self, shape: &[u8], outbox: &Outbox) -> Result<(), GroupError> {
         let mut hasher = DefaultHasher::new();
         shape.hash(&mut hasher);
@@ -279,7 +279,7 @@ impl Group {
         Ok(())
     }
 
-    /// Elements that are bytes, wherever they stand.
+    /// Reduces elements given as bytes.
     fn reduce_bytes(
         &self,
         element: DataType,

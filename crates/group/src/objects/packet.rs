@@ -3,8 +3,8 @@
 //! ```text
 //! short leaves │ encoding │ long leaves: type, count … │ schema as text │ four lengths, serial number
 //! ```
-//! Short leaves come first, so that they are aligned where the packet is, and need not be copied out of it.
-//! All of it comes from a peer: every length is held against what is there before anything is made of it.
+//! Short leaves come first, so that they are aligned in the packet, and need not be copied out of it. All of it comes from a peer: every
+//! length is checked against the bytes that there are before it is used.
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ use super::parts::{Leaving, Outbox};
 use crate::loader::DataType;
 use crate::mesh::type_number;
 
-/// A packet that was taken apart: where its parts are.
+/// A parsed packet: where its parts are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// Bytes of short leaves, which stand at its start.
+    /// Bytes of short leaves, which come first.
     pub(super) inline: usize,
     pub(super) body: Range<usize>,
     pub(super) long: Vec<Long>,
-    /// Empty, where the peer has it already.
+    /// Empty if the peer has it already.
     pub(super) schema: Range<usize>,
-    /// By which its long leaves are known.
+    /// Identifies its long leaves.
     pub(super) serial: u64,
 }
 
-/// A long leaf that will come.
+/// A long leaf that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Long {
     pub(super) element: DataType,
@@ -34,14 +34,14 @@ pub(super) struct Long {
 }
 
 const ENTRY: usize = 9;
-/// Stands beside the type of a leaf that is aligned as blocks are.
+/// Set in the type of a leaf that is aligned like blocks.
 const ALIGNED: u8 = 0x80;
 const WORDS: usize = 5;
 const TRAILER: usize = WORDS * 8;
-/// The longest schema that travels; it is for people.
+/// The longest schema that is sent; it is for error messages.
 const SCHEMA_BYTES_MAX: usize = 4 << 10;
 
-/// Puts what follows the short leaves behind them.
+/// Appends the other parts to the short leaves.
 pub(super) fn seal(outbox: &mut Outbox, body: &[u8], schema: &str, serial: u64) -> Vec<u8> {
     let mut end = schema.len().min(SCHEMA_BYTES_MAX);
     while !schema.is_char_boundary(end) {
@@ -62,7 +62,7 @@ pub(super) fn seal(outbox: &mut Outbox, body: &[u8], schema: &str, serial: u64) 
     bytes
 }
 
-/// None: these bytes are no packet, or its long leaves are together longer than `limit` bytes.
+/// None: the bytes are no packet, or its long leaves are together longer than `limit` bytes.
 pub(super) fn open(bytes: &[u8], limit: usize) -> Option<Packet> {
     let (rest, trailer) = bytes.split_last_chunk::<TRAILER>()?;
     let mut words = [0; WORDS];

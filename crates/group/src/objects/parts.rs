@@ -1,5 +1,5 @@
-//! Arrays beside an object's encoding: those that leave, and those that come. Serde has no room for them, so they pass by thread-local
-//! lists while an object is encoded or decoded.
+//! Arrays beside an object's encoding, sent or received. Serde has no way to pass them, so they are in thread-local lists while an object
+//! is encoded or decoded.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use super::block::{ALIGN, Block};
 use super::landing::Landing;
 use crate::loader::{DataType, Element, Place};
 
-/// Whether an array is copied into the packet, behind this many bytes of others: a message of its own costs more than such a copy, as long as
+/// Whether an array is copied into the packet, behind `before` bytes of others: a message of its own costs more than the copy, as long as
 /// the packet stays short.
 fn is_short(before: usize, bytes: usize) -> bool {
     bytes <= SHORT || before.saturating_add(bytes) <= TOGETHER
@@ -26,22 +26,22 @@ const TOGETHER: usize = 64 << 10;
 /// Leaves of an object that is being encoded.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// Short ones, each at a multiple of its alignment.
+    /// Short leaves, each at a multiple of its alignment.
     pub(super) inline: Vec<u8>,
-    /// Types of those, and where their bytes are.
+    /// Their types, and where their bytes are.
     pub(super) short: Vec<(DataType, Range<usize>)>,
     pub(super) long: Vec<Leaving>,
-    /// Long arrays' memory is asked for, and nothing else.
+    /// If set, only the memory of long arrays is collected.
     spare: Option<Vec<Spare>>,
 }
 
 impl Outbox {
-    /// Whether [`Outbox::add_spare`] is to be called, not [`Outbox::add`].
+    /// Whether [`Outbox::add_spare`] should be called instead of [`Outbox::add`].
     pub(super) fn is_for_spares(&self) -> bool {
         self.spare.is_some()
     }
 
-    /// Adds an array of elements of a type, each of which begins at a multiple of `align`.
+    /// Adds an array of elements, each aligned to `align`.
     pub(super) fn add(
         &mut self,
         (element, align): (DataType, usize),
@@ -69,17 +69,17 @@ impl Outbox {
     }
 }
 
-/// Bytes of a packet besides the first array's, most often.
+/// The usual size of a packet besides the first array.
 const ROOM: usize = 512;
 
 /// Keeps memory alive.
 pub(super) type Owner = Arc<dyn Any + Send + Sync>;
 
-/// A long leaf that goes: its memory lives, unchanged, as long as this.
+/// A long leaf to send: its memory lives, unchanged, as long as this.
 #[derive(Clone)]
 pub(super) struct Leaving {
     pub(super) element: DataType,
-    /// Whether the receiver aligns it as blocks are.
+    /// Whether the receiver aligns it like blocks.
     pub(super) is_aligned: bool,
     pub(super) place: Place,
     _owner: Owner,
@@ -102,11 +102,11 @@ impl fmt::Debug for Leaving {
 /// Leaves of an object that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// What was received. Short leaves stand at its start.
+    /// The received packet. Short leaves come first in it.
     pub(super) block: Arc<Block>,
-    /// Bytes of those.
+    /// The number of their bytes.
     pub(super) inline: usize,
-    /// How much of it was taken.
+    /// How many of them were taken.
     pub(super) at: usize,
     pub(super) long: VecDeque<Landing>,
 }
@@ -129,7 +129,7 @@ thread_local! {
     static IN: RefCell<Option<Inbox>> = const { RefCell::new(None) };
 }
 
-/// What an array that is being encoded does with the list; none, where no group encodes it.
+/// Runs `work` with the list of the object being encoded; None, if no group encodes it.
 pub(super) fn sending<R>(work: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
     OUT.with_borrow_mut(|outbox| outbox.as_mut().map(work))
 }
@@ -142,17 +142,17 @@ pub(super) fn taking<R>(work: impl FnOnce(&mut Inbox) -> Option<R>) -> Option<R>
 pub(super) const STRANGE: &str = "an array of an object is sent by a group's calls alone";
 pub(super) const MISSING: &str = "an array that the message does not have";
 
-/// Runs an encoding; the leaves that it met.
+/// Runs an encoding; returns the leaves in it.
 pub(super) fn collecting<R>(encode: impl FnOnce() -> R) -> (R, Outbox) {
     OUT.set(Some(Outbox::default()));
     let done = encode();
     (done, OUT.take().unwrap_or_default())
 }
 
-/// The memory of an object's long arrays, where it has one owner, to be received into.
+/// The memory of an object's long arrays, if each has one owner, to receive into.
 pub(super) fn spares<O: Serialize>(object: O) -> VecDeque<Landing> {
     OUT.set(Some(Outbox { spare: Some(Vec::new()), ..Outbox::default() }));
-    // What the object is besides them is not wanted; nor is it an error here that it has no encoding.
+    // The encoding itself is not needed; nor is it an error here if there is none.
     let _ = postcard::experimental::serialized_size(&object);
     let spares = OUT.take().and_then(|outbox| outbox.spare).unwrap_or_default();
     drop(object);
@@ -167,7 +167,7 @@ pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) 
     (done, left.inline == left.at && left.long.is_empty())
 }
 
-/// The elements of an array, and whether it is shared.
+/// The elements of an array, and whether they are shared.
 pub(super) struct Spare {
     pub(super) element: DataType,
     /// An `Arc` of a `Vec`.

@@ -1,4 +1,4 @@
-//! How one object goes, and how one comes: a packet, then its long leaves, each a message of its own.
+//! How one object is sent and received: a packet, then its long leaves, each a message of its own.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ pub(super) fn fingerprint<O: Schema>() -> u64 {
     u64::from_le_bytes(const { Key::for_path::<O>("") }.to_bytes())
 }
 
-/// What ranks have sent each other of their types.
+/// What ranks have sent each other about their types.
 #[derive(Debug, Default)]
 pub(crate) struct Schemas {
-    /// Peers that know a type of this rank's.
+    /// Peers that know a type of this rank.
     sent: HashSet<(usize, u64)>,
-    /// Types of peers, for people.
+    /// Types of peers, for error messages.
     known: HashMap<(usize, u64), String>,
-    /// Of the next packet with long leaves.
+    /// The number of the next packet with long leaves.
     serial: u64,
 }
 
-/// Schemas of one job that are remembered; of more types errors name the fingerprint alone.
+/// The most schemas that a job keeps; for further types errors name the fingerprint only.
 const KNOWN_MAX: usize = 4096;
 
 impl Schemas {
@@ -56,14 +56,14 @@ fn text<O: Schema>() -> String {
     format!("{}: {}", O::SCHEMA.name, OwnedNamedType::from(O::SCHEMA).to_pseudocode())
 }
 
-/// Where an object goes in a mesh: a tag of the user's, or a number of a collective.
+/// Where an object goes in a mesh: a tag of the user's, or the number of a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) space: Space,
     pub(super) tag: u32,
 }
 
-/// An object on its way out. Its memory is kept until the plugin has read it.
+/// An object being sent. Its memory is kept until the plugin has read it.
 #[derive(Debug)]
 pub(super) struct Outbound {
     group: Group,
@@ -86,7 +86,7 @@ impl Outbound {
             encoded.map_err(|error| GroupError::InvalidArgument(format!("the object: {error}")))?;
         let note = fingerprint::<O>();
         let mut outbound = Self { group: group.clone(), peer, flights: VecDeque::new() };
-        // After it, so that it is unlocked when what has begun is given up.
+        // Declared later, so it is unlocked first when the sends that have begun are dropped.
         let mut state = group.shared.lock();
         state.schemas.serial += 1;
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
@@ -105,7 +105,7 @@ impl Outbound {
         Ok(outbound)
     }
 
-    /// Whether it has left.
+    /// Whether it has been sent.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
         while let Some((op, _)) = self.flights.front() {
             state.mesh.check()?;
@@ -136,7 +136,7 @@ fn peer_number(group: &Group, rank: usize) -> u64 {
     group.members.get(rank).map_or(0, |rank| *rank as u64)
 }
 
-/// What an object came with.
+/// The sender and the tag of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The rank that sent it.
@@ -144,7 +144,7 @@ pub struct Origin {
     pub tag: u32,
 }
 
-/// An object that is to come.
+/// An object being received.
 #[derive(Debug)]
 pub(super) struct Inbound<O> {
     group: Group,
@@ -161,19 +161,19 @@ pub(super) struct Inbound<O> {
 enum Stage<O> {
     /// No packet was found yet.
     Looking,
-    /// Its bytes are coming.
+    /// Its packet is being received.
     Packet {
         op: OpId,
         bytes: Block,
         from: From,
     },
-    /// It is of the type that is wanted.
+    /// Its type is the wanted one.
     Opened {
         packet: Packet,
         bytes: Block,
         from: From,
     },
-    /// Its long leaves are coming.
+    /// Its long leaves are being received.
     Leaves {
         ops: VecDeque<(OpId, usize)>,
         landings: VecDeque<Landing>,
@@ -206,7 +206,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(Self { group: group.clone(), space, source, tag, limit, spare, stage })
     }
 
-    /// The peer that is waited for, if it is one.
+    /// The peer that is waited for, if it is a single one.
     pub(super) fn focus(&self) -> Option<usize> {
         match &self.stage {
             Stage::Packet { from, .. }
@@ -218,7 +218,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
-    /// What came.
+    /// The received object.
     pub(super) fn take(&mut self) -> Option<(O, Origin)> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Done(object, origin) => Some((object, origin)),
@@ -229,17 +229,17 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
-    /// Whether it is here. After an error nothing of it is left.
+    /// Whether it has been received. After an error nothing of it is left.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
         self.advance_to(state, false)
     }
 
-    /// Whether an object of this type has been found; its long leaves may still be to come.
+    /// Whether an object of this type has been found; its long leaves may still be missing.
     pub(super) fn find(&mut self, state: &mut State) -> Result<bool, GroupError> {
         self.advance_to(state, true)
     }
 
-    /// Memory that its long leaves may come to, tried in this order.
+    /// Memory for its long leaves, tried in this order.
     pub(super) fn offer(&mut self, memory: VecDeque<Landing>) {
         self.spare = memory;
     }
@@ -300,7 +300,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         };
         let room = if envelope.bytes > self.limit { 0 } else { envelope.bytes };
         let mut bytes = Block::new(room)?;
-        // Too short a room is an error of the receive, and the message is gone.
+        // A receive that is too short is an error, and the message is dropped.
         let op = state.mesh.receive(Wanted {
             source: Some(envelope.source),
             tag: Some(envelope.tag),
@@ -401,7 +401,7 @@ impl<O> Drop for Inbound<O> {
     }
 }
 
-/// The longest packet, and the most bytes of long leaves, that an object may have.
+/// The longest packet, and the most bytes of long leaves, of an object.
 const LIMIT: usize = 1 << 36;
 
 #[cfg(test)]
@@ -426,7 +426,7 @@ mod tests {
         for _ in 0..30_000 {
             let mut bytes = |most: u64| -> Vec<u8> {
                 let len = random() % most;
-                // Small numbers are lengths that may fit.
+                // Small numbers are lengths that may be valid.
                 let mut byte =
                     || random().to_le_bytes()[2] & if random() & 1 == 0 { 3 } else { 255 };
                 (0..len).map(|_| byte()).collect()

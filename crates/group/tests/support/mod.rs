@@ -1,4 +1,4 @@
-//! Builds the test plugins with the C compiler that links Rust programs anyway.
+//! Builds the test plugins with the C compiler that links Rust programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -12,14 +12,15 @@ pub(crate) fn loopback(directory: &str) -> &'static Path {
     BUILT.get_or_init(|| build(directory, "loopback", "../group/tests/plugins/loopback.c", &[]))
 }
 
-/// The plugin of crates/cli/tests/plugins/reference.c, which keeps the contract unless REFERENCE_FAULT is set, and takes groups.
+/// The plugin of crates/cli/tests/plugins/reference.c, which keeps the contract unless REFERENCE_FAULT is set, and supports grouped
+/// receives.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn reference(directory: &str) -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build(directory, "reference", REFERENCE, &[]))
 }
 
-/// The same with a call of a function that no library has, found out when it is bound.
+/// The same with a call of a function that no library has, which fails at binding.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn unresolved(directory: &str) -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -35,7 +36,7 @@ fn build(directory: &str, name: &str, source: &str, options: &[&str]) -> PathBuf
     let folder = Path::new(directory).join(name);
     fs::create_dir_all(&folder).unwrap();
     let plugin = folder.join(format!("libnccl-net-{name}.so"));
-    // Tests of one binary share what is built; those of another may be building it right now.
+    // The tests of one binary share the result; another binary may be building it at the same time.
     let own = folder.join(format!("{}.so", process::id()));
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let status = Command::new(&compiler)
@@ -55,7 +56,7 @@ fn build(directory: &str, name: &str, source: &str, options: &[&str]) -> PathBuf
     plugin
 }
 
-/// Runs one function on every rank of a group of threads, over this plugin.
+/// Runs a function on every rank of a group of threads, over this plugin.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn ranks<T: Send + 'static>(
     library: &std::sync::Arc<ironrail_group::loader::Library>,
@@ -65,7 +66,7 @@ pub(crate) fn ranks<T: Send + 'static>(
     ranks_within(library, size, WAIT, work)
 }
 
-/// The same with another bound on waits.
+/// The same with another limit of waits.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn ranks_within<T: Send + 'static>(
     library: &std::sync::Arc<ironrail_group::loader::Library>,
@@ -89,11 +90,11 @@ pub(crate) fn ranks_within<T: Send + 'static>(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Only what would never end takes so long.
+/// Only a hang takes this long.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) const WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// The plugin that IRONRAIL_GROUP_TEST_NET names, by version IRONRAIL_GROUP_TEST_ABI of its table or the newest; else the C one of the
+/// The plugin in IRONRAIL_GROUP_TEST_NET, by version IRONRAIL_GROUP_TEST_ABI of its table or the newest; otherwise the C plugin of the
 /// tests.
 #[allow(dead_code, reason = "shared by tests that use one plugin or both")]
 pub(crate) fn library() -> std::sync::Arc<ironrail_group::loader::Library> {

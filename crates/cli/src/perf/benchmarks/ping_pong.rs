@@ -75,7 +75,7 @@ impl Rally {
         patience.reset();
         while next.outstanding() > 0 {
             if !next.poll()? {
-                patience.idle(|| Communicator::whom(next, previous))?;
+                patience.idle(|| Communicator::awaited(next, previous))?;
             }
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Rally {
             } else {
                 // The plugin has no free request, and only testing frees one.
                 let _ = next.poll()?;
-                patience.idle(|| Communicator::whom(next, previous))?;
+                patience.idle(|| Communicator::awaited(next, previous))?;
             }
         }
         Ok(())
@@ -145,14 +145,14 @@ impl Rally {
         for place in 0..self.how.group {
             while next.outstanding() >= SENDS_MAX {
                 if !next.poll()? {
-                    patience.idle(|| Communicator::whom(next, previous))?;
+                    patience.idle(|| Communicator::awaited(next, previous))?;
                 }
             }
             let start = place * self.slots.send_stride;
             let bytes = start..start + self.bytes;
             while !next.send_into_group(&self.input, bytes.clone(), &self.regions.0, place)? {
                 let _ = next.poll()?;
-                patience.idle(|| Communicator::whom(next, previous))?;
+                patience.idle(|| Communicator::awaited(next, previous))?;
             }
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Rally {
                     let why = format!("a message of {len} bytes came as one of {came}");
                     return Err(GroupError::Contract(why));
                 }
-                None => patience.idle(|| Communicator::whom(next, previous))?,
+                None => patience.idle(|| Communicator::awaited(next, previous))?,
             }
         }
     }

@@ -123,7 +123,7 @@ impl Streaming {
             if moved {
                 patience.reset();
             } else {
-                patience.idle(|| Communicator::whom(next, previous))?;
+                patience.idle(|| Communicator::awaited(next, previous))?;
             }
         }
     }

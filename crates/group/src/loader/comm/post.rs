@@ -1,4 +1,4 @@
-//! Sends and receives of places: what carries a group's operations.
+//! Sends and receives of places, which carry a group's operations.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -11,8 +11,7 @@ use crate::loader::memory::Memory;
 use crate::loader::net::check;
 use crate::loader::place::Place;
 
-/// What the plugin is still doing with a place. Dropped before it is done, it is abandoned, and the place stays in use until the
-/// comm is closed.
+/// A request for a place. Dropped before it is done, it is abandoned, and the place stays in use until the comm is closed.
 #[derive(Debug)]
 pub(crate) struct Post {
     raw: NonNull<c_void>,
@@ -29,7 +28,7 @@ impl SendComm {
         Region::of(&self.0, memory)
     }
 
-    /// Sends a place, which lies in the region. `None`: cannot be posted now, call again.
+    /// Sends a place, which lies in the region. `None`: the plugin cannot post it now, call again.
     pub(crate) fn post(
         &self,
         place: Place,
@@ -90,7 +89,7 @@ impl Post {
         NonNull::new(raw).map(|raw| Self { raw, receives, len, comm: Arc::clone(comm) })
     }
 
-    /// How many bytes were moved, once they are. It must not be tested again then.
+    /// The number of bytes moved, once it is done. It must not be tested again then.
     pub(crate) fn test(&self) -> Result<Option<usize>, GroupError> {
         let mut done = UNWRITTEN;
         let mut sizes = [0; net_abi::MAX_GROUP];
@@ -122,7 +121,7 @@ impl Region {
         let code =
             unsafe { comm.net.calls().reg_mr(place, data, len, net_abi::PTR_HOST, &raw mut raw) };
         check("regMr", code?)?;
-        // Null is a region too: some plugins need none for host memory.
+        // Null is a valid region: some plugins need none for host memory.
         Ok(Self { raw, comm: Arc::clone(comm), memory: Arc::clone(memory) })
     }
 

@@ -11,13 +11,13 @@ use net_abi::{MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
 use super::super::calls::{Calls, Lists, TooLong};
 use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
 
-/// What stands in the place of a request before the call.
+/// The content of *request before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     Null,
     /// The pointer of an older request.
     Stale,
-    /// NCCL's word for "I need not know when it completes", v9 and newer.
+    /// NCCL's marker for an optional completion, v9 and newer.
     Optional,
 }
 
@@ -31,7 +31,7 @@ pub struct Receive<'a> {
     pub region: &'a Region,
 }
 
-/// An answer of `test`.
+/// The results of `test`.
 #[derive(Clone, Debug)]
 pub struct Tested {
     pub done: bool,
@@ -77,7 +77,7 @@ impl Life {
     }
 }
 
-/// What a call that opens a comm left in its place.
+/// The comm that a call left in its output argument.
 pub(super) fn opened(
     context: &Arc<Context>,
     call: &'static str,
@@ -94,14 +94,14 @@ pub(super) fn opened(
 }
 
 impl Comm {
-    /// It may be closed, once: nothing of it is used any more.
+    /// Marks the comm as closed, which is possible once: nothing of it is used any more.
     fn ends(&self) -> Result<(&Calls, *mut c_void), Wrong> {
         let calls = self.life.calls()?;
         self.life.open.store(false, Ordering::SeqCst);
         Ok((calls, self.raw.as_ptr()))
     }
 
-    /// `kind` is NCCL's word for whose memory it is.
+    /// `kind` is NCCL's value for the kind of memory.
     fn register(
         &self,
         (arena, at, len): (Arena, usize, usize),
@@ -141,7 +141,7 @@ impl Comm {
         Ok(Region { raw, comm: self.raw, life: Arc::clone(&self.life) })
     }
 
-    /// What a call that makes a request left in its place.
+    /// The request that a call left in its output argument.
     fn request(
         &self,
         call: &'static str,
@@ -165,7 +165,7 @@ impl Comm {
 }
 
 impl ListenComm {
-    /// One try. `bare` as for `connect`.
+    /// One attempt. `bare` as for `connect`.
     pub fn accept(&self, bare: bool) -> Result<Option<ReceiveComm>, Wrong> {
         let mut comm = stale();
         let mut device_comm = ptr::null_mut();
@@ -190,12 +190,12 @@ impl SendComm {
         self.0.register((arena, at, len), arena.kind())
     }
 
-    /// Says that it is a device's memory, whatever it is.
+    /// Declares it as device memory, whatever it is.
     pub fn register_as_device(&self, arena: Arena) -> Result<Region, Wrong> {
         self.0.register((arena, 0, arena.len()), PTR_CUDA)
     }
 
-    /// A device's, by a dmabuf of all of it, which is closed when the call is over, as NCCL does.
+    /// Device memory by a dmabuf of all of it, which is closed after the call, as NCCL does.
     pub fn register_dmabuf(&self, arena: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
         self.0.register_dmabuf(arena, dmabuf)
     }
@@ -230,12 +230,12 @@ impl ReceiveComm {
         self.0.register((arena, at, len), arena.kind())
     }
 
-    /// Says that it is a device's memory, whatever it is.
+    /// Declares it as device memory, whatever it is.
     pub fn register_as_device(&self, arena: Arena) -> Result<Region, Wrong> {
         self.0.register((arena, 0, arena.len()), PTR_CUDA)
     }
 
-    /// A device's, by a dmabuf of all of it, which is closed when the call is over, as NCCL does.
+    /// Device memory by a dmabuf of all of it, which is closed after the call, as NCCL does.
     pub fn register_dmabuf(&self, arena: Arena, dmabuf: OwnedFd) -> Result<Region, Wrong> {
         self.0.register_dmabuf(arena, dmabuf)
     }
@@ -310,7 +310,7 @@ impl Region {
     }
 }
 
-/// What the plugin is still doing.
+/// An operation in progress.
 #[derive(Debug)]
 pub struct Request {
     raw: NonNull<c_void>,
@@ -323,13 +323,13 @@ pub struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    /// With zeroed places, as NCCL passes them.
+    /// With zeroed arguments, as NCCL passes them.
     pub fn test(&mut self) -> Result<Tested, Wrong> {
         self.test_over(false, false)
     }
 
-    /// `poisoned`: the places hold garbage before the call, and what is left as it was is said.
-    /// `bare`: no place for sizes, as in NCCL's bootstrap and after a flush.
+    /// `poisoned`: the outputs contain garbage before the call, and unwritten ones are reported. `bare`: sizes is null, as in NCCL's
+    /// bootstrap and after a flush.
     pub fn test_over(&mut self, poisoned: bool, bare: bool) -> Result<Tested, Wrong> {
         if self.over {
             return Err(Wrong::Contract("a request that was done is tested again".to_owned()));
@@ -348,14 +348,14 @@ impl Request {
         Ok(Tested { done: self.over, sizes })
     }
 
-    /// Whether it is a receive's.
+    /// Whether it is a receive.
     pub fn receives(&self) -> bool {
         self.groups
     }
 }
 
 impl Tested {
-    /// Whether `test` wrote this place, if it was poisoned before.
+    /// Whether `test` wrote this size, if it was poisoned before.
     pub fn wrote(&self, place: usize) -> bool {
         self.sizes[place] != UNWRITTEN
     }
@@ -371,7 +371,7 @@ impl Before {
     }
 }
 
-/// The arrays of `irecv`; what lies past their count is garbage.
+/// The arrays of `irecv`; entries beyond the count are garbage.
 struct Arrays {
     count: c_int,
     data: [*mut c_void; MAX_GROUP],

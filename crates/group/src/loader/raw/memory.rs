@@ -1,4 +1,5 @@
-//! Memory that a plugin may touch at any time: it is copied in and out, never borrowed; the host's is never freed, a device's when asked.
+//! Memory that a plugin may access at any time: it is copied in and out, never borrowed. Host memory is never freed, device memory on
+//! request.
 
 use std::alloc::{self, Layout};
 use std::ffi::{c_int, c_void};
@@ -12,12 +13,12 @@ use net_abi::{HANDLE_MAX_BYTES, PTR_CUDA, PTR_HOST};
 
 use super::super::page_bytes;
 
-/// Page-aligned memory for buffers, the host's or a device's.
+/// Page-aligned memory for buffers, of the host or of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     base: NonNull<u8>,
     len: usize,
-    /// A device's, which the CPU cannot touch, until it is freed.
+    /// Device memory, which the CPU cannot access, until it is freed.
     device: Option<&'static Mutex<Option<DeviceMemory>>>,
 }
 
@@ -27,7 +28,7 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Zeroed. `None`: there is not that much.
+    /// Zeroed. `None`: there is not enough memory.
     pub fn new(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(1), page_bytes()).ok()?;
         // SAFETY: the layout is not empty.
@@ -35,7 +36,7 @@ impl Arena {
         Some(Self { base, len, device: None })
     }
 
-    /// On a device, with garbage in it.
+    /// On a device, with undefined content.
     pub fn on_device(devices: &Devices, device: i32, len: usize) -> Result<Self, DriverError> {
         let memory = devices.allocate(device, len)?;
         let base = usize::try_from(memory.address()).unwrap_or(0);
@@ -44,35 +45,35 @@ impl Arena {
         Ok(Self { base, len, device: Some(Box::leak(Box::new(Mutex::new(Some(memory))))) })
     }
 
-    /// Frees a device's memory. Copies from and to it are over then, and whatever has it registered does not learn of it.
+    /// Frees device memory. Later copies from and to it fail, and its registrations are not informed.
     pub fn free(self) {
         if let Some(device) = self.device {
             drop(device.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
-    /// Whether it is a device's.
+    /// Whether it is device memory.
     pub fn is_on_device(&self) -> bool {
         self.device.is_some()
     }
 
-    /// The number that stands for its address: what a freed one and a new one may share.
+    /// Its address as a number; a freed arena and a new one may share it.
     pub fn address(&self) -> usize {
         self.base.as_ptr().addr()
     }
 
-    /// Its dmabuf, from its first byte on.
+    /// Its dmabuf, from its first byte.
     pub fn dmabuf(&self) -> Result<OwnedFd, DriverError> {
         let none = DriverError { call: "cuMemGetHandleForAddressRange", code: INVALID_VALUE };
         self.by_driver(DeviceMemory::dmabuf).unwrap_or(Err(none))
     }
 
-    /// NCCL's word for whose memory it is.
+    /// NCCL's value for the kind of memory.
     pub(super) fn kind(&self) -> c_int {
         if self.device.is_some() { PTR_CUDA } else { PTR_HOST }
     }
 
-    /// `None`: it is the host's.
+    /// `None`: it is host memory.
     fn by_driver<T>(&self, call: impl FnOnce(&DeviceMemory) -> T) -> Option<T> {
         let memory = self.device?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(call(memory.as_ref().expect("memory that was freed is not used")))
@@ -104,7 +105,7 @@ impl Arena {
         unsafe { ptr::write_bytes(place, byte, len) };
     }
 
-    /// A copy of what stands there now.
+    /// A copy of the current content.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let place = self.at(at, len);
         if let Some(outcome) = self.by_driver(|memory| memory.read(at, len)) {
@@ -116,7 +117,7 @@ impl Arena {
         bytes
     }
 
-    /// The aligned word of the host's memory that stands there now, as a kernel polls it.
+    /// The aligned word of host memory at this offset, read as a kernel polls it.
     pub fn word(&self, at: usize) -> u64 {
         assert!(
             at.is_multiple_of(8) && self.device.is_none(),
@@ -127,14 +128,14 @@ impl Arena {
         unsafe { AtomicU64::from_ptr(place) }.load(Ordering::Acquire)
     }
 
-    /// The address of a range that lies inside.
+    /// The address of a range inside of it.
     pub(super) fn at(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "{at}+{len} lies outside {}", self.len);
         self.base.as_ptr().wrapping_add(at)
     }
 }
 
-/// The 128 bytes of a handle between guards. Aligned, because plugins read it as a struct.
+/// The 128 bytes of a handle between guards. Aligned, because plugins access it as a struct.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct HandlePlace {
@@ -157,9 +158,9 @@ impl HandlePlace {
         self.handle
     }
 
-    /// How many bytes around the handle were overwritten.
+    /// The number of overwritten guard bytes.
     pub fn overrun(&self) -> usize {
-        // The plugin wrote through a pointer to the whole, so this is read afresh.
+        // The plugin wrote through a pointer, so the guards are read again.
         self.before.iter().chain(&self.after).filter(|byte| **byte != GUARD).count()
     }
 

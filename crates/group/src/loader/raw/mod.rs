@@ -1,9 +1,9 @@
-//! The same tables, for tests of a plugin's contract: every place can be poisoned, nothing is closed behind the
-//! caller's back, and what is wrong is said with the call's name.
+//! The same tables, for tests of a plugin's contract: every output argument can be poisoned, nothing is closed implicitly, and errors name
+//! the call.
 //!
-//! Pointers of a plugin's come from its own answers only, and none is used after the close, the deregistration or the
-//! answer "done" that ends it. Memory is never freed ([`Arena`]), so requests that never end can touch nothing else's.
-//! A plugin may still crash: run what uses this in a process that may die.
+//! The plugin's pointers come from its own results only, and none is used after the close, the deregistration or the "done" that ends it.
+//! Memory is never freed ([`Arena`]), so requests that never complete can access nothing else. A plugin may still crash: use this in a
+//! process that may die.
 
 mod comm;
 mod memory;
@@ -24,12 +24,12 @@ use net_abi::{CommAttr, CommConfig, NetAttr, ResultCode, UNDEFINED};
 use super::calls::{Calls, TooLong};
 use super::{Library, logger};
 
-/// What a plugin did wrong.
+/// The plugin's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// A call returned an error.
     Code { call: &'static str, code: ResultCode, said: Option<String> },
-    /// A call succeeded and broke the contract.
+    /// A call succeeded and violated the contract.
     Contract(String),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// An initialised plugin, as one communicator has it. Its shares may be used from several threads, as NCCL does.
+/// An initialised plugin, as one communicator has it. Its shares may be used from several threads, as in NCCL.
 #[derive(Clone, Debug)]
 pub struct Net(Arc<Context>);
 
@@ -62,7 +62,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Net {
-    /// Calls `init`, since v11 with a poisoned place for the context; up to v10 once per library.
+    /// Calls `init`, since v11 with a poisoned output argument for the context; up to v10 once per library.
     pub fn init(library: &Arc<Library>, communicator: u64) -> Result<Self, Wrong> {
         let mut context = stale();
         let mut config = CommConfig { traffic_class: UNDEFINED };
@@ -89,7 +89,7 @@ impl Net {
         self.0.library.version()
     }
 
-    /// Since v11; before that there is no such call. Comms that are still open may not be used any more.
+    /// Since v11; before that the call does not exist. Comms that are still open must not be used any more.
     pub fn finalize(self) -> Result<(), Wrong> {
         let calls = self.0.calls()?;
         if !calls.has_contexts() {
@@ -100,7 +100,7 @@ impl Net {
         check("finalize", unsafe { calls.finalize(self.0.raw) })
     }
 
-    /// How many devices the plugin says there are.
+    /// The number of devices that the plugin reports.
     pub fn devices(&self) -> Result<c_int, Wrong> {
         let calls = self.0.calls()?;
         let mut count = UNWRITTEN;
@@ -112,7 +112,7 @@ impl Net {
         Ok(count)
     }
 
-    /// A listener and its handle, in a place with guards around it.
+    /// A listener and its handle, with guards around the handle.
     pub fn listen(&self, device: c_int) -> Result<(ListenComm, HandlePlace), Wrong> {
         let mut handle = HandlePlace::new();
         let mut comm = stale();
@@ -127,7 +127,7 @@ impl Net {
         }
     }
 
-    /// One try. `bare` passes null for the device handle's place, as NCCL's probes do, and not the address of a null.
+    /// One attempt. `bare` passes null for the device handle, as NCCL's probes do, instead of the address of a null.
     pub fn connect(
         &self,
         device: c_int,
@@ -147,7 +147,7 @@ impl Net {
         Ok(comm::opened(&self.0, "connect", comm)?.map(SendComm))
     }
 
-    /// Calls `setNetAttr` with hints of which half are undefined. `false`: the plugin takes none.
+    /// Calls `setNetAttr` with hints of which half are undefined. `false`: the plugin has no such call.
     pub fn hint(&self) -> Result<bool, Wrong> {
         let calls = self.0.calls()?;
         let side = CommAttr {
@@ -173,7 +173,7 @@ impl Context {
     }
 }
 
-/// Where the table in use stands.
+/// The address of the table in use.
 pub fn table_address(library: &Library) -> Option<usize> {
     library.table().map(|table| table.as_ptr().addr())
 }
@@ -183,12 +183,12 @@ pub fn takes_dmabuf(library: &Library) -> bool {
     library.calls().takes_dmabuf()
 }
 
-/// How many warnings plugins have logged in this process.
+/// The number of warnings that plugins have logged in this process.
 pub fn warnings() -> u64 {
     logger::warnings()
 }
 
-/// Forks a child that leaves at once, as data loaders do. False: it could not be made, or did not leave.
+/// Forks a child that exits at once, as data loaders do. False: it could not be made, or did not exit.
 pub fn fork_once() -> bool {
     // SAFETY: the child does nothing but leave, which is async-signal-safe.
     let child = unsafe { libc::fork() };
@@ -201,7 +201,7 @@ pub fn fork_once() -> bool {
     child > 0 && unsafe { libc::waitpid(child, &raw mut status, 0) } == child && status == 0
 }
 
-/// What stands in a poisoned place: an address that no plugin gives.
+/// The content of a poisoned output: an address that no plugin returns.
 fn stale() -> *mut c_void {
     ptr::from_ref(&STALE).cast_mut().cast()
 }

@@ -23,7 +23,7 @@ pub struct Field {
     pub len: usize,
 }
 
-/// Calls getProperties into a struct whose bytes are all `$poison`, and hands it to `$use`.
+/// Calls getProperties with a struct whose bytes are all `$poison`, and passes it to `$use`.
 macro_rules! fetch {
     ($self:ident, $device:ident, $poison:expr, $read:ident) => {{
         macro_rules! of {
@@ -73,7 +73,7 @@ macro_rules! pointers {
     }};
 }
 
-/// A device's strings, as NCCL keeps them: by pointer.
+/// A device's strings, kept by pointer as NCCL does.
 #[derive(Debug)]
 pub struct Strings {
     name: *const c_char,
@@ -82,7 +82,7 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// The name and the path that stand there now.
+    /// The current name and path.
     pub fn read(&self) -> (Option<String>, Option<String>) {
         // SAFETY: a plugin's strings live as long as it is loaded, and the library is open.
         let name = unsafe { text(self.name) };
@@ -101,13 +101,13 @@ impl Net {
         Ok(fetch!(self, device, poison, bytes))
     }
 
-    /// The pointers to a device's name and path, and the library they live in.
+    /// The pointers to a device's name and path, and the library that they point into.
     pub fn keep_strings(&self, device: c_int) -> Result<Strings, Wrong> {
         let (name, path) = fetch!(self, device, 0, pointers);
         Ok(Strings { name, path, _library: Arc::clone(&self.0.library) })
     }
 
-    /// The fields that NCCL reads in this version's struct. Of a virtual device's parts only the first is sure to be one.
+    /// The fields that NCCL reads in this version's struct. Of a virtual device's parts only the first one is certain to exist.
     pub fn property_fields(&self) -> Vec<Field> {
         fields(self.version())
     }
