@@ -1,13 +1,12 @@
-//! Where a function is on the PCI bus.
+//! The address of a function on the PCI bus.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// `domain:bus:device.function`, in hexadecimal, as the kernel names the directories of sysfs. Domains are wider than 16 bits behind
-/// Intel's VMD.
+/// `domain:bus:device.function` in hexadecimal, as in the names of sysfs directories. Domains behind Intel's VMD are wider than 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
-    /// The segment, in ACPI's words.
+    /// The domain, called segment in ACPI.
     pub domain: u32,
     /// The bus.
     pub bus: u8,
@@ -18,7 +17,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Whether both are functions of one card, which has one link.
+    /// Whether both are functions of one card, which has a single link.
     pub fn same_card(self, other: Self) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }

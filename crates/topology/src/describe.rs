@@ -1,6 +1,6 @@
-//! A machine as text: what a test is made of, and what a user can send.
+//! A machine as text, for tests and for users' reports.
 //!
-//! A line a thing, fields in any order behind the first two words, `#` for what is no fact:
+//! One object per line; fields in any order behind the first two words; `#` begins a comment:
 //!
 //! ```text
 //! pci 0000:46:01.0 below 0000:45:00.0 class 060400 vendor 1d0f device 0200 numa 0 link 8.0 x16
@@ -8,7 +8,7 @@
 //! nic eth0 speed 10000 interface ordinary
 //! ```
 //!
-//! `physical` of a `pci` names the function that a virtual one is of, `guid` its node's GUID; `link` takes a speed in GT/s and a width,
+//! `physical` of a `pci` names the physical function of a virtual one, `guid` its node's GUID; `link` has a speed in GT/s and a width,
 //! either of which may be `?`. A `nic` may be `down` or `up`.
 
 use std::fmt::{self, Display, Formatter};
@@ -18,21 +18,21 @@ use crate::link::{LaneSpeed, Link};
 use crate::machine::{Machine, PciFunction};
 use crate::nic::{Class, Nic};
 
-/// A machine, and the NICs of it that may carry rails.
+/// A machine, and those of its NICs that may carry rails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// What is on its buses.
+    /// The functions on its buses.
     pub machine: Machine,
-    /// In the order of the text.
+    /// The NICs, in the order of the text.
     pub nics: Vec<Nic>,
 }
 
-/// A line that is none.
+/// A line that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptionError {
     /// Its number, from 1.
     pub line: usize,
-    /// The word that it fails at; empty at its end.
+    /// The word that cannot be parsed; empty at the end of the line.
     pub word: String,
 }
 
@@ -67,7 +67,7 @@ impl FromStr for Description {
     }
 }
 
-/// The rest of a line. Errors are the word that is not understood.
+/// The rest of a line. An error is the word that cannot be parsed.
 struct Words<'a>(SplitWhitespace<'a>);
 
 impl Words<'_> {
@@ -196,7 +196,7 @@ fn write_nic(f: &mut Formatter<'_>, one: &Nic) -> fmt::Result {
     writeln!(f)
 }
 
-/// One word of it, whatever its letters.
+/// The text as one word, whatever characters it contains.
 fn word(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_whitespace() || letter == '#' { '_' } else { letter })

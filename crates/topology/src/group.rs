@@ -1,12 +1,11 @@
 //! Which NICs make one device.
 //!
-//! - A GPU and a NIC *meet* below the closest bridge above both, or on a root bus that both sit on directly. The NICs that meet GPUs below
-//!   one bridge make as many devices as there are GPUs, evenly, or as there are NICs, if those are fewer.
-//! - NICs that meet no GPU make one device for each root port.
-//! - A device's rails are alike: of one speed and one kind of network. Beyond the limit of rails there are more devices, evenly again.
-//! - A port counts once: of the virtual functions of one port, and that port itself, one is a rail. A port without a link is none, unless
-//!   none has one.
-//! - Interfaces that software drives go through the host's memory, wherever they are: all of the likeliest class make one device.
+//! - A GPU and a NIC *meet* below the closest bridge above both, or on a root bus that both are directly on. The NICs that meet GPUs below
+//!   one bridge are divided evenly into as many devices as there are GPUs, or as there are NICs, if there are fewer.
+//! - NICs that meet no GPU make one device per root port.
+//! - The rails of a device have one speed and one kind of network. Beyond the limit of rails there are more devices, divided evenly again.
+//! - A port counts once: of a port and its virtual functions, one is a rail. A port without a link is no rail, unless no port has a link.
+//! - Interfaces driven by software go through host memory, wherever they are: all of the best class make one device.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +14,7 @@ use crate::address::PciAddress;
 use crate::machine::{Machine, Place};
 use crate::nic::{Class, Nic};
 
-/// The devices, in the order of their first rails' addresses, and what is in none.
+/// The devices, in the order of their first rails' addresses, and the NICs in none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grouping {
     /// The devices.
@@ -27,9 +26,9 @@ pub struct Grouping {
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its rails, by their places in the list of NICs; the first one leads: NCCL is told that the device is where that NIC is.
+    /// Its rails, as indices of the list of NICs; the first one leads: NCCL is given its address as the device's.
     pub rails: Vec<usize>,
-    /// Why these.
+    /// Why these NICs.
     pub reason: Reason,
 }
 
@@ -38,51 +37,51 @@ pub struct Group {
 pub enum Reason {
     /// They meet GPUs.
     Gpus {
-        /// Below which bridge.
+        /// The bridge or bus where they meet.
         place: Place,
-        /// Which GPUs.
+        /// The GPUs.
         gpus: Vec<PciAddress>,
-        /// How many NICs of their kind meet these GPUs.
+        /// The number of NICs of one kind that meet these GPUs.
         nics: usize,
-        /// How many devices these make.
+        /// The number of devices that these make.
         devices: usize,
     },
     /// They are below one root port, and meet no GPU.
     RootPort {
-        /// Which.
+        /// The root port.
         port: PciAddress,
-        /// How many NICs of their kind are there.
+        /// The number of NICs of one kind below it.
         nics: usize,
-        /// How many devices these make.
+        /// The number of devices that these make.
         devices: usize,
     },
-    /// Nothing is known to be near this one.
+    /// Nothing is known about its neighbours.
     Alone,
-    /// They are interfaces of this class, which software drives.
+    /// They are interfaces of this class, driven by software.
     Interfaces(Class),
-    /// A user names them.
+    /// The user named them.
     Named,
 }
 
 /// A NIC that carries no rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its place in the list.
+    /// Its index in the list.
     pub nic: usize,
-    /// Why.
+    /// Why it carries none.
     pub why: Omission,
 }
 
 /// Why a NIC carries no rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Omission {
-    /// Its port has no link, and others have.
+    /// Its port has no link, and other ports have.
     LinkDown,
-    /// It is a function of a port that this one, by its place in the list, stands for.
+    /// It is a function of the same port as this one, by its index.
     SamePort(usize),
-    /// Interfaces of this class lead further.
+    /// Interfaces of a better class exist.
     LeadsLessFar(Class),
-    /// The device has as many rails as it may.
+    /// The device has its maximum of rails.
     BeyondLimit,
 }
 
@@ -105,7 +104,7 @@ pub fn group(machine: &Machine, nics: &[Nic], rails_max: usize) -> Grouping {
         let groups = evenly(&set, devices);
         made.groups.extend(groups.map(|rails| Group { rails, reason: reason.clone() }));
     }
-    // A NIC that is not on the bus comes behind all that are, in the order of the list.
+    // NICs that are not on the bus come last, in the order of the list.
     made.groups.sort_by_key(|group| {
         let leader = group.rails[0];
         (nics[leader].address.is_none(), nics[leader].address, leader)
@@ -114,10 +113,10 @@ pub fn group(machine: &Machine, nics: &[Nic], rails_max: usize) -> Grouping {
     made
 }
 
-/// What divides the NICs of one place: a message is cut over rails that are alike.
+/// The properties by which the NICs of one place are divided: the rails of a device must be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind<'a> {
-    /// The fastest first.
+    /// Sorted from the fastest.
     speed: Reverse<Option<u32>>,
     network: &'a str,
 }
@@ -128,7 +127,7 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// Where a NIC belongs.
+/// The place to which a NIC belongs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Home {
     Meeting {
@@ -136,12 +135,12 @@ enum Home {
         gpus: Vec<PciAddress>,
     },
     RootPort(PciAddress),
-    /// With its place in the list.
+    /// By its index in the list.
     Alone(usize),
 }
 
 impl Home {
-    /// How many devices its NICs make: as many as GPUs, each of which then has as many as any other.
+    /// The number of devices that its NICs make: as many as there are GPUs, each with the same number of NICs.
     fn devices(&self, nics: usize, rails_max: usize) -> usize {
         let least = nics.div_ceil(rails_max);
         match self {
@@ -161,7 +160,7 @@ impl Home {
     }
 }
 
-/// The home of each of `driven`.
+/// The place of each of `driven`.
 fn homes(machine: &Machine, nics: &[Nic], driven: &[usize]) -> Vec<Home> {
     let address = |nic: &usize| nics[*nic].address;
     let places = |nic: &usize| address(nic).map(|at| machine.places(at)).unwrap_or_default();
@@ -185,7 +184,7 @@ fn homes(machine: &Machine, nics: &[Nic], driven: &[usize]) -> Vec<Home> {
     driven.iter().map(home).collect()
 }
 
-/// Without ports that have no link, and all but one function of each port.
+/// The NICs without ports that lack a link, and with one function of each port.
 fn usable(machine: &Machine, nics: &[Nic], left_out: &mut Vec<LeftOut>) -> Vec<usize> {
     let is_down = |nic: &usize| nics[*nic].link_up == Some(false);
     let all: Vec<usize> = (0..nics.len()).collect();
@@ -196,7 +195,7 @@ fn usable(machine: &Machine, nics: &[Nic], left_out: &mut Vec<LeftOut>) -> Vec<u
     let port = |nic: usize| physical(nic).or(nics[nic].address);
     let mut taken = Vec::new();
     for nic in &up {
-        // Functions that are physical have ports of their own, whatever address they share.
+        // Physical functions have ports of their own, even if they share an address.
         let shares = |other: &&usize| {
             let is_virtual = physical(*nic).is_some() || physical(**other).is_some();
             *other == nic || is_virtual && port(*nic).is_some() && port(*nic) == port(**other)
@@ -211,7 +210,7 @@ fn usable(machine: &Machine, nics: &[Nic], left_out: &mut Vec<LeftOut>) -> Vec<u
     taken
 }
 
-/// All interfaces of the likeliest class in one device, the fastest first.
+/// All interfaces of the best class in one device, the fastest first.
 fn group_interfaces(
     nics: &[Nic],
     interfaces: Vec<usize>,
@@ -230,7 +229,7 @@ fn group_interfaces(
     Some(Group { rails, reason: Reason::Interfaces(class) })
 }
 
-/// Cuts a list into so many pieces, whose lengths differ by one at most, the longer ones first.
+/// Divides a list into `pieces` whose lengths differ by at most one, the longer ones first.
 fn evenly(list: &[usize], pieces: usize) -> impl Iterator<Item = Vec<usize>> {
     let pieces = pieces.clamp(1, list.len().max(1));
     let (each, more) = (list.len() / pieces, list.len() % pieces);

@@ -1,9 +1,9 @@
-//! A file that tells NCCL how wide a device is, where it would believe less.
+//! A topology file for NCCL with the true width of devices that NCCL would underestimate.
 //!
-//! NCCL takes a device for as fast as the PCIe link of the one NIC that it is told of. The rails of a device have links of their own, so
-//! NCCL would use a part of what they carry. The file raises the width of the leader's link, and of the switches' between it and where the
-//! rails' ways meet. It holds nothing else: what a node of the file does not say NCCL reads from sysfs, as of any other, and nodes that
-//! lead to nothing it drops (NCCL src/graph/xml.cc, ncclTopoGetXmlFromSys and ncclTopoTrimXml).
+//! NCCL takes the PCIe link of the device's one NIC that it knows for the device's speed. The rails of a device have links of their own, so
+//! NCCL would use only a part of their bandwidth. The file raises the width of the leader's link, and of the links of switches between it
+//! and the place where the rails' paths meet. It contains nothing else: NCCL reads what a node lacks from sysfs, and drops nodes that lead
+//! to nothing (NCCL src/graph/xml.cc, ncclTopoGetXmlFromSys and ncclTopoTrimXml).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,27 +14,27 @@ use crate::link::LaneSpeed;
 use crate::machine::Machine;
 use crate::nic::Nic;
 
-/// What NCCL is to be told.
+/// The file for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// The file's text, in NCCL's form.
+    /// Its text, in NCCL's format.
     pub xml: String,
-    /// For which devices, and why.
+    /// The devices that it concerns, and why.
     pub raised: Vec<Raised>,
 }
 
-/// A device that is wider than NCCL would believe.
+/// A device that is wider than NCCL would assume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
-    /// Its place among the groups.
+    /// Its index among the groups.
     pub device: usize,
-    /// Whose link is raised.
+    /// The function whose link is raised.
     pub leader: PciAddress,
-    /// What NCCL would believe, in Mb/s as it counts PCIe.
+    /// The bandwidth that NCCL would assume, in Mb/s as it counts PCIe.
     pub believed_mbps: u64,
-    /// What the rails carry together, and their links let through, in Mb/s.
+    /// The bandwidth of the rails together, limited by their links, in Mb/s.
     pub carries_mbps: u64,
-    /// The lanes that NCCL is told.
+    /// The lanes in the file.
     pub lanes: u64,
 }
 
@@ -65,12 +65,12 @@ pub fn hint(machine: &Machine, nics: &[Nic], grouping: &Grouping) -> Option<Hint
 
 fn raise(machine: &Machine, nics: &[Nic], device: usize, group: &Group) -> Option<Raised> {
     let leader = nics[*group.rails.first()?].address?;
-    // What sysfs does not have NCCL attaches to a CPU, behind no link.
+    // NCCL attaches a NIC that is not in sysfs to a CPU, without a link.
     machine.at(leader)?;
     let (mut carries_mbps, mut cards) = (0, Vec::<PciAddress>::new());
     for rail in &group.rails {
         let address = nics[*rail].address?;
-        // Functions of one card have one link, which lets through what it does.
+        // The functions of one card share its link, and so its bandwidth.
         if cards.iter().any(|card| card.same_card(address)) {
             continue;
         }
@@ -80,9 +80,9 @@ fn raise(machine: &Machine, nics: &[Nic], device: usize, group: &Group) -> Optio
         let speeds =
             group.rails.iter().filter(on_card).map(|rail| nics[*rail].speed_mbps.map(u64::from));
         let speed: u64 = speeds.sum::<Option<u64>>()?;
-        // A link that sysfs does not tell of is taken to be made for its NIC.
-        let is_told = machine.at(address).is_some_and(|one| one.link.speed.is_some());
-        carries_mbps += if is_told { speed.min(machine.nccl_link(address).mbps()) } else { speed };
+        // A link without a speed in sysfs is assumed to be fast enough for its NIC.
+        let is_known = machine.at(address).is_some_and(|one| one.link.speed.is_some());
+        carries_mbps += if is_known { speed.min(machine.nccl_link(address).mbps()) } else { speed };
     }
     let link = machine.nccl_link(leader);
     let is_wider = group.rails.len() > 1 && carries_mbps > link.mbps();
@@ -95,7 +95,7 @@ fn raise(machine: &Machine, nics: &[Nic], device: usize, group: &Group) -> Optio
     })
 }
 
-/// The bridges that every rail is below: what they let through is as NCCL sees it.
+/// The bridges above all rails: their bandwidth is as NCCL sees it.
 fn meeting_bridges(machine: &Machine, nics: &[Nic], group: &Group) -> Vec<PciAddress> {
     let mut above =
         group.rails.iter().filter_map(|rail| Some(machine.bridges_above(nics[*rail].address?)));
@@ -104,7 +104,7 @@ fn meeting_bridges(machine: &Machine, nics: &[Nic], group: &Group) -> Vec<PciAdd
     first.into_iter().filter(|bridge| others.iter().all(|other| other.contains(bridge))).collect()
 }
 
-/// A node of the file, and what is below it.
+/// A node of the file, and the nodes below it.
 #[derive(Debug, Default)]
 struct Tree {
     link: Option<(String, u64)>,
@@ -157,5 +157,5 @@ fn put(xml: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok(), "a string takes everything");
 }
 
-/// What NCCL takes an unknown speed for.
+/// The speed that NCCL assumes for an unknown one.
 const UNKNOWN_SPEED: &str = "8.0 GT/s PCIe";

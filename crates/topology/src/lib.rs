@@ -5,9 +5,9 @@
 //!   a file ──▶ (describe)
 //! ```
 //!
-//! - [`sysfs`] alone reads the machine; everything else is a function of plain data, so that any machine can be tested anywhere.
-//! - A description can be written and read as text ([`Description`]): what a user sends of a machine that we do not have.
-//! - Broken descriptions give devices all the same: a loop, a missing bridge, no NUMA node, a link of unknown width.
+//! - [`sysfs`] alone reads the machine; everything else is a function of data, so that any machine can be tested anywhere.
+//! - A description can be written and read as text ([`Description`]): users can send one of a machine that we do not have.
+//! - Incomplete descriptions give devices too: with a loop, a missing bridge, no NUMA node, a link of unknown width.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,20 @@
-//! A PCIe link, as the kernel tells it and as NCCL counts it.
+//! A PCIe link, as in sysfs and as NCCL counts it.
 
-/// How fast each lane is.
+/// The speed of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneSpeed(u32);
 
-/// Generations 1 to 6: tenths of GT/s, and what NCCL counts for a lane in Mb/s (NCCL src/graph/topo.cc, kvDictPciGen).
+/// Generations 1 to 6: tenths of GT/s, and NCCL's figure for a lane in Mb/s (NCCL src/graph/topo.cc, kvDictPciGen).
 const GENERATIONS: [(u32, u64); 6] =
     [(25, 1_500), (50, 3_000), (80, 6_000), (160, 12_000), (320, 24_000), (640, 48_000)];
-/// What NCCL counts for a lane of unknown speed.
+/// NCCL's figure for a lane of unknown speed.
 const UNKNOWN_LANE_MBPS: u64 = 6_000;
-/// How many lanes NCCL counts where sysfs names none.
+/// The number of lanes that NCCL assumes where sysfs has none.
 const UNKNOWN_LANES: u16 = 16;
 
 impl LaneSpeed {
-    /// The number before `GT/s`: sysfs says `16.0 GT/s PCIe`, kernels up to 5.6 `16 GT/s`. None of `Unknown`, and of generations that
-    /// NCCL does not know.
+    /// Parses the number before `GT/s`: sysfs has `16.0 GT/s PCIe`, kernels up to 5.6 `16 GT/s`. None for `Unknown`, and for generations
+    /// that NCCL does not know.
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.trim().split([' ', 'G']).next()?;
         let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
@@ -23,7 +23,7 @@ impl LaneSpeed {
         GENERATIONS.iter().any(|(known, _)| *known == tenths).then_some(Self(tenths))
     }
 
-    /// As the kernel and NCCL's files write it.
+    /// In the format of the kernel and of NCCL's files.
     pub fn text(self) -> String {
         format!("{}.{} GT/s PCIe", self.0 / 10, self.0 % 10)
     }
@@ -36,30 +36,30 @@ impl LaneSpeed {
     }
 }
 
-/// The most that a link can be, by what both of its ends say.
+/// The maximum of a link, by both of its ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Of each lane.
+    /// The speed of a lane.
     pub speed: Option<LaneSpeed>,
-    /// How many lanes.
+    /// The number of lanes.
     pub lanes: Option<u16>,
 }
 
 impl Link {
-    /// What NCCL believes of a function's link: the slower speed and the smaller width of it and of the port above, where a width that one
-    /// of them does not tell is 16 lanes, and a speed that neither tells is that of generation 3 (NCCL src/graph/xml.cc, topo.cc).
+    /// The link of a function as NCCL sees it: the lower speed and width of the function and of the port above. An unknown width counts as
+    /// 16 lanes, and if both speeds are unknown, generation 3 is assumed (NCCL src/graph/xml.cc, topo.cc).
     pub(crate) fn as_nccl_sees(self, above: Self) -> Self {
         let speed = [self.speed, above.speed].into_iter().flatten().min();
         let lanes = self.lanes.unwrap_or(0).min(above.lanes.unwrap_or(0));
         Self { speed, lanes: Some(if lanes == 0 { UNKNOWN_LANES } else { lanes }) }
     }
 
-    /// What NCCL counts for a lane, in Mb/s.
+    /// NCCL's figure for a lane, in Mb/s.
     pub(crate) fn lane_mbps(self) -> u64 {
         self.speed.map_or(UNKNOWN_LANE_MBPS, LaneSpeed::mbps)
     }
 
-    /// What NCCL counts for the link, in Mb/s.
+    /// NCCL's figure for the link, in Mb/s.
     pub(crate) fn mbps(self) -> u64 {
         self.lane_mbps() * u64::from(self.lanes.unwrap_or(UNKNOWN_LANES))
     }

@@ -1,4 +1,4 @@
-//! A machine's PCI hierarchy, as plain data.
+//! A machine's PCI hierarchy, as data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,28 +9,28 @@ use crate::link::Link;
 /// One function on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciFunction {
-    /// Where.
+    /// Its address.
     pub address: PciAddress,
-    /// The bridge that it hangs below; none on a root bus.
+    /// The bridge above it; None on a root bus.
     pub above: Option<PciAddress>,
     /// Class, subclass and interface: `0x020000`.
     pub class: u32,
-    /// Who made it.
+    /// The vendor's id.
     pub vendor: u16,
-    /// What it is, in the vendor's numbers.
+    /// The vendor's device id.
     pub device: u16,
-    /// The link upwards.
+    /// The link to the bridge above.
     pub link: Link,
-    /// The NUMA node; none where firmware tells none (sysfs has -1).
+    /// The NUMA node; None if firmware does not report one (-1 in sysfs).
     pub numa: Option<u32>,
-    /// Of a virtual function, the physical one.
+    /// The physical function of a virtual one.
     pub physical: Option<PciAddress>,
     /// The GUID of an RDMA device's node.
     pub node_guid: Option<u64>,
 }
 
 impl PciFunction {
-    /// A function of which only its place is known.
+    /// A function of which only the address is known.
     pub fn at(address: PciAddress) -> Self {
         Self {
             address,
@@ -45,11 +45,11 @@ impl PciFunction {
         }
     }
 
-    /// What it is to us.
+    /// Its kind.
     pub fn role(&self) -> Role {
         match (self.class >> 8, self.vendor) {
             (0x0604, _) => Role::Bridge,
-            // VGA or 3D controllers. A server's management controller has a VGA, too, of another vendor.
+            // VGA or 3D controllers. A server's management controller has a VGA too, of another vendor.
             (0x0300 | 0x0302, NVIDIA) | (0x0380 | 0x1200, AMD | NVIDIA) => Role::Gpu,
             (0x0200 | 0x0207 | 0x0280, _) => Role::Nic,
             _ => Role::Other,
@@ -60,7 +60,7 @@ impl PciFunction {
 const NVIDIA: u16 = 0x10de;
 const AMD: u16 = 0x1002;
 
-/// What a function is to us.
+/// The kind of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A root port, or a port of a switch.
@@ -73,12 +73,12 @@ pub enum Role {
     Other,
 }
 
-/// Where ways over PCI meet.
+/// Where paths over PCI meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// Below a bridge: a port of a switch, or a root port.
     Bridge(PciAddress),
-    /// Directly on a root bus, as virtual machines show what is behind one switch.
+    /// Directly on a root bus, as in virtual machines, where everything behind one switch appears so.
     RootBus {
         /// Its domain.
         domain: u32,
@@ -96,19 +96,19 @@ impl fmt::Display for Place {
     }
 }
 
-/// What hangs on a machine's PCI buses.
+/// The functions on a machine's PCI buses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     functions: BTreeMap<PciAddress, PciFunction>,
 }
 
 impl Machine {
-    /// Of an address that comes twice, the last one counts.
+    /// If an address occurs twice, the last one counts.
     pub fn new(functions: impl IntoIterator<Item = PciFunction>) -> Self {
         Self { functions: functions.into_iter().map(|one| (one.address, one)).collect() }
     }
 
-    /// What is at an address.
+    /// The function at an address.
     pub fn at(&self, address: PciAddress) -> Option<&PciFunction> {
         self.functions.get(&address)
     }
@@ -123,7 +123,7 @@ impl Machine {
         self.functions().filter(|one| one.role() == Role::Gpu)
     }
 
-    /// The bridges above a function, the nearest first. It ends at the first one that is not described, or comes twice.
+    /// The bridges above a function, the nearest first. The list ends at a bridge that is not described, or occurs twice.
     pub fn bridges_above(&self, address: PciAddress) -> Vec<PciAddress> {
         let mut found = Vec::new();
         let mut above = self.at(address).and_then(|one| one.above);
@@ -136,7 +136,7 @@ impl Machine {
         found
     }
 
-    /// Where a function can meet others: below each bridge above it, the nearest first; on its root bus, if there is none.
+    /// The places where a function can meet others: below each bridge above it, the nearest first; or on its root bus.
     pub(crate) fn places(&self, address: PciAddress) -> Vec<Place> {
         let bridges = self.bridges_above(address);
         if bridges.is_empty() && self.at(address).is_some() {
@@ -145,15 +145,15 @@ impl Machine {
         bridges.into_iter().map(Place::Bridge).collect()
     }
 
-    /// The functions that NCCL makes nodes of, from this one up to the CPU: it steps over every second bridge, taking two for the ports of
-    /// one switch (NCCL src/graph/xml.cc, ncclTopoGetXmlFromSys).
+    /// The functions of which NCCL makes nodes, from this one up to the CPU: it skips every second bridge, since it takes two for the ports
+    /// of one switch (NCCL src/graph/xml.cc, ncclTopoGetXmlFromSys).
     pub(crate) fn nccl_nodes(&self, address: PciAddress) -> Vec<PciAddress> {
         let mut nodes = vec![address];
         nodes.extend(self.bridges_above(address).into_iter().skip(1).step_by(2));
         nodes
     }
 
-    /// What NCCL believes of the link above a function.
+    /// The link above a function as NCCL sees it.
     pub(crate) fn nccl_link(&self, address: PciAddress) -> Link {
         let link = |address| self.at(address).map(|one| one.link).unwrap_or_default();
         let above = self.at(address).and_then(|one| one.above).map(link).unwrap_or_default();

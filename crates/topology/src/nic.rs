@@ -2,40 +2,40 @@
 
 use crate::address::PciAddress;
 
-/// One thing that can carry a rail.
+/// A NIC or interface that can carry a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
-    /// As users know it: `mlx5_0`, `cxi0`, `eth0`.
+    /// Its name for users: `mlx5_0`, `cxi0`, `eth0`.
     pub name: String,
-    /// Where it is on the PCI bus, if it is.
+    /// Its PCI address, if it has one.
     pub address: Option<PciAddress>,
-    /// The speed of its port, in Mb/s, where somebody tells.
+    /// The speed of its port in Mb/s, if known.
     pub speed_mbps: Option<u32>,
-    /// Whether its port has a link, where somebody tells.
+    /// Whether its port has a link, if known.
     pub link_up: Option<bool>,
     /// The kind of network: `InfiniBand`, `Ethernet`; may be empty.
     pub network: String,
-    /// Of an interface that software drives, how far it leads; none of a NIC that its provider drives itself.
+    /// The class of an interface driven by software; None for a NIC that its provider drives.
     pub interface: Option<Class>,
 }
 
-/// How likely an interface leads to other hosts: the likeliest first.
+/// The classes of interfaces, the one that most likely reaches other hosts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Nothing is special about it.
+    /// Any other interface.
     Ordinary,
-    /// May carry the host's own address on a machine with virtual guests.
+    /// A bridge, which may have the host's own address on a machine with virtual guests.
     Bridge,
-    /// Has an address of its own link alone.
+    /// It has a link-local address only.
     LinkLocal,
-    /// Leads to the host itself.
+    /// It reaches this host only.
     Loopback,
-    /// A bridge that leads to this host's containers only.
+    /// A bridge for this host's containers only.
     Container,
 }
 
 impl Class {
-    /// For sentences: "the … interfaces".
+    /// The word in sentences: "the … interfaces".
     pub fn word(self) -> &'static str {
         match self {
             Self::Ordinary => "ordinary",

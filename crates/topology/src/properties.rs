@@ -1,25 +1,25 @@
-//! What NCCL is told of a device, as far as the machine decides it.
+//! A device's properties for NCCL, as far as the machine determines them.
 
 use crate::address::PciAddress;
 use crate::group::Grouping;
 use crate::machine::Machine;
 use crate::nic::Nic;
 
-/// Of one device.
+/// The properties of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// Where it is: where its leader is.
+    /// The address of its leader.
     pub address: Option<PciAddress>,
-    /// What its rails carry together, in Mb/s; none where nobody knows of one of them.
+    /// The speed of its rails together, in Mb/s; None if that of any rail is unknown.
     pub speed_mbps: Option<u64>,
-    /// The leader's own, where sysfs tells one that no other device has.
+    /// The leader's GUID, if sysfs has one that no other device has.
     pub guid: Option<u64>,
-    /// Which device of a host it is, of several: devices of one number meet one another the way that hosts are cabled. None of
-    /// interfaces.
+    /// The number of the device among those of a host: by the usual cabling, devices with the same number reach each other directly. None
+    /// for interfaces.
     pub rail: Option<u16>,
 }
 
-/// Of each device, in their order.
+/// The properties of each device, in order.
 pub fn properties(machine: &Machine, nics: &[Nic], grouping: &Grouping) -> Vec<Properties> {
     let guid = |nic: usize| {
         let function = machine.at(nics[nic].address?)?;

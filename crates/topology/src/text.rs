@@ -1,4 +1,4 @@
-//! The grouping in words: for logs, and for a terminal.
+//! The grouping as text: for logs, and for a terminal.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -46,7 +46,7 @@ fn count(number: usize, what: &str) -> String {
 }
 
 impl LeftOut {
-    /// Why, as a phrase that follows the NIC's name.
+    /// The reason, as a phrase that follows the NIC's name.
     pub fn phrase(&self, nics: &[Nic]) -> String {
         match self.why {
             Omission::LinkDown => "its port has no link".to_owned(),
@@ -63,18 +63,18 @@ impl LeftOut {
 }
 
 impl Grouping {
-    /// A device a paragraph: its rails, what NCCL is told, and why.
+    /// A paragraph per device: its rails, its properties for NCCL, and the reason.
     pub fn text(&self, machine: &Machine, nics: &[Nic], hint: Option<&Hint>) -> String {
         let mut lines = Vec::new();
-        for (index, (group, told)) in
+        for (index, (group, known)) in
             self.groups.iter().zip(properties(machine, nics, self)).enumerate()
         {
             let names: Vec<_> = group.rails.iter().map(|rail| nics[*rail].name.as_str()).collect();
-            let speed = told
+            let speed = known
                 .speed_mbps
                 .map_or_else(|| "speed unknown".to_owned(), |speed| format!("{speed} Mb/s"));
             let place =
-                told.address.map_or_else(|| "not on PCI".to_owned(), |at| format!("at {at}"));
+                known.address.map_or_else(|| "not on PCI".to_owned(), |at| format!("at {at}"));
             let rails = count(group.rails.len(), "rail");
             lines.push(format!("device {index}: {} ({rails}, {speed}, {place})", names.join(" ")));
             lines.push(format!("  because: {}", group.reason));
@@ -82,7 +82,7 @@ impl Grouping {
                 hint.into_iter().flat_map(|hint| &hint.raised).find(|one| one.device == index);
             if let Some(raised) = raised {
                 lines.push(format!(
-                    "  NCCL is told {} lanes: by one link it would believe {} of {} Mb/s",
+                    "  NCCL gets {} lanes: by one link it would assume {} of {} Mb/s",
                     raised.lanes, raised.believed_mbps, raised.carries_mbps
                 ));
             }

@@ -1,21 +1,21 @@
-//! The machines that we know by others' facts: for each the devices, rails and properties that a specialist expects. docs/topology.md has
-//! the same as a table, with the source of each fact.
+//! Known machines: for each the devices, rails and properties that a specialist expects. docs/topology.md has the same as a table, with the
+//! source of each fact.
 
 use std::fs;
 use std::path::Path;
 
 use topology::{Class, Description, Grouping, Hint, Omission, Reason, group, hint, properties};
 
-/// What a machine's file must lead to.
+/// The expected result for a machine's file.
 struct Expected {
     machine: &'static str,
-    /// In the page.
+    /// The title on the page.
     title: &'static str,
-    /// Of each device: its rails, in their order; Mb/s, 0 for unknown; where NCCL is told it is; the lanes that NCCL is told, 0 for none.
+    /// For each device: its rails, in order; its Mb/s, 0 if unknown; the address for NCCL; the lanes in NCCL's file, 0 if it has none.
     devices: &'static [(&'static str, u64, &'static str, u64)],
-    /// Names of NICs without a rail.
+    /// NICs without a rail.
     left_out: &'static [&'static str],
-    /// For the page: what the devices have in common.
+    /// For the page: the reason for these devices.
     why: &'static str,
 }
 
@@ -98,7 +98,7 @@ const EXPECTED: &[Expected] = &[
     },
     Expected {
         machine: "two-sockets",
-        title: "two sockets, plain Ethernet, tcp",
+        title: "two sockets, Ethernet, tcp",
         devices: &[("ens1f0np0 ens1f1np1 eno1", 225_000, "0000:cb:00.0", 19)],
         left_out: &["eno2", "lo", "docker0"],
         why: "software drives the interfaces, so where they are does not matter: one device, the fastest leads; the two ports of its card share one link, of 192000 Mb/s to NCCL, and the third rail adds 25000",
@@ -116,7 +116,7 @@ const EXPECTED: &[Expected] = &[
             ("nowhere", 100_000, "", 0),
         ],
         left_out: &["unplugged", "vf0", "vf1", "guest1"],
-        why: "what is not known groups nothing; a port counts once; links that nobody tells are taken to be made for their NICs",
+        why: "what is not known groups nothing; a port counts once; unknown links are assumed to be fast enough for their NICs",
     },
 ];
 
@@ -143,18 +143,18 @@ fn found(machine: &str, rails_max: usize) -> Found {
 impl Found {
     fn devices(&self) -> Vec<(String, u64, String, u64)> {
         let Self { described: Description { machine, nics }, grouping, hint } = self;
-        let told = properties(machine, nics, grouping);
-        let device = |(index, told): (usize, &topology::Properties)| {
+        let given = properties(machine, nics, grouping);
+        let device = |(index, given): (usize, &topology::Properties)| {
             let rails = grouping.groups[index].rails.iter().map(|rail| nics[*rail].name.as_str());
             let raised = hint.iter().flat_map(|hint| &hint.raised).find(|one| one.device == index);
             (
                 rails.collect::<Vec<_>>().join(" "),
-                told.speed_mbps.unwrap_or(0),
-                told.address.map_or_else(String::new, |address| address.to_string()),
+                given.speed_mbps.unwrap_or(0),
+                given.address.map_or_else(String::new, |address| address.to_string()),
                 raised.map_or(0, |raised| raised.lanes),
             )
         };
-        told.iter().enumerate().map(device).collect()
+        given.iter().enumerate().map(device).collect()
     }
 
     fn left_out(&self) -> Vec<&str> {
@@ -170,12 +170,12 @@ impl Found {
 fn each_machine_has_the_devices_that_a_specialist_expects() {
     for expected in EXPECTED {
         let found = found(expected.machine, RAILS_MAX);
-        let told: Vec<_> = found.devices();
-        let told: Vec<_> = told
+        let given: Vec<_> = found.devices();
+        let given: Vec<_> = given
             .iter()
             .map(|(rails, speed, place, lanes)| (rails.as_str(), *speed, place.as_str(), *lanes))
             .collect();
-        assert_eq!(told, expected.devices, "{}", expected.machine);
+        assert_eq!(given, expected.devices, "{}", expected.machine);
         assert_eq!(found.left_out(), expected.left_out, "{}", expected.machine);
     }
 }
@@ -262,29 +262,29 @@ fn the_reasons_name_what_is_there() {
             "it is a function of the same port as guest0"
         ]
     );
-    let plain = found("two-sockets", RAILS_MAX);
-    assert_eq!(plain.grouping.left_out[1].why, Omission::LeadsLessFar(Class::Ordinary));
+    let two_sockets = found("two-sockets", RAILS_MAX);
+    assert_eq!(two_sockets.grouping.left_out[1].why, Omission::LeadsLessFar(Class::Ordinary));
 }
 
 #[test]
-fn a_nodes_guid_is_told_where_no_other_device_has_it() {
+fn a_nodes_guid_is_used_where_no_other_device_has_it() {
     let p5 = found("p5", RAILS_MAX);
-    let told = properties(&p5.described.machine, &p5.described.nics, &p5.grouping);
-    assert_eq!(told[0].guid, Some(0xcd77_f833_0000_1001));
-    assert_eq!(told[1].guid, None);
-    let rails: Vec<_> = told.iter().map(|told| told.rail).collect();
+    let given = properties(&p5.described.machine, &p5.described.nics, &p5.grouping);
+    assert_eq!(given[0].guid, Some(0xcd77_f833_0000_1001));
+    assert_eq!(given[1].guid, None);
+    let rails: Vec<_> = given.iter().map(|given| given.rail).collect();
     assert_eq!(rails, (0..8).map(Some).collect::<Vec<_>>());
     let doubled = text_of("p4d").replace("link 8.0 x16\n", "link 8.0 x16 guid 1\n");
     let doubled: Description = doubled.parse().unwrap();
     let grouping = group(&doubled.machine, &doubled.nics, RAILS_MAX);
-    let told = properties(&doubled.machine, &doubled.nics, &grouping);
+    let given = properties(&doubled.machine, &doubled.nics, &grouping);
     assert!(
-        told.iter().all(|told| told.guid.is_none()),
+        given.iter().all(|given| given.guid.is_none()),
         "four devices of one GUID are one to NCCL"
     );
 }
 
-/// As NCCL parses it: tags in order, attributes in quotes.
+/// Parsed as NCCL does: tags in order, attributes in quotes.
 #[test]
 fn nccls_file_holds_the_ways_to_the_leaders_and_nothing_else() {
     let hint = found("p5", RAILS_MAX).hint.expect("the devices are wider than one link");
@@ -304,9 +304,9 @@ fn nccls_file_holds_the_ways_to_the_leaders_and_nothing_else() {
     );
 }
 
-/// What all rails go through lets through what it does, however many they are.
+/// The link above all rails has its own bandwidth, however many rails there are.
 #[test]
-fn the_link_above_the_rails_common_switch_is_told_as_it_is() {
+fn the_link_above_the_rails_common_switch_stays_as_it_is() {
     let narrow =
         text_of("p5").replace("device 0200 numa 0 link 32.0 x16", "device 0200 numa 0 link 8.0 x8");
     let described: Description = narrow.parse().unwrap();
@@ -316,7 +316,7 @@ fn the_link_above_the_rails_common_switch_is_told_as_it_is() {
     assert!(hint.xml.contains("<pci busid=\"0000:4f:00.0\" link_speed"), "{}", hint.xml);
 }
 
-/// Two NICs behind each of two switches below one, whose ways meet there alone.
+/// Two NICs behind each of two switches below a third, where their paths meet.
 #[test]
 fn the_links_between_a_leader_and_the_common_switch_are_raised_with_its_own() {
     let mut text = String::from(
@@ -373,7 +373,7 @@ const END: &str = "<!-- end -->\n";
 
 fn table() -> String {
     let mut rows = String::from(
-        "| machine | device | rails | Mb/s | at | lanes told |\n|---|---|---|---|---|---|\n",
+        "| machine | device | rails | Mb/s | at | lanes in the file |\n|---|---|---|---|---|---|\n",
     );
     let mut notes = String::new();
     for Expected { machine, title, devices, left_out, why } in EXPECTED {

@@ -1,29 +1,29 @@
-//! What the kernel says of a network interface.
+//! Facts about a network interface from sysfs.
 
 use std::path::{Path, PathBuf};
 
 use super::{number, on_pci};
 use crate::nic::Class;
 
-/// What is known of a network interface.
+/// The known facts about a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// How far it leads.
+    /// How far it reaches.
     pub class: Class,
-    /// Of its link, in Mb/s.
+    /// The speed of its link, in Mb/s.
     pub speed_mbps: Option<u32>,
-    /// The directory of the device behind it, where that is on the PCI bus.
+    /// The directory of its PCI device, if it has one.
     pub pci_path: Option<PathBuf>,
 }
 
-/// Reads what there is on the interface. Of a name that is none, such as `shm`, nothing is known.
+/// Reads an interface. A name that is no interface, such as `shm`, gives no facts.
 pub fn interface(sysfs: &Path, name: &str) -> Interface {
     let home = sysfs.join("class/net").join(name);
-    // A domain's name is a file name here, and libfabric's to choose.
+    // A domain's name is used as a file name here, and libfabric chooses it.
     if name.contains('/') || !home.exists() {
         return Interface { class: Class::Ordinary, speed_mbps: None, pci_path: None };
     }
-    // -1 and EINVAL stand for "not known", as for virtual interfaces and links that are down.
+    // -1 and EINVAL mean unknown, as for virtual interfaces and links that are down.
     let speed = number(&home.join("speed")).and_then(|speed| u32::try_from(speed).ok());
     Interface {
         class: class(&home, name),
@@ -47,7 +47,7 @@ fn class(home: &Path, name: &str) -> Class {
 /// linux/if_arp.h.
 const ARPHRD_LOOPBACK: i64 = 772;
 
-/// Bridges that container and guest managers make for themselves: docker, docker networks, libvirt, CNI, LXC, podman.
+/// Name prefixes of bridges made by container and guest managers: docker, docker networks, libvirt, CNI, LXC, podman.
 const CONTAINER_PREFIXES: &[&str] =
     &["docker", "br-", "virbr", "cni", "flannel", "lxcbr", "lxdbr", "podman"];
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_is_told_from_the_others() {
+    fn each_class_is_distinguished() {
         let tree = Tree::new("classes");
         tree.file("class/net/lo/type", "772\n");
         tree.directory("class/net/br0/bridge");

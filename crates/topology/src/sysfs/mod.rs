@@ -1,4 +1,4 @@
-//! What the kernel says of the machine, read from sysfs: the only reading in this crate. What is not there is not known; nothing fails.
+//! Reads the machine from sysfs, the only input of this crate. Missing files mean unknown facts; nothing fails.
 
 mod interface;
 mod nics;
@@ -13,10 +13,10 @@ use crate::address::PciAddress;
 use crate::link::{LaneSpeed, Link};
 use crate::machine::{Machine, PciFunction, Role};
 
-/// Where the kernel shows its devices.
+/// Where the kernel presents its devices.
 pub const SYSFS: &str = "/sys";
 
-/// The bridges, GPUs and NICs of the machine, and what is at the addresses `also`.
+/// The bridges, GPUs and NICs of the machine, and the functions at the addresses `also`.
 pub fn machine(sysfs: &Path, also: &[PciAddress]) -> Machine {
     let entries = fs::read_dir(sysfs.join("bus/pci/devices"));
     let links = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
@@ -28,7 +28,7 @@ pub fn directory(sysfs: &Path, address: PciAddress) -> Option<PathBuf> {
     on_pci(&sysfs.join("bus/pci/devices").join(address.to_string()))
 }
 
-/// The function that a directory, or a file in it, belongs to: the last address of the path.
+/// The function of a directory, or of a file in it: the last address in the path.
 pub fn function_of(directory: &Path) -> Option<PciAddress> {
     addresses(directory).next()
 }
@@ -41,7 +41,7 @@ fn function(link: &Path, also: &[PciAddress]) -> Option<PciFunction> {
         ..PciFunction::at(address)
     };
     let role = made.role();
-    // There are hundreds of functions that nobody asks of.
+    // There are hundreds of other functions, which are not needed.
     if role == Role::Other && !also.contains(&address) {
         return None;
     }
@@ -53,7 +53,7 @@ fn function(link: &Path, also: &[PciAddress]) -> Option<PciFunction> {
         device: word(link, "device"),
         link: Link {
             speed: speed.as_deref().and_then(LaneSpeed::parse),
-            // 0 and 255 stand for "not known".
+            // 0 and 255 mean unknown.
             lanes: lanes.filter(|lanes| (1..=64).contains(lanes)),
         },
         numa: number(&link.join("numa_node")).and_then(|node| u32::try_from(node).ok()),
@@ -63,7 +63,7 @@ fn function(link: &Path, also: &[PciAddress]) -> Option<PciFunction> {
     })
 }
 
-/// The addresses of a path, the last one first, as far as they follow one another.
+/// The addresses at the end of a path, the last one first.
 fn addresses(path: &Path) -> impl Iterator<Item = PciAddress> {
     let address = |part: &Path| part.file_name()?.to_str()?.parse().ok();
     let parts: Vec<_> = path.ancestors().map(address).collect();
@@ -76,7 +76,7 @@ fn node_guid(function: &Path) -> Option<u64> {
     u64::from_str_radix(&text.trim().replace(':', ""), 16).ok()
 }
 
-/// NCCL reads the link `subsystem` there, and wants the real directory.
+/// NCCL reads the link `subsystem` there, and needs the real directory.
 fn on_pci(link: &Path) -> Option<PathBuf> {
     let path = fs::canonicalize(link).ok()?;
     let subsystem = fs::canonicalize(path.join("subsystem")).ok()?;
@@ -87,7 +87,7 @@ fn word(function: &Path, file: &str) -> u16 {
     number(&function.join(file)).and_then(|word| u16::try_from(word).ok()).unwrap_or(0)
 }
 
-/// A decimal number, or a hexadecimal one behind `0x`.
+/// A decimal number, or a hexadecimal one after `0x`.
 fn number(path: &Path) -> Option<i64> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim();
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A tree like the kernel's, removed with the value.
+    /// A directory tree like the kernel's, removed when dropped.
     pub(super) struct Tree(pub(super) PathBuf);
 
     impl Tree {

@@ -1,4 +1,4 @@
-//! The NICs that the kernel shows, for who does not ask libfabric.
+//! The NICs in sysfs, for callers that do not use libfabric.
 
 use std::fs;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use super::{function_of, interface};
 use crate::nic::Nic;
 
-/// Whose NICs they are: the first family that there is, as the plugin prefers providers.
+/// The family of NICs: the first one that exists, in the order in which the plugin prefers providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Slingshot's.
     Cxi,
     /// RDMA devices: EFA, InfiniBand, RoCE.
     Rdma,
-    /// Interfaces that software drives.
+    /// Interfaces driven by software.
     Interfaces,
 }
 
@@ -36,7 +36,7 @@ fn cxi(sysfs: &Path, name: &str) -> Nic {
     Nic { network: "Slingshot".to_owned(), ..driven(sysfs, &home, name) }
 }
 
-/// By its first port: a device with two of them is one to libfabric.
+/// An RDMA device by its first port: libfabric sees a device with two ports as one.
 fn rdma(sysfs: &Path, name: &str) -> Nic {
     let home = sysfs.join("class/infiniband").join(name);
     let ports = home.join("ports");
@@ -67,7 +67,7 @@ fn megabits(text: &str) -> Option<u32> {
     Some(whole + tenth.parse::<u32>().ok().filter(|tenth| *tenth < 10)? * 100)
 }
 
-/// What a NIC's PCI function tells of it: the speed is that of its interface, if it has one.
+/// A NIC by its PCI function: its speed is that of its interface, if it has one.
 fn driven(sysfs: &Path, home: &Path, name: &str) -> Nic {
     let function = fs::canonicalize(home.join("device")).ok();
     let interfaces = function.as_deref().map(|at| names(&at.join("net"))).unwrap_or_default();
@@ -88,7 +88,7 @@ fn software(sysfs: &Path, name: &str) -> Nic {
         name: name.to_owned(),
         address: found.pci_path.as_deref().and_then(function_of),
         speed_mbps: found.speed_mbps,
-        // Others than these say nothing: loopback is `unknown`.
+        // Other values mean unknown: loopback has `unknown`.
         link_up: match state.unwrap_or_default().trim() {
             "up" => Some(true),
             "down" | "lowerlayerdown" | "notpresent" => Some(false),
@@ -99,7 +99,7 @@ fn software(sysfs: &Path, name: &str) -> Nic {
     }
 }
 
-/// What a directory holds, with numbers in their order: `mlx5_2` before `mlx5_10`.
+/// The names in a directory, with numbers in order: `mlx5_2` before `mlx5_10`.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> =
@@ -134,10 +134,10 @@ mod tests {
         tree.file("class/net/eth0/operstate", "up\n");
         let (family, found) = nics(&tree.0);
         assert_eq!(family, Family::Rdma, "interfaces come after");
-        let told: Vec<_> =
+        let facts: Vec<_> =
             found.iter().map(|nic| (nic.name.as_str(), nic.speed_mbps, nic.link_up)).collect();
         assert_eq!(
-            told,
+            facts,
             [("mlx5_2", Some(2_500), Some(false)), ("mlx5_10", Some(400_000), Some(true))]
         );
         assert_eq!(found[1].address, "0000:0a:00.0".parse().ok());
@@ -162,7 +162,7 @@ mod tests {
         tree.file("class/net/lo/operstate", "unknown\n");
         let (family, found) = nics(&tree.0);
         assert_eq!(family, Family::Interfaces);
-        let told: Vec<_> = found.iter().map(|nic| (nic.name.as_str(), nic.link_up)).collect();
-        assert_eq!(told, [("eth0", Some(false)), ("lo", None)]);
+        let facts: Vec<_> = found.iter().map(|nic| (nic.name.as_str(), nic.link_up)).collect();
+        assert_eq!(facts, [("eth0", Some(false)), ("lo", None)]);
     }
 }
