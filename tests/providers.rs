@@ -37,7 +37,11 @@ fn main() -> ExitCode {
         Test::new(efa_is_asked_for_its_options_on_the_rails_that_they_are_for)
             .needs(second.clone()),
         Test::new(only_efa_is_asked_for_its_options).needs(second.clone()),
-        Test::new(writes_that_are_made_of_messages_move_data_with_one_warning).needs(second),
+        Test::new(writes_that_are_made_of_messages_move_data_with_one_warning)
+            .needs(second.clone()),
+        Test::new(completions_prove_arrival_only_where_protocol_and_options_say_so)
+            .needs(second.clone()),
+        Test::new(the_log_says_by_what_completions_prove_arrival).needs(second),
     ];
     harness::run(tests)
 }
@@ -182,4 +186,69 @@ fn writes_that_are_made_of_messages_move_data_with_one_warning() {
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches("makes messages of writes").count(), 1, "{said}");
     fabric.report().is_clean();
+}
+
+/// Profile, what is said of it, and whether completions prove arrival then; with it what the log says.
+const PROOFS: [(&str, &str, &str, bool, &str); 11] = [
+    (
+        "efa",
+        "VFABRIC_EMULATED",
+        "0",
+        true,
+        "by FI_PROTO_EFA version 4, FI_OPT_EFA_EMULATED_WRITE = false",
+    ),
+    ("efa", "VFABRIC_EMULATED", "1", false, "FI_OPT_EFA_EMULATED_WRITE reads true"),
+    ("efa", "VFABRIC_EMULATED", "unreadable", false, "FI_OPT_EFA_EMULATED_WRITE cannot be read"),
+    ("efa", "VFABRIC_SHARED_MEMORY", "read", true, "FI_OPT_SHARED_MEMORY_PERMITTED = false"),
+    ("efa", "VFABRIC_SHARED_MEMORY", "stuck", false, "FI_OPT_SHARED_MEMORY_PERMITTED reads true"),
+    (
+        "efa",
+        "VFABRIC_SHARED_MEMORY",
+        "refused",
+        false,
+        "FI_OPT_SHARED_MEMORY_PERMITTED cannot be set to false",
+    ),
+    ("efa", "VFABRIC_PROTOCOL", "20.5", false, "FI_PROTO_EFA version 5 is not in the table"),
+    ("cxi", "VFABRIC_PROTOCOL", "29", true, "by FI_PROTO_CXI_RNR version 1"),
+    ("cxi", "VFABRIC_PROTOCOL", "24.2", false, "FI_PROTO_CXI version 2 is not in the table"),
+    ("cxi", "VFABRIC_PROTOCOL", "63", false, "protocol 63 is not in the table"),
+    ("cxi", "VFABRIC_PROTOCOL", "11", false, "FI_PROTO_RXM"),
+];
+
+/// A receive of optional completion ends early only where completions prove arrival, and nothing may come without an advert.
+fn completions_prove_arrival_only_where_protocol_and_options_say_so() {
+    let library = second();
+    for (profile, name, value, proven, _) in PROOFS {
+        let file = format!("providers-{profile}-{name}-{value}-{}", std::process::id());
+        let stats = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+        let settings = [
+            ("IRONRAIL_LIBFABRIC", &*library),
+            ("IRONRAIL_STATS_FILE", stats.to_str().expect("the target folder is text")),
+            ("IRONRAIL_INLINE_MAX_SIZE", "0"),
+            (name, value),
+        ];
+        Fabric::client(profile, 12, &settings).is_clean();
+        let text = std::fs::read_to_string(&stats).expect("the plugin leaves its counters");
+        std::fs::remove_file(&stats).expect("it is a file");
+        let counted: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");
+        let early = counted["counters"]["early_receives"].as_u64().expect("it is counted");
+        assert_eq!(early > 0, proven, "{profile}, {name}={value}: {early}");
+    }
+}
+
+fn the_log_says_by_what_completions_prove_arrival() {
+    let library = second();
+    for (profile, name, value, proven, why) in PROOFS.into_iter().step_by(2) {
+        let settings =
+            [("IRONRAIL_LIBFABRIC", &*library), ("IRONRAIL_LOG_LEVEL", "debug"), (name, value)];
+        let fabric = Fabric::new(profile, &settings);
+        let output = fabric.perf("sendrecv").env("RUST_LOG", "plugin=trace").output();
+        let output = output.expect("the command runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let verb = if proven { "prove arrival, " } else { "do not prove arrival, " };
+        let says = |line: &str| line.contains(verb) && line.contains(why);
+        assert!(said.lines().any(says), "{profile}, {name}={value}: {said}");
+        fabric.report().is_clean();
+    }
 }

@@ -140,7 +140,9 @@ impl Endpoint {
 
     /// Takes what was found, within what the settings allow.
     fn adopt(&mut self, found: Capabilities) {
-        self.hands.capabilities = found;
+        // What completions prove rests on options of each endpoint, and another one may have been the prober.
+        let proves_arrival = found.proves_arrival && self.hands.capabilities.proves_arrival;
+        self.hands.capabilities = Capabilities { proves_arrival, ..found };
         if self.settings.force_fin && !found.messages {
             self.hands.capabilities.immediate = proto::ImmediateWidth::None;
         }

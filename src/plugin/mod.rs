@@ -1,5 +1,6 @@
 //! What the plugin does for NCCL, in our own types. `abi` is the only caller.
 
+mod arrival;
 mod assumed;
 mod config;
 mod device;

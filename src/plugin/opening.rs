@@ -7,6 +7,7 @@ use fabric::{Data, FabricError, Info, Nic, NicOptions, OptionName};
 use proto::capabilities::Capabilities;
 
 use super::TrafficClass;
+use super::arrival;
 use super::assumed::{assumed, of_messages};
 use super::device::Device;
 use super::options::{self, Rails};
@@ -55,9 +56,12 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
     if device.plan.protocol == Protocol::Sendrecv {
         return Ok((nics, of_messages(info)));
     }
-    let mut known = assumed(info, first.nic.inject_bytes::<Data>());
-    // The provider acknowledges the message when it arrives, not when its bytes are in the buffer.
-    known.proves_arrival &= !emulates_writes(device, info, &first.nic);
+    warn_of_emulated_writes(device, info, &first.nic);
+    let is_proven = |(opened, info): (&Opened, &Info)| {
+        arrival::is_proven::<Data>(device.library(), info, &opened.nic)
+    };
+    let proves_arrival = nics.iter().zip(&infos).all(is_proven);
+    let known = assumed(info, first.nic.inject_bytes::<Data>(), proves_arrival);
     Ok((nics, known))
 }
 
@@ -113,8 +117,8 @@ fn tell_of_class(error: FabricError) {
     }
 }
 
-/// Whether a provider emulates writes by two-sided messages.
-fn emulates_writes(device: &Device, info: &Info, nic: &Nic) -> bool {
+/// Logs once where a provider emulates writes by two-sided messages.
+fn warn_of_emulated_writes(device: &Device, info: &Info, nic: &Nic) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     let asked = family(info) == "efa";
     let name = OptionName::EfaEmulatedWrite;
@@ -125,7 +129,6 @@ fn emulates_writes(device: &Device, info: &Info, nic: &Nic) -> bool {
             info.provider()
         );
     }
-    emulated
 }
 
 fn refused(device: &Device, plan: &RailPlan, fault: FabricError) -> Error {

@@ -98,7 +98,7 @@ pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
         doc: Doc {
             name: "FI_OPT_SHARED_MEMORY_PERMITTED = false",
             why: "Peers on one host then go through the device like all others: what the probe has found out of it, and what its completions prove, holds for them too.",
-            refused: "libfabric is older than 1.21, and peers on one host go through shared memory: set FI_EFA_ENABLE_SHM_TRANSFER=0.",
+            refused: "libfabric is older than 1.21, and peers on one host may go through shared memory. Then completions do not count as proof of arrival (below).",
         },
     },
 ];
@@ -117,7 +117,7 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_EMULATED_WRITE",
-        why: "Can only be read. It is, when a rail opens: where writes are emulated by messages, their completions prove nothing of the peer's memory, so a send waits for the receiver's done; one line in the log says so.",
+        why: "Can only be read. It is, when a rail opens (below); where writes are emulated by messages, one line in the log says that this is slow.",
     },
     LeftAlone {
         provider: "efa",
@@ -343,6 +343,8 @@ mod tests {
         for LeftAlone { provider, name, why } in LEFT_ALONE {
             page += &format!("| {provider} | `{}` | {why} |\n", name.replace(", ", "`, `"));
         }
+        page += PAGE_ARRIVAL;
+        page.extend(super::super::arrival::ROWS.iter().map(super::super::arrival::Row::line));
         page += PAGE_CLASSES;
         let mut first = 0;
         for (last, _, label) in LABELS {
@@ -364,7 +366,7 @@ mod tests {
     const PAGE_HEAD: &str = "\
 # Providers
 
-What is asked of each provider besides what every rail needs. Made from the tables in `src/plugin/options.rs`; a test compares. Untested on
+What is asked of each provider besides what every rail needs. Made from the tables in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares. Untested on
 the NICs themselves: what their sources and manuals say is held up by a virtual fabric (docs/vfabric.md).
 
 Variables that providers read when libfabric loads are in [configuration.md](configuration.md), with what the plugin sets of them.
@@ -383,6 +385,19 @@ Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does
 
 | provider | what | why |
 |---|---|---|
+";
+
+    const PAGE_ARRIVAL: &str = "
+## What a completion proves
+
+Where the completion of a write proves that its bytes are at the peer, a send over several rails is reported with it, and a receive of optional completion early
+(protocol.md, 11). Elsewhere a send waits for the receiver's DONE. No provider is trusted by its name, since a layer, an emulation or a shortcut
+through shared memory may complete for it: what counts is the wire protocol in a version that a source speaks of, and what each data rail says of its options
+once it is open. Anything else proves nothing. At debug level the log has the row for each rail that opens, or what it lacks. Both ends must have the proof. Why so:
+[decisions/0022](decisions/0022-what-a-completion-proves.md).
+
+| protocol | versions | completions prove arrival | source |
+|---|---|---|---|
 ";
 
     const PAGE_CLASSES: &str = "

@@ -35,5 +35,10 @@ pub(super) fn opens_with(
 const ENTRIES: usize = 64;
 
 // rdma/fabric.h.
+pub(super) const FI_PROTO_SOCK_TCP: u32 = 6;
+pub(super) const FI_PROTO_RXM: u32 = 11;
+pub(super) const FI_PROTO_SHM: u32 = 16;
 pub(super) const FI_PROTO_EFA: u32 = 20;
 pub(super) const FI_PROTO_CXI: u32 = 24;
+pub(super) const FI_PROTO_XNET: u32 = 25;
+pub(super) const FI_PROTO_CXI_RNR: u32 = 29;

@@ -27,9 +27,11 @@ const PAGES: &[(&str, &[&str])] = &[
     ("docs/group-errors.md", &["crates/group/src", "crates/group-arrow/src", "crates/python/src"]),
 ];
 
-/// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from, and the message of a
-/// panic.
+/// Constants that are no sentences: reasons, which docs/configuration.md and docs/providers.md are generated from or the log has at debug
+/// level, and the message of a panic.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("src/plugin/arrival.rs", "ROWS"),
+    ("src/plugin/arrival.rs", "REASONS"),
     ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
     ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
     ("src/plugin/config/takes.rs", "MISMATCH"),

@@ -376,7 +376,7 @@ fn a_receive_is_told_early_only_where_no_message_travels_before_it() {
     for setting in ["0", "40"] {
         play(&[provider(), ("INLINE_MAX_SIZE", setting)], BOUND, |part| {
             let early = std::env::var("IRONRAIL_INLINE_MAX_SIZE").as_deref() == Ok("0");
-            let link = Link::between_ends(part, "efa", 1, "");
+            let link = Link::between_ends(part, "cxi", 1, "");
             let (net, address) = (link.net, link.into.address());
             let posted = net.irecv_optional(link.receive, address, BYTES, 3, link.to);
             let posted = posted.expect("irecv").expect("the window has room");

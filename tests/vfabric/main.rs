@@ -133,10 +133,10 @@ fn refused_posts_lose_nothing() {
 }
 
 /// The C client marks most of its receives so. It is told early where writes land by themselves, completions prove it, and no message
-/// comes before its receive.
+/// comes before its receive. Where efa's completions prove it depends on libfabric: tests/providers.rs.
 #[test]
 fn receives_whose_completion_is_optional_end_early_where_nobody_need_call() {
-    for (profile, early) in [("cxi", true), ("efa", true), ("tcp", false)] {
+    for (profile, early) in [("cxi", true), ("tcp", false)] {
         let stats = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("vfabric-early-{profile}-{}", std::process::id()));
         let path = stats.to_str().expect("the target folder is text");

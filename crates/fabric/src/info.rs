@@ -66,6 +66,11 @@ impl Info {
         self.endpoint().protocol
     }
 
+    /// Which version of that protocol the provider speaks (fi_endpoint(3), `protocol_version`).
+    pub fn protocol_version(&self) -> u32 {
+        self.endpoint().protocol_version
+    }
+
     /// The capabilities granted, as in fi_getinfo(3).
     pub fn capabilities(&self) -> u64 {
         self.raw().caps

@@ -40,6 +40,7 @@ pub(crate) struct Profile {
     pub(crate) progress: Progress,
     /// FI_PROTO_*.
     pub(crate) protocol: u32,
+    pub(crate) protocol_version: u32,
     /// The traffic classes in which an endpoint can be opened.
     pub(crate) classes: Classes,
     /// The MTU in bytes and the link type, for fi_info.nic.
@@ -108,6 +109,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: sys::FI_PROTO_CXI,
+        protocol_version: 1,
         classes: Classes::Labels,
         mtu: 9000,
         network: "HPC Ethernet",
@@ -138,6 +140,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: sys::FI_PROTO_EFA,
+        protocol_version: 4,
         classes: Classes::Any,
         mtu: 8760,
         network: "Ethernet",
@@ -164,6 +167,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: false,
         progress: Progress::Software,
         protocol: sys::FI_PROTO_XNET,
+        protocol_version: 0,
         classes: Classes::Any,
         mtu: 1500,
         network: "Ethernet",
@@ -190,6 +194,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: true,
         progress: Progress::Hardware,
         protocol: FI_PROTO_VFABRIC,
+        protocol_version: 1,
         classes: Classes::Any,
         mtu: 4096,
         network: "None",
@@ -216,6 +221,7 @@ pub(crate) const PROFILES: &[Profile] = &[
         hold: false,
         progress: Progress::Hardware,
         protocol: FI_PROTO_VFABRIC + 1,
+        protocol_version: 1,
         classes: Classes::Any,
         mtu: 4096,
         network: "None",

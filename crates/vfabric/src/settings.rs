@@ -61,7 +61,12 @@ settings! {
         "Whether device memory (FI_HMEM) is offered. Calls: it is, and by CUDA's calls alone, so that FI_OPT_CUDA_API_PERMITTED cannot be turned off.";
     "classes", "any, labels or none", "the profile's",
         "Which traffic classes (FI_TC_*) endpoints open in: labels alone, as on cxi, or none; others are refused with -FI_EINVAL.";
-    "emulated", "0 or 1", "0", "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages.";
+    "emulated", "0, 1 or unreadable", "0",
+        "Profile efa: whether FI_OPT_EFA_EMULATED_WRITE says that writes are made of messages. Unreadable: fi_getopt answers -FI_ENOPROTOOPT.";
+    "shared_memory", "set, read, stuck or refused", "set",
+        "Profile efa: what becomes of FI_OPT_SHARED_MEMORY_PERMITTED. Set: it is taken, and cannot be read, as on efa. Read: it can be read, too. Stuck: it is taken, and reads true. Refused: -FI_EOPNOTSUPP.";
+    "protocol", "a number, or two with a point between", "the profile's",
+        "`ep_attr.protocol`, and behind the point `protocol_version`.";
     "report", "a path", "", "Where the report is written when the last domain closes, and at exit; %p in it is the process's number.";
 }
 
@@ -85,7 +90,9 @@ pub(crate) struct Settings {
     pub(crate) tolerated: Vec<Rule>,
     /// One value for all NICs, or one for each.
     pub(crate) device_memory: Vec<DeviceMemory>,
-    pub(crate) emulated_writes: bool,
+    /// None: fi_getopt does not know.
+    pub(crate) emulated_writes: Option<bool>,
+    pub(crate) shared_memory: SharedMemory,
     pub(crate) report: Option<PathBuf>,
 }
 
@@ -97,6 +104,18 @@ pub(crate) enum DeviceMemory {
     Direct,
     /// By calls of CUDA.
     Calls,
+}
+
+/// What becomes of FI_OPT_SHARED_MEMORY_PERMITTED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedMemory {
+    /// It is taken, and cannot be read.
+    Set,
+    /// It is taken, and reads as it was set.
+    Read,
+    /// It is taken, and reads true.
+    Stuck,
+    Refused,
 }
 
 /// A PCI address as in sysfs: `0000:3b:00.0`.
@@ -127,7 +146,8 @@ impl Settings {
             numa: vec![0],
             tolerated: Vec::new(),
             device_memory: vec![DeviceMemory::None],
-            emulated_writes: false,
+            emulated_writes: Some(false),
+            shared_memory: SharedMemory::Set,
             report: None,
         }
     }
@@ -233,7 +253,18 @@ impl Settings {
                     _ => return None,
                 }
             }
-            "emulated" => self.emulated_writes = switch(value)?,
+            "emulated" if value == "unreadable" => self.emulated_writes = None,
+            "emulated" => self.emulated_writes = Some(switch(value)?),
+            "shared_memory" => self.shared_memory = shared_memory(value)?,
+            "protocol" => {
+                let (protocol, version) = value
+                    .split_once('.')
+                    .map_or((value, None), |(number, version)| (number, Some(version)));
+                profile.protocol = protocol.parse().ok()?;
+                if let Some(version) = version {
+                    profile.protocol_version = version.parse().ok()?;
+                }
+            }
             "report" => {
                 let number = std::process::id().to_string();
                 self.report = Some(PathBuf::from(value.replace("%p", &number)));
@@ -289,6 +320,16 @@ fn device_memory(value: &str) -> Option<DeviceMemory> {
         "0" => Some(DeviceMemory::None),
         "1" => Some(DeviceMemory::Direct),
         "calls" => Some(DeviceMemory::Calls),
+        _ => None,
+    }
+}
+
+fn shared_memory(value: &str) -> Option<SharedMemory> {
+    match value {
+        "set" => Some(SharedMemory::Set),
+        "read" => Some(SharedMemory::Read),
+        "stuck" => Some(SharedMemory::Stuck),
+        "refused" => Some(SharedMemory::Refused),
         _ => None,
     }
 }

@@ -281,6 +281,11 @@ impl Nic {
         self.rail::<K>().flag(library, name)
     }
 
+    /// Whether fi_setopt accepted an option when the rail was opened. One that is not required may have been refused.
+    pub fn is_set<K: RailKind>(&self, name: OptionName) -> bool {
+        self.rail::<K>().is_set(name)
+    }
+
     /// Registers memory for the rail of its kind. While a data rail is fenced and regions are bound to endpoints, it is registered when
     /// the rail opens again, and has no key until then.
     ///

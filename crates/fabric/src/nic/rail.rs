@@ -23,6 +23,8 @@ pub(super) struct Rail {
     inject_bytes: usize,
     name: Box<[u8]>,
     found: Found,
+    /// Options that fi_setopt accepted.
+    set: Vec<OptionName>,
     /// What libfabric has accepted here.
     pub(super) posts: Posts,
 }
@@ -55,6 +57,7 @@ impl Rail {
             inject_bytes: 0,
             name: Box::default(),
             found: Found::new(),
+            set: Vec::new(),
             posts: Posts::NONE,
         }
     }
@@ -84,13 +87,16 @@ impl Rail {
             inject_bytes,
             name: Box::default(),
             found: Found::new(),
+            set: Vec::new(),
             posts: Posts::NONE,
         };
         let queue = other.map_or(&rail.queue, |other| &other.queue);
         rail.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         rail.bind(addresses.cast(), 0)?;
         for option in options {
-            rail.set(library, option)?;
+            if rail.set(library, option)? {
+                rail.set.push(option.name);
+            }
         }
         let enabled = match rail.enable() {
             // shm names its memory by process, and a killed one leaves it behind. The next process of that number is refused
@@ -268,7 +274,8 @@ impl Rail {
         check(Call::fi_ep_bind, code)
     }
 
-    fn set(&self, library: &Library, option: &EndpointOption) -> Result<(), FabricError> {
+    /// Whether it was accepted.
+    fn set(&self, library: &Library, option: &EndpointOption) -> Result<bool, FabricError> {
         let unknown = FabricError::new(Call::fi_setopt, sys::FI_ENOPROTOOPT);
         let outcome = match number(library, option.name) {
             None => Err(unknown),
@@ -280,9 +287,9 @@ impl Rail {
         match outcome {
             Err(error) if !option.required => {
                 log::debug!("option {:?} is left alone: {error}", option.name);
-                Ok(())
+                Ok(false)
             }
-            outcome => outcome,
+            outcome => outcome.map(|()| true),
         }
     }
 
@@ -320,6 +327,10 @@ impl Rail {
         let code =
             unsafe { sys::fi_getopt(endpoint.as_ptr().cast(), level, number, place, &raw mut len) };
         (code == 0).then_some(value != 0)
+    }
+
+    pub(super) fn is_set(&self, name: OptionName) -> bool {
+        self.set.contains(&name)
     }
 
     /// The address that peers reach it by.

@@ -9,6 +9,7 @@ use super::object::Object;
 use super::table::{CollectiveOps, table};
 use super::{answer, answer_size, messages, number, rma, tagged, vector};
 use crate::engine::{Errno, engine};
+use crate::settings::{Settings, SharedMemory};
 
 table! {
     fn objects() -> sys::fi_ops { close: close, bind: bind, control: control }
@@ -175,13 +176,13 @@ unsafe extern "C" fn get_option(
 ) -> c_int {
     let engine = engine();
     let profile = &engine.settings.profile;
-    if option == sys::FI_OPT_EFA_EMULATED_WRITE && profile.protocol == sys::FI_PROTO_EFA {
+    if let Some(flag) = efa_flag(&engine.settings, option) {
         // SAFETY: the user gives a valid place.
         if unsafe { len.replace(size_of::<bool>()) } < size_of::<bool>() {
             return -sys::FI_ETOOSMALL;
         }
         // SAFETY: the user gives room for a flag.
-        unsafe { value.cast::<bool>().write(engine.settings.emulated_writes) };
+        unsafe { value.cast::<bool>().write(flag) };
         return 0;
     }
     let size = match option {
@@ -202,6 +203,20 @@ unsafe extern "C" fn get_option(
     0
 }
 
+/// An option of efa's that can be read, and is a flag. Nobody sets the second to true.
+fn efa_flag(settings: &Settings, option: c_int) -> Option<bool> {
+    match option {
+        _ if settings.profile.protocol != sys::FI_PROTO_EFA => None,
+        sys::FI_OPT_EFA_EMULATED_WRITE => settings.emulated_writes,
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED => match settings.shared_memory {
+            SharedMemory::Read => Some(false),
+            SharedMemory::Stuck => Some(true),
+            SharedMemory::Set | SharedMemory::Refused => None,
+        },
+        _ => None,
+    }
+}
+
 unsafe extern "C" fn set_option(
     fid: *mut sys::fid,
     _level: c_int,
@@ -212,6 +227,11 @@ unsafe extern "C" fn set_option(
     match option {
         // SAFETY: this table is of endpoints only, and the user's value is as long as it says.
         sys::FI_OPT_CUDA_API_PERMITTED => unsafe { permit_cuda(fid, value, len) },
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED
+            if engine().settings.shared_memory == SharedMemory::Refused =>
+        {
+            -sys::FI_EOPNOTSUPP
+        }
         sys::FI_OPT_SHARED_MEMORY_PERMITTED => {
             engine().counters.count("options.shared_memory");
             0

@@ -256,7 +256,7 @@ fn make(settings: &Settings, granted: &Granted, number: usize) -> Option<*mut sy
 fn fill_endpoint(endpoint: &mut sys::fi_ep_attr, profile: &Profile) {
     endpoint.type_ = sys::FI_EP_RDM;
     endpoint.protocol = profile.protocol;
-    endpoint.protocol_version = 1;
+    endpoint.protocol_version = profile.protocol_version;
     endpoint.max_msg_size = crate::memory::bits(profile.max_message);
     endpoint.tx_ctx_cnt = 1;
     endpoint.rx_ctx_cnt = 1;

@@ -1,0 +1,371 @@
+//! Whether the completion of a write proves that its bytes are at the peer. No write to oneself shows that: the NIC that acknowledges is the one that waits.
+//!
+//! One table: a row is a wire protocol with its versions (fi_endpoint(3)), what completions prove there, which options of the endpoint that rests on, and the
+//! source. No provider is trusted by its name, nor a version that no row names. Where nothing proves arrival, the receiver's DONE does.
+
+use std::fmt;
+
+use fabric::{Info, Library, Nic, OptionName, RailKind};
+
+use super::provider::{
+    FI_PROTO_CXI, FI_PROTO_CXI_RNR, FI_PROTO_EFA, FI_PROTO_RXM, FI_PROTO_SHM, FI_PROTO_SOCK_TCP,
+    FI_PROTO_XNET,
+};
+
+/// What the completions of a wire protocol prove.
+#[derive(Debug)]
+pub(super) struct Row {
+    protocol: u32,
+    /// As rdma/fabric.h names it.
+    name: &'static str,
+    /// The versions that the source speaks of; none: all.
+    versions: &'static [u32],
+    verdict: Verdict,
+    /// The page or file that says so.
+    source: &'static str,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    /// They prove arrival if all of these are so.
+    Proven(&'static [Need]),
+    Unproven,
+}
+
+/// A flag of the endpoint that has to be false.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    option: OptionName,
+    /// As libfabric names it.
+    name: &'static str,
+    shown: Shown,
+}
+
+/// How that shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// fi_getopt says false.
+    Read,
+    /// fi_setopt accepted false. Its page has no fi_getopt for it; where a provider answers one all the same, that says false.
+    Set,
+}
+
+/// What an endpoint says of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    /// fi_setopt accepted it.
+    set: bool,
+    /// What fi_getopt answers, if anything.
+    read: Option<bool>,
+}
+
+/// Writes that are made of messages complete when these have arrived in some buffer of the peer's.
+const NO_EMULATED_WRITES: Need = Need {
+    option: OptionName::EfaEmulatedWrite,
+    name: "FI_OPT_EFA_EMULATED_WRITE",
+    shown: Shown::Read,
+};
+
+/// Peers on one host would go through shm, whose writes complete at once.
+const NO_SHARED_MEMORY: Need = Need {
+    option: OptionName::SharedMemoryPermitted,
+    name: "FI_OPT_SHARED_MEMORY_PERMITTED",
+    shown: Shown::Set,
+};
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        protocol: FI_PROTO_CXI,
+        name: "FI_PROTO_CXI",
+        versions: &[1],
+        verdict: Verdict::Proven(&[]),
+        source: "fi_cxi(7), FI_TRANSMIT_COMPLETE: the target's NIC acknowledges once it has all data. Version: CXIP_WIRE_PROTO_VERSION, 1 in all releases from 1.21 to 2.6",
+    },
+    Row {
+        protocol: FI_PROTO_CXI_RNR,
+        name: "FI_PROTO_CXI_RNR",
+        versions: &[1],
+        verdict: Verdict::Proven(&[]),
+        source: "fi_cxi(7), as above; from 2.0. Messages differ, writes do not",
+    },
+    Row {
+        protocol: FI_PROTO_EFA,
+        name: "FI_PROTO_EFA",
+        versions: &[4],
+        verdict: Verdict::Proven(&[NO_EMULATED_WRITES, NO_SHARED_MEMORY]),
+        source: "prov/efa/docs/efa_rdm_protocol_v4.md, 4.6: the writer's device writes; fi_cq(3), FI_TRANSMIT_COMPLETE of reliable endpoints: delivered to the peer's. 4.2: emulated writes complete earlier. Options: fi_efa(7), from 1.18; fi_endpoint(3), from 1.21. Version: EFA_RDM_PROTOCOL_VERSION",
+    },
+    Row {
+        protocol: FI_PROTO_RXM,
+        name: "FI_PROTO_RXM",
+        versions: &[],
+        verdict: Verdict::Unproven,
+        source: "fi_rxm(7): a layer over any provider of FI_EP_MSG. What is below does not show: InfiniBand's NICs acknowledge, but over iWARP verbs promises FI_INJECT_COMPLETE only (prov/verbs/src/verbs_info.c), and over tcp a socket",
+    },
+    Row {
+        protocol: FI_PROTO_XNET,
+        name: "FI_PROTO_XNET",
+        versions: &[],
+        verdict: Verdict::Unproven,
+        source: "prov/tcp/src/xnet_progress.c: a write completes once the socket has taken it",
+    },
+    Row {
+        protocol: FI_PROTO_SOCK_TCP,
+        name: "FI_PROTO_SOCK_TCP",
+        versions: &[],
+        verdict: Verdict::Unproven,
+        source: "as FI_PROTO_XNET",
+    },
+    Row {
+        protocol: FI_PROTO_SHM,
+        name: "FI_PROTO_SHM",
+        versions: &[],
+        verdict: Verdict::Unproven,
+        source: "fi_shm(7), Progress: short operations complete at once, and memory changes when the peer polls",
+    },
+];
+
+/// What the completions of this protocol prove on an endpoint that says this of its options.
+///
+/// # Errors
+///
+/// Why they prove nothing.
+pub(super) fn of(
+    protocol: u32,
+    version: u32,
+    said: impl Fn(OptionName) -> Said,
+) -> Result<&'static Row, Doubt> {
+    let Some(row) = ROWS.iter().find(|row| row.protocol == protocol) else {
+        return Err(Doubt::Protocol(protocol));
+    };
+    let needs = match row.verdict {
+        Verdict::Unproven => return Err(Doubt::Row(row)),
+        Verdict::Proven(needs) => needs,
+    };
+    if !row.versions.contains(&version) {
+        return Err(Doubt::Version(row, version));
+    }
+    for need in needs {
+        let Said { set, read } = said(need.option);
+        match (need.shown, set, read) {
+            (Shown::Read, _, Some(false)) | (Shown::Set, true, Some(false) | None) => {}
+            (Shown::Set, false, _) => return Err(Doubt::Refused(need.name)),
+            (_, _, Some(true)) => return Err(Doubt::ReadsTrue(need.name)),
+            (Shown::Read, _, None) => return Err(Doubt::Unreadable(need.name)),
+        }
+    }
+    Ok(row)
+}
+
+/// Whether the completions of a rail prove arrival; at debug level the log says by what.
+pub(super) fn is_proven<K: RailKind>(library: &Library, info: &Info, nic: &Nic) -> bool {
+    let said = |name| Said { set: nic.is_set::<K>(name), read: nic.flag::<K>(library, name) };
+    let (provider, domain) = (info.provider(), info.domain_name());
+    match of(info.protocol(), info.protocol_version(), said) {
+        Ok(row) => {
+            log::debug!("{provider} {domain}: completions of writes prove arrival, by {row}");
+            true
+        }
+        Err(doubt) => {
+            log::debug!(
+                "{provider} {domain}: completions of writes do not prove arrival, and DONE is waited for: {doubt}"
+            );
+            false
+        }
+    }
+}
+
+/// Why completions prove nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Doubt {
+    /// No row is of this protocol.
+    Protocol(u32),
+    /// The row says so.
+    Row(&'static Row),
+    /// The row is of other versions.
+    Version(&'static Row, u32),
+    /// fi_setopt refused it, or libfabric is too old to know it.
+    Refused(&'static str),
+    ReadsTrue(&'static str),
+    /// fi_getopt does not answer.
+    Unreadable(&'static str),
+}
+
+/// For the log at debug level.
+struct Reasons {
+    unknown: &'static str,
+    refused: &'static str,
+    reads_true: &'static str,
+    unreadable: &'static str,
+}
+
+const REASONS: Reasons = Reasons {
+    unknown: "is not in the table",
+    refused: "cannot be set to false",
+    reads_true: "reads true",
+    unreadable: "cannot be read",
+};
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Protocol(number) => write!(f, "protocol {number} {}", REASONS.unknown),
+            Self::Row(row) => row.fmt(f),
+            Self::Version(row, version) => {
+                write!(f, "{} version {version} {}", row.name, REASONS.unknown)
+            }
+            Self::Refused(name) => write!(f, "{name} {}", REASONS.refused),
+            Self::ReadsTrue(name) => write!(f, "{name} {}", REASONS.reads_true),
+            Self::Unreadable(name) => write!(f, "{name} {}", REASONS.unreadable),
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if let [version] = self.versions {
+            write!(f, " version {version}")?;
+        }
+        for need in self.needs() {
+            write!(f, ", {} = false", need.name)?;
+        }
+        write!(f, " ({})", self.source)
+    }
+}
+
+impl Row {
+    fn needs(&self) -> &'static [Need] {
+        match self.verdict {
+            Verdict::Proven(needs) => needs,
+            Verdict::Unproven => &[],
+        }
+    }
+
+    /// Of docs/providers.md.
+    #[cfg(test)]
+    pub(super) fn line(&self) -> String {
+        let versions: Vec<_> = self.versions.iter().map(u32::to_string).collect();
+        let versions = if versions.is_empty() { "any".to_owned() } else { versions.join(", ") };
+        let needs: Vec<_> = self
+            .needs()
+            .iter()
+            .map(|need| match need.shown {
+                Shown::Read => format!("`{}` reads false", need.name),
+                Shown::Set => format!("`{}` was set to false, and does not read true", need.name),
+            })
+            .collect();
+        let proves = match self.verdict {
+            Verdict::Unproven => "no".to_owned(),
+            Verdict::Proven([]) => "yes".to_owned(),
+            Verdict::Proven(_) => format!("if {}", needs.join("; ")),
+        };
+        format!(
+            "| `{}` ({}) | {versions} | {proves} | {} |\n",
+            self.name, self.protocol, self.source
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CXI: u32 = FI_PROTO_CXI;
+    const EFA: u32 = FI_PROTO_EFA;
+    /// What efa says: fi_setopt takes what it is given, and fi_getopt knows of emulation alone.
+    const GOOD: fn(OptionName) -> Said = |name| match name {
+        OptionName::EfaEmulatedWrite => Said { set: false, read: Some(false) },
+        _ => Said { set: true, read: None },
+    };
+
+    fn doubt(protocol: u32, version: u32, said: impl Fn(OptionName) -> Said) -> String {
+        of(protocol, version, said).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn software_and_layers_prove_nothing_in_any_version() {
+        for (protocol, name) in [(6, "SOCK_TCP"), (11, "RXM"), (16, "SHM"), (25, "XNET")] {
+            for version in 0..8 {
+                let doubt = doubt(protocol, version, GOOD);
+                assert!(doubt.starts_with(&format!("FI_PROTO_{name} (")), "{doubt}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_row_names_proves_nothing() {
+        let known: Vec<u32> = ROWS.iter().map(|row| row.protocol).collect();
+        for protocol in (0..64).chain([1 << 31]).filter(|protocol| !known.contains(protocol)) {
+            let expected = format!("protocol {protocol} is not in the table");
+            assert_eq!(doubt(protocol, 1, GOOD), expected);
+        }
+    }
+
+    #[test]
+    fn a_protocol_is_trusted_in_the_versions_that_its_row_names() {
+        for row in ROWS.iter().filter(|row| !row.versions.is_empty()) {
+            for version in 0..16 {
+                let trusted = of(row.protocol, version, GOOD).is_ok();
+                assert_eq!(trusted, row.versions.contains(&version), "{} {version}", row.name);
+            }
+        }
+        let expected = "FI_PROTO_EFA version 5 is not in the table";
+        assert_eq!(doubt(EFA, 5, GOOD), expected);
+    }
+
+    #[test]
+    fn cxi_needs_no_option() {
+        assert!(of(CXI, 1, |_| Said { set: false, read: None }).is_ok());
+    }
+
+    #[test]
+    fn efa_is_trusted_only_if_each_option_is_as_it_should_be() {
+        use OptionName::{EfaEmulatedWrite, SharedMemoryPermitted};
+        let (emulated, shared) = ("FI_OPT_EFA_EMULATED_WRITE", "FI_OPT_SHARED_MEMORY_PERMITTED");
+        for set in [false, true] {
+            for read in [None, Some(false), Some(true)] {
+                let with = |wrong, said| move |name| if name == wrong { said } else { GOOD(name) };
+                let said = Said { set, read };
+                let of_writes = of(EFA, 4, with(EfaEmulatedWrite, said)).map(|row| row.protocol);
+                match read {
+                    Some(false) => assert_eq!(of_writes.unwrap(), EFA),
+                    Some(true) => {
+                        let expected = format!("{emulated} reads true");
+                        assert_eq!(of_writes.unwrap_err().to_string(), expected);
+                    }
+                    None => {
+                        let expected = format!("{emulated} cannot be read");
+                        assert_eq!(of_writes.unwrap_err().to_string(), expected);
+                    }
+                }
+                let of_memory =
+                    of(EFA, 4, with(SharedMemoryPermitted, said)).map(|row| row.protocol);
+                match (set, read) {
+                    (false, _) => {
+                        let expected = format!("{shared} cannot be set to false");
+                        assert_eq!(of_memory.unwrap_err().to_string(), expected);
+                    }
+                    (true, Some(true)) => {
+                        let expected = format!("{shared} reads true");
+                        assert_eq!(of_memory.unwrap_err().to_string(), expected);
+                    }
+                    (true, _) => assert_eq!(of_memory.unwrap(), EFA),
+                }
+            }
+        }
+    }
+
+    /// Else a need could never be met.
+    #[test]
+    fn each_option_that_has_to_be_set_is_asked_of_every_data_rail() {
+        use super::super::options::PROVIDER_OPTIONS;
+        for need in ROWS.iter().flat_map(Row::needs).filter(|need| need.shown == Shown::Set) {
+            let asked = PROVIDER_OPTIONS.iter().any(|asked| {
+                asked.option.name == need.option
+                    && asked.option.value == fabric::OptionValue::Flag(false)
+            });
+            assert!(asked, "{}", need.name);
+        }
+    }
+}
