@@ -15,8 +15,9 @@ import sys
 COLLECTIVES = [
     "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "alltoall", "barrier",
 ]
-# Rounds of borders in a ring, which `--collectives` asks for: ours beside MPI_Sendrecv twice, and beside MPI_Neighbor_alltoall.
-HALOS = {"halo_sendrecv", "halo_neighbor"}
+# Rounds of borders in a ring, which `--collectives` asks for: ours of fixed lengths beside MPI_Sendrecv twice, and beside
+# MPI_Neighbor_alltoall; `any_` before it: ours of any lengths.
+HALOS = {"halo_sendrecv": "fixed_halo", "halo_neighbor": "fixed_halo", "any_halo_sendrecv": "halo", "any_halo_neighbor": "halo"}
 # Whose size is that of all ranks' parts together: none is smaller than one element per rank.
 DEALT = {"all_gather", "gather", "scatter", "reduce_scatter", "alltoall"}
 SIZES = [8 * 8**power for power in range(8)] + [64 << 20]
@@ -77,7 +78,7 @@ class Ours(Contender):
         # Sizes of one run are a sequence for the command.
         factor = sizes[1] // sizes[0] if len(sizes) > 1 else 2
         command = [
-            f"{options.target}/ironrail", "perf", "halo" if collective in HALOS else collective, "-r", str(ranks), "--net",
+            f"{options.target}/ironrail", "perf", HALOS.get(collective, collective), "-r", str(ranks), "--net",
             f"{options.target}/libnccl-net-ironrail.so", "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", str(factor),
             "-n", str(count), "-w", str(count // 10 + 5), "--json",
         ]
@@ -94,7 +95,7 @@ class Ours(Contender):
 
 class Mpi(Contender):
     def arguments(self, collective, count, sizes):
-        return [f"{self.options.home}/collectives-{self.kind}", collective, self.options.cpus, str(count), *map(str, sizes)]
+        return [f"{self.options.home}/collectives-{self.kind}", collective.removeprefix("any_"), self.options.cpus, str(count), *map(str, sizes)]
 
     def parse(self, text):
         return [float(found) for found in re.findall(r"^\d+ ([0-9.]+)$", text, re.MULTILINE)]

@@ -137,10 +137,10 @@ fn odd_rings_and_refused_requests_change_nothing() {
 
 #[test]
 fn halo_rounds_among_one_two_and_three_ranks_are_right() {
-    for ranks in [1, 2, 3] {
+    for (halo, ranks) in ["halo", "fixed_halo"].iter().flat_map(|h| [1, 2, 3].map(|r| (h, r))) {
         let (code, table, errors) =
-            ended(perf(&format!("halo -r {ranks} -b 4 -e 100K -f 25 -n 3 -w 1 -c 2")));
-        assert_eq!(code, 0, "{ranks}: {table}{errors}");
+            ended(perf(&format!("{halo} -r {ranks} -b 4 -e 100K -f 25 -n 3 -w 1 -c 2")));
+        assert_eq!(code, 0, "{halo}, {ranks}: {table}{errors}");
         let rows = rows(&table);
         assert_eq!(rows.len(), 4, "{table}");
         assert!(rows.iter().all(|row| row[WRONG] == "0"), "{table}");
@@ -149,7 +149,8 @@ fn halo_rounds_among_one_two_and_three_ranks_are_right() {
 
 #[test]
 fn a_plugin_that_flips_a_bit_is_found_out() {
-    for benchmark in ["all_reduce", "all_gather", "reduce_scatter", "sendrecv", "pingpong", "halo"]
+    for benchmark in
+        ["all_reduce", "all_gather", "reduce_scatter", "sendrecv", "pingpong", "halo", "fixed_halo"]
     {
         let mut command = perf(&format!("{benchmark} -r 2 -b 64K -e 64K -n 2 -w 1 -c 4"));
         command.env("LOOPBACK_CORRUPT", "2");

@@ -222,7 +222,7 @@ impl Here {
     }
 }
 
-const VERSION: &str = "ironrail-group 2";
+const VERSION: &str = "ironrail-group 3";
 
 /// Identifies the machine.
 fn host() -> String {

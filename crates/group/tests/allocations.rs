@@ -8,6 +8,7 @@ use std::cell::Cell;
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
+use ironrail_group::halo::FixedHalo1d;
 use ironrail_group::loader::{Library, Op};
 use ironrail_group::memory::Registered;
 use ironrail_group::messages::Any;
@@ -100,4 +101,27 @@ fn messages_allocate_and_register_nothing() {
             block.recv(own, group.rank(), 2)
         })
     });
+}
+
+#[test]
+fn rounds_of_fixed_halos_allocate_and_register_nothing() {
+    let plugin = support::loopback(env!("CARGO_TARGET_TMPDIR"));
+    let library = Library::open(plugin.to_str().unwrap(), None).unwrap();
+    for len in [100, 300_000] {
+        let counts = support::ranks(&library, 3, move |group| {
+            let mut halo = FixedHalo1d::<f32>::ring(&group, len, len).unwrap();
+            let mut run = |times| {
+                for _ in 0..times {
+                    halo.round(|left, right| (left[0], right[0]) = (1.0, 2.0)).unwrap();
+                }
+            };
+            run(5);
+            let allocations = ALLOCATIONS.get();
+            run(20);
+            let counted = ALLOCATIONS.get() - allocations;
+            group.barrier().unwrap();
+            counted
+        });
+        assert_eq!(counts, [0; 3]);
+    }
 }

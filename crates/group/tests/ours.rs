@@ -1,5 +1,5 @@
-//! The cases T-I, T-M, T-C and T-R over the plugin of this tree: with one rail and with two, by its newest table and by v8. Ignored without
-//! libfabric.
+//! The cases T-I, T-M, T-C and T-R, and halos of fixed lengths, over the plugin of this tree: with one rail and with two, by its newest
+//! table and by v8. Ignored without libfabric.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::borrow::Cow;
@@ -43,10 +43,17 @@ fn by_v8_with_two_rails() {
 /// Runs the cases in processes of their own, which open the plugin with these rails and this version of the table.
 fn pass(version: u32, rails: &str) {
     let plugin = built(&["--package", "ironrail", "--lib"], "libnccl_net_ironrail.so");
-    for (target, cases) in [("infiniccl", 10), ("mlx", 12), ("rapidsmpf", 14), ("conduit", 9)] {
+    let targets = [
+        ("infiniccl", "t_", 10),
+        ("mlx", "t_", 12),
+        ("rapidsmpf", "t_", 14),
+        ("conduit", "t_", 9),
+        ("fixed_halo", "", 11),
+    ];
+    for (target, filter, cases) in targets {
         let program = built(&["--package", "ironrail-group", "--test", target], "");
         let output = Command::new(program)
-            .args(["t_", "--test-threads=2"])
+            .args([filter, "--test-threads=2"])
             .env("IRONRAIL_GROUP_TEST_NET", &plugin)
             .env("IRONRAIL_GROUP_TEST_ABI", version.to_string())
             .env("IRONRAIL_RAILS", rails)

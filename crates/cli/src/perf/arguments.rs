@@ -47,6 +47,8 @@ enum Command {
     Barrier(Options),
     /// Every rank swaps borders with both neighbours in a ring. The size is that of one border.
     Halo(Options),
+    /// The same with borders whose lengths stay the same, in registered memory, as MPI's.
+    FixedHalo(Options),
     /// Messages to the next rank and from the previous one, a window of them outstanding: bandwidth of one connection.
     #[command(name = "sendrecv")]
     SendReceive {
@@ -115,6 +117,7 @@ pub(super) enum Collective {
     AllToAll,
     Barrier,
     Halo,
+    FixedHalo,
 }
 
 impl Collective {
@@ -130,6 +133,7 @@ impl Collective {
             Self::AllToAll => "alltoall",
             Self::Barrier => "barrier",
             Self::Halo => "halo",
+            Self::FixedHalo => "fixed_halo",
         }
     }
 
@@ -545,8 +549,13 @@ impl Options {
         if self.writes && matches!(benchmark, Benchmark::Collective(_)) {
             return usage("--writes counts what pingpong, sendrecv and raw move".to_owned());
         }
-        let apart =
-            [Collective::Gather, Collective::Scatter, Collective::AllToAll, Collective::Halo];
+        let apart = [
+            Collective::Gather,
+            Collective::Scatter,
+            Collective::AllToAll,
+            Collective::Halo,
+            Collective::FixedHalo,
+        ];
         if self.in_place && apart.iter().any(|what| *benchmark == Benchmark::Collective(*what)) {
             return usage(format!("{} is out of place only", benchmark.name()));
         }
@@ -630,6 +639,7 @@ impl Perf {
             Command::AllToAll(_) => Benchmark::Collective(Collective::AllToAll),
             Command::Barrier(_) => Benchmark::Collective(Collective::Barrier),
             Command::Halo(_) => Benchmark::Collective(Collective::Halo),
+            Command::FixedHalo(_) => Benchmark::Collective(Collective::FixedHalo),
             Command::SendReceive { stream, .. } => Benchmark::SendReceive(*stream),
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
@@ -668,6 +678,7 @@ impl Perf {
             | Command::AllToAll(options)
             | Command::Barrier(options)
             | Command::Halo(options)
+            | Command::FixedHalo(options)
             | Command::SendReceive { options, .. }
             | Command::PingPong { options, .. }
             | Command::Raw { options, .. }

@@ -104,6 +104,10 @@ impl<E: End> Lane<E> {
         self.pushed
     }
 
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
     pub(super) fn done(&self) -> u64 {
         self.done
     }

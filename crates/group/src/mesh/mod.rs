@@ -9,7 +9,9 @@ mod failure;
 mod header;
 mod lane;
 mod matching;
+mod opening;
 mod pace;
+mod pair;
 mod peer;
 mod registry;
 mod slots;
@@ -25,6 +27,8 @@ pub(crate) use header::{Name, Space, name as type_name, number as type_number};
 pub(crate) use matching::{Envelope, OpId, Wanted};
 use matching::{Found, Matching};
 pub(crate) use pace::{Pace, Wait, rest};
+use pair::Pair;
+pub(crate) use pair::{PairName, Reached};
 use peer::{Peer, Shared};
 use registry::Registry;
 use slots::Letter;
@@ -198,12 +202,7 @@ impl Mesh {
 
     /// Polls the peer that is waited for, and every few polls one other; without such a peer, all.
     pub(crate) fn poll(&mut self, focus: Option<usize>) -> Result<Moved, GroupError> {
-        if self.place.has_mail() {
-            self.read_mail()?;
-        }
-        if self.failure.is_some() || self.aborted.load(Ordering::Relaxed) {
-            self.check()?;
-        }
+        self.hear()?;
         let Some(focus) = focus else {
             let mut moved = false;
             for peer in 0..self.peers.len() {
@@ -215,6 +214,22 @@ impl Mesh {
         if moved != Moved::Nothing {
             return Ok(moved);
         }
+        self.poll_another()
+    }
+
+    /// Reads what others say outside of the network, and fails where the group has.
+    fn hear(&mut self) -> Result<(), GroupError> {
+        if self.place.has_mail() {
+            self.read_mail()?;
+        }
+        if self.failure.is_some() || self.aborted.load(Ordering::Relaxed) {
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Nothing came from the peer that is waited for: every few times another one is polled.
+    fn poll_another(&mut self) -> Result<Moved, GroupError> {
         self.idle_polls = self.idle_polls.wrapping_add(1);
         if !self.pace.polls_another(self.idle_polls) {
             return Ok(Moved::Nothing);
@@ -542,6 +557,116 @@ impl Mesh {
     pub(crate) fn flush(&mut self, to: usize) -> Result<(), GroupError> {
         let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_parts());
         if to == self.rank { Ok(()) } else { self.until(Some(to), sent) }
+    }
+
+    // Pairs of lanes of one user each: messages of lengths that both ends know, in order.
+
+    /// Opens this rank's end of a pair with a peer. Its messages are parts of the buffer, which lives until [`Mesh::close_pair`] has it.
+    pub(crate) fn open_pair(
+        &mut self,
+        to: usize,
+        name: PairName,
+        buffer: &Buffer,
+    ) -> Result<(), GroupError> {
+        self.reach(to)?;
+        self.with(to, |peer, shared| peer.open_pair(name, buffer, shared))
+    }
+
+    /// Closes it, once the peer does. What was sent still arrives.
+    pub(crate) fn close_pair(&mut self, to: usize, name: PairName, buffer: Arc<Buffer>) {
+        let close = |peer: &mut Peer, shared: &mut Shared<'_>| {
+            peer.close_pair(name, buffer, shared);
+            Ok(())
+        };
+        // Of a peer that is gone the comms are closed.
+        let _ = self.with(to, close);
+    }
+
+    /// Sends a message by a pair, and says where the next one goes. Either may be empty: none.
+    pub(crate) fn push_pair(
+        &mut self,
+        to: usize,
+        name: PairName,
+        sent: Place,
+        expected: Place,
+    ) -> Result<(), GroupError> {
+        self.reach(to)?;
+        self.with(to, |peer, _| {
+            if let Some(pair) = peer.pair(name) {
+                pair.push(sent, expected);
+                pair.progress();
+            }
+            Ok(())
+        })
+    }
+
+    /// How far a pair is: whether as many messages came and left.
+    pub(crate) fn reached(
+        &mut self,
+        to: usize,
+        name: PairName,
+        came: u64,
+        left: u64,
+    ) -> Result<Reached, GroupError> {
+        self.reach(to)?;
+        let pair = self.peer(to).and_then(|peer| peer.pair(name));
+        match pair.map_or(Reached::Closed, |pair| pair.reached(came, left)) {
+            Reached::Broken => self.pair_broke(to, name, came, left),
+            reached => Ok(reached),
+        }
+    }
+
+    /// A pair's connection has ended. Mostly its peer has closed the pair, and a letter will say so; else the peer is lost.
+    fn pair_broke(
+        &mut self,
+        to: usize,
+        name: PairName,
+        came: u64,
+        left: u64,
+    ) -> Result<Reached, GroupError> {
+        let deadline = Instant::now() + SETTLE.min(self.timeout / 4);
+        loop {
+            self.read_mail()?;
+            self.reach(to)?;
+            let has_left = self.left[to];
+            let pair = self.peer(to).and_then(|peer| peer.pair(name));
+            let reached = pair.as_ref().map_or(Reached::Closed, |pair| pair.reached(came, left));
+            if reached != Reached::Broken {
+                return Ok(reached);
+            }
+            if has_left {
+                return Ok(Reached::Closed);
+            }
+            if Instant::now() >= deadline {
+                let why = pair.and_then(|pair| pair.why()).unwrap_or_default();
+                self.link_failed(to, &GroupError::Contract(why))?;
+                return Ok(Reached::Closed);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// One poll for a caller that waits for these peers' pair, as [`Mesh::step`].
+    pub(crate) fn step_pairs(
+        &mut self,
+        name: PairName,
+        peers: impl Iterator<Item = usize>,
+        wait: &mut Wait,
+    ) -> Result<Option<Duration>, GroupError> {
+        self.hear()?;
+        let (mut moved, mut focus) = (false, None);
+        for peer in peers {
+            self.reach(peer)?;
+            focus = Some(peer);
+            let progress = |peer: &mut Peer| peer.pair(name).is_some_and(Pair::progress);
+            moved |= self.with(peer, |peer, _| Ok(progress(peer)))?;
+        }
+        if moved {
+            wait.moved();
+            return Ok(None);
+        }
+        self.poll_another()?;
+        self.idle(wait, focus)
     }
 
     fn peer(&mut self, rank: usize) -> Option<&mut Peer> {

@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Moved;
-use super::connector::{Connecting, Connector};
+use super::connector::Connector;
 use super::lane::Lane;
 use super::matching::{Claim, Matching, OpId};
+use super::opening::Opening;
+use super::pair::{self, Pair, PairName};
 use super::registry::Registry;
 use super::slots::{Arrival, SlotReceiver, SlotSender};
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
-use crate::loader::{Handle, ListenComm, Net, Place, ReceiveComm, SendComm};
+use crate::loader::{Buffer, Handle, Net, Place, ReceiveComm, SendComm};
 use crate::memory::zeroed;
 
 /// Long messages that may be in flight before the queues grow.
@@ -36,20 +38,6 @@ impl Way {
     }
 }
 
-/// The state of a pair of comms.
-#[derive(Debug, Default)]
-enum Opening {
-    #[default]
-    Closed,
-    /// A handle was sent to the peer, which answers with its own.
-    Asked {
-        listener: ListenComm,
-        /// Set once the peer's handle has arrived.
-        connecting: Option<Connecting>,
-    },
-    Open,
-}
-
 /// What the lanes of every peer need.
 pub(super) struct Shared<'a> {
     pub(super) net: &'a Arc<Net>,
@@ -71,6 +59,7 @@ pub(super) struct Peer {
     receiver: SlotReceiver,
     bulk: (Lane<SendComm>, Lane<ReceiveComm>),
     data: (Lane<SendComm>, Lane<ReceiveComm>),
+    pairs: Vec<Pair>,
     outgoing: VecDeque<(u64, OpId)>,
     incoming: VecDeque<Incoming>,
     /// The number of the first of those.
@@ -112,6 +101,7 @@ impl Peer {
             receiver: SlotReceiver::default(),
             bulk: (Lane::new(tag(own)), Lane::new(tag(rank))),
             data: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            pairs: Vec::new(),
             outgoing: VecDeque::with_capacity(QUEUE),
             incoming: VecDeque::with_capacity(QUEUE),
             first: 0,
@@ -123,16 +113,7 @@ impl Peer {
 
     /// Requests a pair of comms, once.
     pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
-        let opening = &mut self.openings[way as usize];
-        if !matches!(opening, Opening::Closed) {
-            return Ok(());
-        }
-        let (listener, handle) = shared.net.listen(self.device)?;
-        let mut letter = vec![way.number()];
-        letter.extend(handle.0);
-        shared.place.mail(self.rank, &letter)?;
-        *opening = Opening::Asked { listener, connecting: None };
-        Ok(())
+        self.openings[way as usize].ask(self.rank, self.device, &[way.number()], shared)
     }
 
     /// The peer's handle has arrived.
@@ -143,13 +124,15 @@ impl Peer {
     ) -> Result<(), GroupError> {
         let nonsense =
             || GroupError::Bootstrap(format!("rank {} sent a handle that is none", self.rank));
+        if let Some(letter) = pair::Letter::read(letter) {
+            self.told_of_pair(letter, shared);
+            return Ok(());
+        }
         let (number, bytes) = letter.split_first().ok_or_else(nonsense)?;
         let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
         let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
         self.open(way, shared)?;
-        if let Opening::Asked { connecting, .. } = &mut self.openings[way as usize] {
-            *connecting = Some(shared.connector.begin(shared.net, self.device, Box::new(handle)));
-        }
+        self.openings[way as usize].invited(self.device, handle, shared);
         Ok(())
     }
 
@@ -157,12 +140,16 @@ impl Peer {
     pub(super) fn progress(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
         let mut moved = false;
         for way in Way::ALL {
-            if matches!(self.openings[way as usize], Opening::Asked { .. }) {
+            if self.openings[way as usize].is_asked() {
                 moved |= self.connect(way, shared)?;
             }
         }
         moved |= self.bring_in(shared)?;
         moved |= self.push_out(shared)?;
+        for pair in &mut self.pairs {
+            moved |= pair.progress();
+        }
+        self.pairs.retain(|pair| !pair.is_forgotten());
         Ok(moved | self.end_long(shared.matching))
     }
 
@@ -214,6 +201,7 @@ impl Peer {
             && self.receiver.held().is_none()
             && (bulk || self.incoming.is_empty())
             && (data || self.data.1.is_idle())
+            && self.pairs.iter().all(Pair::is_over)
     }
 
     /// The minimum of progress that brings what this peer sends, for a rank that waits for it. A short message does not prove that the
@@ -243,18 +231,13 @@ impl Peer {
     }
 
     fn connect(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let Opening::Asked { listener, connecting } = &self.openings[way as usize] else {
-            return Ok(false);
-        };
-        let (has_send, has_receive) = match way {
+        let has = match way {
             Way::Small => (self.sender.is_open(), self.receiver.is_open()),
             Way::Bulk => (self.bulk.0.is_open(), self.bulk.1.is_open()),
             Way::Data => (self.data.0.is_open(), self.data.1.is_open()),
         };
-        let send = connecting.as_ref().map_or(Ok(None), Connecting::take)?;
-        let receive = if has_receive { None } else { listener.accept()? };
+        let (send, receive) = self.openings[way as usize].brought(has)?;
         let moved = send.is_some() || receive.is_some();
-        let open = (has_send || send.is_some()) && (has_receive || receive.is_some());
         let mut number = || {
             *shared.comms += 1;
             *shared.comms - 1
@@ -273,10 +256,6 @@ impl Peer {
                 Way::Bulk => self.bulk.1.open(end, number()),
                 Way::Data => self.data.1.open(end, number()),
             }
-        }
-        if open {
-            // The listener closes right after the accept, as in NCCL.
-            self.openings[way as usize] = Opening::Open;
         }
         Ok(moved)
     }
@@ -455,16 +434,62 @@ impl Peer {
 
     /// Whether a connection with it is requested and not open yet.
     pub(super) fn is_connecting(&self) -> bool {
-        self.openings.iter().any(|opening| matches!(opening, Opening::Asked { .. }))
+        self.openings.iter().any(Opening::is_asked) || self.pairs.iter().any(Pair::is_connecting)
     }
 
     /// Whether the plugin has completed everything that this rank sends.
     pub(super) fn has_sent(&self) -> bool {
-        self.sender.is_idle() && self.data.0.is_idle() && self.bulk.0.is_idle()
+        let lanes = self.sender.is_idle() && self.data.0.is_idle() && self.bulk.0.is_idle();
+        lanes && self.pairs.iter().all(Pair::has_sent)
     }
 
     /// Whether any lane was ever requested.
     pub(super) fn is_known(&self) -> bool {
-        self.openings.iter().any(|opening| !matches!(opening, Opening::Closed))
+        self.openings.iter().any(|opening| !opening.is_closed()) || !self.pairs.is_empty()
+    }
+
+    // Pairs of lanes of one user each.
+
+    /// Opens this end of a pair, whose messages come from and go to this buffer.
+    pub(super) fn open_pair(
+        &mut self,
+        name: PairName,
+        buffer: &Buffer,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        let pair = self.pair_or_new(name, shared.rank);
+        pair.open(buffer, shared)
+    }
+
+    pub(super) fn pair(&mut self, name: PairName) -> Option<&mut Pair> {
+        self.pairs.iter_mut().find(|pair| pair.name() == name)
+    }
+
+    /// Closes this end once the peer closes its own. It keeps the buffer until then.
+    pub(super) fn close_pair(
+        &mut self,
+        name: PairName,
+        buffer: Arc<Buffer>,
+        shared: &mut Shared<'_>,
+    ) {
+        // One that was never opened ends all the same: the peer may have opened its own.
+        let pair = self.pair_or_new(name, shared.rank);
+        pair.close(buffer, shared);
+        pair.progress();
+        self.pairs.retain(|pair| !pair.is_forgotten());
+    }
+
+    fn told_of_pair(&mut self, letter: pair::Letter, shared: &mut Shared<'_>) {
+        self.pair_or_new(letter.name(), shared.rank).told(letter, shared);
+        self.pairs.retain(|pair| !pair.is_forgotten());
+    }
+
+    fn pair_or_new(&mut self, name: PairName, own: usize) -> &mut Pair {
+        let known = self.pairs.iter().position(|pair| pair.name() == name);
+        let index = known.unwrap_or_else(|| {
+            self.pairs.push(Pair::new(name, self.rank, own, self.device));
+            self.pairs.len() - 1
+        });
+        &mut self.pairs[index]
     }
 }

@@ -64,7 +64,8 @@ impl Collectives {
                 Collective::Gather
                 | Collective::Scatter
                 | Collective::AllToAll
-                | Collective::Halo => {
+                | Collective::Halo
+                | Collective::FixedHalo => {
                     Err(GroupError::Usage(format!("{} is out of place only", self.what.name())))
                 }
             };
@@ -84,7 +85,9 @@ impl Collectives {
             Collective::ReduceScatter => group.reduce_scatter(input, output, op),
             Collective::AllToAll => group.all_to_all(input, output),
             Collective::Barrier => group.barrier(),
-            Collective::Halo => Err(GroupError::Usage("a halo is no collective".to_owned())),
+            Collective::Halo | Collective::FixedHalo => {
+                Err(GroupError::Usage("a halo is no collective".to_owned()))
+            }
         }
     }
 
@@ -107,9 +110,10 @@ impl Collectives {
             Collective::AllGather | Collective::Gather => {
                 Expected::Inputs { ranks, each: self.give }
             }
-            Collective::Broadcast | Collective::Barrier | Collective::Halo => {
-                Expected::Input { rank: self.options.root }
-            }
+            Collective::Broadcast
+            | Collective::Barrier
+            | Collective::Halo
+            | Collective::FixedHalo => Expected::Input { rank: self.options.root },
             Collective::Scatter => {
                 Expected::Part { rank: self.options.root, first: rank * self.take }
             }

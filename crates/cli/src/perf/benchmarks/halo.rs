@@ -1,8 +1,8 @@
-//! halo: ranks in a ring swap borders with both neighbours, round after round. The size is that of one border.
+//! halo and fixed_halo: ranks in a ring swap borders with both neighbours, round after round. The size is that of one border.
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
-use ironrail_group::halo::Halo1d;
+use ironrail_group::halo::{FixedHalo1d, Halo1d};
 
 use super::{Shape, Workload};
 use crate::perf::arguments::Options;
@@ -55,16 +55,77 @@ impl Workload for Rounds {
         self.borders = (own(Side::Left), own(Side::Right));
         self.round()?;
         let (Some(left), Some(right)) = self.halo.neighbours() else { return Ok(len as u64) };
-        let wrong = |border: &[u8], rank, side| {
-            let missing = len.abs_diff(border.len());
-            let right = |place: usize| sample(rank, side, place, iteration);
-            missing + border.iter().enumerate().filter(|(i, byte)| **byte != right(*i)).count()
-        };
-        // The left neighbour sends its right border here.
-        let wrong =
-            wrong(&self.borders.0, left, Side::Right) + wrong(&self.borders.1, right, Side::Left);
-        Ok(wrong as u64)
+        // A left neighbour sends its right border here.
+        Ok(wrong(&self.borders.0, len, (left, Side::Right), iteration)
+            + wrong(&self.borders.1, len, (right, Side::Left), iteration))
     }
+}
+
+pub(super) struct FixedRounds {
+    group: Group,
+    width: usize,
+    /// Of a border, in bytes.
+    bytes: usize,
+    /// Made at the first round of a size, by all ranks alike.
+    halo: Option<FixedHalo1d<u8>>,
+}
+
+impl FixedRounds {
+    pub(super) fn new(options: &Options, group: &Group) -> Self {
+        Self { group: group.clone(), width: options.kind.bytes(), bytes: 0, halo: None }
+    }
+
+    fn halo(&mut self) -> Result<&mut FixedHalo1d<u8>, GroupError> {
+        match &mut self.halo {
+            Some(halo) => Ok(halo),
+            none => Ok(none.insert(FixedHalo1d::ring(&self.group, self.bytes, self.bytes)?)),
+        }
+    }
+}
+
+impl Workload for FixedRounds {
+    fn begin(&mut self, bytes: usize) -> Shape {
+        let count = bytes / self.width;
+        self.bytes = count * self.width;
+        self.halo = None;
+        Shape { bytes: self.bytes, count, bus_factor: 2.0 }
+    }
+
+    fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let halo = self.halo()?;
+        watch.start();
+        for _ in 0..iterations {
+            halo.round(|_, _| {})?;
+            watch.lap();
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, iteration: usize) -> Result<u64, GroupError> {
+        let (rank, len) = (self.group.rank(), self.bytes);
+        let halo = self.halo()?;
+        let (left, right) = halo.neighbours();
+        let fill = |border: &mut [u8], side| {
+            for (place, byte) in border.iter_mut().enumerate() {
+                *byte = sample(rank, side, place, iteration);
+            }
+        };
+        let (from_left, from_right) = halo.round(|to_left, to_right| {
+            fill(to_left, Side::Left);
+            fill(to_right, Side::Right);
+        })?;
+        let (Some(left), Some(right)) = (left, right) else { return Ok(len as u64) };
+        Ok(wrong(from_left.unwrap_or_default(), len, (left, Side::Right), iteration)
+            + wrong(from_right.unwrap_or_default(), len, (right, Side::Left), iteration))
+    }
+}
+
+/// How many bytes of a border that came are missing, or are not what this rank sent to this side.
+fn wrong(border: &[u8], len: usize, (rank, side): (usize, Side), iteration: usize) -> u64 {
+    let missing = len.abs_diff(border.len());
+    let right = |place: usize| sample(rank, side, place, iteration);
+    let other = border.iter().enumerate().filter(|(place, byte)| **byte != right(*place));
+    (missing + other.count()) as u64
 }
 
 #[derive(Clone, Copy)]

@@ -49,8 +49,10 @@ pub(super) fn of_group(
     options: &Options,
     group: &Group,
 ) -> Result<Box<dyn Workload>, GroupError> {
-    if what == Collective::Halo {
-        return Ok(Box::new(halo::Rounds::new(options, group)));
+    match what {
+        Collective::Halo => return Ok(Box::new(halo::Rounds::new(options, group))),
+        Collective::FixedHalo => return Ok(Box::new(halo::FixedRounds::new(options, group))),
+        _ => {}
     }
     Ok(Box::new(collective::Collectives::new(what, options, group)?))
 }

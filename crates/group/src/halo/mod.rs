@@ -1,5 +1,8 @@
 //! Halos: ranks in a row, each of which exchanges borders with its neighbours, round after round.
 
+mod fixed;
+mod layout;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -11,6 +14,8 @@ use crate::group::Group;
 use crate::loader::Element;
 use crate::mesh::Space;
 
+pub use fixed::{FixedBorders, FixedHalo1d, FixedRound};
+
 /// The borders from the left and from the right.
 pub type Borders<T> = (Option<Vec<T>>, Option<Vec<T>>);
 
@@ -18,7 +23,7 @@ pub type Borders<T> = (Option<Vec<T>>, Option<Vec<T>>);
 ///
 /// Rounds are numbered, so that a neighbour's next round is not mistaken for this one. Each round may have other lengths, and a rank may
 /// send nothing to a side. Memory that was sent is reused to receive in a later round, so rounds of constant length allocate no memory for
-/// borders.
+/// borders. [`FixedHalo1d`] is faster where the lengths stay the same.
 #[derive(Debug)]
 pub struct Halo1d<T: Element> {
     group: Group,
@@ -32,18 +37,15 @@ pub struct Halo1d<T: Element> {
 impl<T: Element> Halo1d<T> {
     /// A row: rank 0 has no left neighbour, the last rank no right one. All ranks of the group make their halos in the same order.
     pub fn new(group: &Group) -> Self {
-        let (rank, size) = (group.rank(), group.size());
-        let right = (rank + 1 < size).then_some(rank + 1);
-        Self::between(group, rank.checked_sub(1), right)
+        Self::between(group, neighbours(group, false))
     }
 
     /// A ring: the last rank is on the left of rank 0. A single rank is its own neighbour.
     pub fn ring(group: &Group) -> Self {
-        let (rank, size) = (group.rank(), group.size());
-        Self::between(group, Some((rank + size - 1) % size), Some((rank + 1) % size))
+        Self::between(group, neighbours(group, true))
     }
 
-    fn between(group: &Group, left: Option<usize>, right: Option<usize>) -> Self {
+    fn between(group: &Group, (left, right): (Option<usize>, Option<usize>)) -> Self {
         let stream = group.streams.fetch_add(1, Ordering::Relaxed);
         Self { group: group.clone(), stream, round: 0, left, right, spare: Vec::new() }
     }
@@ -115,6 +117,15 @@ impl<T: Element> Halo1d<T> {
         }
         Ok(Some(exchange))
     }
+}
+
+/// The ranks to the left and to the right of this one.
+fn neighbours(group: &Group, ring: bool) -> (Option<usize>, Option<usize>) {
+    let (rank, size) = (group.rank(), group.size());
+    if ring {
+        return (Some((rank + size - 1) % size), Some((rank + 1) % size));
+    }
+    (rank.checked_sub(1), (rank + 1 < size).then_some(rank + 1))
 }
 
 /// A round in progress; see [`Halo1d::begin`].

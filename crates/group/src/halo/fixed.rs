@@ -1,0 +1,420 @@
+//! Halos whose borders keep their lengths: nothing is announced, and every receive is posted a round ahead.
+//!
+//! ```text
+//! one buffer, registered     out 0 | out 1 | in 0 | in 1
+//! round n                    sends out[n % 2], waits for in[n % 2], and posts the receive of round n + 1 into in[(n + 1) % 2]
+//! ```
+//! So a round's borders may be read until the next round begins, and what was sent is waited for a round later.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::layout::Layout;
+use super::neighbours;
+use crate::error::GroupError;
+use crate::exchange::patience;
+use crate::group::{Group, State};
+use crate::loader::{Buffer, Element, Place};
+use crate::mesh::{PairName, Reached, Wait, rest, type_name, type_number};
+
+/// What came from the left and from the right, in the memory that it was received into.
+pub type FixedBorders<'a, T> = (Option<&'a [T]>, Option<&'a [T]>);
+
+/// As [`super::Halo1d`], where the borders' lengths are the same in every round: in elements, of what is sent to a side and of what comes
+/// from it.
+///
+/// Borders are written into and read from registered memory, with a connection of its own to each neighbour. No round allocates,
+/// registers or announces anything.
+///
+/// Dropped, it is cancelled: what was sent still arrives, and a neighbour that begins a round which this rank did not begin gets
+/// [`GroupError::Cancelled`].
+pub struct FixedHalo1d<T: Element> {
+    group: Group,
+    name: PairName,
+    /// Until the halo is dropped.
+    buffer: Option<Buffer>,
+    layout: Layout<T>,
+    /// Ranks of the group.
+    left: Option<usize>,
+    right: Option<usize>,
+    links: Vec<Link>,
+    /// How many have begun.
+    rounds: u64,
+    /// The last one was not waited for to its end.
+    under_way: bool,
+}
+
+impl<T: Element> fmt::Debug for FixedHalo1d<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, layout, rounds, .. } = self;
+        let mut out = f.debug_struct("FixedHalo1d");
+        out.field("name", name).field("layout", layout).field("rounds", rounds);
+        out.finish_non_exhaustive()
+    }
+}
+
+/// A neighbour that borders are swapped with. A ring of two ranks has one, with both borders in one message.
+#[derive(Clone, Debug)]
+struct Link {
+    /// In the group.
+    rank: usize,
+    /// In the mesh.
+    peer: usize,
+    /// Bytes of the buffer, in rounds of even numbers.
+    out: Range<usize>,
+    into: Range<usize>,
+}
+
+impl<T: Element> FixedHalo1d<T> {
+    /// A row: rank 0 has no left neighbour, the last rank no right one. `left` and `right` are the borders' lengths in elements: a
+    /// rank's `right` is its right neighbour's `left`, and 0 swaps nothing there. All ranks of the group call it.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::InvalidArgument`] on all ranks where two neighbours give other lengths or other elements, and for borders that do not
+    /// fit memory; a collective's.
+    pub fn new(group: &Group, left: usize, right: usize) -> Result<Self, GroupError> {
+        Self::between(group, false, (left, right))
+    }
+
+    /// A ring: the last rank is on the left of rank 0. A rank that is alone is its own neighbour.
+    ///
+    /// # Errors
+    ///
+    /// As [`FixedHalo1d::new`].
+    pub fn ring(group: &Group, left: usize, right: usize) -> Result<Self, GroupError> {
+        Self::between(group, true, (left, right))
+    }
+
+    fn between(group: &Group, ring: bool, lengths: (usize, usize)) -> Result<Self, GroupError> {
+        let (left, right) = neighbours(group, ring);
+        let number = group.streams.fetch_add(1, Ordering::Relaxed);
+        let together = left.is_some() && left == right && left != Some(group.rank());
+        let layout = Layout::new(lengths, together);
+        let made = layout.and_then(|layout| Ok((layout, Buffer::new(layout.bytes())?)));
+        let rows = tell::<T>(group, lengths, made.is_ok())?;
+        let (layout, buffer) = made?;
+        agree(&rows, ring)?;
+        let name = PairName { scope: group.scope, number };
+        let links = links(group, &layout, left, right)?;
+        let mut halo = Self {
+            group: group.clone(),
+            name,
+            buffer: Some(buffer),
+            layout,
+            left,
+            right,
+            links,
+            rounds: 0,
+            under_way: false,
+        };
+        halo.open()?;
+        Ok(halo)
+    }
+
+    fn open(&mut self) -> Result<(), GroupError> {
+        let Some(buffer) = &self.buffer else { return Ok(()) };
+        let whole = buffer.memory().place();
+        let mut state = self.group.shared.lock();
+        for Link { peer, into, .. } in &self.links {
+            state.mesh.open_pair(*peer, self.name, buffer)?;
+            let first = whole.part(into.start, into.len());
+            state.mesh.push_pair(*peer, self.name, Place::empty(), first)?;
+        }
+        Ok(())
+    }
+
+    /// The neighbours' ranks.
+    pub fn neighbours(&self) -> (Option<usize>, Option<usize>) {
+        (self.left, self.right)
+    }
+
+    /// Lets `fill` write what goes to the left and to the right, sends it, and returns what came from the left and from the right: none
+    /// where there is no neighbour. What is given to `fill` holds what was written there two rounds before, zeros at first.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupError::Timeout`] with the neighbours that stay silent, after three quarters of [`Group::timeout`]: the group has not failed then,
+    /// and the next round waits for this one first. [`GroupError::Cancelled`] where a neighbour has dropped its halo; a failure of the
+    /// group.
+    pub fn round(
+        &mut self,
+        fill: impl FnOnce(&mut [T], &mut [T]),
+    ) -> Result<FixedBorders<'_, T>, GroupError> {
+        self.begin(fill)?.wait()
+    }
+
+    /// Begins a round, which is on its way while the caller computes; the future ends as [`FixedHalo1d::round`]. A round that is dropped
+    /// before goes on: the next one waits for it first, and what came by it is thrown away.
+    ///
+    /// # Errors
+    ///
+    /// As [`FixedHalo1d::round`].
+    pub fn begin(
+        &mut self,
+        fill: impl FnOnce(&mut [T], &mut [T]),
+    ) -> Result<FixedRound<'_, T>, GroupError> {
+        if self.under_way {
+            self.wait()?;
+        }
+        let (now, next) = (parity(self.rounds), parity(self.rounds + 1));
+        let Self { buffer: Some(buffer), layout, name, links, .. } = self else {
+            return Err(GroupError::Usage("the halo has ended".to_owned()));
+        };
+        let (left, right) = layout.out(buffer, now)?;
+        fill(left, right);
+        let whole = buffer.memory().place();
+        let part = |range: &Range<usize>, parity| {
+            whole.part(range.start + layout.shift(parity), range.len())
+        };
+        let mut state = self.group.shared.lock();
+        for Link { peer, out, into, .. } in &*links {
+            state.mesh.push_pair(*peer, *name, part(out, now), part(into, next))?;
+        }
+        drop(state);
+        self.rounds += 1;
+        self.under_way = true;
+        let limit = patience(&self.group);
+        Ok(FixedRound { halo: Some(self), since: None, limit, wait: Wait::polled() })
+    }
+
+    /// Waits for the round that is under way.
+    fn wait(&mut self) -> Result<(), GroupError> {
+        let limit = patience(&self.group);
+        let mut waited = Wait::default();
+        let ended = loop {
+            let mut state = self.group.shared.lock();
+            let (waits_for, stepped, pace) = match self.look(&mut state) {
+                Ok(None) => break Ok(()),
+                Ok(Some(rank)) => (rank, self.step(&mut state, &mut waited), state.mesh.pace()),
+                Err(why) => break Err(why),
+            };
+            drop(state);
+            match stepped {
+                Ok(None) => {}
+                Ok(Some(idle)) if idle < limit => rest(pace, idle),
+                Ok(Some(_)) => break Err(self.late(waits_for, limit)),
+                Err(why) => break Err(why),
+            }
+        };
+        let noted = self.group.shared.lock().mesh.ends(&mut waited);
+        ended.and(noted)?;
+        self.under_way = false;
+        Ok(())
+    }
+
+    /// A rank that the round under way still waits for.
+    fn look(&self, state: &mut State) -> Result<Option<usize>, GroupError> {
+        for Link { rank, peer, .. } in &self.links {
+            // What this round sends is waited for in the next one.
+            match state.mesh.reached(*peer, self.name, self.rounds, self.rounds - 1)? {
+                Reached::All => {}
+                Reached::NotYet | Reached::Broken => return Ok(Some(*rank)),
+                Reached::Closed => return Err(GroupError::Cancelled { rank: *rank }),
+            }
+        }
+        Ok(None)
+    }
+
+    fn step(&self, state: &mut State, wait: &mut Wait) -> Result<Option<Duration>, GroupError> {
+        state.mesh.step_pairs(self.name, self.links.iter().map(|link| link.peer), wait)
+    }
+
+    /// All that keep the round waiting; `first` is one of them.
+    fn late(&self, first: usize, limit: Duration) -> GroupError {
+        let mut state = self.group.shared.lock();
+        let waits = |link: &&Link| {
+            let reached = state.mesh.reached(link.peer, self.name, self.rounds, self.rounds - 1);
+            !matches!(reached, Ok(Reached::All))
+        };
+        let mut peers: Vec<_> = self.links.iter().filter(waits).map(|link| link.rank).collect();
+        if peers.is_empty() {
+            peers.push(first);
+        }
+        let awaited = match &*peers {
+            [rank] => format!("rank {rank} in a halo"),
+            _ => format!("ranks {peers:?} in a halo"),
+        };
+        GroupError::Timeout { peers, awaited, limit }
+    }
+
+    /// What came by the last round.
+    fn borders(&self) -> Result<FixedBorders<'_, T>, GroupError> {
+        let Some(buffer) = &self.buffer else { return Ok((None, None)) };
+        let (layout, last) = (&self.layout, parity(self.rounds - 1));
+        let (out_left, out_right) = (layout.out_left(), layout.out_right());
+        let (in_left, in_right) = (layout.in_left(), layout.in_right());
+        // A rank that is its own neighbour has from the left what it sent to the right.
+        let (left, right) = if self.left == Some(self.group.rank()) {
+            (out_right, out_left)
+        } else {
+            (in_left, in_right)
+        };
+        let slice = |there: Option<usize>, Range { start, end }: Range<usize>| {
+            let shift = layout.shift(last);
+            there.map(|_| buffer.slice(start + shift..end + shift)).transpose()
+        };
+        Ok((slice(self.left, left)?, slice(self.right, right)?))
+    }
+}
+
+impl<T: Element> Drop for FixedHalo1d<T> {
+    fn drop(&mut self) {
+        let Some(buffer) = self.buffer.take().map(Arc::new) else { return };
+        let mut state = self.group.shared.lock();
+        for link in &self.links {
+            state.mesh.close_pair(link.peer, self.name, Arc::clone(&buffer));
+        }
+    }
+}
+
+/// A round that goes on; see [`FixedHalo1d::begin`].
+#[must_use = "a round does nothing for its caller unless it is waited for"]
+pub struct FixedRound<'a, T: Element> {
+    /// Until it has ended.
+    halo: Option<&'a mut FixedHalo1d<T>>,
+    since: Option<Instant>,
+    limit: Duration,
+    wait: Wait,
+}
+
+impl<T: Element> fmt::Debug for FixedRound<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedRound").field("halo", &self.halo).finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Element> FixedRound<'a, T> {
+    /// Waits, as [`FixedHalo1d::round`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait(mut self) -> Result<FixedBorders<'a, T>, GroupError> {
+        let halo = self.halo.take().ok_or_else(over)?;
+        if halo.under_way {
+            halo.wait()?;
+        }
+        halo.borders()
+    }
+}
+
+fn over() -> GroupError {
+    GroupError::Usage("the round has ended before".to_owned())
+}
+
+// Nothing of it is pinned.
+impl<T: Element> Unpin for FixedRound<'_, T> {}
+
+impl<'a, T: Element> Future for FixedRound<'a, T> {
+    type Output = Result<FixedBorders<'a, T>, GroupError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let round = &mut *self;
+        let Some(halo) = round.halo.as_mut() else { return Poll::Ready(Err(over())) };
+        let since = *round.since.get_or_insert_with(Instant::now);
+        let shared = &halo.group.shared;
+        // Before the look, so that nothing that comes after it goes unseen.
+        shared.wakers.add(context.waker());
+        let mut state = shared.lock();
+        let stepped = halo.step(&mut state, &mut round.wait).map(drop);
+        let looked = stepped.and_then(|()| halo.look(&mut state));
+        if let Ok(Some(_)) = looked
+            && since.elapsed() < round.limit
+        {
+            return Poll::Pending;
+        }
+        let noted = state.mesh.ends(&mut round.wait);
+        drop(state);
+        let ended = match looked {
+            Ok(Some(rank)) => Err(halo.late(rank, round.limit)),
+            Ok(None) => noted,
+            Err(why) => Err(why),
+        };
+        halo.under_way = ended.is_err();
+        let Some(halo) = round.halo.take() else { return Poll::Ready(Err(over())) };
+        Poll::Ready(ended.and_then(|()| halo.borders()))
+    }
+}
+
+fn parity(round: u64) -> usize {
+    usize::from(round % 2 == 1)
+}
+
+/// The neighbours that borders are swapped with.
+fn links<T: Element>(
+    group: &Group,
+    layout: &Layout<T>,
+    left: Option<usize>,
+    right: Option<usize>,
+) -> Result<Vec<Link>, GroupError> {
+    let (out, into) =
+        ((layout.out_left(), layout.out_right()), (layout.in_left(), layout.in_right()));
+    let sides = match (left, right) {
+        (Some(left), Some(right)) if left == right => {
+            vec![(left, out.0.start..out.1.end, into.1.start..into.0.end)]
+        }
+        _ => {
+            let left = left.map(|left| (left, out.0, into.0));
+            left.into_iter().chain(right.map(|right| (right, out.1, into.1))).collect()
+        }
+    };
+    let swaps =
+        |(rank, out, _): &(usize, Range<usize>, _)| *rank != group.rank() && !out.is_empty();
+    let link = |(rank, out, into)| Ok(Link { rank, peer: group.other(rank)?, out, into });
+    sides.into_iter().filter(swaps).map(link).collect()
+}
+
+/// What every rank says of its borders.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    left: u64,
+    right: u64,
+    element: u8,
+    /// Whether it has memory for them.
+    fits: bool,
+}
+
+fn tell<T: Element>(
+    group: &Group,
+    (left, right): (usize, usize),
+    fits: bool,
+) -> Result<Vec<Row>, GroupError> {
+    let own = [left as u64, right as u64, type_number(T::TYPE).into(), fits.into()];
+    let mut all = vec![0; own.len() * group.size()];
+    group.all_gather(&own, &mut all)?;
+    let row = |row: &[u64]| Row {
+        left: row[0],
+        right: row[1],
+        element: u8::try_from(row[2]).unwrap_or(u8::MAX),
+        fits: row[3] != 0,
+    };
+    Ok(all.chunks(own.len()).map(row).collect())
+}
+
+/// Whether all neighbours mean the same; the same answer on every rank.
+fn agree(rows: &[Row], ring: bool) -> Result<(), GroupError> {
+    let refused = |why| Err(GroupError::InvalidArgument(why));
+    if let Some(rank) = rows.iter().position(|row| !row.fits) {
+        return refused(format!("rank {rank} has no memory for its borders"));
+    }
+    let pairs = if ring { rows.len() } else { rows.len() - 1 };
+    for rank in 0..pairs {
+        let next = (rank + 1) % rows.len();
+        let (one, other) = (rows[rank], rows[next]);
+        if (one.right, one.element) != (other.left, other.element) {
+            let (length, kind) = (one.right, type_name(one.element));
+            let (theirs, their_kind) = (other.left, type_name(other.element));
+            return refused(format!(
+                "rank {rank} swaps {length} elements of {kind} with rank {next}, which swaps {theirs} of {their_kind}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! How a pair of comms comes about: each end listens, mails where, and connects to what the other end mails.
+
+use super::connector::Connecting;
+use super::peer::Shared;
+use crate::error::GroupError;
+use crate::loader::{Handle, ListenComm, ReceiveComm, SendComm};
+
+/// How far a pair of comms is.
+#[derive(Debug, Default)]
+pub(super) enum Opening {
+    #[default]
+    Closed,
+    /// A handle was sent to the peer, which answers with one of its own.
+    Asked {
+        listener: ListenComm,
+        /// Once it has said where.
+        connecting: Option<Connecting>,
+    },
+    Open,
+}
+
+impl Opening {
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed)
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        matches!(self, Self::Asked { .. })
+    }
+
+    /// Listens on a device, and mails the handle to a rank behind `head`; once.
+    pub(super) fn ask(
+        &mut self,
+        rank: usize,
+        device: usize,
+        head: &[u8],
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        if !self.is_closed() {
+            return Ok(());
+        }
+        let (listener, handle) = shared.net.listen(device)?;
+        let letter = [head, &handle.0].concat();
+        shared.place.mail(rank, &letter)?;
+        *self = Self::Asked { listener, connecting: None };
+        Ok(())
+    }
+
+    /// The peer says where to connect to.
+    pub(super) fn invited(&mut self, device: usize, handle: Handle, shared: &Shared<'_>) {
+        if let Self::Asked { connecting, .. } = self {
+            *connecting = Some(shared.connector.begin(shared.net, device, Box::new(handle)));
+        }
+    }
+
+    /// The ends that have come about since. `has` says which were there before.
+    pub(super) fn brought(
+        &mut self,
+        has: (bool, bool),
+    ) -> Result<(Option<SendComm>, Option<ReceiveComm>), GroupError> {
+        let Self::Asked { listener, connecting } = self else { return Ok((None, None)) };
+        let send = connecting.as_ref().map_or(Ok(None), Connecting::take)?;
+        let receive = if has.1 { None } else { listener.accept()? };
+        if (has.0 || send.is_some()) && (has.1 || receive.is_some()) {
+            // The listener closes right after the accept, as NCCL does.
+            *self = Self::Open;
+        }
+        Ok((send, receive))
+    }
+}

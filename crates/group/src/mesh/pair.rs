@@ -1,0 +1,302 @@
+//! A pair of lanes with one peer that has one user: messages of lengths that both ends know, with receives posted ahead.
+//!
+//! The user's messages are parts of one buffer, registered for this pair alone. An end whose user has gone says how many messages it has
+//! sent and taken, so the other end can tell a message that is still due from one that never comes. The comms are closed when both users
+//! have gone: to a receive that is posted ahead the end of a connection is an error, and some plugins then fail those before it, too. A
+//! broken connection is no failure of the group until it is clear that no such letter is on its way.
+
+use std::sync::Arc;
+
+use super::lane::Lane;
+use super::opening::Opening;
+use super::peer::Shared;
+use super::registry::Registry;
+use crate::error::GroupError;
+use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
+
+/// Which pair: the same on both ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PairName {
+    pub(crate) scope: u32,
+    pub(crate) number: u32,
+}
+
+/// How far a pair is, beside what its user waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    All,
+    NotYet,
+    /// The peer's user has gone before.
+    Closed,
+    /// The connection has ended.
+    Broken,
+}
+
+/// Messages, from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Sent, though some may be on their way.
+    left: u64,
+    came: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The peer has asked for it, this rank not yet.
+    Invited(Option<Box<Handle>>),
+    Open,
+    /// Its user has gone, the peer's not yet. What was sent is still being read.
+    Closing {
+        _buffer: Arc<Buffer>,
+    },
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct Pair {
+    // Comms and regions go before the memory, which `stage` may own.
+    opening: Opening,
+    lanes: (Lane<SendComm>, Lane<ReceiveComm>),
+    registry: Registry,
+    stage: Stage,
+    name: PairName,
+    rank: usize,
+    device: usize,
+    /// What the peer said when its user went.
+    ended: Option<Counts>,
+    broken: Option<String>,
+}
+
+impl Pair {
+    pub(super) fn new(name: PairName, rank: usize, own: usize, device: usize) -> Self {
+        let tag = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
+        Self {
+            opening: Opening::default(),
+            lanes: (Lane::new(tag(own)), Lane::new(tag(rank))),
+            registry: Registry::default(),
+            stage: Stage::Invited(None),
+            name,
+            rank,
+            device,
+            ended: None,
+            broken: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> PairName {
+        self.name
+    }
+
+    pub(super) fn open(
+        &mut self,
+        buffer: &Buffer,
+        shared: &mut Shared<'_>,
+    ) -> Result<(), GroupError> {
+        self.registry.add(buffer.memory());
+        if self.ended.is_none_or(|ended| ended.left > 0) {
+            let head = Letter::head(PAIR, self.name);
+            self.opening.ask(self.rank, self.device, &head, shared)?;
+        }
+        if let Stage::Invited(Some(handle)) = std::mem::replace(&mut self.stage, Stage::Open) {
+            self.opening.invited(self.device, *handle, shared);
+        }
+        Ok(())
+    }
+
+    /// What the peer says of its end.
+    pub(super) fn told(&mut self, letter: Letter, shared: &Shared<'_>) {
+        match (letter, &mut self.stage) {
+            (Letter::Handle(_, handle), Stage::Invited(kept)) => *kept = Some(Box::new(handle)),
+            (Letter::Handle(_, handle), _) => self.opening.invited(self.device, handle, shared),
+            (Letter::End(_, counts), _) => {
+                self.ended = Some(counts);
+                if self.opening.is_asked() && counts.left == 0 {
+                    self.opening = Opening::Closed;
+                }
+            }
+        }
+    }
+
+    /// A message each way; an empty place is none.
+    pub(super) fn push(&mut self, sent: Place, expected: Place) {
+        self.lanes.0.push(sent);
+        self.lanes.1.push(expected);
+    }
+
+    /// Carries on. Whether anything moved; an error breaks the pair alone.
+    pub(super) fn progress(&mut self) -> bool {
+        let moved = match &self.stage {
+            Stage::Invited(_) | Stage::Closed => return false,
+            _ if self.broken.is_some() => false,
+            _ => self.carry_on().unwrap_or_else(|error| {
+                self.broken = Some(error.to_string());
+                true
+            }),
+        };
+        if matches!(self.stage, Stage::Closing { .. }) && self.ended.is_some() {
+            self.shut();
+        }
+        moved
+    }
+
+    fn carry_on(&mut self) -> Result<bool, GroupError> {
+        let mut moved = false;
+        if self.opening.is_asked() {
+            let has = (self.lanes.0.is_open(), self.lanes.1.is_open());
+            let (send, receive) = self.opening.brought(has)?;
+            moved = send.is_some() || receive.is_some();
+            // Numbers in this pair's own registry.
+            if let Some(end) = send {
+                self.lanes.0.open(end, 0);
+            }
+            if let Some(end) = receive {
+                self.lanes.1.open(end, 1);
+            }
+        }
+        // What a peer waits for leaves before the receive of the next message is posted.
+        moved |= self.lanes.0.progress(&mut self.registry)?;
+        // Nobody takes what comes after the user has gone, and the end of the connection is no news then.
+        if matches!(self.stage, Stage::Open) {
+            moved |= self.lanes.1.progress(&mut self.registry)?;
+        }
+        Ok(moved)
+    }
+
+    pub(super) fn reached(&self, came: u64, left: u64) -> Reached {
+        let (sent, received) = (self.lanes.0.done(), self.lanes.1.done());
+        // What the peer says has come to it has left, though the plugin may not say so any more.
+        let has_left = sent >= left || self.ended.is_some_and(|ended| ended.came >= left);
+        if received >= came && has_left {
+            return Reached::All;
+        }
+        match self.ended {
+            Some(ended) if ended.left < came || !has_left => Reached::Closed,
+            _ if self.broken.is_some() => Reached::Broken,
+            _ => Reached::NotYet,
+        }
+    }
+
+    /// Why it is broken.
+    pub(super) fn why(&self) -> Option<String> {
+        self.broken.clone()
+    }
+
+    /// Its user goes. The memory stays until the peer's user has gone, too.
+    pub(super) fn close(&mut self, buffer: Arc<Buffer>, shared: &mut Shared<'_>) {
+        let counts = Counts { left: self.lanes.0.pushed(), came: self.lanes.1.done() };
+        // A rendezvous that is gone has told the peer why.
+        let _ = shared.place.mail(self.rank, &Letter::end(self.name, counts));
+        self.stage = Stage::Closing { _buffer: buffer };
+    }
+
+    fn shut(&mut self) {
+        self.opening = Opening::Closed;
+        self.registry = Registry::default();
+        self.lanes = (Lane::new(0), Lane::new(0));
+        self.stage = Stage::Closed;
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        self.opening.is_asked()
+    }
+
+    /// Whether the plugin is done with what was sent, as far as the peer wants it.
+    pub(super) fn has_sent(&self) -> bool {
+        self.lanes.0.is_idle() || self.ended.is_some() || self.broken.is_some()
+    }
+
+    /// Whether it has no user here.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Invited(_) | Stage::Closed)
+    }
+
+    /// Whether both users have gone: no letter will name it again.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.ended.is_some() && matches!(self.stage, Stage::Closed)
+    }
+}
+
+/// What one end mails the other.
+#[derive(Debug)]
+pub(super) enum Letter {
+    /// Where to connect to.
+    Handle(PairName, Handle),
+    /// Its user has gone.
+    End(PairName, Counts),
+}
+
+/// First bytes of letters; [`super::peer::Way`] has the lower ones.
+const PAIR: u8 = 16;
+const END: u8 = 17;
+
+impl Letter {
+    pub(super) fn name(&self) -> PairName {
+        let (Self::Handle(name, _) | Self::End(name, _)) = self;
+        *name
+    }
+
+    fn head(kind: u8, PairName { scope, number }: PairName) -> Vec<u8> {
+        [&[kind][..], &scope.to_le_bytes(), &number.to_le_bytes()].concat()
+    }
+
+    fn end(name: PairName, Counts { left, came }: Counts) -> Vec<u8> {
+        [Self::head(END, name), [left.to_le_bytes(), came.to_le_bytes()].concat()].concat()
+    }
+
+    /// None: it is of no pair.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (scope, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let name =
+            PairName { scope: u32::from_le_bytes(*scope), number: u32::from_le_bytes(*number) };
+        match *kind {
+            PAIR => Some(Self::Handle(name, Handle(rest.try_into().ok()?))),
+            END => {
+                let (left, rest) = rest.split_first_chunk()?;
+                let came = u64::from_le_bytes(rest.try_into().ok()?);
+                Some(Self::End(name, Counts { left: u64::from_le_bytes(*left), came }))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: PairName = PairName { scope: 3, number: 0x0102_0304 };
+
+    #[test]
+    fn a_letter_is_read_as_it_was_written_and_others_are_none() {
+        let counts = Counts { left: 7, came: u64::MAX };
+        let end = Letter::end(NAME, counts);
+        assert!(matches!(Letter::read(&end), Some(Letter::End(NAME, read)) if read == counts));
+        let handle = [Letter::head(PAIR, NAME), vec![5; 128]].concat();
+        let read = Letter::read(&handle);
+        assert!(matches!(read, Some(Letter::Handle(NAME, Handle(bytes))) if bytes == [5; 128]));
+        for len in 0..end.len() {
+            assert!(Letter::read(&end[..len]).is_none(), "{len} bytes of an end");
+        }
+        for len in 0..handle.len() {
+            assert!(Letter::read(&handle[..len]).is_none(), "{len} bytes of a handle");
+        }
+        assert!(Letter::read(&[&[2][..], &end[1..]].concat()).is_none(), "another kind");
+    }
+
+    #[test]
+    fn what_a_peer_had_sent_when_it_closed_is_due_and_what_it_had_not_never_comes() {
+        let mut pair = Pair::new(NAME, 1, 0, 0);
+        assert_eq!(pair.reached(0, 0), Reached::All);
+        assert_eq!(pair.reached(1, 0), Reached::NotYet);
+        pair.ended = Some(Counts { left: 1, came: 1 });
+        assert_eq!(pair.reached(1, 1), Reached::NotYet, "sent before it closed");
+        assert_eq!(pair.reached(0, 1), Reached::All, "the peer says that it came");
+        assert_eq!(pair.reached(2, 1), Reached::Closed);
+        assert_eq!(pair.reached(1, 2), Reached::Closed);
+        pair.broken = Some(String::new());
+        assert_eq!(pair.reached(1, 1), Reached::Broken, "it was due");
+        assert_eq!(pair.reached(2, 1), Reached::Closed, "which the break follows from");
+    }
+}
